@@ -1,0 +1,59 @@
+# Needs python3 (3.11 or newer) and make; everything else is fetched into this folder. No root.
+#
+#   PYTHON=python3.13         the Python to use (default: python3)
+#   PYTEST_ARGS='-k wheel'    passed to pytest by `make test`
+#   BENCH_ARGS='--quick'      passed to the benchmark by `make bench`
+
+SHELL := /bin/sh
+BIN := .venv/bin
+READY := .venv/.ready
+SOURCES := $(wildcard src tests bench)
+
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+# The environment of this checkout, whatever is active in the caller's shell; and only Pythons that are here already.
+export UV_PROJECT_ENVIRONMENT := .venv
+export UV_PYTHON_DOWNLOADS := never
+unexport VIRTUAL_ENV
+unexport PYTHONHOME
+unexport PYTHONPATH
+ifdef PYTHON
+export PYTHON
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup run test check bench lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY) ## make .venv with lapse and all its tools in it
+
+run: $(READY) ## start lapse with embedded backends
+	$(BIN)/lapse up
+
+test: $(READY) ## run the tests (PYTEST_ARGS='...')
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(READY) ## lint, format, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/lint-imports --no-logo
+
+bench: $(READY) ## run the benchmark (BENCH_ARGS='...')
+	$(BIN)/python -m bench $(BENCH_ARGS)
+
+lock: ## resolve the dependencies anew into uv.lock
+	tools/uv lock --upgrade
+
+clean: ## remove everything that was fetched or built here
+	rm -rf .venv .tools build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# --locked, not --frozen: a dependency that was added without a new lock must fail here, not at its first import.
+$(READY): pyproject.toml uv.lock tools/uv tools/python
+	python=$$(tools/python) && tools/uv sync --locked --all-extras --python "$$python"
+	@touch $@

@@ -1,0 +1,1 @@
+"""What everything else stands on: pure values and decisions, no I/O and no event loop."""
