@@ -1,0 +1,48 @@
+"""Where a record lives: the seed's partition keys, and buckets for partitions that would grow too large.
+
+The partition key is 8 bytes, big-endian: ``[uint32 prefix][uint32 application id]``; with more than one bucket a uint16 bucket number
+follows. The clustering column is the key's UTF-8 bytes, as they are: no normalisation, no prefix.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+
+
+class Prefix(IntEnum):
+    """Who owns a range of partitions. The numbers are on disk; they never change."""
+
+    NULL = 0
+    LEADER_ELECTION = 1
+    SEQUENCER_PARTITION = 2  # reserved
+    SEQUENCER_WORKSPACE = 3  # reserved
+    APPLICATION_TTL = 4
+
+
+def partition_keys(prefix: Prefix, app_id: int, buckets: int = 1) -> list[bytes]:
+    """Return the partition keys of one application, in bucket order; one of exactly 8 bytes when ``buckets`` is 1."""
+    base = struct.pack(">II", prefix, app_id)
+    if buckets == 1:
+        return [base]
+    return [base + struct.pack(">H", bucket) for bucket in range(buckets)]
+
+
+def bucket_of(key: str, buckets: int) -> int:
+    """Return the bucket of a key: stable across processes, versions and machines, which Python's `hash` is not."""
+    return zlib.crc32(key.encode()) % buckets
+
+
+def end_of_prefix(prefix: str) -> str | None:
+    """Return the smallest text greater than every text that starts with ``prefix``; None when there is no bound.
+
+    Code point order and UTF-8 byte order are the same, so this works on text. The successor of a character skips the
+    surrogates, which are no characters.
+    """
+    for end in range(len(prefix), 0, -1):
+        last = ord(prefix[end - 1])
+        if last < 0x10FFFF:
+            following = 0xE000 if last == 0xD7FF else last + 1
+            return prefix[: end - 1] + chr(following)
+    return None

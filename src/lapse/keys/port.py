@@ -1,0 +1,150 @@
+"""The port: what a backend must be able to do.
+
+A `Backend` opens `Space` objects, one per application. A space receives what is already validated, and is the unit of
+isolation. Atomicity is the backend's duty: each method is one atomic step that treats an expired record as absent.
+
+Two colours, one shape. A method *answers*; an answer is either the value itself or a `Pending` (a ticket of a shared commit, a
+coroutine), which the asynchronous face awaits. Embedded backends give plain values from `space` and may give tickets from
+`async_space`; network backends give coroutines from `async_space`, and their `space` runs those on a background loop. So
+every operation is written once, in the colour that is natural to its backend, and the faces in `lapse.keys.store` only pass answers on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+from lapse.keys.layout import Prefix
+
+
+class Item(NamedTuple):
+    """A live record."""
+
+    key: str
+    value: str
+    expires_ms: int
+    """Absolute expiry, Unix milliseconds: gone at this instant."""
+
+    @property
+    def expires_at(self) -> datetime:
+        """The absolute expiry as an aware UTC time."""
+        return datetime.fromtimestamp(self.expires_ms / 1000, UTC)
+
+
+class NewItem(NamedTuple):
+    """A record to be inserted."""
+
+    key: str
+    value: str
+    ttl_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend promises, in words for the capability table. Facts only: each line is held by the conformance kit or the docs."""
+
+    atomicity: str
+    clock: str
+    precision: str
+    cleanup: str
+    scan: str
+    multi_key: str
+    shared: bool
+    """Whether other processes that open the same URL see the same records: decides how the conformance kit races."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What one slice of physical cleanup did."""
+
+    removed: int
+    more: bool
+    """Whether expired records are left, so that another slice should follow soon."""
+    lag_seconds: float | None = None
+    """How long the oldest removed record had been over; None when nothing was removed."""
+
+
+class Space(Protocol):
+    """One application's records. Arguments are validated; an expired record counts as absent everywhere."""
+
+    def get(self, key: str) -> str | None:
+        """Return the live value."""
+        ...
+
+    def find(self, key: str) -> Item | None:
+        """Return the live record with its expiry."""
+        ...
+
+    def ttl(self, key: str) -> float | None:
+        """Return the seconds left, rounded up; None when absent."""
+        ...
+
+    def insert(self, key: str, value: str, ttl_seconds: int) -> bool:
+        """Write unless a live record is there."""
+        ...
+
+    def put(self, key: str, value: str, ttl_seconds: int) -> None:
+        """Write whatever is there."""
+        ...
+
+    def swap(self, key: str, expected: str, value: str, ttl_seconds: int) -> bool:
+        """Replace value and TTL if the live value equals ``expected``."""
+        ...
+
+    def delete(self, key: str) -> bool:
+        """Remove; whether a live record was there."""
+        ...
+
+    def delete_if(self, key: str, expected: str) -> bool:
+        """Remove if the live value equals ``expected``."""
+        ...
+
+    def touch(self, key: str, ttl_seconds: int) -> bool:
+        """Give a live record a new TTL, its value unchanged."""
+        ...
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return the live ones."""
+        ...
+
+    def insert_many(self, items: Sequence[NewItem]) -> list[bool]:
+        """Insert each unless a live record is there; in order, not atomic together."""
+        ...
+
+    def scan(self, start: str, stop: str | None, limit: int) -> list[Item]:
+        """Return live records with ``start <= key < stop`` in byte order, ``limit`` at most."""
+        ...
+
+
+class Backend(Protocol):
+    """An opened store."""
+
+    capabilities: Capabilities
+    sweep_interval: float | None
+    """Seconds between rounds of cleanup that the opener should run; None when the server cleans up or the URL says never."""
+
+    def space(self, prefix: Prefix, app_id: int) -> Space:
+        """Open one application's records for callers that wait by blocking."""
+        ...
+
+    def async_space(self, prefix: Prefix, app_id: int) -> Space:
+        """Open one application's records for callers on an event loop; answers may be `Pending`."""
+        ...
+
+    def sweep(self, limit: int) -> SweepReport:
+        """Remove up to ``limit`` expired records physically. Backends whose server does that report nothing removed."""
+        ...
+
+    def counts(self) -> Iterable[tuple[Prefix, int, int]]:
+        """Give the number of stored records per prefix and application, expired ones that are not swept included."""
+        ...
+
+    def check(self) -> None:
+        """Raise `BackendUnavailableError` unless the store can be read now."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        ...

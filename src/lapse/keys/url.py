@@ -1,0 +1,132 @@
+"""Keys URLs: which backend, where, and with which options.
+
+An unknown scheme or option is an error that lists the valid ones. A password in a URL never leaves this module except towards
+the driver: `str` of a `KeysURL` and every error message show it masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from lapse.core.clock import Clock
+from lapse.core.duration import Duration, DurationError
+from lapse.keys.errors import KeysURLError
+from lapse.keys.port import Backend
+from lapse.keys.validation import MAX_BUCKETS
+
+BACKENDS: Final[Mapping[str, str]] = {
+    "memory": "lapse.keys.backends.memory",
+    "file": "lapse.keys.backends.file",
+}
+"""Scheme to module. A module is imported only when its scheme is used, so that drivers stay optional. It provides ``OPTIONS``
+and ``open_backend(url, clock)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One query parameter of a URL."""
+
+    parse: Callable[[str], Any]
+    default: Any
+    expected: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeysURL:
+    """A URL taken apart, its options parsed."""
+
+    scheme: str
+    username: str | None
+    password: str | None = field(repr=False)
+    location: str
+    """Host part, without credentials: ``host:port`` or several of them."""
+    path: str
+    """Decoded path, with its leading slash."""
+    options: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        """Print the URL without credentials and options: for people."""
+        return f"{self.scheme}://{self.location}{self.path}"
+
+
+def parse_url(text: str) -> KeysURL:
+    """Take a URL apart and check scheme and options; imports the backend's module, opens nothing."""
+    if "://" not in text:
+        raise KeysURLError(url=repr(_without_credentials(text)), problem=f"it has no scheme; expected one of {_schemes()}")
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise KeysURLError(url="given", problem="it is not a URL") from error
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    if parts.scheme not in BACKENDS:
+        raise KeysURLError(url=shown, problem=f"{parts.scheme!r} is no known scheme; expected one of {_schemes()}")
+    if parts.fragment:
+        raise KeysURLError(url=shown, problem="it has a fragment (#...); write # in a path or password as %23")
+    options = _options(shown, parts, import_module(BACKENDS[parts.scheme]).OPTIONS)
+    username, password, location = _authority(parts.netloc)
+    return KeysURL(parts.scheme, username, password, location, unquote(parts.path), options)
+
+
+def open_backend(text: str, clock: Clock) -> Backend:
+    """Open the backend that a URL names."""
+    url = parse_url(text)
+    backend: Backend = import_module(BACKENDS[url.scheme]).open_backend(url, clock)
+    return backend
+
+
+def _authority(netloc: str) -> tuple[str | None, str | None, str]:
+    # By hand, not by SplitResult: a list of hosts with one port is valid here, and is no valid port there.
+    credentials, at, location = netloc.rpartition("@")
+    if not at:
+        return None, None, location
+    username, colon, password = credentials.partition(":")
+    return unquote(username) or None, unquote(password) if colon else None, location
+
+
+def _options(shown: str, parts: SplitResult, known: Mapping[str, Option]) -> dict[str, Any]:
+    values = {name: option.default for name, option in known.items()}
+    seen: set[str] = set()
+    for name, text in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in known:
+            valid = ", ".join(sorted(known)) or "none"
+            raise KeysURLError(url=shown, problem=f"{name!r} is no option of {parts.scheme}://; valid options: {valid}")
+        if name in seen:
+            raise KeysURLError(url=shown, problem=f"the option {name} is given twice")
+        seen.add(name)
+        try:
+            values[name] = known[name].parse(text)
+        except (ValueError, DurationError) as error:
+            problem = f"the option {name}={text} is not valid; expected {known[name].expected}"
+            raise KeysURLError(url=shown, problem=problem) from error
+    return values
+
+
+def _schemes() -> str:
+    return ", ".join(f"{scheme}://" for scheme in BACKENDS)
+
+
+def _without_credentials(text: str) -> str:
+    return text.rpartition("@")[2]
+
+
+def _buckets(text: str) -> int:
+    number = int(text)
+    if not text.isdigit() or not 1 <= number <= MAX_BUCKETS:
+        raise ValueError(text)
+    return number
+
+
+def positive_duration(text: str) -> Duration:
+    """Parse an option that must be a positive duration or never."""
+    duration = Duration.parse(text)
+    if duration.nanoseconds is not None and duration.nanoseconds <= 0:
+        raise ValueError(text)
+    return duration
+
+
+BUCKETS: Final = Option(_buckets, 1, f"a whole number from 1 to {MAX_BUCKETS}")
+SWEEP_INTERVAL: Final = Option(positive_duration, Duration.of_seconds(1), "a duration such as 1s, or never")
