@@ -9,20 +9,28 @@ from __future__ import annotations
 from typing import Final
 
 NS_PER_MS: Final = 1_000_000
-MS_PER_SECOND: Final = 1_000
+_NS_PER_SECOND: Final = 1_000_000_000
+
+
+def expiry_ns(now_ns: int, ttl_seconds: int) -> int:
+    """Return the absolute expiry of a record that is written now: a whole millisecond, in nanoseconds like the clock's."""
+    return -(-(now_ns + ttl_seconds * _NS_PER_SECOND) // NS_PER_MS) * NS_PER_MS
 
 
 def expiry_ms(now_ns: int, ttl_seconds: int) -> int:
-    """Return the absolute expiry of a record that is written now."""
-    return -(-now_ns // NS_PER_MS) + ttl_seconds * MS_PER_SECOND
+    """Return the same in Unix milliseconds, as it is stored."""
+    return expiry_ns(now_ns, ttl_seconds) // NS_PER_MS
 
 
-def is_over(expires_ms: int, now_ns: int) -> bool:
+def is_over(expires_ns: int, now_ns: int) -> bool:
     """Whether a record with this expiry is gone."""
-    return now_ns >= expires_ms * NS_PER_MS
+    return now_ns >= expires_ns
 
 
-def seconds_left(expires_ms: int, now_ns: int) -> float | None:
-    """Return what is left of a record's life, rounded up to the millisecond so that a live key never shows 0; None when it is over."""
-    left_ns = expires_ms * NS_PER_MS - now_ns
-    return -(-left_ns // NS_PER_MS) / MS_PER_SECOND if left_ns > 0 else None
+def seconds_left(expires_ns: int, now_ns: int) -> float | None:
+    """Return what is left of a record's life; None when it is over.
+
+    Rounded up to the millisecond, so that a live key never shows 0.
+    """
+    left_ns = expires_ns - now_ns
+    return -(-left_ns // NS_PER_MS) / 1000 if left_ns > 0 else None

@@ -130,3 +130,8 @@ def positive_duration(text: str) -> Duration:
 
 BUCKETS: Final = Option(_buckets, 1, f"a whole number from 1 to {MAX_BUCKETS}")
 SWEEP_INTERVAL: Final = Option(positive_duration, Duration.of_seconds(1), "a duration such as 1s, or never")
+
+
+def interval_seconds(duration: Duration) -> float | None:
+    """Turn a ``sweep_interval`` into seconds; None for never."""
+    return None if duration.is_never else duration.seconds

@@ -1,0 +1,360 @@
+"""Keys in this process's memory: ``memory://``.
+
+Each application is a `_Partition`: a dict of records, a timing wheel that knows when to look at which, and, once somebody
+scans, the keys in order. One lock per store serves writes; reads take none, because a record is an immutable tuple that is
+replaced as a whole, so a reader sees the old record or the new one and never a mixture.
+
+Guarantees: every operation is atomic across threads; expiry is exact to the clock's resolution; cleanup costs what has
+expired, in slices, and the memory of a dict that has shrunk is returned. Not guaranteed: anything beyond this process.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import threading
+from itertools import count
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from lapse.keys.errors import BackendClosedError, KeysURLError
+from lapse.keys.expiry import NS_PER_MS, expiry_ns, seconds_left
+from lapse.keys.layout import Prefix, bucket_of
+from lapse.keys.ordered import OrderedKeys
+from lapse.keys.port import Capabilities, Item, NewItem, Space, SweepReport
+from lapse.keys.url import BUCKETS, SWEEP_INTERVAL, KeysURL, Option, interval_seconds
+from lapse.keys.wheel import TICK_NS_BITS, TimingWheel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from lapse.core.clock import Clock
+
+OPTIONS: Final[Mapping[str, Option]] = {"buckets": BUCKETS, "sweep_interval": SWEEP_INTERVAL}
+
+_Record = tuple[int, str]  # expiry in Unix nanoseconds (compared with the clock on every read as it is), value
+_NO_TICK: Final = sys.maxsize
+_ROOMY_BYTES: Final = 200  # a healthy dict takes less than 50 bytes of table per record, right after it has grown
+_SMALL_BYTES: Final = 65_536
+
+
+class _Partition:
+    """The records of one application, or of one bucket of it. Implements `Space`."""
+
+    __slots__ = ("_lock", "_now_ns", "_order", "_records", "_store", "_wheel", "next_tick", "owner")
+
+    def __init__(self, store: MemoryBackend, owner: tuple[Prefix, int]) -> None:
+        self._store = store
+        self._lock = store.lock
+        self._now_ns = store.now_ns
+        self._records: dict[str, _Record] = {}
+        self._wheel = TimingWheel(self._now_ns() >> TICK_NS_BITS)
+        self._order: OrderedKeys | None = None
+        self.owner = owner
+        self.next_tick = _NO_TICK
+        """The tick for which the store has this partition in its agenda."""
+
+    def get(self, key: str) -> str | None:
+        """See `Space`. Takes no lock."""
+        record = self._records.get(key)
+        if record is None or self._now_ns() >= record[0]:
+            return None
+        return record[1]
+
+    def find(self, key: str) -> Item | None:
+        """See `Space`. Takes no lock."""
+        record = self._records.get(key)
+        if record is None or self._now_ns() >= record[0]:
+            return None
+        return Item(key, record[1], record[0] // NS_PER_MS)
+
+    def ttl(self, key: str) -> float | None:
+        """See `Space`. Takes no lock."""
+        record = self._records.get(key)
+        return None if record is None else seconds_left(record[0], self._now_ns())
+
+    def insert(self, key: str, value: str, ttl_seconds: int) -> bool:
+        """See `Space`."""
+        with self._lock:
+            now = self._now_ns()
+            old = self._records.get(key)
+            if old is not None and now < old[0]:
+                return False
+            self._write_locked(key, value, expiry_ns(now, ttl_seconds), old)
+            return True
+
+    def put(self, key: str, value: str, ttl_seconds: int) -> None:
+        """See `Space`."""
+        with self._lock:
+            self._write_locked(key, value, expiry_ns(self._now_ns(), ttl_seconds), self._records.get(key))
+
+    def swap(self, key: str, expected: str, value: str, ttl_seconds: int) -> bool:
+        """See `Space`."""
+        with self._lock:
+            now = self._now_ns()
+            old = self._records.get(key)
+            if old is None or now >= old[0] or old[1] != expected:
+                return False
+            self._write_locked(key, value, expiry_ns(now, ttl_seconds), old)
+            return True
+
+    def touch(self, key: str, ttl_seconds: int) -> bool:
+        """See `Space`."""
+        with self._lock:
+            now = self._now_ns()
+            old = self._records.get(key)
+            if old is None or now >= old[0]:
+                return False
+            self._write_locked(key, old[1], expiry_ns(now, ttl_seconds), old)
+            return True
+
+    def delete(self, key: str) -> bool:
+        """See `Space`."""
+        with self._lock:
+            old = self._records.get(key)
+            if old is None:
+                return False
+            self._remove_locked(key, old)
+            return self._now_ns() < old[0]
+
+    def delete_if(self, key: str, expected: str) -> bool:
+        """See `Space`."""
+        with self._lock:
+            old = self._records.get(key)
+            if old is None or self._now_ns() >= old[0] or old[1] != expected:
+                return False
+            self._remove_locked(key, old)
+            return True
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, str]:
+        """See `Space`."""
+        found = ((key, self.get(key)) for key in keys)
+        return {key: value for key, value in found if value is not None}
+
+    def insert_many(self, items: Sequence[NewItem]) -> list[bool]:
+        """See `Space`."""
+        return [self.insert(*item) for item in items]
+
+    def scan(self, start: str, stop: str | None, limit: int) -> list[Item]:
+        """See `Space`. The first scan of a partition puts its keys in order, while writers wait; readers do not."""
+        page: list[Item] = []
+        with self._lock:
+            now, records = self._now_ns(), self._records
+            if self._order is None:
+                self._order = OrderedKeys(records)
+            for key in self._order.from_key(start, records):
+                if stop is not None and key >= stop:
+                    break
+                record = records.get(key)
+                if record is not None and now < record[0]:
+                    page.append(Item(key, record[1], record[0] // NS_PER_MS))
+                    if len(page) == limit:
+                        break
+        return page
+
+    def _write_locked(self, key: str, value: str, expires_ns: int, old: _Record | None) -> None:
+        self._records[key] = (expires_ns, value)
+        tick = expires_ns >> TICK_NS_BITS
+        if old is not None:
+            old_tick = old[0] >> TICK_NS_BITS
+            if old_tick == tick:
+                return
+            self._wheel.discard(key, old_tick)
+        elif self._order is not None:
+            self._order.add(key)
+        self._wheel.add(key, tick)
+        if tick < self.next_tick:
+            self._store.note_locked(self, tick)
+
+    def _remove_locked(self, key: str, record: _Record) -> None:
+        del self._records[key]
+        self._wheel.discard(key, record[0] >> TICK_NS_BITS)
+        if not len(self._records) & 1023:
+            self.return_memory_locked()
+
+    def sweep_locked(self, now_ns: int, limit: int) -> tuple[int, bool, int]:
+        """Remove expired records; return how many, whether there is more to do now, and the earliest expiry removed."""
+        records = self._records
+        due, more = self._wheel.take(now_ns >> TICK_NS_BITS, limit, self._tick_of)
+        removed, earliest = 0, now_ns
+        for key in due:
+            record = records.get(key)
+            if record is None:
+                continue
+            if record[0] > now_ns:  # doubt means keep: look again when its own time has come
+                self._wheel.add(key, record[0] >> TICK_NS_BITS)
+                continue
+            del records[key]
+            removed += 1
+            earliest = min(earliest, record[0])
+        if not more:
+            self.return_memory_locked()
+        tick = self._wheel.next_tick()
+        self.next_tick = _NO_TICK
+        if tick is not None:
+            self._store.note_locked(self, tick)
+        return removed, more, earliest
+
+    def _tick_of(self, key: str) -> int | None:
+        record = self._records.get(key)
+        return None if record is None else record[0] >> TICK_NS_BITS
+
+    def return_memory_locked(self) -> None:
+        """Rebuild what has shrunk: a dict keeps the table of its largest size until it is copied."""
+        count, size = len(self._records), sys.getsizeof(self._records)
+        if size > _SMALL_BYTES and size > _ROOMY_BYTES * count:
+            self._records = self._records.copy()
+        if self._order is not None and self._order.entries > 2 * count + _SMALL_BYTES:
+            self._order = None
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def close_locked(self) -> None:
+        """Let go of everything; later calls fail."""
+        self._records = _ClosedRecords()
+        self._order = None
+        self._wheel = TimingWheel(0)
+
+
+class _ClosedRecords(dict[str, _Record]):
+    """Stands in for the records of a closed store, so that open stores pay nothing for the check."""
+
+    def get(self, key: object, default: object = None) -> NoReturn:  # type: ignore[override]  # refuses every lookup
+        raise BackendClosedError
+
+
+class _Buckets:
+    """Several partitions that look like one. Implements `Space`."""
+
+    def __init__(self, partitions: Sequence[_Partition]) -> None:
+        self._partitions = partitions
+
+    def _home(self, key: str) -> _Partition:
+        return self._partitions[bucket_of(key, len(self._partitions))]
+
+    def get(self, key: str) -> str | None:
+        return self._home(key).get(key)
+
+    def find(self, key: str) -> Item | None:
+        return self._home(key).find(key)
+
+    def ttl(self, key: str) -> float | None:
+        return self._home(key).ttl(key)
+
+    def insert(self, key: str, value: str, ttl_seconds: int) -> bool:
+        return self._home(key).insert(key, value, ttl_seconds)
+
+    def put(self, key: str, value: str, ttl_seconds: int) -> None:
+        self._home(key).put(key, value, ttl_seconds)
+
+    def swap(self, key: str, expected: str, value: str, ttl_seconds: int) -> bool:
+        return self._home(key).swap(key, expected, value, ttl_seconds)
+
+    def touch(self, key: str, ttl_seconds: int) -> bool:
+        return self._home(key).touch(key, ttl_seconds)
+
+    def delete(self, key: str) -> bool:
+        return self._home(key).delete(key)
+
+    def delete_if(self, key: str, expected: str) -> bool:
+        return self._home(key).delete_if(key, expected)
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, str]:
+        found = ((key, self.get(key)) for key in keys)
+        return {key: value for key, value in found if value is not None}
+
+    def insert_many(self, items: Sequence[NewItem]) -> list[bool]:
+        return [self.insert(*item) for item in items]
+
+    def scan(self, start: str, stop: str | None, limit: int) -> list[Item]:
+        pages = (partition.scan(start, stop, limit) for partition in self._partitions)
+        return heapq.nsmallest(limit, (item for page in pages for item in page), key=attrgetter("key"))
+
+
+class MemoryBackend:
+    """All applications of one ``memory://`` store. Implements `Backend`."""
+
+    capabilities: Final = Capabilities(
+        atomicity="one lock per store; safe across threads",
+        clock="this process's wall clock",
+        precision="exact: gone at the instant of expiry",
+        cleanup="background sweep, costs what has expired; memory returns",
+        scan="in byte order; the first one sorts, later pages do not",
+        multi_key="in one call, each key by itself",
+        shared=False,
+    )
+
+    def __init__(self, *, clock: Clock, buckets: int = 1, sweep_interval: float | None = None) -> None:
+        self.lock = threading.Lock()
+        self.now_ns = clock.wall_ns
+        self.sweep_interval = sweep_interval
+        self._buckets = buckets
+        self._spaces: dict[tuple[Prefix, int], Space] = {}
+        self._partitions: list[_Partition] = []
+        self._agenda: list[tuple[int, int, _Partition]] = []  # heap: which partition has something to do from which tick on
+        self._order_of_notes = count()
+        self._closed = False
+
+    def space(self, prefix: Prefix, app_id: int) -> Space:
+        """See `Backend`."""
+        with self.lock:
+            if self._closed:
+                raise BackendClosedError
+            owner = (prefix, app_id)
+            if owner not in self._spaces:
+                partitions = [_Partition(self, owner) for _ in range(self._buckets)]
+                self._partitions += partitions
+                self._spaces[owner] = partitions[0] if len(partitions) == 1 else _Buckets(partitions)
+            return self._spaces[owner]
+
+    async_space = space  # nothing here ever waits, so the answers are plain in both colours
+
+    def note_locked(self, partition: _Partition, tick: int) -> None:
+        """Put a partition on the agenda. An earlier note for it stays and is skipped when its turn comes."""
+        partition.next_tick = tick
+        heapq.heappush(self._agenda, (tick, next(self._order_of_notes), partition))
+
+    def sweep(self, limit: int) -> SweepReport:
+        """See `Backend`. Holds the lock for one slice."""
+        with self.lock:
+            now_ns = self.now_ns()
+            now_tick = now_ns >> TICK_NS_BITS
+            while self._agenda and self._agenda[0][0] < now_tick:
+                tick, _, partition = heapq.heappop(self._agenda)
+                if tick != partition.next_tick:
+                    continue  # a later note replaced this one
+                removed, more, earliest = partition.sweep_locked(now_ns, limit)
+                if removed or more:
+                    lag = (now_ns - earliest) / 1e9 if removed else None
+                    return SweepReport(removed, more=more or bool(self._agenda and self._agenda[0][0] < now_tick), lag_seconds=lag)
+        return SweepReport(0, more=False)
+
+    def counts(self) -> Iterable[tuple[Prefix, int, int]]:
+        """See `Backend`."""
+        with self.lock:
+            totals: dict[tuple[Prefix, int], int] = {}
+            for partition in self._partitions:
+                totals[partition.owner] = totals.get(partition.owner, 0) + len(partition)
+        return [(prefix, app_id, total) for (prefix, app_id), total in sorted(totals.items()) if total]
+
+    def check(self) -> None:
+        """See `Backend`."""
+        if self._closed:
+            raise BackendClosedError
+
+    def close(self) -> None:
+        """See `Backend`."""
+        with self.lock:
+            self._closed = True
+            for partition in self._partitions:
+                partition.close_locked()
+            self._agenda.clear()
+
+
+def open_backend(url: KeysURL, clock: Clock) -> MemoryBackend:
+    """Open a new, empty store; every call makes another one."""
+    if url.location or url.path:
+        raise KeysURLError(url=url, problem="a memory store has no name; write memory://")
+    options: Mapping[str, Any] = url.options
+    return MemoryBackend(clock=clock, buckets=options["buckets"], sweep_interval=interval_seconds(options["sweep_interval"]))
