@@ -11,6 +11,7 @@ SOURCES := $(wildcard src tests bench)
 
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+LOCK_ARGS ?=
 
 # The environment of this checkout, whatever is active in the caller's shell; and only Pythons that are here already.
 export UV_PROJECT_ENVIRONMENT := .venv
@@ -37,23 +38,26 @@ run: $(READY) ## start lapse with embedded backends
 test: $(READY) ## run the tests (PYTEST_ARGS='...')
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(READY) ## lint, format, types, import contracts
+check: $(READY) ## lint, format, types, import contracts, lock file
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports --no-logo
+	env -u UV_DEFAULT_INDEX -u UV_INDEX -u UV_INDEX_URL -u UV_EXTRA_INDEX_URL -u UV_FIND_LINKS -u UV_EXCLUDE_NEWER \
+		tools/uv lock --check --offline || { echo 'uv.lock does not fit pyproject.toml: run make lock'; exit 1; }
 
 bench: $(READY) ## run the benchmark (BENCH_ARGS='...')
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
-lock: ## resolve the dependencies anew into uv.lock
-	tools/uv lock --upgrade
+lock: ## bring uv.lock in line with pyproject.toml (LOCK_ARGS=--upgrade: all of it)
+	tools/uv lock $(LOCK_ARGS)
 
 clean: ## remove everything that was fetched or built here
 	rm -rf .venv .tools build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# --locked, not --frozen: a dependency that was added without a new lock must fail here, not at its first import.
+# --frozen: exactly what the lock says, also where the caller's uv settings (an index, a date) would resolve otherwise.
+# That the lock fits pyproject.toml is a question for `make check`.
 $(READY): pyproject.toml uv.lock tools/uv tools/python
-	python=$$(tools/python) && tools/uv sync --locked --all-extras --python "$$python"
+	python=$$(tools/python) && tools/uv sync --frozen --all-extras --python "$$python"
 	@touch $@
