@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 NS_PER_MS: Final = 1_000_000
-_NS_PER_SECOND: Final = 1_000_000_000
+NS_PER_SECOND: Final = 1_000_000_000
 
 
 def expiry_ns(now_ns: int, ttl_seconds: int) -> int:
     """Return the absolute expiry of a record that is written now: a whole millisecond, in nanoseconds like the clock's."""
-    return -(-(now_ns + ttl_seconds * _NS_PER_SECOND) // NS_PER_MS) * NS_PER_MS
+    return -(-(now_ns + ttl_seconds * NS_PER_SECOND) // NS_PER_MS) * NS_PER_MS
 
 
 def expiry_ms(now_ns: int, ttl_seconds: int) -> int:

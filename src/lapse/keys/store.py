@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from lapse.keys.lock import KeyLock
 
 
+_is_ascii = str.isascii  # called unbound: refuses what is not text, and takes no time
+
+
 class AppKeys:
     """One application's expiring keys, isolated from every other application's. Made by `Keys.app`."""
 
@@ -50,13 +53,25 @@ class AppKeys:
     def ttl_get(self, key: str) -> str | None:
         """Return the value of a live key, or None. Atomic; never returns an expired value."""
         # The checks of the common case stand here once more, because a call costs as much as the lookup itself.
-        if type(key) is not str or not key.isascii() or not 0 < len(key) <= MAX_KEY_BYTES:
+        if key.__class__ is not str or not key.isascii() or not 0 < len(key) <= MAX_KEY_BYTES:
             check_key(key)
         return self._space.get(key)
 
     def insert_if_not_exists(self, key: str, value: str, ttl_seconds: int) -> bool:
         """Write unless a live record is there. Of any number of concurrent callers exactly one gets True."""
-        _check_write(key, value, ttl_seconds)
+        try:  # as in ttl_get
+            common = (
+                _is_ascii(key)
+                and _is_ascii(value)
+                and 0 < len(key) <= MAX_KEY_BYTES
+                and len(value) <= MAX_VALUE_BYTES
+                and ttl_seconds.__class__ is int
+                and 0 < ttl_seconds <= MAX_TTL_SECONDS
+            )
+        except TypeError:
+            common = False
+        if not common:
+            _check_write(key, value, ttl_seconds)
         return self._space.insert(key, value, ttl_seconds)
 
     def compare_and_swap(self, key: str, expected_value: str, new_value: str, ttl_seconds: int) -> bool:
@@ -142,18 +157,6 @@ class AppKeys:
 
 
 def _check_write(key: str, value: str, ttl_seconds: int) -> None:
-    # One test for the common case (ASCII, within limits, a true int); anything else goes through the rules in their order.
-    if (
-        type(key) is str
-        and key.isascii()
-        and 0 < len(key) <= MAX_KEY_BYTES
-        and type(value) is str
-        and value.isascii()
-        and len(value) <= MAX_VALUE_BYTES
-        and type(ttl_seconds) is int
-        and 0 < ttl_seconds <= MAX_TTL_SECONDS
-    ):
-        return
     check_key(key)
     check_value(value)
     check_ttl(ttl_seconds)
@@ -194,7 +197,9 @@ class Keys:
         """Enter a block that closes the store at its end."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Close the store."""
         self.close()
 

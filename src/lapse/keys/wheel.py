@@ -39,22 +39,22 @@ def _first_tick(slot_id: int) -> int:
 class TimingWheel:
     """Keys by the tick of their expiry. The owner names the same expiry when it adds and when it discards a key."""
 
-    __slots__ = ("_dealing", "_hand", "_recent", "_recent_tick", "_slots")
+    __slots__ = ("_dealing", "_hand", "_slots", "recent", "recent_tick")
 
     def __init__(self, now_tick: int) -> None:
         self._hand = now_tick
         self._slots: dict[int, set[str]] = {}
         self._dealing: set[str] = set()  # a coarse slot that is being dealt out, in slices
         # The slot of the last `add`: writes with one TTL come in bursts that fall into one tick.
-        self._recent_tick = _NO_TICK
-        self._recent: set[str] = set()
+        self.recent_tick = _NO_TICK
+        self.recent: set[str] = set()
 
     def add(self, key: str, tick: int) -> None:
         """Remember to look at ``key`` when its tick is over."""
-        if tick != self._recent_tick:
-            self._recent = self._slots.setdefault(self._slot_of(tick), set())
-            self._recent_tick = tick
-        self._recent.add(key)
+        if tick != self.recent_tick:
+            self.recent = self._slots.setdefault(self._slot_of(tick), set())
+            self.recent_tick = tick
+        self.recent.add(key)
 
     def discard(self, key: str, tick: int) -> None:
         """Forget ``key``, which was added with this tick."""
@@ -75,7 +75,7 @@ class TimingWheel:
         return level_id | (tick >> (level_id >> _LEVEL_SHIFT))
 
     def _drop(self, slot_id: int) -> set[str]:
-        self._recent_tick = _NO_TICK
+        self.recent_tick = _NO_TICK
         return self._slots.pop(slot_id)
 
     def next_tick(self) -> int | None:
@@ -115,7 +115,7 @@ class TimingWheel:
 
     def _first_due(self, now_tick: int) -> int | None:
         if not self._slots:
-            self._hand, self._recent_tick = now_tick, _NO_TICK
+            self._hand, self.recent_tick = now_tick, _NO_TICK
             return None
         slot_id = min(self._slots, key=_first_tick)
         return slot_id if _first_tick(slot_id) < now_tick else None
@@ -136,4 +136,4 @@ class TimingWheel:
         # The clock went back behind the hand: places no longer follow from hand and tick, so all is dealt out again.
         self._dealing = self._dealing.union(*self._slots.values())
         self._slots = {}
-        self._hand, self._recent_tick = now_tick, _NO_TICK
+        self._hand, self.recent_tick = now_tick, _NO_TICK

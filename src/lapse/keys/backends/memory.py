@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from lapse.keys.errors import BackendClosedError, KeysURLError
-from lapse.keys.expiry import NS_PER_MS, expiry_ns, seconds_left
+from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
 from lapse.keys.layout import Prefix, bucket_of
 from lapse.keys.ordered import OrderedKeys
 from lapse.keys.port import Capabilities, Item, NewItem, Space, SweepReport
@@ -32,20 +32,47 @@ if TYPE_CHECKING:
 
 OPTIONS: Final[Mapping[str, Option]] = {"buckets": BUCKETS, "sweep_interval": SWEEP_INTERVAL}
 
-_Record = tuple[int, str]  # expiry in Unix nanoseconds (compared with the clock on every read as it is), value
+_Record = tuple[int, str]
+"""Moment of writing plus TTL in Unix nanoseconds, and the value. Its expiry is that moment rounded up to the millisecond; the
+rounding is left to `_is_over`, which needs it only within the last millisecond, because it would make an insert a sixth slower."""
+
 _NO_TICK: Final = sys.maxsize
 _ROOMY_BYTES: Final = 200  # a healthy dict takes less than 50 bytes of table per record, right after it has grown
 _SMALL_BYTES: Final = 65_536
 
 
+def _expires_ns(record: _Record) -> int:
+    return record[0] + -record[0] % NS_PER_MS
+
+
+def _is_over(record: _Record, now_ns: int) -> bool:
+    return now_ns >= record[0] and now_ns >= _expires_ns(record)
+
+
+def _item(key: str, record: _Record) -> Item:
+    return Item(key, record[1], _expires_ns(record) // NS_PER_MS)
+
+
 class _Partition:
     """The records of one application, or of one bucket of it. Implements `Space`."""
 
-    __slots__ = ("_lock", "_now_ns", "_order", "_records", "_store", "_wheel", "next_tick", "owner")
+    __slots__ = (
+        "_acquire",
+        "_lock",
+        "_now_ns",
+        "_order",
+        "_records",
+        "_release",
+        "_store",
+        "_wheel",
+        "next_tick",
+        "owner",
+    )
 
     def __init__(self, store: MemoryBackend, owner: tuple[Prefix, int]) -> None:
         self._store = store
         self._lock = store.lock
+        self._acquire, self._release = store.lock.acquire, store.lock.release
         self._now_ns = store.now_ns
         self._records: dict[str, _Record] = {}
         self._wheel = TimingWheel(self._now_ns() >> TICK_NS_BITS)
@@ -57,45 +84,48 @@ class _Partition:
     def get(self, key: str) -> str | None:
         """See `Space`. Takes no lock."""
         record = self._records.get(key)
-        if record is None or self._now_ns() >= record[0]:
+        if record is None:
             return None
-        return record[1]
+        now = self._now_ns()
+        # _is_over() with its first compare spelled out: a call would be a fifth of the cost of a read
+        return None if now >= record[0] and _is_over(record, now) else record[1]
 
     def find(self, key: str) -> Item | None:
         """See `Space`. Takes no lock."""
         record = self._records.get(key)
-        if record is None or self._now_ns() >= record[0]:
-            return None
-        return Item(key, record[1], record[0] // NS_PER_MS)
+        return None if record is None or _is_over(record, self._now_ns()) else _item(key, record)
 
     def ttl(self, key: str) -> float | None:
         """See `Space`. Takes no lock."""
         record = self._records.get(key)
-        return None if record is None else seconds_left(record[0], self._now_ns())
+        return None if record is None else seconds_left(_expires_ns(record), self._now_ns())
 
     def insert(self, key: str, value: str, ttl_seconds: int) -> bool:
         """See `Space`."""
-        with self._lock:
+        self._acquire()  # not `with`, which is dearer by a tenth of an insert
+        try:
             now = self._now_ns()
             old = self._records.get(key)
-            if old is not None and now < old[0]:
+            if old is not None and not _is_over(old, now):
                 return False
-            self._write_locked(key, value, expiry_ns(now, ttl_seconds), old)
+            self._write_locked(key, value, now + ttl_seconds * NS_PER_SECOND, old)
             return True
+        finally:
+            self._release()
 
     def put(self, key: str, value: str, ttl_seconds: int) -> None:
         """See `Space`."""
         with self._lock:
-            self._write_locked(key, value, expiry_ns(self._now_ns(), ttl_seconds), self._records.get(key))
+            self._write_locked(key, value, self._now_ns() + ttl_seconds * NS_PER_SECOND, self._records.get(key))
 
     def swap(self, key: str, expected: str, value: str, ttl_seconds: int) -> bool:
         """See `Space`."""
         with self._lock:
             now = self._now_ns()
             old = self._records.get(key)
-            if old is None or now >= old[0] or old[1] != expected:
+            if old is None or _is_over(old, now) or old[1] != expected:
                 return False
-            self._write_locked(key, value, expiry_ns(now, ttl_seconds), old)
+            self._write_locked(key, value, now + ttl_seconds * NS_PER_SECOND, old)
             return True
 
     def touch(self, key: str, ttl_seconds: int) -> bool:
@@ -103,9 +133,9 @@ class _Partition:
         with self._lock:
             now = self._now_ns()
             old = self._records.get(key)
-            if old is None or now >= old[0]:
+            if old is None or _is_over(old, now):
                 return False
-            self._write_locked(key, old[1], expiry_ns(now, ttl_seconds), old)
+            self._write_locked(key, old[1], now + ttl_seconds * NS_PER_SECOND, old)
             return True
 
     def delete(self, key: str) -> bool:
@@ -115,13 +145,13 @@ class _Partition:
             if old is None:
                 return False
             self._remove_locked(key, old)
-            return self._now_ns() < old[0]
+            return not _is_over(old, self._now_ns())
 
     def delete_if(self, key: str, expected: str) -> bool:
         """See `Space`."""
         with self._lock:
             old = self._records.get(key)
-            if old is None or self._now_ns() >= old[0] or old[1] != expected:
+            if old is None or _is_over(old, self._now_ns()) or old[1] != expected:
                 return False
             self._remove_locked(key, old)
             return True
@@ -146,15 +176,15 @@ class _Partition:
                 if stop is not None and key >= stop:
                     break
                 record = records.get(key)
-                if record is not None and now < record[0]:
-                    page.append(Item(key, record[1], record[0] // NS_PER_MS))
+                if record is not None and not _is_over(record, now):
+                    page.append(_item(key, record))
                     if len(page) == limit:
                         break
         return page
 
-    def _write_locked(self, key: str, value: str, expires_ns: int, old: _Record | None) -> None:
-        self._records[key] = (expires_ns, value)
-        tick = expires_ns >> TICK_NS_BITS
+    def _write_locked(self, key: str, value: str, until_ns: int, old: _Record | None) -> None:
+        self._records[key] = (until_ns, value)
+        tick = until_ns >> TICK_NS_BITS
         if old is not None:
             old_tick = old[0] >> TICK_NS_BITS
             if old_tick == tick:
@@ -162,7 +192,11 @@ class _Partition:
             self._wheel.discard(key, old_tick)
         elif self._order is not None:
             self._order.add(key)
-        self._wheel.add(key, tick)
+        wheel = self._wheel
+        if tick == wheel.recent_tick:
+            wheel.recent.add(key)
+            return
+        wheel.add(key, tick)
         if tick < self.next_tick:
             self._store.note_locked(self, tick)
 
@@ -181,12 +215,12 @@ class _Partition:
             record = records.get(key)
             if record is None:
                 continue
-            if record[0] > now_ns:  # doubt means keep: look again when its own time has come
+            if not _is_over(record, now_ns):  # doubt means keep: look again when its own time has come
                 self._wheel.add(key, record[0] >> TICK_NS_BITS)
                 continue
             del records[key]
             removed += 1
-            earliest = min(earliest, record[0])
+            earliest = min(earliest, _expires_ns(record))
         if not more:
             self.return_memory_locked()
         tick = self._wheel.next_tick()
@@ -292,7 +326,9 @@ class MemoryBackend:
         self._buckets = buckets
         self._spaces: dict[tuple[Prefix, int], Space] = {}
         self._partitions: list[_Partition] = []
-        self._agenda: list[tuple[int, int, _Partition]] = []  # heap: which partition has something to do from which tick on
+        self._agenda: list[
+            tuple[int, int, _Partition]
+        ] = []  # heap: which partition has something to do from which tick on
         self._order_of_notes = count()
         self._closed = False
 
@@ -327,7 +363,9 @@ class MemoryBackend:
                 removed, more, earliest = partition.sweep_locked(now_ns, limit)
                 if removed or more:
                     lag = (now_ns - earliest) / 1e9 if removed else None
-                    return SweepReport(removed, more=more or bool(self._agenda and self._agenda[0][0] < now_tick), lag_seconds=lag)
+                    return SweepReport(
+                        removed, more=more or bool(self._agenda and self._agenda[0][0] < now_tick), lag_seconds=lag
+                    )
         return SweepReport(0, more=False)
 
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
@@ -357,4 +395,6 @@ def open_backend(url: KeysURL, clock: Clock) -> MemoryBackend:
     if url.location or url.path:
         raise KeysURLError(url=url, problem="a memory store has no name; write memory://")
     options: Mapping[str, Any] = url.options
-    return MemoryBackend(clock=clock, buckets=options["buckets"], sweep_interval=interval_seconds(options["sweep_interval"]))
+    return MemoryBackend(
+        clock=clock, buckets=options["buckets"], sweep_interval=interval_seconds(options["sweep_interval"])
+    )
