@@ -1,11 +1,11 @@
 """Durations: how long something lives, exact to the nanosecond.
 
-Accepted: Go's form (``10m``, ``1h30m``, ``1.5s``) with ``d`` and ``w`` added, ISO 8601 (``PT10M``, ``P1DT12H``), ``never`` and a
-plain ``0``. A number without a unit is an error: ``600`` means ten minutes to one reader and ten hours to another.
-Years and months of ISO 8601 are refused, because they have no fixed length.
+Accepted: Go's form (``10m``, ``1h30m``, ``1.5s``) with ``d`` and ``w`` added, ISO 8601 (``PT10M``, ``P1DT12H``),
+``never`` and a plain ``0``. A number without a unit is an error: ``600`` means ten minutes to one reader and ten hours
+to another. Years and months of ISO 8601 are refused, because they have no fixed length.
 
-Guarantees: arithmetic is on integers, so ``0.1s`` three times is ``300ms``; `str` gives a canonical form that parses back
-to an equal duration. Whether zero or a negative value makes sense is the business of the field that holds it.
+Guarantees: arithmetic is on integers, so ``0.1s`` three times is ``300ms``; `str` gives a canonical form that parses
+back to an equal duration. Whether zero or a negative value makes sense is the business of the field that holds it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,15 @@ _UNITS: Final = {
     "w": WEEK,
 }
 # What `str` prints, largest first. Weeks are read but not printed: 30d is clearer than 4w2d.
-_PRINTED: Final = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", MILLISECOND), ("us", MICROSECOND), ("ns", 1))
+_PRINTED: Final = (
+    ("d", DAY),
+    ("h", HOUR),
+    ("m", MINUTE),
+    ("s", SECOND),
+    ("ms", MILLISECOND),
+    ("us", MICROSECOND),
+    ("ns", 1),
+)
 
 _LONGEST: Final = 2**63 - 1  # Go's limit, about 292 years, so that every value can be handed to a Go program
 _NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
@@ -53,8 +61,9 @@ _ISO_UNITS: Final = {"weeks": WEEK, "days": DAY, "hours": HOUR, "minutes": MINUT
 
 
 class DurationError(UsageError, ValueError):
-    """{text!r} is not a duration: {problem}. Expected numbers with units (ns, us, ms, s, m, h, d, w) as in 10m or 1h30m,
-    ISO 8601 as in PT10M, or never.
+    """{text!r} is not a duration: {problem}.
+
+    Expected numbers with units (ns, us, ms, s, m, h, d, w) as in 10m or 1h30m, ISO 8601 as in PT10M, or never.
     """
 
 

@@ -1,29 +1,32 @@
 """Keys URLs: which backend, where, and with which options.
 
-An unknown scheme or option is an error that lists the valid ones. A password in a URL never leaves this module except towards
-the driver: `str` of a `KeysURL` and every error message show it masked.
+An unknown scheme or option is an error that lists the valid ones. A password in a URL never leaves this module except
+towards the driver: `str` of a `KeysURL` and every error message show it masked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from lapse.core.clock import Clock
 from lapse.core.duration import Duration, DurationError
 from lapse.keys.errors import KeysURLError
-from lapse.keys.port import Backend
 from lapse.keys.validation import MAX_BUCKETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lapse.core.clock import Clock
+    from lapse.keys.port import Backend
 
 BACKENDS: Final[Mapping[str, str]] = {
     "memory": "lapse.keys.backends.memory",
     "file": "lapse.keys.backends.file",
 }
-"""Scheme to module. A module is imported only when its scheme is used, so that drivers stay optional. It provides ``OPTIONS``
-and ``open_backend(url, clock)``."""
+"""Scheme to module. A module is imported only when its scheme is used, so that drivers stay optional. It provides
+``OPTIONS`` and ``open_backend(url, clock)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,9 @@ class KeysURL:
 def parse_url(text: str) -> KeysURL:
     """Take a URL apart and check scheme and options; imports the backend's module, opens nothing."""
     if "://" not in text:
-        raise KeysURLError(url=repr(_without_credentials(text)), problem=f"it has no scheme; expected one of {_schemes()}")
+        raise KeysURLError(
+            url=repr(_without_credentials(text)), problem=f"it has no scheme; expected one of {_schemes()}"
+        )
     try:
         parts = urlsplit(text)
     except ValueError as error:
