@@ -50,6 +50,7 @@ _PRINTED: Final = (
 )
 
 _LONGEST: Final = 2**63 - 1  # Go's limit, about 292 years, so that every value can be handed to a Go program
+_MOST_CHARACTERS: Final = 100  # no duration needs more; Python's own limit on digits would answer with a foreign error
 _NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _GO_PART: Final = re.compile(rf"({_NUMBER})([^0-9.]+)")
 _ISO: Final = re.compile(
@@ -122,6 +123,8 @@ NEVER: Final = Duration(None)
 
 
 def _parse(text: str) -> Duration:
+    if len(text) > _MOST_CHARACTERS:
+        raise DurationError(text=f"{text[:20]}...", problem=f"it has {len(text)} characters")
     body = text.strip()
     if body == "never":
         return NEVER
@@ -138,7 +141,7 @@ def _parse(text: str) -> Duration:
 
 def _go(text: str, unsigned: str) -> Fraction:
     if not unsigned:
-        raise DurationError(text=text, problem="it is empty")
+        raise DurationError(text=text, problem="it holds no number")
     if unsigned == "0":
         return Fraction(0)
     if re.fullmatch(_NUMBER, unsigned):
