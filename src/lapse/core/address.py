@@ -76,7 +76,9 @@ def _check_shape(text: str, kind: str, parts: int) -> None:
 
 
 def _is_app_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and str(int(text)) == text and int(text) <= _MAX_APP
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_APP))):
+        return False
+    return str(int(text)) == text and int(text) <= _MAX_APP
 
 
 def _encode(part: str) -> str:
@@ -89,5 +91,5 @@ def _decode(text: str, part: str) -> str:
         raise AddressError(text=text, problem="% must be followed by two hexadecimal digits")
     try:
         return unquote_to_bytes(part).decode()
-    except UnicodeDecodeError as error:
-        raise AddressError(text=text, problem="the percent-encoded bytes are not UTF-8") from error
+    except UnicodeError as error:  # lone surrogates cannot be encoded, percent-encoded bytes may not decode
+        raise AddressError(text=text, problem="it is not valid UTF-8") from error
