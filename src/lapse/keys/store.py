@@ -116,10 +116,10 @@ class AppKeys:
         """Return the live ones of ``keys`` with their values, in as few round trips as the backend allows."""
         if isinstance(keys, str):
             raise KeyTypeError(what="list of keys", given="str", expected="an iterable of str")
-        wanted = list(dict.fromkeys(keys))
+        wanted = list(keys)
         for key in wanted:
             check_key(key)
-        return self._space.get_many(wanted)
+        return self._space.get_many(list(dict.fromkeys(wanted)))
 
     def insert_many(self, items: Iterable[tuple[str, str, int]]) -> list[bool]:
         """Insert each ``(key, value, ttl_seconds)`` unless a live record is there.

@@ -6,6 +6,7 @@ towards the driver: `str` of a `KeysURL` and every error message show it masked.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -62,10 +63,11 @@ def parse_url(text: str) -> KeysURL:
         raise KeysURLError(
             url=repr(_without_credentials(text)), problem=f"it has no scheme; expected one of {_schemes()}"
         )
+    _check_authority(text)
     try:
         parts = urlsplit(text)
-    except ValueError as error:
-        raise KeysURLError(url="given", problem="it is not a URL") from error
+    except ValueError:
+        raise KeysURLError(url="given", problem="it is not a URL") from None  # the cause may show the password
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     if parts.scheme not in BACKENDS:
         raise KeysURLError(url=shown, problem=f"{parts.scheme!r} is no known scheme; expected one of {_schemes()}")
@@ -81,6 +83,15 @@ def open_backend(text: str, clock: Clock) -> Backend:
     url = parse_url(text)
     backend: Backend = import_module(BACKENDS[url.scheme]).open_backend(url, clock)
     return backend
+
+
+def _check_authority(text: str) -> None:
+    scheme, _, rest = text.partition("://")
+    host, *tail = re.split("(?=[/?#])", rest, maxsplit=1)
+    # An @ behind the host comes from a password with an odd character; half of it would pass for a host and be shown.
+    if host and "@" in "".join(tail):
+        problem = "it has an @ after its host; write / ? # @ in a password as %2F %3F %23 %40"
+        raise KeysURLError(url=f"{scheme}://...", problem=problem)
 
 
 def _authority(netloc: str) -> tuple[str | None, str | None, str]:
