@@ -1,7 +1,7 @@
 """Lapse: everything temporary, ended on time, and only on time.
 
-The library's front door. ``lapse.open_keys`` opens an expiring key store for blocking code, ``lapse.open_keys_async`` the same
-store for an event loop. Nothing else is imported until it is used.
+The library's front door. ``lapse.open_keys`` opens an expiring key store for blocking code, ``lapse.open_keys_async``
+the same store for an event loop. Nothing else is imported until it is used.
 """
 
 from __future__ import annotations

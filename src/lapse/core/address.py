@@ -1,10 +1,12 @@
 """Addresses: one grammar for everything that can lapse, in the CLI, in HTTP paths, in the journal and on the dashboard.
 
-``vcr/NAMESPACE/NAME``, ``vrr/...``, ``mcr/...``, ``history/NAMESPACE/NAME``, ``keeper/NAME``, ``workspace/NAME``, ``key/APP/NAME``, and
-``KIND.GROUP/NAMESPACE/NAME`` (or ``KIND.GROUP/NAME`` when it has no namespace) for what a retention policy selects; a kind of the core
-group is written without a dot, and an upper-case first letter tells a Kubernetes kind from ours.
+``vcr/NAMESPACE/NAME``, ``vrr/...``, ``mcr/...``, ``history/NAMESPACE/NAME``, ``keeper/NAME``, ``workspace/NAME``,
+``key/APP/NAME``, and ``KIND.GROUP/NAMESPACE/NAME`` (or ``KIND.GROUP/NAME`` when it has no namespace) for what a
+retention policy selects; a kind of the core group is written without a dot, and an upper-case first letter tells a
+Kubernetes kind from ours.
 
-Odd characters are percent-encoded, so an address is one ASCII word without spaces; `str` and `Address.parse` are exact inverses.
+Odd characters are percent-encoded, so an address is one ASCII word without spaces; `str` and `Address.parse` are exact
+inverses.
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ _MAX_APP: Final = 2**32 - 1
 
 
 class AddressError(UsageError, ValueError):
-    """{text!r} is not an address: {problem}. Expected KIND/NAMESPACE/NAME as in vcr/default/nightly, key/APP/NAME, keeper/NAME,
-    workspace/NAME or KIND.GROUP/NAMESPACE/NAME, with odd characters percent-encoded.
+    """{text!r} is not an address: {problem}.
+
+    Expected KIND/NAMESPACE/NAME as in vcr/default/nightly, key/APP/NAME, keeper/NAME, workspace/NAME or
+    KIND.GROUP/NAMESPACE/NAME, with odd characters percent-encoded.
     """
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
-    """Where a thing that lapses is found. ``scope`` is a namespace or an application id, or None where there is none."""
+    """Where a thing that lapses is found; ``scope`` is a namespace, an application id, or None where there is none."""
 
     kind: str
     scope: str | None
@@ -66,11 +70,15 @@ def _check_shape(text: str, kind: str, parts: int) -> None:
         known = ", ".join(sorted((*_SCOPED, *_UNSCOPED)))
         raise AddressError(text=text, problem=f"{kind!r} is no kind (known: {known}, or a Kubernetes Kind.group)")
     elif parts not in {1, 2}:
-        raise AddressError(text=text, problem="a Kubernetes kind takes NAMESPACE/NAME, or NAME when it has no namespace")
+        raise AddressError(
+            text=text, problem="a Kubernetes kind takes NAMESPACE/NAME, or NAME when it has no namespace"
+        )
 
 
 def _is_app_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and str(int(text)) == text and int(text) <= _MAX_APP
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_APP))):
+        return False
+    return str(int(text)) == text and int(text) <= _MAX_APP
 
 
 def _encode(part: str) -> str:
@@ -83,5 +91,5 @@ def _decode(text: str, part: str) -> str:
         raise AddressError(text=text, problem="% must be followed by two hexadecimal digits")
     try:
         return unquote_to_bytes(part).decode()
-    except UnicodeDecodeError as error:
-        raise AddressError(text=text, problem="the percent-encoded bytes are not UTF-8") from error
+    except UnicodeError as error:  # lone surrogates cannot be encoded, percent-encoded bytes may not decode
+        raise AddressError(text=text, problem="it is not valid UTF-8") from error

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from operator import itemgetter
 from typing import Final, NewType, Protocol
 
 UnixNs = NewType("UnixNs", int)
@@ -100,17 +101,17 @@ class VirtualClock:
         self._boottime_ns += round(seconds * _SECOND)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until `advance` has moved the clock far enough."""
+        """Wait until `advance` has moved the clock far enough; without a wait, let other tasks run once."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
         future = asyncio.get_running_loop().create_future()
         self._sleepers.append((self._monotonic_ns + round(seconds * _SECOND), future))
-        self._wake()
         await future
 
     def _wake(self) -> None:
-        waiting = []
-        for until, future in self._sleepers:
-            if until > self._monotonic_ns:
-                waiting.append((until, future))
-            elif not future.done():
+        due = [sleeper for sleeper in self._sleepers if sleeper[0] <= self._monotonic_ns]
+        self._sleepers = [sleeper for sleeper in self._sleepers if sleeper[0] > self._monotonic_ns]
+        for _, future in sorted(due, key=itemgetter(0)):  # in the order of their deadlines, as real time would do it
+            if not future.done():
                 future.set_result(None)
-        self._sleepers = waiting

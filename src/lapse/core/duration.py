@@ -1,11 +1,11 @@
 """Durations: how long something lives, exact to the nanosecond.
 
-Accepted: Go's form (``10m``, ``1h30m``, ``1.5s``) with ``d`` and ``w`` added, ISO 8601 (``PT10M``, ``P1DT12H``), ``never`` and a
-plain ``0``. A number without a unit is an error: ``600`` means ten minutes to one reader and ten hours to another.
-Years and months of ISO 8601 are refused, because they have no fixed length.
+Accepted: Go's form (``10m``, ``1h30m``, ``1.5s``) with ``d`` and ``w`` added, ISO 8601 (``PT10M``, ``P1DT12H``),
+``never`` and a plain ``0``. A number without a unit is an error: ``600`` means ten minutes to one reader and ten hours
+to another. Years and months of ISO 8601 are refused, because they have no fixed length.
 
-Guarantees: arithmetic is on integers, so ``0.1s`` three times is ``300ms``; `str` gives a canonical form that parses back
-to an equal duration. Whether zero or a negative value makes sense is the business of the field that holds it.
+Guarantees: arithmetic is on integers, so ``0.1s`` three times is ``300ms``; `str` gives a canonical form that parses
+back to an equal duration. Whether zero or a negative value makes sense is the business of the field that holds it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,18 @@ _UNITS: Final = {
     "w": WEEK,
 }
 # What `str` prints, largest first. Weeks are read but not printed: 30d is clearer than 4w2d.
-_PRINTED: Final = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", MILLISECOND), ("us", MICROSECOND), ("ns", 1))
+_PRINTED: Final = (
+    ("d", DAY),
+    ("h", HOUR),
+    ("m", MINUTE),
+    ("s", SECOND),
+    ("ms", MILLISECOND),
+    ("us", MICROSECOND),
+    ("ns", 1),
+)
 
 _LONGEST: Final = 2**63 - 1  # Go's limit, about 292 years, so that every value can be handed to a Go program
+_MOST_CHARACTERS: Final = 100  # no duration needs more; Python's own limit on digits would answer with a foreign error
 _NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _GO_PART: Final = re.compile(rf"({_NUMBER})([^0-9.]+)")
 _ISO: Final = re.compile(
@@ -53,8 +62,9 @@ _ISO_UNITS: Final = {"weeks": WEEK, "days": DAY, "hours": HOUR, "minutes": MINUT
 
 
 class DurationError(UsageError, ValueError):
-    """{text!r} is not a duration: {problem}. Expected numbers with units (ns, us, ms, s, m, h, d, w) as in 10m or 1h30m,
-    ISO 8601 as in PT10M, or never.
+    """{text!r} is not a duration: {problem}.
+
+    Expected numbers with units (ns, us, ms, s, m, h, d, w) as in 10m or 1h30m, ISO 8601 as in PT10M, or never.
     """
 
 
@@ -113,6 +123,8 @@ NEVER: Final = Duration(None)
 
 
 def _parse(text: str) -> Duration:
+    if len(text) > _MOST_CHARACTERS:
+        raise DurationError(text=f"{text[:20]}...", problem=f"it has {len(text)} characters")
     body = text.strip()
     if body == "never":
         return NEVER
@@ -129,7 +141,7 @@ def _parse(text: str) -> Duration:
 
 def _go(text: str, unsigned: str) -> Fraction:
     if not unsigned:
-        raise DurationError(text=text, problem="it is empty")
+        raise DurationError(text=text, problem="it holds no number")
     if unsigned == "0":
         return Fraction(0)
     if re.fullmatch(_NUMBER, unsigned):

@@ -1,7 +1,8 @@
 """Loggers: structured events on top of the standard library's logging.
 
-An event is a constant name with keys and values, never a sentence with numbers in it. Without any configuration the events go
-where the host program's logging sends them, as a library should; `lapse up` configures how they look. Never log a key's name, a value or a token.
+An event is a constant name with keys and values, never a sentence with numbers in it. Without any configuration the
+events go where the host program's logging sends them, as a library should; `lapse up` configures how they look. Never
+log a key's name, a value or a token.
 """
 
 from __future__ import annotations

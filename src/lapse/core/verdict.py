@@ -1,15 +1,17 @@
 """Verdicts: what the engine may conclude about one thing that could lapse.
 
-A decision is a pure function of anchor, policy, signals, holds and ``now``. It returns one of three verdicts, each with a
-reason from an enum, which is also the label of the metric. **Doubt means keep**: `Unknown` never leads to an action.
+A decision is a pure function of anchor, policy, signals, holds and ``now``. It returns one of three verdicts, each with
+a reason from an enum, which is also the label of the metric. **Doubt means keep**: `Unknown` never leads to an action.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from lapse.core.clock import UnixNs
+if TYPE_CHECKING:
+    from lapse.core.clock import UnixNs
 
 
 class Reason(StrEnum):

@@ -1,26 +1,29 @@
 """The awaitable face of keys: the methods of `lapse.keys.store`, derived, not written again.
 
 Each method of `AppKeys` validates and returns its space's answer. Here the same function is wrapped: when the answer is
-pending (a ticket of a shared commit, a coroutine of a network driver) it is awaited, otherwise it is passed on. The types that
-editors and mypy see are in ``aio.pyi``; a test holds them equal to the methods they stand for.
+pending (a ticket of a shared commit, a coroutine of a network driver) it is awaited, otherwise it is passed on. The
+types that editors and mypy see are in ``aio.pyi``; a test holds them equal to the methods they stand for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
 from functools import wraps
 from inspect import getmembers, isfunction
-from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from lapse.core.clock import Clock, SystemClock
 from lapse.keys.layout import Prefix
-from lapse.keys.port import Backend, SweepReport
 from lapse.keys.store import AppKeys, Keys
 from lapse.keys.sweeper import SWEEP_SLICE
 from lapse.keys.url import open_backend
 from lapse.keys.validation import check_app_id
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator
+    from types import TracebackType
+
+    from lapse.keys.port import Backend, SweepReport
 
 _BOTH_COLOURS: Final = frozenset({"lock"})  # returns a context manager for `with` and `async with` alike
 
@@ -57,7 +60,9 @@ class AsyncKeys:
         """See `Keys.app`."""
         check_app_id(app_id)
         backend = self._keys.backend
-        return AsyncAppKeys(app_id, backend.async_space(Prefix.APPLICATION_TTL, app_id), backend=backend, clock=self._clock)
+        return AsyncAppKeys(
+            app_id, backend.async_space(Prefix.APPLICATION_TTL, app_id), backend=backend, clock=self._clock
+        )
 
     @property
     def backend(self) -> Backend:
@@ -65,7 +70,7 @@ class AsyncKeys:
         return self._keys.backend
 
     async def sweep(self, limit: int = SWEEP_SLICE) -> SweepReport:
-        """See `Keys.sweep`. Runs in a thread: removing many records takes longer than an event loop should stand still."""
+        """See `Keys.sweep`. Runs in a thread: removing many records takes longer than a loop should stand still."""
         return await asyncio.to_thread(self._keys.sweep, limit)
 
     async def close(self) -> None:
@@ -79,11 +84,13 @@ class AsyncKeys:
     async def _opened(self) -> AsyncKeys:
         return self
 
-    async def __aenter__(self) -> AsyncKeys:
+    async def __aenter__(self) -> Self:
         """Enter a block that closes the store at its end."""
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Close the store."""
         await self.close()
 

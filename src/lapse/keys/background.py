@@ -1,6 +1,7 @@
 """A background event loop, for synchronous callers of asynchronous work.
 
-One daemon thread per process, started at first use: renewals of locks run on it, and the blocking face of network backends.
+One daemon thread per process, started at first use: renewals of locks run on it, and the blocking face of network
+backends.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
 
 T = TypeVar("T")
 

@@ -19,15 +19,24 @@ class KeyEmptyError(TTLValidationError):
 
 
 class KeyInvalidUTF8Error(TTLValidationError):
-    """The key cannot be encoded as UTF-8: it holds a lone surrogate at position {position}. Decode it properly where it enters your program."""
+    """The key cannot be encoded as UTF-8: it holds a lone surrogate at position {position}.
+
+    Decode it properly where it enters your program.
+    """
 
 
 class KeyTooLongError(TTLValidationError):
-    """The key is {length} bytes long as UTF-8; the limit is {limit} bytes. Shorten it, or use a hash of it as the key."""
+    """The key is {length} bytes long as UTF-8; the limit is {limit} bytes.
+
+    Shorten it, or use a hash of it as the key.
+    """
 
 
 class ValueInvalidUTF8Error(TTLValidationError):
-    """The value cannot be encoded as UTF-8: it holds a lone surrogate at position {position}. Encode binary data, for example as base64."""
+    """The value cannot be encoded as UTF-8: it holds a lone surrogate at position {position}.
+
+    Encode binary data, for example as base64.
+    """
 
 
 class ValueTooLongError(TTLValidationError):
@@ -66,7 +75,10 @@ class BackendUnavailableError(BackendError):
 
 
 class OutcomeUnknownError(BackendError):
-    """The keys backend {backend} did not say whether the write was applied: {problem}. Read the key before you decide."""
+    """The keys backend {backend} did not say whether the write was applied: {problem}.
+
+    Read the key before you decide.
+    """
 
 
 class BackendClosedError(BackendError):

@@ -1,7 +1,7 @@
 """Where a record lives: the seed's partition keys, and buckets for partitions that would grow too large.
 
-The partition key is 8 bytes, big-endian: ``[uint32 prefix][uint32 application id]``; with more than one bucket a uint16 bucket number
-follows. The clustering column is the key's UTF-8 bytes, as they are: no normalisation, no prefix.
+The partition key is 8 bytes, big-endian: ``[uint32 prefix][uint32 application id]``; with more than one bucket a uint16
+bucket number follows. The clustering column is the key's UTF-8 bytes, as they are: no normalisation, no prefix.
 """
 
 from __future__ import annotations
@@ -9,6 +9,11 @@ from __future__ import annotations
 import struct
 import zlib
 from enum import IntEnum
+from typing import Final
+
+_LAST_CHARACTER: Final = 0x10FFFF
+_BEFORE_SURROGATES: Final = 0xD7FF
+_AFTER_SURROGATES: Final = 0xE000
 
 
 class Prefix(IntEnum):
@@ -42,7 +47,7 @@ def end_of_prefix(prefix: str) -> str | None:
     """
     for end in range(len(prefix), 0, -1):
         last = ord(prefix[end - 1])
-        if last < 0x10FFFF:
-            following = 0xE000 if last == 0xD7FF else last + 1
+        if last < _LAST_CHARACTER:
+            following = _AFTER_SURROGATES if last == _BEFORE_SURROGATES else last + 1
             return prefix[: end - 1] + chr(following)
     return None

@@ -3,20 +3,23 @@
 A `Backend` opens `Space` objects, one per application. A space receives what is already validated, and is the unit of
 isolation. Atomicity is the backend's duty: each method is one atomic step that treats an expired record as absent.
 
-Two colours, one shape. A method *answers*; an answer is either the value itself or a `Pending` (a ticket of a shared commit, a
-coroutine), which the asynchronous face awaits. Embedded backends give plain values from `space` and may give tickets from
-`async_space`; network backends give coroutines from `async_space`, and their `space` runs those on a background loop. So
-every operation is written once, in the colour that is natural to its backend, and the faces in `lapse.keys.store` only pass answers on.
+Two colours, one shape. A method *answers*; an answer is either the value itself or a `Pending` (a ticket of a shared
+commit, a coroutine), which the asynchronous face awaits. Embedded backends give plain values from `space` and may give
+tickets from `async_space`; network backends give coroutines from `async_space`, and their `space` runs those on a
+background loop. So every operation is written once, in the colour that is natural to its backend, and the faces in
+`lapse.keys.store` only pass answers on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from lapse.keys.layout import Prefix
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lapse.keys.layout import Prefix
 
 
 class Item(NamedTuple):
@@ -43,7 +46,10 @@ class NewItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend promises, in words for the capability table. Facts only: each line is held by the conformance kit or the docs."""
+    """What a backend promises, in words for the capability table.
+
+    Facts only: each line is held by the conformance kit or the docs.
+    """
 
     atomicity: str
     clock: str
@@ -123,7 +129,10 @@ class Backend(Protocol):
 
     capabilities: Capabilities
     sweep_interval: float | None
-    """Seconds between rounds of cleanup that the opener should run; None when the server cleans up or the URL says never."""
+    """Seconds between rounds of cleanup that the opener should run.
+
+    None when the server cleans up or the URL says never.
+    """
 
     def space(self, prefix: Prefix, app_id: int) -> Space:
         """Open one application's records for callers that wait by blocking."""

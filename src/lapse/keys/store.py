@@ -3,15 +3,13 @@
 `AppKeys` validates, then hands over to its space; it returns what the space answers. That is all, and it is why one
 implementation serves both colours: `lapse.keys.aio` derives the awaitable face from these very methods.
 
-Guarantees: every validation error is raised before a backend is touched; each method is one atomic step on every backend;
-an expired key is absent, swept or not. Not guaranteed: `insert_many` and `get_many` are not atomic together, and a `scan` that
-spans pages sees each page as it was when that page was read.
+Guarantees: every validation error is raised before a backend is touched; each method is one atomic step on every
+backend; an expired key is absent, swept or not. Not guaranteed: `insert_many` and `get_many` are not atomic together,
+and a `scan` that spans pages sees each page as it was when that page was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from lapse.core.clock import Clock, SystemClock
@@ -32,6 +30,9 @@ from lapse.keys.validation import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
     from lapse.keys.lock import KeyLock
 
 
@@ -117,8 +118,8 @@ class AppKeys:
     def scan(self, prefix: str = "", after: str | None = None, limit: int = 1000) -> list[Item]:
         """Return a page of live records whose key starts with ``prefix``, in byte order, after the key ``after``.
 
-        For the next page pass the last key of this one as ``after``; a page shorter than ``limit`` is the last. The server
-        keeps no cursor.
+        For the next page pass the last key of this one as ``after``; a page shorter than ``limit`` is the last. The
+        server keeps no cursor.
         """
         check_scan(prefix, after, limit)
         start = prefix
@@ -130,15 +131,16 @@ class AppKeys:
         """Return the live ones of ``keys`` with their values, in as few round trips as the backend allows."""
         if isinstance(keys, str):
             raise KeyTypeError(what="list of keys", given="str", expected="an iterable of str")
-        wanted = list(dict.fromkeys(keys))
+        wanted = list(keys)
         for key in wanted:
             check_key(key)
-        return self._space.get_many(wanted)
+        return self._space.get_many(list(dict.fromkeys(wanted)))
 
     def insert_many(self, items: Iterable[tuple[str, str, int]]) -> list[bool]:
-        """Insert each ``(key, value, ttl_seconds)`` unless a live record is there; the answers are in the order of the items.
+        """Insert each ``(key, value, ttl_seconds)`` unless a live record is there.
 
-        Each insert is atomic, all of them together are not. One wrong item is an error before any is written.
+        The answers are in the order of the items. Each insert is atomic, all of them together are not. One wrong item
+        is an error before any is written.
         """
         wanted = [NewItem(*item) for item in items]
         for item in wanted:
@@ -146,9 +148,9 @@ class AppKeys:
         return self._space.insert_many(wanted)
 
     def lock(self, name: str, ttl_seconds: int, *, wait_seconds: float = 0) -> KeyLock:
-        """Return a lock to be used with ``with`` or ``async with``; see `lapse.keys.lock` for what it does not guarantee."""
-        from lapse.keys.aio import AsyncAppKeys  # noqa: PLC0415 - derived from this very class
-        from lapse.keys.lock import KeyLock  # noqa: PLC0415 - brings asyncio, which plain reads and writes do not need
+        """Return a lock for ``with`` or ``async with``; see `lapse.keys.lock` for what it does not guarantee."""
+        from lapse.keys.aio import AsyncAppKeys
+        from lapse.keys.lock import KeyLock
 
         check_ttl(ttl_seconds)
         space = self._backend.async_space(Prefix.LEADER_ELECTION, self.app_id)

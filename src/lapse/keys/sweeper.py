@@ -1,18 +1,21 @@
 """Background cleanup for programs that use keys as a library: a daemon thread that removes expired records in slices.
 
-Expired keys are absent whether or not this runs; it only returns memory and disk. It holds its backend weakly, so a store that a
-program forgot to close can still be collected. `lapse up` does not use it: there the coordinator runs the sweep as one of its loops.
+Expired keys are absent whether or not this runs; it only returns memory and disk. It holds its backend weakly, so a
+store that a program forgot to close can still be collected. `lapse up` does not use it: there the coordinator runs the
+sweep as one of its loops.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lapse.core.log import get_logger
 from lapse.keys.errors import BackendError
-from lapse.keys.port import Backend
+
+if TYPE_CHECKING:
+    from lapse.keys.port import Backend
 
 _log = get_logger("lapse.keys.sweep")
 SWEEP_SLICE: Final = 1_000
@@ -36,7 +39,7 @@ class Sweeper:
         if backend.sweep_interval is None:
             return None
         sweeper = cls(backend, backend.sweep_interval)
-        sweeper._thread.start()  # noqa: SLF001 - its own class
+        sweeper._thread.start()
         return sweeper
 
     def stop(self) -> None:

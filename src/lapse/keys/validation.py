@@ -3,6 +3,8 @@
 The order is the contract's: key empty, key not UTF-8, key too long, value not UTF-8, value too long, TTL. Lengths are
 bytes of UTF-8, because that is what every backend stores. An ASCII string is the quick path: it is
 valid UTF-8 and as long in bytes as in characters, and CPython knows whether a string is ASCII without looking at it.
+
+Numbers are taken as ``object``, because what a caller says is an int may be anything.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def check_value(value: str, what: str = "value") -> None:
         raise ValueTooLongError(length=length, limit=MAX_VALUE_BYTES)
 
 
-def check_ttl(ttl_seconds: int) -> None:
+def check_ttl(ttl_seconds: object) -> None:
     """Raise unless ``ttl_seconds`` is an int (bool is not one) from 1 to 365 days."""
     if not isinstance(ttl_seconds, int) or isinstance(ttl_seconds, bool):
         raise InvalidTTLError(given=f"of type {type(ttl_seconds).__name__}", limit=MAX_TTL_SECONDS)
@@ -69,7 +71,7 @@ def check_ttl(ttl_seconds: int) -> None:
         raise InvalidTTLError(given=ttl_seconds, limit=MAX_TTL_SECONDS)
 
 
-def check_app_id(app_id: int) -> None:
+def check_app_id(app_id: object) -> None:
     """Raise unless ``app_id`` is an unsigned 32-bit integer."""
     if not isinstance(app_id, int) or isinstance(app_id, bool):
         raise InvalidAppIdError(given=f"of type {type(app_id).__name__}", limit=MAX_APP_ID)
@@ -77,7 +79,7 @@ def check_app_id(app_id: int) -> None:
         raise InvalidAppIdError(given=app_id, limit=MAX_APP_ID)
 
 
-def check_scan(prefix: str, after: str | None, limit: int) -> None:
+def check_scan(prefix: str, after: str | None, limit: object) -> None:
     """Raise unless these make a scan: both texts as keys, except that they may be empty."""
     if prefix != "":
         check_key(prefix)

@@ -1,0 +1,77 @@
+"""The command line: one module per noun, found by name and imported only when its command is used.
+
+`main` is the one place where an outcome becomes an exit code: 0 done, 1 failed, 3 partly done, 64 wrong usage (a
+command returns the number, or raises), 130 after Ctrl-C, 141 when the reader of a pipe has gone. A user's mistake is
+one message on stderr, never a traceback; a traceback means a defect of Lapse.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+
+from cyclopts import App, CycloptsError
+
+import lapse
+from lapse.cli.output import Exit, message, stderr, stdout
+from lapse.cli.usage import explain
+from lapse.core.errors import LapseError, UsageError
+
+app = App(
+    "lapse",
+    help="Everything temporary, ended on time, and only on time.",
+    help_epilogue="lapse COMMAND --help shows examples. Results go to stdout, messages to stderr.\n\n"
+    "Exit codes: 0 done, 1 failed, 3 partly done, 64 wrong usage.",
+    help_format="plaintext",
+    group_parameters="Options",
+    version=f"lapse {lapse.__version__}",
+    result_action="return_value",
+    suppress_keyboard_interrupt=False,
+)
+# By name, so that `lapse --help` imports no backend and no web framework; hence the help texts here.
+app.command("lapse.cli.up:up", name="up", help="Run everything that is enabled: loops, HTTP API, start page.")
+app.command("lapse.cli.keys:app", name="keys", help="Read and write expiring keys; prove a backend.")
+app.command("lapse.cli.config:app", name="config", help="Show and check the configuration.")
+app.command("lapse.cli.tokens:app", name="tokens", help="Create, list and revoke tokens of the HTTP API.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # values are UTF-8 in every store, whatever the locale says
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.PIPE_CLOSED
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        result = app(
+            arguments,
+            console=stdout(),
+            error_console=stderr(),
+            exit_on_error=False,
+            print_error=False,
+        )
+    except CycloptsError as error:
+        return _fail(explain(error), Exit.USAGE)
+    except UsageError as error:
+        return _fail(str(error), Exit.USAGE)
+    except LapseError as error:
+        return _fail(str(error), Exit.FAILED)
+    return result if isinstance(result, int) else Exit.DONE
+
+
+def _fail(text: str, code: Exit) -> int:
+    message(f"lapse: {text}", style="red")
+    return code

@@ -1,0 +1,115 @@
+"""What the command line prints: results on stdout (a table for people, JSON for programs), everything else on stderr.
+
+Guarantees: with ``-o json`` stdout holds exactly one JSON document; a table on a pipe or in a file is plain text that
+never shortens a cell; on a terminal long cells are folded, not cut. Characters that could steer a terminal are shown
+as escapes in tables and messages. Not guaranteed: that the layout of a table stays the same; programs read JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from enum import Enum, IntEnum
+from typing import Annotated, Any, NoReturn
+
+from cyclopts import Parameter
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+class Exit(IntEnum):
+    """What the process tells its caller."""
+
+    DONE = 0
+    FAILED = 1
+    PENDING = 2
+    PARTLY = 3
+    USAGE = 64
+    INTERRUPTED = 130  # 128 + SIGINT, as shells do it
+    PIPE_CLOSED = 141  # 128 + SIGPIPE
+
+
+class Output(Enum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[
+    Output, Parameter(name=["--output", "-o"], metavar="FORMAT", help="For people or for programs.", show_default=True)
+]
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """Let `lapse.cli.main` end the program: rich would end it by itself, with an exit code of its own."""
+        raise BrokenPipeError
+
+
+def stdout() -> Console:
+    """Return a console on stdout as it is now; NO_COLOR and whether it is a terminal are respected by rich."""
+    return _Console(highlight=False, emoji=False, markup=False)
+
+
+def stderr() -> Console:
+    """Return a console on stderr as it is now."""
+    return _Console(stderr=True, highlight=False, emoji=False, markup=False)
+
+
+def message(text: str, *, style: str = "") -> None:
+    """Tell a person something, on stderr. Lines are not wrapped, so that a program can search them."""
+    console = stderr()
+    for line in text.split("\n"):
+        console.print(Text(printable(line), style), soft_wrap=True)
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document for a program: indented on a terminal, on one line elsewhere."""
+    json.dump(document, sys.stdout, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)
+    sys.stdout.write("\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under headings: framed and folded on a terminal, plain and complete elsewhere."""
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    console = stdout()
+    if console.is_terminal:
+        console.print(_framed(columns, cells))
+    else:
+        sys.stdout.writelines(_aligned([[column.upper() for column in columns], *cells]))
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with everything that is no visible character (control characters, bidi marks) as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _framed(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    # By hand, not by rich: on a pipe rich assumes 80 columns and folds, and it takes a second for 10,000 rows.
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(padded).rstrip() + "\n"
+
+
+def print_result(output: Output, result: dict[str, Any], said: str) -> None:
+    """Print what a command did: JSON on stdout for programs, a sentence on stderr for people."""
+    if output is Output.JSON:
+        print_json(result)
+    else:
+        message(said)

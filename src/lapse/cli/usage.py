@@ -1,0 +1,69 @@
+"""What to say to a command line that cannot be understood: what was wrong, what was meant, where to read more.
+
+Arguments may be secrets, so none is repeated here except what can only be the name of a command or an option.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Final
+
+from cyclopts import (
+    App,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
+
+_OPTION: Final = re.compile(r"--[a-z][a-z-]*|-[a-zA-Z]")
+
+
+def explain(error: CycloptsError) -> str:
+    """Return a message of one or two lines, the second of which names the help to read."""
+    chain = " ".join(("lapse", *(error.command_chain or ())))
+    return f"{_problem(error)}\nTry '{chain} --help'."
+
+
+def _problem(error: CycloptsError) -> str:
+    error.verbose = False  # cyclopts adds the Python signature otherwise
+    match error:
+        case MissingArgumentError():
+            return _missing(error)
+        case UnusedCliTokensError(unused_tokens=tokens) if tokens:
+            many = "1 argument" if len(tokens) == 1 else f"{len(tokens)} arguments"
+            return f"{many} too many (not shown: values may be secret). A value with spaces needs quotes."
+        case UnknownCommandError(unused_tokens=[given, *_], app=App() as parent):
+            return _unknown_command(given, parent)
+        case UnknownOptionError(token=token):
+            return _unknown_option(str(error), token.keyword or token.value)
+        case _:
+            return str(error)
+
+
+def _missing(error: MissingArgumentError) -> str:
+    if error.argument is None:
+        return str(error)
+    name = error.argument.name
+    if error.keyword or any(token.keyword for token in error.argument.tokens):
+        return f"{name} needs a value."
+    unknown = [token.partition("=")[0] for token in error.unused_tokens or ()]
+    close = get_close_matches(name, filter(_OPTION.fullmatch, unknown), n=1)
+    meant = f" Did you mean {name} instead of {close[0]}?" if close else ""
+    return f"{name if name.startswith('-') else f'The argument {name}'} is missing.{meant}"
+
+
+def _unknown_command(given: str, parent: App) -> str:
+    # Not cyclopts' own text: it imports every command to make it, the web framework included.
+    names = [name for name in parent if not name.startswith("-")]
+    close = get_close_matches(given, names, n=1)
+    meant = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{given!r} is no command or option.{meant} Commands: {', '.join(names)}."
+
+
+def _unknown_option(text: str, given: str) -> str:
+    if _OPTION.fullmatch(given):
+        return text
+    return "An argument starts with - but is no option. Put -- before a value that starts with -, or pipe it in."
