@@ -1,7 +1,8 @@
 """When a key is over: the one rule of the domain, as arithmetic.
 
 A record carries its absolute expiry in Unix milliseconds. It is gone at the instant ``now >= expiry``, whether or not
-anything has swept it. The moment of writing is rounded *up* to the millisecond, so a TTL of one second lives at least one second.
+anything has swept it. The moment of writing is rounded *up* to the millisecond, so a TTL of one second lives at least
+one second.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ NS_PER_SECOND: Final = 1_000_000_000
 
 
 def expiry_ns(now_ns: int, ttl_seconds: int) -> int:
-    """Return the absolute expiry of a record that is written now: a whole millisecond, in nanoseconds like the clock's."""
+    """Return the absolute expiry of a record that is written now: a whole millisecond, in the clock's nanoseconds."""
     return -(-(now_ns + ttl_seconds * NS_PER_SECOND) // NS_PER_MS) * NS_PER_MS
 
 

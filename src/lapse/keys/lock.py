@@ -1,28 +1,32 @@
 """A lock that lapses: one holder at a time, kept by renewal, freed by release or by its TTL.
 
-How: an owner token is inserted; a fencing number is drawn while the token stands; a compare-and-swap of the token then proves
-that nobody else held the lock in between, so fencing numbers grow with every acquisition. Renewal is a compare-and-swap at a
-quarter of the TTL; release is a compare-and-delete.
+How: an owner token is inserted; a fencing number is drawn while the token stands; a compare-and-swap of the token
+then proves that nobody else held the lock in between, so fencing numbers grow with every acquisition. Renewal is a
+compare-and-swap at a quarter of the TTL; release is a compare-and-delete.
 
-What it does not guarantee. A holder that stalls (a long pause, a suspended machine) loses the lock by time, and cannot know it
-while it stalls: check `lost` before each effect, or hand `fence` to the resource and let it refuse smaller numbers. On a
-backend that can forget an acknowledged write (a Redis failover) two holders are possible. The lock is neither reentrant nor fair.
+What it does not guarantee. A holder that stalls (a long pause, a suspended machine) loses the lock by time, and
+cannot know it while it stalls: check `lost` before each effect, or hand `fence` to the resource and let it refuse
+smaller numbers. On a backend that can forget an acknowledged write (a Redis failover) two holders are possible. The
+lock is neither reentrant nor fair.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from lapse.core.clock import Clock
 from lapse.core.identity import owner_token
 from lapse.core.jitter import around
-from lapse.keys.aio import AsyncAppKeys
 from lapse.keys.background import run_blocking
 from lapse.keys.errors import BackendError, KeyTooLongError, LockHeldError, LockLostError
 from lapse.keys.validation import MAX_KEY_BYTES, MAX_TTL_SECONDS, check_key
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from lapse.core.clock import Clock
+    from lapse.keys.aio import AsyncAppKeys
 
 _LOCK: Final = "lock:"
 _FENCE: Final = "fence:"
@@ -75,7 +79,9 @@ class KeyLock:
         self._renewal = asyncio.create_task(self._keep_renewing(), name="lapse-lock-renewal")
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Release. If the lock was lost meanwhile and the block raised nothing, `LockLostError` says so."""
         if self._renewal is not None:
             self._renewal.cancel()
@@ -90,7 +96,9 @@ class KeyLock:
         """Acquire like ``async with``, by blocking."""
         return run_blocking(self.__aenter__())
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Release like ``async with``, by blocking."""
         run_blocking(self.__aexit__(kind, error, trace))
 
@@ -101,14 +109,16 @@ class KeyLock:
         fence = await self._next_fence()
         token, self._value = self._value, f"{self._value}:{fence}"
         if not await self._keys.compare_and_swap(self._record, token, self._value, self._ttl_seconds):
-            self._value = owner_token()  # it expired while the number was drawn; a number drawn outside the lock is worthless
+            self._value = (
+                owner_token()
+            )  # it expired while the number was drawn; a number drawn outside the lock is worthless
             return False
         self._fence = fence
         self._deadline_ns = started_ns + self._ttl_seconds * _NS
         return True
 
     async def _next_fence(self) -> int:
-        """Draw a number greater than all before. The first one is the time, so a counter that lapsed unused does not start over."""
+        """Draw a number greater than all before; the first is the time, so a lapsed counter does not start over."""
         while True:
             current = await self._keys.ttl_get(self._counter)
             if current is None:

@@ -1,9 +1,9 @@
 """Keys in order, made when somebody asks for it.
 
 Keys lie in chunks by range; a chunk is sorted when it is read, if keys were added to it since. So a page costs its own
-length plus the chunk at hand, never a sort of everything, and a store that is never scanned pays nothing. Keys that were
-removed are skipped on reading and dropped when their chunk is tidied. A balanced structure that keeps order at every
-write (sortedcontainers) made each insert twice as dear for a question that most stores are never asked.
+length plus the chunk at hand, never a sort of everything, and a store that is never scanned pays nothing. Keys that
+were removed are skipped on reading and dropped when their chunk is tidied. A balanced structure that keeps order at
+every write (sortedcontainers) made each insert twice as dear for a question that most stores are never asked.
 
 Not thread-safe: the owner holds a lock.
 """
@@ -28,7 +28,8 @@ class OrderedKeys:
     def __init__(self, keys: Mapping[str, object]) -> None:
         self.entries = len(keys)
         """Keys held here, removed ones included: the owner drops this object when they outnumber the live ones."""
-        # Every n-th key is a fair sample: insertion order says nothing about key order, and uneven chunks are split later.
+        # Every n-th key is a fair sample: insertion order says nothing about key order, and uneven chunks are split
+        # later.
         self._bounds = sorted(islice(keys, _CHUNK, None, _CHUNK))
         self._chunks: list[list[str]] = [[] for _ in range(len(self._bounds) + 1)]
         for key in keys:
@@ -43,7 +44,7 @@ class OrderedKeys:
         self.entries += 1
 
     def from_key(self, start: str, present: Container[str]) -> Iterator[str]:
-        """Iterate over the keys from ``start`` on, in order; only those that are ``present`` now are certain to be live."""
+        """Iterate over the keys from ``start`` on, in order; some may no longer be ``present``."""
         at = bisect_right(self._bounds, start)
         while at < len(self._chunks):
             if at in self._dirty:

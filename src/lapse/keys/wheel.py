@@ -69,8 +69,7 @@ class TimingWheel:
 
     def _slot_of(self, tick: int) -> int:
         hand = self._hand
-        if tick < hand:  # written after the clock went back; `take` notices that and deals everything out anew
-            tick = hand
+        tick = max(tick, hand)  # earlier only if the clock went back; `take` notices that and deals everything out anew
         level_id = _LEVEL_ID[(tick ^ hand).bit_length()]
         return level_id | (tick >> (level_id >> _LEVEL_SHIFT))
 
@@ -84,13 +83,14 @@ class TimingWheel:
             return self._hand
         return min(map(_first_tick, self._slots)) if self._slots else None
 
-    def take(self, now_tick: int, limit: int, tick_of: Callable[[str], int | None]) -> tuple[list[str], bool]:
-        """Remove and return keys whose tick is over, and whether there is more to do now.
+    def take(self, now_tick: int, limit: int, tick_of: Callable[[str], int | None]) -> list[str]:
+        """Remove and return keys whose tick is over; `next_tick` tells whether there are more.
 
-        Looks at ``limit`` keys at most. ``tick_of`` tells a key's present tick when a coarse slot is dealt out; None drops it.
+        Looks at ``limit`` keys at most. ``tick_of`` tells a key's present tick when a coarse slot is dealt out; None
+        drops it.
         """
         if now_tick < self._hand:
-            self._rewind(now_tick)
+            self._rewind()
         due: list[str] = []
         while limit > 0:
             if self._dealing:
@@ -98,7 +98,7 @@ class TimingWheel:
                 continue
             slot_id = self._first_due(now_tick)
             if slot_id is None:
-                return due, False
+                break
             # Moving the hand to the start of the first slot leaves every other key where it is: each differs from the
             # new hand in the same digit as from the old one.
             self._hand = _first_tick(slot_id)
@@ -111,7 +111,7 @@ class TimingWheel:
             limit -= taken
             if slot:
                 self._slots[slot_id] = slot
-        return due, True
+        return due
 
     def _first_due(self, now_tick: int) -> int | None:
         if not self._slots:
@@ -132,8 +132,9 @@ class TimingWheel:
             self._dealing = set()  # the emptied set still holds the memory of all it had
         return count
 
-    def _rewind(self, now_tick: int) -> None:
-        # The clock went back behind the hand: places no longer follow from hand and tick, so all is dealt out again.
+    def _rewind(self) -> None:
+        # The clock went back behind the hand: places no longer follow from hand and tick, so all is dealt out again,
+        # from the beginning of time, because some may be due before any moment the hand has seen.
         self._dealing = self._dealing.union(*self._slots.values())
         self._slots = {}
-        self._hand, self.recent_tick = now_tick, _NO_TICK
+        self._hand, self.recent_tick = 0, _NO_TICK

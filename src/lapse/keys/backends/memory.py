@@ -1,8 +1,8 @@
 """Keys in this process's memory: ``memory://``.
 
-Each application is a `_Partition`: a dict of records, a timing wheel that knows when to look at which, and, once somebody
-scans, the keys in order. One lock per store serves writes; reads take none, because a record is an immutable tuple that is
-replaced as a whole, so a reader sees the old record or the new one and never a mixture.
+Each application is a `_Partition`: a dict of records, a timing wheel that knows when to look at which, and, once
+somebody scans, the keys in order. One lock per store serves writes; reads take none, because a record is an immutable
+tuple that is replaced as a whole, so a reader sees the old record or the new one and never a mixture.
 
 Guarantees: every operation is atomic across threads; expiry is exact to the clock's resolution; cleanup costs what has
 expired, in slices, and the memory of a dict that has shrunk is returned. Not guaranteed: anything beyond this process.
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 OPTIONS: Final[Mapping[str, Option]] = {"buckets": BUCKETS, "sweep_interval": SWEEP_INTERVAL}
 
 _Record = tuple[int, str]
-"""Moment of writing plus TTL in Unix nanoseconds, and the value. Its expiry is that moment rounded up to the millisecond; the
-rounding is left to `_is_over`, which needs it only within the last millisecond, because it would make an insert a sixth slower."""
+"""Moment of writing plus TTL in Unix nanoseconds, and the value. Its expiry is that moment rounded up to the
+millisecond; the rounding is left to `_is_over`, which needs it only within the last millisecond, because it would
+make an insert a sixth slower."""
 
 _NO_TICK: Final = sys.maxsize
 _ROOMY_BYTES: Final = 200  # a healthy dict takes less than 50 bytes of table per record, right after it has grown
@@ -209,9 +210,9 @@ class _Partition:
     def sweep_locked(self, now_ns: int, limit: int) -> tuple[int, bool, int]:
         """Remove expired records; return how many, whether there is more to do now, and the earliest expiry removed."""
         records = self._records
-        due, more = self._wheel.take(now_ns >> TICK_NS_BITS, limit, self._tick_of)
+        now_tick = now_ns >> TICK_NS_BITS
         removed, earliest = 0, now_ns
-        for key in due:
+        for key in self._wheel.take(now_tick, limit, self._tick_of):
             record = records.get(key)
             if record is None:
                 continue
@@ -221,9 +222,10 @@ class _Partition:
             del records[key]
             removed += 1
             earliest = min(earliest, _expires_ns(record))
+        tick = self._wheel.next_tick()
+        more = tick is not None and tick < now_tick
         if not more:
             self.return_memory_locked()
-        tick = self._wheel.next_tick()
         self.next_tick = _NO_TICK
         if tick is not None:
             self._store.note_locked(self, tick)
@@ -254,7 +256,10 @@ class _Partition:
 class _ClosedRecords(dict[str, _Record]):
     """Stands in for the records of a closed store, so that open stores pay nothing for the check."""
 
-    def get(self, key: object, default: object = None) -> NoReturn:  # type: ignore[override]  # refuses every lookup
+    def get(self, key: object, default: object = None) -> NoReturn:
+        raise BackendClosedError
+
+    def __iter__(self) -> NoReturn:
         raise BackendClosedError
 
 

@@ -1,0 +1,28 @@
+"""What every test stands on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# No deadlines: how long one example takes says more about the machine than about the code. In CI the same examples
+# every time, so that a red run is about the change; elsewhere new ones, so that they find something.
+settings.register_profile("lapse", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+settings.load_profile("lapse")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loop_of_the_main_thread() -> Iterator[None]:
+    """Own the main thread's loop: pytest-asyncio asks for it, and on Python 3.11 that makes one which nobody closes."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
