@@ -152,6 +152,7 @@ class AppKeys:
         from lapse.keys.aio import AsyncAppKeys
         from lapse.keys.lock import KeyLock
 
+        check_key(name)
         check_ttl(ttl_seconds)
         space = self._backend.async_space(Prefix.LEADER_ELECTION, self.app_id)
         keys = AsyncAppKeys(self.app_id, space, backend=self._backend, clock=self._clock)
