@@ -131,7 +131,7 @@ def _without_credentials(text: str) -> str:
 
 def _buckets(text: str) -> int:
     number = int(text)
-    if not text.isdigit() or not 1 <= number <= MAX_BUCKETS:
+    if not (text.isascii() and text.isdigit()) or not 1 <= number <= MAX_BUCKETS:
         raise ValueError(text)
     return number
 
