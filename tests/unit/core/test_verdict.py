@@ -42,7 +42,10 @@ def test_only_due_has_something_to_do() -> None:
 
 
 def test_keep_and_unknown_are_never_equal_whatever_their_reason() -> None:
-    assert Keep(KeepReason.NOT_YET) != Unknown(KeepReason.NOT_YET)
+    keep: Verdict = Keep(KeepReason.NOT_YET)
+    unknown: Verdict = Unknown(KeepReason.NOT_YET)
+
+    assert keep != unknown
 
 
 def test_a_verdict_cannot_be_changed() -> None:
