@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from lapse.core.clock import Clock, SystemClock
 from lapse.keys.layout import Prefix
-from lapse.keys.store import AppKeys, Keys
-from lapse.keys.sweeper import SWEEP_SLICE
+from lapse.keys.store import AppKeys
+from lapse.keys.sweeper import SWEEP_SLICE, Sweeper
 from lapse.keys.url import open_backend
 from lapse.keys.validation import check_app_id
 
@@ -37,6 +37,11 @@ def _awaitable(method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     return call
 
 
+async def _settle(answer: Any) -> Any:  # noqa: ANN401 - whatever it is, pending or not
+    """Return an answer, waiting for it if it is pending."""
+    return await answer if hasattr(answer, "__await__") else answer
+
+
 class AsyncAppKeys(AppKeys):
     """`AppKeys` with awaitable methods."""
 
@@ -53,39 +58,47 @@ class AsyncKeys:
 
     def __init__(self, backend: Backend, *, clock: Clock, sweep: bool) -> None:
         """See `Keys`."""
-        self._keys = Keys(backend, clock=clock, sweep=sweep)
+        self._backend = backend
         self._clock = clock
+        self._sweeper = Sweeper.start(backend) if sweep else None
 
     def app(self, app_id: int) -> AsyncAppKeys:
         """See `Keys.app`."""
         check_app_id(app_id)
-        backend = self._keys.backend
-        return AsyncAppKeys(
-            app_id, backend.async_space(Prefix.APPLICATION_TTL, app_id), backend=backend, clock=self._clock
-        )
+        space = self._backend.async_space(Prefix.APPLICATION_TTL, app_id)
+        return AsyncAppKeys(app_id, space, backend=self._backend, clock=self._clock)
 
     @property
     def backend(self) -> Backend:
         """See `Keys.backend`."""
-        return self._keys.backend
+        return self._backend
 
     async def sweep(self, limit: int = SWEEP_SLICE) -> SweepReport:
         """See `Keys.sweep`. Runs in a thread: removing many records takes longer than a loop should stand still."""
-        return await asyncio.to_thread(self._keys.sweep, limit)
+        return await asyncio.to_thread(self._backend.sweep, limit)
 
     async def close(self) -> None:
         """See `Keys.close`."""
-        await asyncio.to_thread(self._keys.close)
+        if self._sweeper is not None:
+            await asyncio.to_thread(self._sweeper.stop)
+            self._sweeper = None
+        await _settle(self._backend.async_close())
 
     def __await__(self) -> Generator[Any, None, AsyncKeys]:
         """Allow ``keys = await open_keys_async(url)``, as other libraries of this kind do."""
         return self._opened().__await__()
 
     async def _opened(self) -> AsyncKeys:
+        try:
+            await _settle(self._backend.async_check())
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aenter__(self) -> Self:
-        """Enter a block that closes the store at its end."""
+        """Check that the store can be used, and enter a block that closes it at its end."""
+        await self._opened()
         return self
 
     async def __aexit__(

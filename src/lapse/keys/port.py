@@ -59,6 +59,9 @@ class Capabilities:
     multi_key: str
     shared: bool
     """Whether other processes that open the same URL see the same records: decides how the conformance kit races."""
+    late_by_seconds: float = 0.0
+    """How long after its expiry a record may still be seen. 0 means exact: the clock given to the opener decides, to
+    the nanosecond. More than 0 means that a server's clock or a network stands in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +154,20 @@ class Backend(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise `BackendUnavailableError` unless the store can be read now."""
+        """Raise `BackendUnavailableError` unless the store can be read now, `BackendMisfitError` if it does not fit.
+
+        Called once when a store is opened, and whenever somebody asks whether it is ready. Blocks.
+        """
+        ...
+
+    def async_check(self) -> object:
+        """Do the same for callers on an event loop; the answer may be pending."""
         ...
 
     def close(self) -> None:
-        """Release everything. Idempotent."""
+        """Release everything. Idempotent. Blocks."""
+        ...
+
+    def async_close(self) -> object:
+        """Do the same for callers on an event loop; the answer may be pending."""
         ...

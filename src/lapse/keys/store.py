@@ -210,7 +210,14 @@ class Keys:
 def open_keys(url: str, *, clock: Clock | None = None, sweep: bool = True) -> Keys:
     """Open a keys store by URL, such as ``memory://`` or ``file:///var/lib/app/keys.db``.
 
-    ``sweep=False`` leaves physical cleanup to the caller (`Keys.sweep`); ``clock`` replaces the system clock in tests.
+    Raises at once when the store cannot be used. ``sweep=False`` leaves physical cleanup to the caller (`Keys.sweep`);
+    ``clock`` replaces the system clock in tests.
     """
     clock = clock or SystemClock()
-    return Keys(open_backend(url, clock), clock=clock, sweep=sweep)
+    backend = open_backend(url, clock)
+    try:
+        backend.check()
+    except BaseException:
+        backend.close()
+        raise
+    return Keys(backend, clock=clock, sweep=sweep)

@@ -17,6 +17,7 @@ from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from lapse.keys.backends.embedded import EmbeddedBackend
 from lapse.keys.errors import BackendClosedError, KeysURLError
 from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
 from lapse.keys.layout import Prefix, bucket_of
@@ -311,7 +312,7 @@ class _Buckets:
         return heapq.nsmallest(limit, (item for page in pages for item in page), key=attrgetter("key"))
 
 
-class MemoryBackend:
+class MemoryBackend(EmbeddedBackend):
     """All applications of one ``memory://`` store. Implements `Backend`."""
 
     capabilities: Final = Capabilities(

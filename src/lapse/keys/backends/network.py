@@ -1,0 +1,78 @@
+"""What network backends have in common: they are written as coroutines, and their blocking half follows from those.
+
+A driver's connections belong to the event loop that opened them. So a backend keeps one client per loop, made at the
+first use on that loop; blocking callers share the process's background loop and its client. A backend derives from
+`NetworkBackend`, gives `async_space`, `async_check` and `async_close`, and gets the rest from here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.keys.background import run_blocking
+from lapse.keys.port import Space, SweepReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lapse.keys.layout import Prefix
+
+_OPERATIONS: Final = tuple(name for name in vars(Space) if not name.startswith("_"))
+
+
+class BlockingSpace:
+    """A space of coroutines for callers that wait by blocking: each operation runs on the background loop."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+
+
+def _blocking(name: str) -> Callable[..., Any]:
+    def call(self: BlockingSpace, *args: Any) -> Any:  # noqa: ANN401 - stands for every operation of `Space`
+        return run_blocking(getattr(self._space, name)(*args))
+
+    call.__name__ = name
+    return call
+
+
+for _name in _OPERATIONS:
+    setattr(BlockingSpace, _name, _blocking(_name))
+
+
+class NetworkBackend(ABC):
+    """Completes a `lapse.keys.port.Backend` whose work is done by a server."""
+
+    sweep_interval = None  # the server cleans up by itself
+
+    @abstractmethod
+    def async_space(self, prefix: Prefix, app_id: int) -> Any:  # noqa: ANN401 - a Space whose answers are coroutines
+        """See `Backend`."""
+
+    @abstractmethod
+    async def async_check(self) -> None:
+        """See `Backend`. Also finds a missing schema, and names the command that makes it."""
+
+    @abstractmethod
+    async def async_close(self) -> None:
+        """Release the clients of the running loop; called on each loop that has one."""
+
+    def space(self, prefix: Prefix, app_id: int) -> Any:  # noqa: ANN401 - a Space
+        """See `Backend`."""
+        return BlockingSpace(self.async_space(prefix, app_id))
+
+    def check(self) -> None:
+        """See `Backend`."""
+        run_blocking(self.async_check())
+
+    def close(self) -> None:
+        """See `Backend`."""
+        run_blocking(self.async_close())
+
+    def sweep(self, limit: int) -> SweepReport:
+        """See `Backend`. The server removes what has expired."""
+        return SweepReport(0, more=False)
+
+    def counts(self) -> Iterable[tuple[Prefix, int, int]]:
+        """See `Backend`. Servers do not count per application without reading everything, so nothing is told."""
+        return ()
