@@ -133,6 +133,18 @@ class MemoryBucketsMachine(KeysMachine):
     url = "memory://?buckets=5"
 
 
+class FileMachine(KeysMachine):
+    url = "file://{folder}/keys.db?sync=normal"
+
+
+class FileBucketsMachine(KeysMachine):
+    url = "file://{folder}/keys.db?sync=normal&buckets=5"
+
+
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = settings(stateful_step_count=60)
 TestMemoryBuckets = MemoryBucketsMachine.TestCase
+TestFile = FileMachine.TestCase
+TestFile.settings = settings(max_examples=50, stateful_step_count=40)
+TestFileBuckets = FileBucketsMachine.TestCase
+TestFileBuckets.settings = settings(max_examples=25, stateful_step_count=40)

@@ -35,6 +35,7 @@ from lapse.db.group_commit import GroupCommit
 from lapse.db.readers import Readers
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous, bound_log, explain, open_reader, open_writer
 from lapse.db.statements import load_statements
+from lapse.keys.backends.embedded import EmbeddedBackend
 from lapse.keys.errors import (
     BackendClosedError,
     BackendError,
@@ -108,7 +109,7 @@ def _path(url: KeysURL) -> Path:
     return Path(url.path)
 
 
-class FileBackend:
+class FileBackend(EmbeddedBackend):
     """See the module."""
 
     capabilities = Capabilities(
