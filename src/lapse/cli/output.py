@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Annotated, Any, NoReturn
 
@@ -73,12 +73,17 @@ def print_json(document: object) -> None:
     sys.stdout.write("\n")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under headings: framed and folded on a terminal, plain and complete elsewhere."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, styles: Mapping[Any, str] | None = None
+) -> None:
+    """Print rows under headings: framed and folded on a terminal, plain and complete elsewhere.
+
+    ``styles`` gives cells with certain texts a style on a terminal.
+    """
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     console = stdout()
     if console.is_terminal:
-        console.print(_framed(columns, cells))
+        console.print(_framed(columns, cells, styles or {}))
     else:
         sys.stdout.writelines(_aligned([[column.upper() for column in columns], *cells]))
 
@@ -90,12 +95,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _framed(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def _framed(columns: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[Any, str]) -> Table:
     table = Table(header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(cell, styles.get(cell, "")) for cell in row))
     return table
 
 
