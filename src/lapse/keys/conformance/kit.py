@@ -1,0 +1,157 @@
+"""The runner of the conformance kit: chooses cases, plays them side by side, and gives each result as it comes.
+
+A case that raises anything unexpected is violated: a store that fails is no store that holds. Not guaranteed: the
+order of the results.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.errors import UsageError
+from lapse.keys.conformance import book
+from lapse.keys.conformance.case import Case, CaseResult, Kind, NotApplicable, Outcome, TooSlow, Violation
+from lapse.keys.conformance.stage import Session, Stage, now_ns
+from lapse.keys.errors import OutcomeUnknownError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lapse.keys.conformance.target import Target
+
+_PLAYS: Final = 3
+"""How often a case is played when the machine was too slow for it, or a write's outcome stayed unknown."""
+_WORKERS_EXACT: Final = 4
+_WORKERS_REAL: Final = 32  # most of them wait for a TTL to be over
+_NO_NEWS_SECONDS: Final = 75.0
+
+
+class UnknownCaseError(UsageError):
+    """There is no conformance case {given}. Their ids are listed by list_cases."""
+
+
+def list_cases() -> tuple[Case, ...]:
+    """Return all cases, grouped by theme."""
+    return book.CASES
+
+
+def run_conformance(target: Target, *, only: Sequence[str] | None = None) -> Iterator[CaseResult]:
+    """Play the cases, or ``only`` those with the given ids, and yield each result as soon as it is known.
+
+    The store may hold other records: they are left alone. Errors of opening it are raised; what goes wrong later is a
+    result.
+    """
+    return _play_all(Session(target), _chosen(only))
+
+
+def _chosen(only: Sequence[str] | None) -> list[Case]:
+    if only is None:
+        return list(book.CASES)
+    unknown = [wanted for wanted in only if wanted not in book.BY_ID]
+    if unknown:
+        raise UnknownCaseError(given=repr(unknown[0]))
+    return [case for case in book.CASES if case.id in set(only)]
+
+
+def _play_all(session: Session, cases: list[Case]) -> Iterator[CaseResult]:
+    run = _Run(session)
+    try:
+        yield from run.results([case for case in cases if case.kind is not Kind.LAST])
+        for case in cases:
+            if case.kind is Kind.LAST:
+                yield play(session, case)
+    finally:
+        run.stop()
+        session.close()
+
+
+class _Run:
+    """The lanes of one run: a few workers for the plain cases, one for the races."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._results: queue.SimpleQueue[CaseResult] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._lanes: list[threading.Thread] = []
+        self._hangs = False
+
+    def results(self, cases: list[Case]) -> Iterator[CaseResult]:
+        """Start the lanes and yield what they find."""
+        waiting = {case.id: case for case in cases}
+        races = [case for case in cases if case.kind is Kind.RACE]
+        exact = [case for case in cases if case.kind is not Kind.RACE and Stage.is_exact(self._session.target, case)]
+        real = [case for case in cases if case.kind is not Kind.RACE and case not in exact]
+        for lane, workers in ((races, 1), (exact, _WORKERS_EXACT), (real, _WORKERS_REAL)):
+            self._start(lane, workers=workers)
+        while waiting:
+            try:
+                result = self._results.get(timeout=_NO_NEWS_SECONDS)
+            except queue.Empty:
+                self._hangs = True
+                yield from (_hanging(case) for case in waiting.values())
+                return
+            del waiting[result.case.id]
+            yield result
+
+    def stop(self) -> None:
+        """Let the cases at hand end and start no other. One that hangs stays behind in a thread of its own."""
+        self._stopped.set()
+        for lane in self._lanes:
+            if not self._hangs:
+                lane.join()
+
+    def _start(self, cases: list[Case], *, workers: int) -> None:
+        todo: queue.SimpleQueue[Case] = queue.SimpleQueue()
+        for case in cases:
+            todo.put(case)
+        for _ in range(min(workers, len(cases))):
+            lane = threading.Thread(target=self._work, args=(todo,), name="lapse-conformance-lane", daemon=True)
+            self._lanes.append(lane)
+            lane.start()
+
+    def _work(self, todo: queue.SimpleQueue[Case]) -> None:
+        while not self._stopped.is_set():
+            try:
+                case = todo.get_nowait()
+            except queue.Empty:
+                return
+            self._results.put(play(self._session, case))
+
+
+def play(session: Session, case: Case) -> CaseResult:
+    """Play one case on a stage of its own and clean up after it."""
+    started_ns = now_ns()
+    outcome, detail = Outcome.NOT_APPLICABLE, "not played"
+    for _ in range(_PLAYS):
+        try:
+            outcome, detail = Outcome.HOLDS, _on_stage(session, case) or ""
+        except (TooSlow, OutcomeUnknownError) as reason:
+            outcome, detail = Outcome.NOT_APPLICABLE, f"played {_PLAYS} times without a clear answer: {_told(reason)}"
+            continue
+        except NotApplicable as reason:
+            outcome, detail = Outcome.NOT_APPLICABLE, str(reason)
+        except Violation as finding:
+            outcome, detail = Outcome.VIOLATED, str(finding)
+        except Exception as error:  # noqa: BLE001 - whatever a store raises is a finding about it
+            outcome, detail = Outcome.VIOLATED, f"expected no error, saw {_told(error)}"
+        break
+    return CaseResult(case, outcome, session.target.without_secrets(detail), (now_ns() - started_ns) / 1e9)
+
+
+def _on_stage(session: Session, case: Case) -> str | None:
+    stage = Stage(session, case)
+    try:
+        return case.play(stage)
+    finally:
+        stage.leave()
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error) or type(error).__doc__}"
+
+
+def _hanging(case: Case) -> CaseResult:
+    detail = f"expected an end, saw no news from it or any other case for {_NO_NEWS_SECONDS:.0f} s"
+    return CaseResult(case, Outcome.VIOLATED, detail, _NO_NEWS_SECONDS)
