@@ -266,14 +266,14 @@ def refused_writes_and_reads_prolong_nothing(stage: Stage) -> None:
 def each_key_has_its_own_ttl(stage: Stage) -> None:
     """Keys written together with different TTLs go one after the other."""
     keys = stage.app()
-    with stage.within(1):
+    with stage.within(2):
         expect(
-            keys.insert_many([("a", "v", 1), ("b", "v", LONG), ("c", "v", 1), ("d", "v", 2 * LONG)]),
+            keys.insert_many([("a", "v", 2), ("b", "v", LONG), ("c", "v", 2), ("d", "v", 2 * LONG)]),
             [True] * 4,
             "insert_many",
         )
         expect(len(keys.scan()), 4, "the number of keys in a scan before any TTL is over")
-    stage.pass_ttl(1)
+    stage.pass_ttl(2)
     expect([item.key for item in keys.scan()], ["b", "d"], "a scan when the short TTLs are over")
     left = [item.expires_ms for item in keys.scan()]
     expect_that(left[1] - left[0] >= (LONG - 1) * 1000, "two expiries", wanted="10 minutes apart", saw=left)

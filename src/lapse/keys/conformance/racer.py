@@ -27,6 +27,7 @@ TTL_SECONDS: Final = 600
 UNKNOWN: Final = "unknown"
 """The answer of a write whose outcome the backend could not tell."""
 
+_LOCK_SECONDS: Final = 60  # longer than any race
 _SECOND: Final = 1_000_000_000
 _TURN_SECONDS: Final = 1e-5
 
@@ -39,6 +40,8 @@ class Order:
     """A name in `ACTS`."""
     app: int
     key: str
+    turn: int = 0
+    """The number of the round: roles change from round to round, because threads start in much the same order."""
     times: int = 1
     seconds: float = 5.0
     """After this long even an act that repeats itself comes to an end."""
@@ -63,6 +66,8 @@ class Racer:
     who: str
     index: int
     """Its number within its process."""
+    of: int
+    """How many there are in its process."""
 
     def told(self, write: Callable[[], bool]) -> bool | str:
         """Return a write's answer, or that its outcome is unknown."""
@@ -133,7 +138,7 @@ def _count(racer: Racer) -> object:
 
 def _count_or_touch(racer: Racer) -> object:
     """Half of the crowd counts while the other half renews the counter."""
-    if racer.index % 2 == 0:
+    if (racer.index + racer.order.turn) % 2 == 0:
         return _count(racer)
     for _ in range(racer.order.times):
         _touch(racer)
@@ -141,11 +146,13 @@ def _count_or_touch(racer: Racer) -> object:
 
 
 def _touch_or_delete(racer: Racer) -> object:
-    return ["delete", _delete(racer)] if racer.index == 0 else ["touch", _touch(racer)]
+    deletes = racer.index == racer.order.turn % racer.of
+    return ["delete", _delete(racer)] if deletes else ["touch", _touch(racer)]
 
 
 def _swap_or_delete_if(racer: Racer) -> object:
-    return _swap(racer) if racer.index % 2 == 0 else _delete_if(racer)
+    swaps = (racer.index + racer.order.turn) % 2 == 0
+    return ["swap", _swap(racer)] if swaps else ["delete", _delete_if(racer)]
 
 
 def _put_or_delete(racer: Racer) -> object:
@@ -160,16 +167,19 @@ def _put_or_delete(racer: Racer) -> object:
 
 
 def _hold_lock(racer: Racer) -> object:
-    """Take the lock when it is free; return the fencing numbers, and how often somebody else was found inside."""
+    """Take the lock when it is free; return the fencing numbers, how often it was shared, and how often lost."""
     keys, key, in_time = racer.keys, racer.order.key, racer.in_time()
     fences: list[int] = []
-    intruders = 0
+    shared = lost = 0
     while len(fences) < racer.order.times and in_time():
-        with suppress(LockHeldError, LockLostError, OutcomeUnknownError), keys.lock(key, 60) as lock:
-            intruders += not keys.insert_if_not_exists(f"{key}:inside", racer.who, TTL_SECONDS)
-            fences.append(lock.fence)
-            keys.compare_and_delete(f"{key}:inside", racer.who)
-    return [fences, intruders]
+        try:
+            with suppress(LockHeldError, OutcomeUnknownError), keys.lock(key, _LOCK_SECONDS) as lock:
+                shared += not keys.insert_if_not_exists(f"{key}:inside", racer.who, TTL_SECONDS)
+                fences.append(lock.fence)
+                keys.compare_and_delete(f"{key}:inside", racer.who)
+        except LockLostError:
+            lost += 1
+    return [fences, shared, lost]
 
 
 ACTS: Final[Mapping[str, Callable[[Racer], object]]] = {
@@ -198,7 +208,7 @@ def race_in_threads(keys: Keys, order: Order, *, threads: int, process: int = 0)
         who = f"{process}.{index}"
         try:
             gate.wait()
-            reports.append(Report(who, ACTS[order.act](Racer(app, order, who, index))))
+            reports.append(Report(who, ACTS[order.act](Racer(app, order, who, index, threads))))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what this racer has to report
             reports.append(Report(who, None, f"{type(error).__name__}: {error}"))
 

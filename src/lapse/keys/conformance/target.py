@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from lapse.core.clock import Clock, SystemClock
 from lapse.keys.aio import AsyncKeys, open_keys_async
+from lapse.keys.errors import KeysURLError
 from lapse.keys.store import Keys, open_keys
 from lapse.keys.url import parse_url
 
@@ -64,7 +65,9 @@ class Target:
 
     def without_secrets(self, text: str) -> str:
         """Return ``text`` without the URL's password, which a driver may have put into its message."""
-        password = parse_url(self.url).password if self.url is not None else None
+        password = None
+        with suppress(KeysURLError):  # a URL that nobody can use
+            password = parse_url(self.url).password if self.url is not None else None
         return text.replace(password, "***").replace(quote(password, safe=""), "***") if password else text
 
 

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lapse.keys.conformance import CaseResult, Target, run_conformance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NO_NUMBER_REMEMBERED = frozenset({"another-number-of-buckets-is-refused"})
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store on which the whole kit runs."""
+
+    name: str
+    url: Callable[[Path], str]
+    not_applicable: frozenset[str] = frozenset()
+    """The cases that this store gives no occasion for; every other one must hold."""
+
+
+STORES = [
+    Store("memory", lambda _: "memory://", NO_NUMBER_REMEMBERED),
+    Store("memory-in-8-buckets", lambda _: "memory://?buckets=8", NO_NUMBER_REMEMBERED),
+    Store("file", lambda folder: f"file://{folder}/keys.db"),
+    Store("file-in-8-buckets", lambda folder: f"file://{folder}/keys.db?buckets=8"),
+]
+"""A server's backend joins with one line."""
+
+
+@pytest.fixture(scope="session", params=STORES, ids=lambda store: store.name)
+def store(request: pytest.FixtureRequest) -> Store:
+    chosen: Store = request.param
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def results(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CaseResult]:
+    """The kit's results on a store, played once for all tests that look at them."""
+    target = Target.from_url(store.url(tmp_path_factory.mktemp(store.name)))
+    return {result.case.id: result for result in run_conformance(target)}
