@@ -114,8 +114,14 @@ class PassingBackend:
     def check(self) -> None:
         self.inner.check()
 
+    def async_check(self) -> object:
+        return self.inner.async_check()
+
     def close(self) -> None:
         self.inner.close()
+
+    def async_close(self) -> object:
+        return self.inner.async_close()
 
 
 def target_of(

@@ -30,6 +30,9 @@ class OneStore(PassingBackend):
     def close(self) -> None:
         pass
 
+    def async_close(self) -> object:
+        return None
+
 
 class OneStoreOneApplication(OneStore):
     def place(self, prefix: Prefix, app_id: int) -> tuple[Prefix, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 
@@ -39,3 +40,5 @@ def test_a_caller_may_stop_listening() -> None:
 
     next(results)
     results.close()  # type: ignore[attr-defined]
+
+    assert not any(thread.name.startswith("lapse-conformance") for thread in threading.enumerate())

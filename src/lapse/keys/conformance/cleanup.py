@@ -125,9 +125,10 @@ def expired_records_are_removed(stage: Stage) -> None:
     if not stage.target.exact_clock:
         stage.not_applicable("the server cleans up in its own time")
     keys = stage.app()
-    keys.insert_many([(f"short:{number}", "v", 1) for number in range(50)])
-    keys.insert_many([(f"long:{number}", "v", LONG) for number in range(10)])
-    expect(_stored(stage, keys), 60, "the number of stored records")
+    with stage.within(1):
+        keys.insert_many([(f"short:{number}", "v", 1) for number in range(50)])
+        keys.insert_many([(f"long:{number}", "v", LONG) for number in range(10)])
+        expect(_stored(stage, keys), 60, "the number of stored records")
     _pass(stage, 1)
     _sweep(stage)
     expect(_stored(stage, keys), 10, "the number of stored records after a sweep")
@@ -147,7 +148,8 @@ def sweeps_come_in_slices(stage: Stage) -> None:
         report = stage.keys.sweep(_SLICE)
         expect_that(report.removed <= _SLICE, "a sweep of at most 7", wanted="at most 7 removed", saw=report.removed)
         gone = before - _stored(stage, keys)
-        expect_that(gone <= _SLICE, "records gone in a sweep of at most 7", wanted="at most 7", saw=gone)
+        alone = stage.clock is not None  # where the store is shared, others sweep it at the same time
+        expect_that(gone <= _SLICE or not alone, "records gone in a sweep of at most 7", wanted="at most 7", saw=gone)
         if not report.more:
             break
     expect(_stored(stage, keys), 0, "the number of stored records when a sweep says that no more are left")

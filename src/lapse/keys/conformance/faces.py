@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Note = Callable[[Prefix, int, str], None]
 
-_PATIENCE_SECONDS: Final = 60.0
+_PATIENCE_SECONDS: Final = 30.0
 _WRITES: Final = frozenset({"insert_if_not_exists", "compare_and_swap", "put"})
 
 

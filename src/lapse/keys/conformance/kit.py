@@ -25,7 +25,7 @@ _PLAYS: Final = 3
 """How often a case is played when the machine was too slow for it, or a write's outcome stayed unknown."""
 _WORKERS_EXACT: Final = 4
 _WORKERS_REAL: Final = 32  # most of them wait for a TTL to be over
-_NO_NEWS_SECONDS: Final = 75.0
+_NO_NEWS_SECONDS: Final = 60.0
 
 
 class UnknownCaseError(UsageError):
@@ -40,10 +40,10 @@ def list_cases() -> tuple[Case, ...]:
 def run_conformance(target: Target, *, only: Sequence[str] | None = None) -> Iterator[CaseResult]:
     """Play the cases, or ``only`` those with the given ids, and yield each result as soon as it is known.
 
-    The store may hold other records: they are left alone. Errors of opening it are raised; what goes wrong later is a
-    result.
+    The store may hold other records: they are left alone. An unknown id is an error at once, a store that cannot be
+    opened is one when the first result is asked for; what goes wrong later is a result.
     """
-    return _play_all(Session(target), _chosen(only))
+    return _play_all(target, _chosen(only))
 
 
 def _chosen(only: Sequence[str] | None) -> list[Case]:
@@ -55,7 +55,8 @@ def _chosen(only: Sequence[str] | None) -> list[Case]:
     return [case for case in book.CASES if case.id in set(only)]
 
 
-def _play_all(session: Session, cases: list[Case]) -> Iterator[CaseResult]:
+def _play_all(target: Target, cases: list[Case]) -> Iterator[CaseResult]:
+    session = Session(target)
     run = _Run(session)
     try:
         yield from run.results([case for case in cases if case.kind is not Kind.LAST])

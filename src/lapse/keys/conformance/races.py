@@ -25,8 +25,8 @@ case = BOOK.case
 
 _ROUNDS: Final = 30
 _COUNTS: Final = 6
-_FEWEST_ROUNDS: Final = 3
-_SECONDS: Final = 2.0
+_FEWEST_ROUNDS: Final = 2
+_SECONDS: Final = 1.5
 """A race is repeated until this much time is over: a slow store gets fewer rounds, never less than a few."""
 _TASKS: Final = 50
 
@@ -177,7 +177,7 @@ def _counted(race: _Race, act: str) -> str:
     total = 0
     for key in race.each_round(most=_COUNTS):
         race.keys.put(key, "0", TTL_SECONDS)
-        reports = race.run(act, key, times=25)
+        reports = race.run(act, key, times=25, seconds=1)
         done = sum(report.answer[0] for report in reports)
         unknown = sum(report.answer[1] for report in reports)
         saw = race.read(key)

@@ -60,7 +60,8 @@ class Session:
         self.target = target
         self.keys = target.open(None)
         self.drawn: set[int] = set()
-        self._guard = threading.RLock()
+        self._draw_guard = threading.Lock()
+        self._open_guard = threading.RLock()
         self._loop: LoopThread | None = None
         self._awaited: AsyncKeys | None = None
         self._crowd: Crowd | None = None
@@ -68,7 +69,7 @@ class Session:
     @property
     def loop(self) -> LoopThread:
         """The event loop of the awaitable face."""
-        with self._guard:
+        with self._open_guard:
             if self._loop is None:
                 self._loop = LoopThread()
             return self._loop
@@ -76,7 +77,7 @@ class Session:
     @property
     def awaited(self) -> AsyncKeys:
         """The store's awaitable face on the system's clock."""
-        with self._guard:
+        with self._open_guard:
             if self._awaited is None:
                 self._awaited = self.loop.run(_open_awaited(self.target, None))
             return self._awaited
@@ -84,18 +85,17 @@ class Session:
     @property
     def crowd(self) -> Crowd:
         """Those who race: processes where the store is shared and has a URL, otherwise threads."""
-        with self._guard:
-            if self._crowd is None:
-                target = self.target
-                in_processes = target.shared and target.url is not None
-                self._crowd = ProcessCrowd(target.url or "") if in_processes else ThreadCrowd(self.keys)
-            return self._crowd
+        if self._crowd is None:  # no guard: races have one lane, and nobody else shall wait while processes start
+            target = self.target
+            in_processes = target.shared and target.url is not None
+            self._crowd = ProcessCrowd(target.url or "") if in_processes else ThreadCrowd(self.keys)
+        return self._crowd
 
     def draw_app(self) -> int:
         """Return an application id that nobody uses."""
         for _ in range(_DRAWS):
             app_id = KIT_APPS[int.from_bytes(secret_bytes(8)) % len(KIT_APPS)]
-            with self._guard:
+            with self._draw_guard:
                 if app_id in self.drawn:
                     continue
                 self.drawn.add(app_id)

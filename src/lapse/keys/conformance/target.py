@@ -80,7 +80,6 @@ def with_option(url: str, name: str, value: object) -> str:
 
 def _capabilities(url: str) -> Capabilities:
     with open_keys(url, sweep=False) as keys:
-        keys.backend.check()
         return keys.backend.capabilities
 
 
