@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 from lapse.core.clock import Clock, SystemClock
 from lapse.keys.conformance import KIT_APPS, Outcome, Target, run_conformance
 from lapse.keys.layout import Prefix
-from lapse.keys.store import Keys
+from lapse.keys.store import Keys, open_keys
 from lapse.keys.url import open_backend
 from tests.conformance.keys.broken import Forgets, PassingBackend, PassingSpace, UnorderedScan
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lapse.keys.port import Space
 
 QUICK = [
@@ -69,6 +71,21 @@ def test_the_kit_leaves_a_store_as_it_found_it() -> None:
 
     assert {result.outcome for result in results} == {Outcome.HOLDS}
     assert everything(backend) == before
+
+
+def test_the_kit_leaves_a_file_as_it_found_it_although_its_virtual_clocks_run_ahead(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/keys.db"
+    cases = [*QUICK, "insert-expired", "longest-ttl", "touched-then-swept", "expired-records-are-removed"]
+    with open_keys(url, sweep=False) as keys:
+        for number in range(50):
+            keys.app(7).put(f"k{number}", "somebody's", 100)
+        before = keys.app(7).scan(), sorted(keys.backend.counts())
+
+    results = list(run_conformance(Target.from_url(url), only=cases))
+
+    assert {result.outcome for result in results} == {Outcome.HOLDS}
+    with open_keys(url, sweep=False) as keys:
+        assert (keys.app(7).scan(), sorted(keys.backend.counts())) == before
 
 
 def test_the_kit_cleans_up_after_a_case_that_fails() -> None:

@@ -39,6 +39,6 @@ def test_a_caller_may_stop_listening() -> None:
     results = run_conformance(Target.from_url("memory://"))
 
     next(results)
-    results.close()  # type: ignore[attr-defined]
+    results.close()
 
     assert not any(thread.name.startswith("lapse-conformance") for thread in threading.enumerate())

@@ -17,7 +17,7 @@ from lapse.keys.conformance.stage import Session, Stage, now_ns
 from lapse.keys.errors import OutcomeUnknownError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from lapse.keys.conformance.target import Target
 
@@ -37,11 +37,12 @@ def list_cases() -> tuple[Case, ...]:
     return book.CASES
 
 
-def run_conformance(target: Target, *, only: Sequence[str] | None = None) -> Iterator[CaseResult]:
+def run_conformance(target: Target, *, only: Sequence[str] | None = None) -> Generator[CaseResult, None, None]:
     """Play the cases, or ``only`` those with the given ids, and yield each result as soon as it is known.
 
     The store may hold other records: they are left alone. An unknown id is an error at once, a store that cannot be
-    opened is one when the first result is asked for; what goes wrong later is a result.
+    opened is one when the first result is asked for; what goes wrong later is a result. A caller that does not listen
+    to the end closes the generator, which lets the cases at hand end and cleans up.
     """
     return _play_all(target, _chosen(only))
 
@@ -55,7 +56,7 @@ def _chosen(only: Sequence[str] | None) -> list[Case]:
     return [case for case in book.CASES if case.id in set(only)]
 
 
-def _play_all(target: Target, cases: list[Case]) -> Iterator[CaseResult]:
+def _play_all(target: Target, cases: list[Case]) -> Generator[CaseResult, None, None]:
     session = Session(target)
     run = _Run(session)
     try:

@@ -72,8 +72,8 @@ def lock_is_lost_after_its_expiry(stage: Stage) -> None:
     stalled = Handle.on(AppKeys(number, space, backend=backend, clock=Stalled(clock)), stage.note)
     second = keys.lock("job", LONG)
     try:
-        with stalled.lock("job", 1) as first:
-            stage.pass_ttl(1)
+        with stalled.lock("job", 2) as first:
+            stage.pass_ttl(2)
             expect(first.lost, True, "lost of a lock whose TTL is over")
             second.__enter__()
             grows = second.fence > first.fence
