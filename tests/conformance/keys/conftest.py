@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-NO_NUMBER_REMEMBERED = frozenset({"another-number-of-buckets-is-refused"})
-
 
 @dataclass(frozen=True)
 class Store:
@@ -25,8 +23,8 @@ class Store:
 
 
 STORES = [
-    Store("memory", lambda _: "memory://", NO_NUMBER_REMEMBERED),
-    Store("memory-in-8-buckets", lambda _: "memory://?buckets=8", NO_NUMBER_REMEMBERED),
+    Store("memory", lambda _: "memory://"),
+    Store("memory-in-8-buckets", lambda _: "memory://?buckets=8"),
     Store("file", lambda folder: f"file://{folder}/keys.db"),
     Store("file-in-8-buckets", lambda folder: f"file://{folder}/keys.db?buckets=8"),
 ]

@@ -117,11 +117,13 @@ def _expect_spread(keys: AppKeys) -> None:
 
 
 @case(Rule.BUCKETS)
-def another_number_of_buckets_is_refused(stage: Stage) -> None:
+def another_number_of_buckets_is_refused(stage: Stage) -> str | None:
     """A store that was used with one number of buckets cannot be opened with another."""
     url = stage.target.url
-    if url is None or not stage.target.shared:
-        stage.not_applicable("each opening of this store is a new one, so no number is remembered")
+    if not stage.target.shared:
+        return "each opening of this store is a new one, so there is no other number"
+    if url is None:
+        stage.not_applicable("no URL names this store, so it cannot be opened with another number")
     options = parse_url(url).options
     if "buckets" not in options:
         stage.not_applicable("this backend has no option buckets")
@@ -130,6 +132,7 @@ def another_number_of_buckets_is_refused(stage: Stage) -> None:
     answer = _with_other_buckets(with_option(url, "buckets", options["buckets"] + 1), keys.app_id)
     expect_that(answer is None, "opening with another number of buckets", wanted="BackendMisfitError", saw=answer)
     expect(keys.ttl_get("k"), "v", "ttl_get with the right number of buckets afterwards")
+    return None
 
 
 def _with_other_buckets(url: str, app_id: int) -> str | None:
