@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated, Any, Final
@@ -47,16 +47,15 @@ def conformance(
     return _conclude(results)
 
 
-def _watched(target: Target, only: list[str] | None) -> Iterator[CaseResult]:
+def _watched(target: Target, only: list[str] | None) -> Generator[CaseResult]:
     """Yield the results while a bar on the terminal shows how far it is."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = stderr()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("playing", total=len(set(only)) if only else len(list_cases()))
-        with closing(run_conformance(target, only=only or None)) as results:
-            for result in results:
-                progress.advance(task)
-                yield result
+        for result in run_conformance(target, only=only or None):
+            progress.advance(task)
+            yield result
 
 
 def _print_tables(results: list[CaseResult], promises: Capabilities) -> None:

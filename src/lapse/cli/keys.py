@@ -57,6 +57,9 @@ class StateFolderError(LapseError):
     """The folder {path} cannot be made: {problem}. Set LAPSE_STATE_DIR to another one, or name a store with --url."""
 
 
+_MOST_DIGITS: Final = 20  # twice what any number here needs; Python itself refuses thousands with an error of its own
+
+
 def _whole_number(wrong: Callable[[str], Exception]) -> Callable[[type, tuple[Token, ...]], int]:
     # Not cyclopts' own int, which also takes 0x10 and rounds 1.5.
     def convert(_: type, tokens: tuple[Token, ...]) -> int:
@@ -64,6 +67,8 @@ def _whole_number(wrong: Callable[[str], Exception]) -> Callable[[type, tuple[To
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit()):
             raise wrong(repr(text))
+        if len(digits) > _MOST_DIGITS:
+            raise wrong(f"a number of {len(digits)} digits")
         return int(text)
 
     return convert

@@ -1,0 +1,370 @@
+"""The keys commands as people and scripts use them: real processes that share a store on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lapse
+
+Result = subprocess.CompletedProcess[str]
+Run = Callable[..., Result]
+TTL = ("--ttl", "15m")
+SECRET = "s3cr3t"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return (tmp_path / "keys.db").as_uri()
+
+
+@pytest.fixture
+def run(url: str) -> Run:
+    """Give a function that runs one keys command on application 7 of the store."""
+
+    def keys(*arguments: str, stdin: str | bytes = b"", app: int = 7) -> Result:
+        return subprocess.run(
+            [sys.executable, "-m", "lapse", "keys", *arguments, "--app", str(app), "--url", url],
+            input=stdin.decode("latin-1") if isinstance(stdin, bytes) else stdin,
+            env=os.environ | {"COLUMNS": "80", "PYTHONWARNINGS": "error"},
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+
+    return keys
+
+
+def said(result: Result) -> tuple[int, str, str]:
+    return result.returncode, result.stdout, result.stderr
+
+
+def test_the_founding_example_works_from_the_command_line(run: Run) -> None:
+    assert said(run("insert", "alpha:ABC123", "device:XYZ789", *TTL)) == (0, "", "inserted\n")
+    assert said(run("get", "alpha:ABC123")) == (0, "device:XYZ789\n", "")
+    assert said(run("swap", "alpha:ABC123", "device:XYZ789", "device:NEW", *TTL)) == (0, "", "swapped\n")
+    assert said(run("delete", "alpha:ABC123", "--if-value", "device:NEW")) == (0, "", "deleted\n")
+    assert said(run("get", "alpha:ABC123")) == (1, "", "no live key\n")
+
+
+def test_a_command_whose_condition_does_not_hold_changes_nothing_and_exits_with_1(run: Run) -> None:
+    run("put", "k", "first", *TTL)
+
+    taken = run("insert", "k", "second", *TTL)
+    swapped = run("swap", "k", "wrong", "second", *TTL)
+    deleted = run("delete", "k", "--if-value", "wrong")
+
+    assert said(taken) == (1, "", "a live key is already there; nothing was changed\n")
+    assert said(swapped) == (1, "", "no live key with the expected value; nothing was changed\n")
+    assert said(deleted) == (1, "", "no live key with the expected value; nothing was changed\n")
+    assert run("get", "k").stdout == "first\n"
+
+
+def test_what_is_absent_is_said_to_be_absent(run: Run) -> None:
+    assert said(run("delete", "k")) == (1, "", "no live key; nothing was changed\n")
+    assert said(run("touch", "k", *TTL)) == (1, "", "no live key; nothing was changed\n")
+    assert said(run("ttl", "k")) == (1, "", "no live key\n")
+
+
+def test_put_overwrites_and_delete_removes(run: Run) -> None:
+    run("put", "k", "first", *TTL)
+
+    assert said(run("put", "k", "second", "--ttl-seconds", "900")) == (0, "", "put\n")
+    assert run("get", "k").stdout == "second\n"
+    assert said(run("delete", "k")) == (0, "", "deleted\n")
+    assert run("get", "k").returncode == 1
+
+
+def test_touch_restarts_the_ttl_and_ttl_prints_it_as_a_duration(run: Run) -> None:
+    run("put", "k", "v", "--ttl", "1h")
+
+    before = run("ttl", "k").stdout
+    assert said(run("touch", "k", "--ttl", "7d")) == (0, "", "touched\n")
+    after = run("ttl", "k").stdout
+
+    assert before.startswith("59m")
+    assert after.startswith("6d23h59m")
+
+
+def test_applications_do_not_see_each_other(run: Run) -> None:
+    run("put", "k", "mine", *TTL)
+
+    assert run("get", "k", app=8).returncode == 1
+    assert run("insert", "k", "theirs", *TTL, app=4294967295).returncode == 0
+    assert run("get", "k").stdout == "mine\n"
+
+
+# --- values from stdin -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stdin", "stored"),
+    [("v", "v"), ("v\n", "v"), ("v\n\n", "v\n"), ("a\nb\n", "a\nb"), ("", ""), ("\n", ""), (" é🔑 \n", " é🔑 ")],
+)
+def test_a_value_from_stdin_loses_one_newline_at_its_end(run: Run, stdin: str, stored: str) -> None:
+    assert run("put", "k", "-", *TTL, stdin=stdin).returncode == 0
+    assert run("get", "k").stdout == f"{stored}\n"
+
+
+def test_every_value_may_come_from_stdin(run: Run) -> None:
+    assert run("insert", "k", "-", *TTL, stdin="one\n").returncode == 0
+    assert run("swap", "k", "-", "two", *TTL, stdin="one\n").returncode == 0
+    assert run("swap", "k", "two", "-", *TTL, stdin="three\n").returncode == 0
+    assert run("swap", "k", "-", "-", *TTL, stdin="three\nfour\n").returncode == 0
+    assert run("get", "k").stdout == "four\n"
+    assert run("delete", "k", "--if-value", "-", stdin="four\n").returncode == 0
+
+
+def test_bytes_that_are_no_text_are_refused_and_nothing_is_stored(run: Run, url: str) -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "lapse", "keys", "put", "k", "-", *TTL, "--app", "7", "--url", url],
+        input=SECRET.encode() + b"\xff\xfe",
+        capture_output=True,
+        check=False,
+    )
+
+    assert process.returncode == 64
+    assert b"What came from stdin is not UTF-8: it breaks at byte 6." in process.stderr
+    assert SECRET.encode() not in process.stderr
+    assert run("get", "k").returncode == 1
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Give both ends of a terminal: the keyboard's and the program's."""
+    keyboard, screen = pty.openpty()
+    yield keyboard, screen
+    os.close(keyboard)
+    os.close(screen)
+
+
+def asked_on(terminal: tuple[int, int], url: str) -> subprocess.Popen[bytes]:
+    """Start a command that asks for a value on a terminal, and wait until it asks."""
+    command = [sys.executable, "-m", "lapse", "keys", "put", "k", "-", *TTL, "--app", "7", "--url", url]
+    process = subprocess.Popen(
+        command, stdin=terminal[1], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stderr is not None
+    prompt = b""
+    while not prompt.endswith(b"Value: "):
+        piece = process.stderr.read(1)
+        assert piece, prompt
+        prompt += piece
+    return process
+
+
+def test_on_a_terminal_a_value_is_asked_for_and_not_shown(run: Run, url: str, terminal: tuple[int, int]) -> None:
+    process = asked_on(terminal, url)
+    os.write(terminal[0], f"{SECRET}\n".encode())
+    out, err = process.communicate(timeout=30)
+    os.set_blocking(terminal[0], False)
+    shown = os.read(terminal[0], 1000) if process.returncode else b""
+
+    assert process.returncode == 0
+    assert SECRET.encode() not in out + err + shown
+    assert run("get", "k").stdout == f"{SECRET}\n"
+
+
+def test_ctrl_c_ends_with_130_and_without_a_traceback(url: str, terminal: tuple[int, int]) -> None:
+    process = asked_on(terminal, url)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert out == b""
+    assert err.strip() == b""
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def as_json(result: Result) -> Any:  # noqa: ANN401 - whatever a command answers
+    assert result.stdout.count("\n") == 1
+    return json.loads(result.stdout)
+
+
+def test_with_json_every_command_answers_with_one_document(run: Run) -> None:
+    json_output = ("-o", "json")
+
+    assert as_json(run("insert", "k", "v", *TTL, *json_output)) == {"key": "k", "inserted": True}
+    assert as_json(run("insert", "k", "v", *TTL, *json_output)) == {"key": "k", "inserted": False}
+    assert as_json(run("put", "k", "v", *TTL, *json_output)) == {"key": "k", "put": True}
+    assert as_json(run("swap", "k", "v", "w", *TTL, *json_output)) == {"key": "k", "swapped": True}
+    assert as_json(run("touch", "k", *TTL, *json_output)) == {"key": "k", "touched": True}
+    assert as_json(run("delete", "k", *json_output)) == {"key": "k", "deleted": True}
+    assert as_json(run("delete", "k", *json_output)) == {"key": "k", "deleted": False}
+    assert as_json(run("ttl", "k", *json_output)) == {"key": "k", "ttl_seconds": None}
+    assert as_json(run("get", "k", *json_output)) == {
+        "key": "k",
+        "value": None,
+        "expires_at": None,
+        "ttl_seconds": None,
+    }
+
+
+def test_a_key_in_json_has_its_value_and_its_expiry(run: Run) -> None:
+    run("put", "k\u202e🔑", "v\x1b", "--ttl", "1h")
+
+    item = as_json(run("get", "k\u202e🔑", "-o", "json"))
+    left = as_json(run("ttl", "k\u202e🔑", "-o", "json"))["ttl_seconds"]
+
+    assert (item["key"], item["value"]) == ("k\u202e🔑", "v\x1b")
+    assert 3500 < left <= item["ttl_seconds"] <= 3600
+    assert item["expires_at"].endswith("Z")
+    assert datetime.fromisoformat(item["expires_at"]).tzinfo == UTC
+
+
+# --- scan ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def five(url: str) -> None:
+    with lapse.open_keys(url, sweep=False) as keys:
+        keys.app(7).insert_many([(name, f"{SECRET}{name}", 3600) for name in ("b:2", "a:2", "b:1", "a:1", "c")])
+
+
+@pytest.mark.usefixtures("five")
+def test_scan_lists_keys_in_order_and_hides_values(run: Run) -> None:
+    result = run("scan")
+
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert result.returncode == 0
+    assert lines[0] == ["KEY", "EXPIRES", "IN", "EXPIRES", "AT"]
+    assert [line[0] for line in lines[1:]] == ["a:1", "a:2", "b:1", "b:2", "c"]
+    assert all(line[1].startswith(("59m", "1h")) for line in lines[1:])
+    assert SECRET not in result.stdout + result.stderr
+
+
+@pytest.mark.usefixtures("five")
+def test_scan_shows_values_only_when_told_to(run: Run) -> None:
+    assert f"{SECRET}a:1" in run("scan", "--show-values").stdout
+    assert as_json(run("scan", "--show-values", "-o", "json"))["items"][0]["value"] == f"{SECRET}a:1"
+    assert "value" not in as_json(run("scan", "-o", "json"))["items"][0]
+
+
+@pytest.mark.usefixtures("five")
+def test_scan_goes_page_by_page_and_says_when_there_may_be_more(run: Run) -> None:
+    first = run("scan", "--limit", "2", "-o", "json")
+    page = as_json(first)
+    second = as_json(run("scan", "--limit", "2", "--after", page["next_after"], "-o", "json"))
+    last = as_json(run("scan", "--limit", "2", "--after", second["next_after"], "-o", "json"))
+
+    assert [item["key"] for item in page["items"]] == ["a:1", "a:2"]
+    assert [item["key"] for item in second["items"]] == ["b:1", "b:2"]
+    assert [item["key"] for item in last["items"]] == ["c"]
+    assert last["next_after"] is None
+    assert "There may be more" in run("scan", "--limit", "2").stderr
+    assert run("scan").stderr == ""
+
+
+@pytest.mark.usefixtures("five")
+def test_scan_can_give_all_pages_and_one_prefix(run: Run) -> None:
+    everything = as_json(run("scan", "--all", "--limit", "2", "-o", "json"))
+    only_b = as_json(run("scan", "--prefix", "b:", "-o", "json"))
+
+    assert [item["key"] for item in everything["items"]] == ["a:1", "a:2", "b:1", "b:2", "c"]
+    assert everything["next_after"] is None
+    assert [item["key"] for item in only_b["items"]] == ["b:1", "b:2"]
+
+
+def test_a_long_or_odd_key_is_listed_whole_and_harmless(run: Run) -> None:
+    run("put", "k" * 1024, "v", *TTL)
+    run("put", "\x1b[31mred\n", "v", *TTL)
+
+    listed = run("scan").stdout
+    assert "k" * 1024 in listed
+    assert r"\x1b[31mred\n" in listed
+    assert "\x1b" not in listed
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(url: str) -> None:
+    with lapse.open_keys(url, sweep=False) as keys:
+        keys.app(7).insert_many([(f"{number:05}:{'k' * 90}", "v", 900) for number in range(5000)])
+    command = [sys.executable, "-m", "lapse", "keys", "scan", "--all", "--app", "7", "--url", url]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"KEY")
+        process.stdout.close()
+        err = process.stderr.read()
+        process.wait(timeout=30)
+
+    assert err == b""
+    assert process.returncode == 141
+
+
+# --- stores ----------------------------------------------------------------------------------------------------------
+
+
+def run_plain(*arguments: str, **environment: str) -> Result:
+    command = [sys.executable, "-m", "lapse", *arguments]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+
+
+def test_a_store_that_cannot_be_opened_is_a_failure_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("no database at all, but long enough to have a header of one hundred bytes" * 3)
+
+    missing = run_plain("keys", "get", "k", "--app", "7", "--url", (tmp_path / "no" / "keys.db").as_uri())
+    foreign = run_plain("keys", "get", "k", "--app", "7", "--url", (tmp_path / "text.db").as_uri())
+
+    for result in (missing, foreign):
+        assert result.returncode == 1
+        assert result.stdout == ""
+        assert result.stderr.startswith("lapse: The keys ")
+        assert "Traceback" not in result.stderr
+
+
+def test_without_a_url_the_configured_store_is_used(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    arguments = ("--app", "7")
+
+    written = run_plain("keys", "put", "k", "v", *TTL, *arguments, LAPSE_STATE_DIR=str(folder))
+    read = run_plain("keys", "get", "k", *arguments, LAPSE_STATE_DIR=str(folder))
+    named = run_plain("keys", "get", "k", *arguments, LAPSE_KEYS_URL=(folder / "keys.db").as_uri())
+
+    assert said(written) == (0, "", "put\n")
+    assert said(read) == (0, "v\n", "")
+    assert said(named) == (0, "v\n", "")
+
+
+def test_the_module_and_the_script_are_the_same_program() -> None:
+    script = subprocess.run(
+        [Path(sys.executable).with_name("lapse"), "--version"], capture_output=True, text=True, check=True
+    )
+
+    assert script.stdout == run_plain("--version").stdout == f"lapse {lapse.__version__}\n"
+
+
+# --- conformance -----------------------------------------------------------------------------------------------------
+
+CASES = ("insert-absent", "insert-live")
+
+
+def test_conformance_prints_what_holds_and_what_the_store_promises(url: str) -> None:
+    result = run_plain("keys", "conformance", url, "--only", *CASES)
+
+    assert result.returncode == 0
+    assert result.stderr == "2 hold, 0 violated, 0 not applicable.\n"
+    for name in CASES:
+        assert f"holds   {name}" in result.stdout
+    assert "atomicity" in result.stdout
+
+
+def test_conformance_in_json_is_one_document(url: str) -> None:
+    answer = as_json(run_plain("keys", "conformance", url, "--only", *CASES, "-o", "json"))
+
+    assert answer["holds"] is True
+    assert [(case["id"], case["result"]) for case in answer["cases"]] == [(name, "holds") for name in CASES]
+    assert answer["store"] == url
+    assert answer["capabilities"]["shared"] is True

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+KEYS_COMMANDS = ["get", "insert", "put", "swap", "delete", "touch", "ttl", "scan", "conformance"]
+FORBIDDEN = {
+    "aiobotocore",
+    "aiohttp",
+    "apsw",
+    "cassandra",
+    "fastapi",
+    "jinja2",
+    "lapse.db",
+    "lapse.engine",
+    "lapse.keys.backends.file",
+    "lapse.keys.backends.memory",
+    "lapse.proxy",
+    "lapse.settings",
+    "lapse.web",
+    "lightkube",
+    "prometheus_client",
+    "psycopg",
+    "pydantic",
+    "pydantic_settings",
+    "redis",
+    "starlette",
+    "uvicorn",
+}
+PROGRAM = """
+import json, sys
+from lapse.cli import main
+
+code = main(sys.argv[1:])
+print(json.dumps({"code": code, "modules": sorted(sys.modules)}))
+"""
+
+
+def modules_after(*arguments: str) -> set[str]:
+    result = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=True)
+    answer = json.loads(result.stdout.splitlines()[-1])
+    assert answer["code"] == 0
+    return set(answer["modules"])
+
+
+def test_the_list_of_commands_imports_no_backend_no_web_framework_and_no_settings() -> None:
+    modules = modules_after("--help")
+
+    assert not modules & FORBIDDEN
+    assert not {name for name in modules if name.startswith("lapse.keys")}
+    assert "asyncio" not in modules
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["keys", "--help"], ["keys", "put", "--help"]])
+def test_neither_does_any_other_text_about_keys(arguments: list[str]) -> None:
+    assert not modules_after(*arguments) & FORBIDDEN
+
+
+def help_of(*command: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-m", "lapse", *command, "--help"],
+        env=os.environ | {"COLUMNS": "80", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stderr == ""
+    return result.stdout
+
+
+@pytest.mark.parametrize("command", KEYS_COMMANDS)
+def test_every_command_shows_a_summary_its_arguments_and_examples_within_80_columns(command: str) -> None:
+    text = help_of("keys", command)
+
+    lines = text.splitlines()
+    assert lines[0].startswith(f"Usage: lapse keys {command}")
+    assert lines[2].endswith(".")
+    assert f"  lapse keys {command} " in text[text.index("Examples:") :]
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_list_of_keys_commands_is_complete_and_shows_one_line_each() -> None:
+    text = help_of("keys")
+
+    listed = [line[2:].split() for line in text.splitlines() if line.startswith("│ ")]
+    assert [words[0] for words in listed] == KEYS_COMMANDS
+    assert all(len(words) > 3 for words in listed)
+
+
+def test_the_list_of_commands_names_the_exit_codes() -> None:
+    text = help_of()
+
+    assert "Exit codes: 0 done, 1 failed, 3 partly done, 64 wrong usage." in text
+    assert all(f"│ {command} " in text for command in ("up", "keys", "config", "tokens"))

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lapse.cli.output import Output, message, print_json, print_result, print_table, printable
+
+LONG = "k" * 300
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make rich believe that it writes to a terminal of 60 columns."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def test_a_table_on_a_pipe_is_plain_aligned_and_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("key", "left"), [("a", 1), (LONG, "2m"), ("é€🔑", "3")])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{'KEY':300}  LEFT"
+    assert lines[1] == f"{'a':300}  1"
+    assert lines[2] == f"{LONG}  2m"
+    assert lines[3].split() == ["é€🔑", "3"]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_table_without_rows_is_its_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("key", "expires in"), [])
+
+    assert capsys.readouterr().out == "KEY  EXPIRES IN\n"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_table_on_a_terminal_folds_long_cells_and_cuts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("key", "left"), [(LONG, "2m")])
+
+    out = capsys.readouterr().out
+    assert out.count("k") == 300 + 1  # and the heading's
+    assert "…" not in out
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_cell_may_have_a_style_on_a_terminal_unless_colours_are_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print_table(("result",), [("holds",)], styles={"holds": "green"})
+    assert "\x1b[32mholds" in capsys.readouterr().out
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_table(("result",), [("holds",)], styles={"holds": "green"})
+    assert "\x1b[32m" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text", "plain text"),
+        ("é€🔑", "é€🔑"),
+        ("\x1b[31mred", r"\x1b[31mred"),
+        ("a\0b\nc\td", r"a\x00b\nc\td"),
+        ("\u202etxt.exe", r"\u202etxt.exe"),
+        ("\u200b", r"\u200b"),
+        ("\x9b2J", r"\x9b2J"),
+        ("[bold]x[/bold] :smile:", "[bold]x[/bold] :smile:"),
+    ],
+)
+def test_what_could_steer_a_terminal_is_shown_as_an_escape(
+    text: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert printable(text) == shown
+
+    print_table(("key",), [(text,)])
+    assert capsys.readouterr().out == f"KEY\n{shown}\n"
+
+
+def test_json_is_one_document_on_one_line_and_keeps_every_character(capsys: pytest.CaptureFixture[str]) -> None:
+    document = {"key": "a\0b\x1b", "value": "é🔑", "none": None}
+
+    print_json(document)
+
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert "\x1b" not in out
+    assert json.loads(out) == document
+
+
+def test_messages_go_to_stderr_and_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    message(f"first {LONG}\nsecond \x1b[31m")
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"first {LONG}\nsecond \\x1b[31m\n"
+
+
+def test_a_result_is_a_sentence_for_people_and_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(Output.TABLE, {"done": True}, "done")
+    people = capsys.readouterr()
+    print_result(Output.JSON, {"done": True}, "done")
+    programs = capsys.readouterr()
+
+    assert (people.out, people.err) == ("", "done\n")
+    assert (programs.out, programs.err) == ('{"done": true}\n', "")
