@@ -150,13 +150,15 @@ class AppKeys:
     def lock(self, name: str, ttl_seconds: int, *, wait_seconds: float = 0) -> KeyLock:
         """Return a lock for ``with`` or ``async with``; see `lapse.keys.lock` for what it does not guarantee."""
         from lapse.keys.aio import AsyncAppKeys
+        from lapse.keys.lease import Lease
         from lapse.keys.lock import KeyLock
 
         check_key(name)
         check_ttl(ttl_seconds)
         space = self._backend.async_space(Prefix.LEADER_ELECTION, self.app_id)
         keys = AsyncAppKeys(self.app_id, space, backend=self._backend, clock=self._clock)
-        return KeyLock(keys, name, ttl_seconds=ttl_seconds, wait_seconds=wait_seconds, clock=self._clock)
+        lease = Lease(keys, name, ttl_seconds=ttl_seconds, clock=self._clock)
+        return KeyLock(lease, wait_seconds=wait_seconds, clock=self._clock)
 
 
 def _check_write(key: str, value: str, ttl_seconds: int) -> None:

@@ -99,7 +99,7 @@ async def test_a_holder_that_cannot_renew_is_lost_by_time_alone() -> None:
         lock = keys.app(1).lock("job", 8)
         await lock.__aenter__()
         silent = SilentSpace()
-        lock._keys._space = silent  # type: ignore[attr-defined]  # the store stops answering
+        lock._lease._keys._space = silent  # type: ignore[attr-defined]  # the store stops answering
         await pass_time(clock, 7)
         lock.check()
         await pass_time(clock, 1)
@@ -124,7 +124,7 @@ async def test_a_number_drawn_by_a_stalled_caller_never_counts() -> None:
     async with lapse.open_keys_async("memory://", clock=clock, sweep=False) as keys:
         app = keys.app(1)
         slow = app.lock("job", 8)
-        draw = slow._next_fence
+        draw = slow._lease._next_fence
 
         async def stalled_draw() -> int:
             clock.advance(9)
@@ -132,7 +132,7 @@ async def test_a_number_drawn_by_a_stalled_caller_never_counts() -> None:
                 pass
             return await draw()
 
-        slow._next_fence = stalled_draw  # type: ignore[method-assign]
+        slow._lease._next_fence = stalled_draw  # type: ignore[method-assign]
         with pytest.raises(LockHeldError):
             await slow.__aenter__()
         with pytest.raises(LockLostError, match="has not been acquired"):

@@ -1,0 +1,123 @@
+"""A lease: one owner at a time for a name, in two records of the election partition. Locks and elections use it.
+
+How: an owner token is inserted; a fencing number is drawn while the token stands; a compare-and-swap of the token then
+proves that nobody else owned the name in between, so fencing numbers grow with every owner. Renewal swaps the value for
+itself; release is a compare-and-delete.
+
+The lease is ours until ``deadline_ns``, which counts from the *start* of the last successful renewal: the record cannot
+expire earlier than that. Boottime, because a record's TTL also runs while this machine is suspended.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.identity import owner_token
+from lapse.keys.errors import BackendError, KeyTooLongError, LockLostError
+from lapse.keys.validation import MAX_KEY_BYTES, MAX_TTL_SECONDS, check_key, check_ttl
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.keys.aio import AsyncAppKeys
+
+_LOCK: Final = "lock:"
+_FENCE: Final = "fence:"
+_NS: Final = 1_000_000_000
+_NS_PER_MS: Final = 1_000_000
+
+
+class Lease:
+    """One try to own a name; may be acquired again after it was released or lost, with a new fencing number."""
+
+    def __init__(self, keys: AsyncAppKeys, name: str, *, ttl_seconds: int, clock: Clock) -> None:
+        """Validate; nothing is touched. ``keys`` are those of the election partition."""
+        _check_name(name)
+        check_ttl(ttl_seconds)
+        self._keys = keys
+        self._record, self._counter = _LOCK + name, _FENCE + name
+        self._clock = clock
+        self._value = ""
+        self._fence: int | None = None
+        self._taken = False
+        self.ttl_seconds = ttl_seconds
+        self.deadline_ns = 0
+
+    @property
+    def fence(self) -> int:
+        """The fencing number: greater than that of every earlier owner."""
+        if self._fence is None:
+            raise LockLostError(problem="it has not been acquired")
+        return self._fence
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is no longer ours, or can no longer be known to be ours."""
+        return self._taken or self._clock.boottime_ns() >= self.deadline_ns
+
+    def check(self) -> None:
+        """Raise `LockLostError` if `lost`."""
+        if self._taken:
+            raise LockLostError(problem="somebody else took it, or it was deleted")
+        if self.lost:
+            raise LockLostError(problem="it was not renewed in time")
+
+    async def acquire(self) -> bool:
+        """Become the owner; False when somebody else is, or when our own token expired before it was proven."""
+        started_ns = self._clock.boottime_ns()
+        token = self._value = owner_token()
+        try:
+            if not await self._keys.insert_if_not_exists(self._record, token, self.ttl_seconds):
+                return False
+            fence = await self._next_fence()
+            self._value = f"{token}:{fence}"
+            if not await self._keys.compare_and_swap(self._record, token, self._value, self.ttl_seconds):
+                return False  # a number that was drawn without the lease is worthless
+        except BackendError:
+            await self._withdraw(token)
+            raise
+        self._fence, self._taken = fence, False
+        self.deadline_ns = started_ns + self.ttl_seconds * _NS
+        return True
+
+    async def renew(self) -> bool:
+        """Move the deadline; False when somebody else is the owner now. May be repeated after an unknown outcome."""
+        started_ns = self._clock.boottime_ns()
+        if not await self._keys.compare_and_swap(self._record, self._value, self._value, self.ttl_seconds):
+            self._taken = True
+            return False
+        self.deadline_ns = started_ns + self.ttl_seconds * _NS
+        return True
+
+    async def release(self) -> bool:
+        """Give it back; False when it was lost before."""
+        if self.lost:
+            return False
+        released = await self._keys.compare_and_delete(self._record, self._value)
+        self._taken = not released
+        self.deadline_ns = self._clock.boottime_ns()
+        return released
+
+    async def _withdraw(self, token: str) -> None:
+        """Do not block others for a whole TTL when acquiring failed half-way; if this fails too, the TTL does it."""
+        for value in {token, self._value}:
+            with suppress(BackendError):
+                await self._keys.compare_and_delete(self._record, value)
+
+    async def _next_fence(self) -> int:
+        """Draw a number greater than all before; the first is the time, so a lapsed counter does not start over."""
+        while True:
+            current = await self._keys.ttl_get(self._counter)
+            if current is None:
+                first = self._clock.wall_ns() // _NS_PER_MS
+                if await self._keys.insert_if_not_exists(self._counter, str(first), MAX_TTL_SECONDS):
+                    return first
+            elif await self._keys.compare_and_swap(self._counter, current, str(int(current) + 1), MAX_TTL_SECONDS):
+                return int(current) + 1
+
+
+def _check_name(name: str) -> None:
+    check_key(name)
+    longest = MAX_KEY_BYTES - len(_FENCE)
+    if len(name.encode()) > longest:
+        raise KeyTooLongError(length=len(name.encode()), limit=longest)
