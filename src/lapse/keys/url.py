@@ -82,7 +82,15 @@ def open_backend(text: str, clock: Clock) -> Backend:
     """Open the backend that a URL names."""
     url = parse_url(text)
     backend: Backend = import_module(BACKENDS[url.scheme]).open_backend(url, clock)
-    return backend
+    if not url.options.get("cache"):
+        return backend
+    return _cached(backend, url, clock)
+
+
+def _cached(backend: Any, url: KeysURL, clock: Clock) -> Backend:  # noqa: ANN401 - a NetworkBackend: only those have the option
+    from lapse.keys.cache import CachedBackend
+
+    return CachedBackend(backend, size=url.options["cache"], max_age=url.options["cache_max_age"], clock=clock)
 
 
 def _check_authority(text: str) -> None:
@@ -136,6 +144,12 @@ def _buckets(text: str) -> int:
     return number
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)
+
+
 def positive_duration(text: str) -> Duration:
     """Parse an option that must be a positive duration or never."""
     duration = Duration.parse(text)
@@ -144,6 +158,18 @@ def positive_duration(text: str) -> Duration:
     return duration
 
 
+def _short_duration(text: str) -> Duration:
+    duration = positive_duration(text)
+    if duration.is_never:
+        raise ValueError(text)
+    return duration
+
+
+CACHE: Final = {
+    "cache": Option(_count, 0, "a whole number of entries, 0 for none"),
+    "cache_max_age": Option(_short_duration, Duration(500_000_000), "a duration such as 500ms"),
+}
+"""Options of every network backend: a cache in front of it, see `lapse.keys.cache`."""
 BUCKETS: Final = Option(_buckets, 1, f"a whole number from 1 to {MAX_BUCKETS}")
 SWEEP_INTERVAL: Final = Option(positive_duration, Duration.of_seconds(1), "a duration such as 1s, or never")
 

@@ -64,7 +64,6 @@ class Candidate:
                 await self.clock.sleep(self.slow_to_stop)
             self.works.append(False)
 
-    @property
     def working(self) -> bool:
         return self.works[-1]
 
@@ -87,7 +86,7 @@ class World:
     async def settle(self) -> None:
         for _ in range(60):
             await asyncio.sleep(0)  # noqa: TID251 - yields, does not wait
-        assert sum(candidate.working for candidate in self.candidates) <= 1, "two leaders work at the same time"
+        assert sum(candidate.working() for candidate in self.candidates) <= 1, "two leaders work at the same time"
 
     async def passes(self, seconds: float) -> None:
         for _ in range(round(seconds * 8)):
@@ -112,8 +111,8 @@ async def test_one_of_two_leads_and_stays_the_leader() -> None:
     async with world() as w:
         one, other = await w.join(), await w.join()
         await w.passes(60)
-        assert one.working
-        assert not other.working
+        assert one.working()
+        assert not other.working()
         assert one.election.leading
         assert len(one.fences) == 1
 
@@ -123,7 +122,7 @@ async def test_a_leader_that_leaves_makes_room_at_once() -> None:
         one, other = await w.join(), await w.join()
         await one.leave()
         await w.passes(2)
-        assert other.working
+        assert other.working()
         assert other.fences[0] > one.fences[0]
 
 
@@ -133,12 +132,12 @@ async def test_a_leader_without_its_store_stops_before_anybody_else_can_start(fa
         one, other = await w.join(), await w.join()
         one.line.state = failure
         await w.passes(TTL * 3 / 4 - 0.5)
-        assert one.working, "stepped down although the store could still come back in time"
+        assert one.working(), "stepped down although the store could still come back in time"
         await w.passes(1)
-        assert not one.working
+        assert not one.working()
         assert not one.election.leading
         await w.passes(TTL)
-        assert other.working
+        assert other.working()
         assert other.fences[0] > one.fences[0]
 
 
@@ -150,7 +149,7 @@ async def test_a_store_that_comes_back_in_time_changes_nothing() -> None:
             await w.passes(TTL / 2)
             one.line.state = "up"
             await w.passes(2)
-        assert one.working
+        assert one.working()
         assert len(one.fences) == 1
         assert not other.fences
 
@@ -160,7 +159,7 @@ async def test_a_refused_renewal_ends_the_work_at_once() -> None:
         one = await w.join()
         w.keys.backend.async_space(Prefix.LEADER_ELECTION, 0).put("lock:scanner", "usurper", TTL)
         await w.passes(TTL / 4 + 0.25)
-        assert not one.working
+        assert not one.working()
         assert w.keys.backend.async_space(Prefix.LEADER_ELECTION, 0).get("lock:scanner") == "usurper"
 
 
@@ -169,12 +168,12 @@ async def test_work_that_is_slow_to_stop_keeps_the_lease_until_it_has_stopped() 
         one, other = await w.join(slow_to_stop=1), await w.join()
         leaving = asyncio.create_task(one.leave())
         await w.settle()
-        assert one.working
-        assert not other.working
+        assert one.working()
+        assert not other.working()
         await w.passes(4)
         await leaving
-        assert not one.working
-        assert other.working
+        assert not one.working()
+        assert other.working()
 
 
 async def test_a_leader_whose_machine_was_suspended_stops_at_the_first_chance() -> None:
@@ -183,7 +182,7 @@ async def test_a_leader_whose_machine_was_suspended_stops_at_the_first_chance() 
         w.clock.suspend(TTL + 1)
         assert not one.election.leading
         await w.passes(TTL / 4 + 0.25)
-        assert len(one.fences) == 2 or not one.working, "went on as if nothing had happened"
+        assert len(one.fences) == 2 or not one.working(), "went on as if nothing had happened"
 
 
 async def test_work_that_ends_by_itself_ends_the_campaign_and_releases() -> None:
@@ -207,7 +206,7 @@ async def test_an_error_of_the_work_is_raised_and_the_lease_is_released() -> Non
         with pytest.raises(ArithmeticError):
             await Election(w.keys, "scanner", ttl_seconds=TTL, clock=w.clock).campaign(broken)
         other = await w.join()
-        assert other.working
+        assert other.working()
 
 
 async def test_candidates_for_different_names_do_not_meet() -> None:
@@ -217,7 +216,7 @@ async def test_candidates_for_different_names_do_not_meet() -> None:
         seen: list[bool] = []
 
         async def note(_: Term) -> None:
-            seen.append(one.working)
+            seen.append(one.working())
 
         await other.campaign(note)
         assert seen == [True]

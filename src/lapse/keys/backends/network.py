@@ -8,6 +8,7 @@ first use on that loop; blocking callers share the process's background loop and
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.keys.background import run_blocking
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lapse.keys.layout import Prefix
+    from lapse.keys.port import Capabilities
 
 _OPERATIONS: Final = tuple(name for name in vars(Space) if not name.startswith("_"))
 
@@ -30,7 +32,8 @@ class BlockingSpace:
 
 def _blocking(name: str) -> Callable[..., Any]:
     def call(self: BlockingSpace, *args: Any) -> Any:  # noqa: ANN401 - stands for every operation of `Space`
-        return run_blocking(getattr(self._space, name)(*args))
+        answer = getattr(self._space, name)(*args)
+        return run_blocking(answer) if isinstance(answer, Coroutine) else answer  # a cache may know it already
 
     call.__name__ = name
     return call
@@ -43,7 +46,8 @@ for _name in _OPERATIONS:
 class NetworkBackend(ABC):
     """Completes a `lapse.keys.port.Backend` whose work is done by a server."""
 
-    sweep_interval = None  # the server cleans up by itself
+    capabilities: Capabilities
+    sweep_interval: float | None = None  # the server cleans up by itself
 
     @abstractmethod
     def async_space(self, prefix: Prefix, app_id: int) -> Any:  # noqa: ANN401 - a Space whose answers are coroutines
