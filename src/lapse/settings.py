@@ -25,7 +25,6 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, mo
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
@@ -123,7 +122,10 @@ def default_state_dir() -> Path:
 class Settings(BaseSettings):
     """The effective values. Built by `load_settings`."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True)
+    # Without decoding: the library would take a variable of a type it does not know for JSON.
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True, enable_decoding=False
+    )
 
     state_dir: Annotated[Path, PlainValidator(_path)] = Field(
         default_factory=default_state_dir, description="Folder for the embedded stores and the tokens"
@@ -139,7 +141,7 @@ class Settings(BaseSettings):
         default="127.0.0.1", description="Address of the API and the pages; other than loopback needs a token"
     )
     http_port: Port = Field(default=8750, description="Port of the API and the pages")
-    http_allowed_hosts: Annotated[tuple[str, ...], NoDecode, PlainValidator(_hosts)] = Field(
+    http_allowed_hosts: Annotated[tuple[str, ...], PlainValidator(_hosts)] = Field(
         default=(), description="Further names under which clients may call, such as that of a reverse proxy"
     )
     probes_host: Host = Field(default="127.0.0.1", description="Address of /healthz, /readyz and /metrics")

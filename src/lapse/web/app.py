@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from fastapi import Depends, FastAPI, Request
 from starlette.staticfiles import StaticFiles
@@ -20,6 +20,21 @@ from lapse.web.security import PRINCIPAL, Admit, AllowedHosts, Guard, Principal
 from lapse.web.status import StatusService
 
 API: Final = "/api/v1"
+_PROBLEM: Final[dict[str, Any]] = {
+    "description": "A problem document (RFC 9457)",
+    "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+
+
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """Add what the framework does not know: how errors look, and that a token may be needed."""
+        document = super().openapi()
+        components = document.setdefault("components", {})
+        components.setdefault("schemas", {})["Problem"] = problems.Problem.model_json_schema()
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}, {}]  # or none, in open mode
+        return document
 
 
 def authorise(request: Request) -> None:
@@ -40,7 +55,7 @@ def create_app(
     metrics: Metrics,
 ) -> ASGIApp:
     """Put the API and the pages together."""
-    app = FastAPI(
+    app = _Application(
         title="Lapse",
         summary="Everything temporary, ended on time, and only on time.",
         version=__version__,
@@ -49,6 +64,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # an empty key is an error, not another address
+        responses={"4XX": _PROBLEM, "5XX": _PROBLEM},
     )
     app.state.keys, app.state.status, app.state.places = keys, status_service, places
     app.include_router(keys_api.router, prefix=API)

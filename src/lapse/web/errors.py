@@ -47,6 +47,12 @@ class TokenInvalidError(RequestError):
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 
 
+class TokensUnavailableError(RequestError):
+    """Tokens cannot be checked now; the log says why. Try again later."""
+
+    status = 503
+
+
 class ScopeMissingError(RequestError):
     """The token does not allow this; it would need one of the scopes {wanted}."""
 

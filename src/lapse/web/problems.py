@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -33,6 +34,23 @@ from lapse.web.errors import (
 MEDIA_TYPE: Final = "application/problem+json"
 REQUEST_ID: Final = "lapse.request_id"
 """Where the request's id is kept in the ASGI scope."""
+
+
+class Problem(BaseModel):
+    """How every error looks."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    """What was wrong, what was expected, and what to do."""
+    code: str
+    """For programs; never changes."""
+    instance: str
+    """The id of the request, also in the log."""
+    errors: list[dict[str, str]] | None = None
+    """Where the request does not have the expected form."""
+
 
 # The most special first.
 _STATUS: Final[Sequence[tuple[type[LapseError], int]]] = (

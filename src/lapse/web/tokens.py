@@ -19,11 +19,13 @@ from typing import Final
 from lapse.core.clock import Clock
 from lapse.core.errors import LapseError, UsageError
 from lapse.core.identity import secret_bytes, secret_token
-from lapse.web.errors import TokenInvalidError, TokenMissingError
+from lapse.core.log import get_logger
+from lapse.web.errors import TokenInvalidError, TokenMissingError, TokensUnavailableError
 from lapse.web.scopes import ADMIN, check_scope
 from lapse.web.security import Head, Principal
-from lapse.web.state import StateDatabase
+from lapse.web.state import StateDatabase, StateError
 
+_log = get_logger("lapse.web.tokens")
 _MARK: Final = "lapse"  # lets a scanner for leaked secrets recognise one
 _PARTS: Final = 3
 _ID_BYTES: Final = 6
@@ -121,10 +123,15 @@ class Admission:
 
     def __call__(self, head: Head) -> Principal:
         """Return who is calling; raises `TokenMissingError` or `TokenInvalidError`."""
-        if "authorization" in head.headers:
-            return self._tokens.principal(given_token(head))
-        if not self.is_open():
-            raise TokenMissingError
+        try:
+            if "authorization" in head.headers:
+                return self._tokens.principal(given_token(head))
+            if not self.is_open():
+                raise TokenMissingError
+        except StateError as error:
+            # For the log only: whoever is calling has not shown a token yet.
+            _log.warning("tokens_unavailable", reason=str(error))
+            raise TokensUnavailableError from error
         return Principal(None, frozenset({ADMIN}))
 
 
