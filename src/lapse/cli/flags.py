@@ -19,13 +19,27 @@ Flag = Annotated[str | None, Parameter(show_default=False, allow_leading_hyphen=
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Flags:
-    """Settings given on the command line; each wins over the environment and the file."""
+class StateFlags:
+    """Where to look, for commands that need the state folder only."""
 
     config: Flag = None
     """The file to read; otherwise LAPSE_CONFIG, ./lapse.toml or ~/.config/lapse/lapse.toml."""
     state_dir: Flag = None
     """Folder for the embedded stores and the tokens."""
+
+    def load(self) -> Loaded:
+        """Read file, environment and these flags; raises `SettingsError` with everything that is wrong."""
+        from lapse.settings import load_settings
+
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "config"}
+        return load_settings(given, config=self.config)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Flags(StateFlags):
+    """Settings given on the command line; each wins over the environment and the file."""
+
     keys_url: Flag = None
     """Where keys are stored, such as memory:// or file:///path/keys.db."""
     keys_sweep_interval: Flag = None
@@ -45,12 +59,6 @@ class Flags:
     log_level: Flag = None
     """debug, info, warning or error."""
 
-    def load(self) -> Loaded:
-        """Read file, environment and these flags; raises `SettingsError` with everything that is wrong."""
-        from lapse.settings import load_settings
 
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "config"}
-        return load_settings(given, config=self.config)
-
-
+NO_STATE_FLAGS = StateFlags()
 NO_FLAGS = Flags()

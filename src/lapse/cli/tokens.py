@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from lapse.cli.flags import NO_FLAGS, Flags
+from lapse.cli.flags import NO_STATE_FLAGS, StateFlags
 from lapse.cli.output import Output, OutputOption, message, print_json, print_result, print_table
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ app = App(
 
 
 @contextmanager
-def _store(flags: Flags) -> Iterator[TokenStore]:
+def _store(flags: StateFlags) -> Iterator[TokenStore]:
     from lapse.core.clock import SystemClock
     from lapse.web.state import StateDatabase
     from lapse.web.tokens import TokenStore
@@ -37,9 +37,9 @@ def _store(flags: Flags) -> Iterator[TokenStore]:
 
 @app.command
 def create(
-    flags: Flags = NO_FLAGS,
+    flags: StateFlags = NO_STATE_FLAGS,
     *,
-    name: str,
+    name: Annotated[str, Parameter(help="To recognise it in a list.")],
     scope: Annotated[list[str], Parameter(help="What it allows; give it several times for several.", negative=())],
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -57,7 +57,7 @@ def create(
 
 
 @app.command(name="list")
-def list_tokens(flags: Flags = NO_FLAGS, *, output: OutputOption = Output.TABLE) -> None:
+def list_tokens(flags: StateFlags = NO_STATE_FLAGS, *, output: OutputOption = Output.TABLE) -> None:
     """List all tokens, revoked ones included, without their secrets."""
     with _store(flags) as store:
         rows = [_row(token) for token in store.list()]
@@ -72,7 +72,7 @@ def list_tokens(flags: Flags = NO_FLAGS, *, output: OutputOption = Output.TABLE)
 @app.command
 def revoke(
     token_id: Annotated[str, Parameter(name="ID", help="As lapse tokens list shows it.")],
-    flags: Flags = NO_FLAGS,
+    flags: StateFlags = NO_STATE_FLAGS,
     *,
     output: OutputOption = Output.TABLE,
 ) -> None:
