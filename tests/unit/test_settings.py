@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
 from lapse.cli.flags import Flags
 from lapse.core.duration import NEVER, Duration
 from lapse.settings import Settings, SettingsError, load_settings, show_value
@@ -138,7 +139,9 @@ def test_everything_that_is_wrong_is_reported_at_once_with_its_place(monkeypatch
     assert len(found) == 4
     assert found[0] == "lapse.toml:7: http.prot: no such key; did you mean port under [http]?"
     assert found[1].startswith("lapse.toml:4: keys_sweep_interval: '10minutes' is not a duration")
-    assert found[2].startswith("environment LAPSE_HTTP_PORT: http_port = '65536': expected a port number from 0 to 65535")
+    assert found[2].startswith(
+        "environment LAPSE_HTTP_PORT: http_port = '65536': expected a port number from 0 to 65535"
+    )
     assert found[3].startswith("flag --log-level: log_level = 'loud'")
 
 
@@ -157,7 +160,10 @@ def test_everything_that_is_wrong_is_reported_at_once_with_its_place(monkeypatch
         ("[keys]\nurl = 'mongo://x'", "lapse.toml:2: keys_url = 'mongo://x': The keys URL mongo://x cannot be used"),
         ("[keys]\nurl = 'memory://?a=b'", "lapse.toml:2: keys_url = 'memory://?a=b': The keys URL memory:// cannot"),
         ("state_dir = ''", "lapse.toml:1: state_dir = '': expected the path of a folder"),
-        ("keys_url = 'memory://'\n[keys]\nurl = 'memory://'", "lapse.toml:3: keys.url: the key keys_url is given twice"),
+        (
+            "keys_url = 'memory://'\n[keys]\nurl = 'memory://'",
+            "lapse.toml:3: keys.url: the key keys_url is given twice",
+        ),
         ("[keys]\nurl = ", "lapse.toml:2: not valid TOML: "),
         ("[other]\nthing = 1", "lapse.toml:2: other.thing: no such key"),
     ],
@@ -180,7 +186,13 @@ def test_an_unknown_variable_is_a_warning_that_names_the_closest(monkeypatch: py
 
 @pytest.mark.parametrize(
     "url",
-    ["redis://user:hunter2@host:1/0", "redis://:hunter2@host", "redis://u:hun/ter2@host", "redis://u:a@hunter2@h", "u:hunter2@h"],
+    [
+        "redis://user:hunter2@host:1/0",
+        "redis://:hunter2@host",
+        "redis://u:hun/ter2@host",
+        "redis://u:a@hunter2@h",
+        "u:hunter2@h",
+    ],
 )
 def test_a_password_in_a_url_is_never_shown(url: str) -> None:
     assert "hunter2" not in show_value(url)

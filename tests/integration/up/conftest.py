@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.servers.lapse_server import LapseServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Start = Callable[..., LapseServer]
 

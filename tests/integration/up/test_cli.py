@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.servers.lapse_server import clean_environment, lapse
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_config_show_prints_every_key_with_value_and_origin_and_masks_passwords(tmp_path: Path) -> None:

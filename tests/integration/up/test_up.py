@@ -6,7 +6,7 @@ import json
 import signal
 import socket
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 import httpx2
@@ -14,13 +14,18 @@ import pytest
 
 from tests.servers.lapse_server import LapseServer, lapse, until
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 Start = Callable[..., LapseServer]
 ONE = "/api/v1/apps/7/keys/alpha:ABC123"
 
 
 def create_token(state_dir: Path, *scopes: str) -> tuple[str, str]:
     flags = [f"--scope={scope}" for scope in scopes]
-    made = lapse("tokens", "create", f"--state-dir={state_dir}", "--name=test", *flags, "-o", "json", state_dir=state_dir)
+    made = lapse(
+        "tokens", "create", f"--state-dir={state_dir}", "--name=test", *flags, "-o", "json", state_dir=state_dir
+    )
     assert made.returncode == 0, made.stderr
     document = json.loads(made.stdout)
     return document["id"], document["token"]

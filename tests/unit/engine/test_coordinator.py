@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
+
 from lapse.core.clock import VirtualClock
 from lapse.core.errors import LapseError
 from lapse.engine.coordinator import Coordinator, LeadershipMissingError, Loop, ServiceEndedError
 from lapse.engine.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 START = 1_700_000_000
 NS = 1_000_000_000
@@ -24,7 +29,7 @@ class Ticking:
     domain: str = "test"
     interval: float = 10.0
     leader_only: bool = False
-    answers: list[float | None | Exception] = field(default_factory=list)
+    answers: list[float | Exception | None] = field(default_factory=list)
     seen: list[float] = field(default_factory=list)
 
     async def tick(self) -> float | None:
@@ -102,7 +107,7 @@ async def test_intervals_are_spread_by_jitter_so_that_processes_do_not_wake_toge
     for chance in (0.0, 0.999):
         clock = VirtualClock()
         loop = Ticking(clock, interval=100.0)
-        coordinator = Coordinator(clock=clock, metrics=metrics, loops=[loop], chance=lambda chance=chance: chance)
+        coordinator = Coordinator(clock=clock, metrics=metrics, loops=[loop], chance=partial(float, chance))
         task = asyncio.create_task(coordinator.run())
         await settle()
         await pass_time(clock, 115)
@@ -141,7 +146,9 @@ async def test_a_failing_loop_does_not_disturb_another(clock: VirtualClock, metr
     assert good.seen == bad.seen == [0, 10, 20]
 
 
-async def test_stopping_wakes_a_loop_that_waits_and_starts_no_further_tick(clock: VirtualClock, metrics: Metrics) -> None:
+async def test_stopping_wakes_a_loop_that_waits_and_starts_no_further_tick(
+    clock: VirtualClock, metrics: Metrics
+) -> None:
     loop = Ticking(clock, interval=3600.0)
     async with running(clock, metrics, loop):
         pass
@@ -186,7 +193,9 @@ async def test_a_tick_that_does_not_finish_is_cancelled_after_the_grace(clock: V
     await task
 
 
-async def test_a_service_that_ends_by_itself_ends_everything_with_an_error(clock: VirtualClock, metrics: Metrics) -> None:
+async def test_a_service_that_ends_by_itself_ends_everything_with_an_error(
+    clock: VirtualClock, metrics: Metrics
+) -> None:
     class Ending(Serving):
         async def run(self, stopping: asyncio.Event) -> None:
             return
@@ -213,6 +222,8 @@ async def test_the_error_of_a_service_is_raised_after_the_rest_has_ended(clock: 
     assert coordinator.stopping
 
 
-def test_a_loop_for_one_leader_is_refused_while_nothing_decides_who_leads(clock: VirtualClock, metrics: Metrics) -> None:
+def test_a_loop_for_one_leader_is_refused_while_nothing_decides_who_leads(
+    clock: VirtualClock, metrics: Metrics
+) -> None:
     with pytest.raises(LeadershipMissingError, match="ticking"):
         Coordinator(clock=clock, metrics=metrics, loops=[Ticking(clock, leader_only=True)])

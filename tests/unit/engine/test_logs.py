@@ -3,11 +3,15 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
 from lapse.core.log import get_logger
 from lapse.engine.logs import configure_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Terminal(io.StringIO):
@@ -60,7 +64,7 @@ def test_a_traceback_shows_no_local_variable_because_those_hold_secrets(form: st
     configure_logs(form=form, level="info", stream=stream)  # type: ignore[arg-type]
 
     def fails() -> None:
-        password = "".join(["hunter", "2"])
+        password = f"hunter{1 + 1}"  # not in the source, which a traceback does show
         raise RuntimeError(f"with {len(password)} characters")
 
     try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+
 from lapse.core.clock import VirtualClock
 from lapse.engine.coordinator import Coordinator
 from lapse.engine.metrics import Metrics
@@ -21,6 +21,10 @@ from lapse.web.state import StateDatabase
 from lapse.web.status import StatusService
 from lapse.web.tags import Tagger
 from lapse.web.tokens import Admission, TokenStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 JSON = {"Content-Type": "application/json"}
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import httpx2
 import pytest
 
-from tests.unit.web.conftest import JSON, API
+from tests.unit.web.conftest import API, JSON
+
+if TYPE_CHECKING:
+    import httpx2
 
 ONE = "/api/v1/apps/7/keys/alpha:ABC123"
 INSERT = {"If-None-Match": "*"}
@@ -34,7 +37,7 @@ async def value_of(client: httpx2.AsyncClient, url: str = ONE) -> str | None:
     return response.json()["value"] if response.status_code == 200 else None
 
 
-# --- the operations ---------------------------------------------------------------------------------------------------
+# --- the operations --------------------------------------------------------------------------------------------------
 
 
 async def test_an_insert_creates_a_key_once_and_then_fails_its_precondition(client: httpx2.AsyncClient) -> None:
@@ -180,12 +183,28 @@ async def test_applications_do_not_see_each_other(client: httpx2.AsyncClient) ->
     assert code(await client.get("/api/v1/apps/8/keys/alpha:ABC123")) == (404, "KeyAbsentError")
 
 
-# --- keys in addresses ---------------------------------------------------------------------------------------------------
+# --- keys in addresses -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "key",
-    ["a/b", "/", "//a//", "a?b#c", "a b+c", "%2F", "100%", "nul\0in", "\n", "ends\n", "é", "e\u0301", "🦊", "a\\b", "x" * 1024],
+    [
+        "a/b",
+        "/",
+        "//a//",
+        "a?b#c",
+        "a b+c",
+        "%2F",
+        "100%",
+        "nul\0in",
+        "\n",
+        "ends\n",
+        "é",
+        "e\u0301",
+        "🦊",
+        "a\\b",
+        "x" * 1024,
+    ],
 )
 async def test_any_key_comes_back_exactly_as_it_was_sent(client: httpx2.AsyncClient, key: str) -> None:
     await put(client, key, "device:1")
@@ -239,7 +258,9 @@ async def test_a_ttl_that_is_no_whole_number_in_range_is_refused(
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        pytest.param('{"value": "\\ud800", "ttl_seconds": 9}', "ValueInvalidUTF8Error", id="lone surrogate in the value"),
+        pytest.param(
+            '{"value": "\\ud800", "ttl_seconds": 9}', "ValueInvalidUTF8Error", id="lone surrogate in the value"
+        ),
         pytest.param('{"value": 5, "ttl_seconds": 9}', "KeyTypeError", id="value is a number"),
         pytest.param('{"value": null, "ttl_seconds": 9}', "KeyTypeError", id="value is null"),
         pytest.param('{"value": "x", "ttl_seconds": 9, "expected": null}', "KeyTypeError", id="expected is null"),
@@ -271,7 +292,9 @@ async def test_values_are_limited_in_bytes_not_in_characters(client: httpx2.Asyn
     assert code(response) == (422, "ValueTooLongError")
 
 
-async def test_two_values_of_maximal_size_in_their_longest_spelling_fit_into_one_swap(client: httpx2.AsyncClient) -> None:
+async def test_two_values_of_maximal_size_in_their_longest_spelling_fit_into_one_swap(
+    client: httpx2.AsyncClient,
+) -> None:
     await put(client, "alpha:ABC123", "\0" * 65536)
     body = json.dumps({"expected": "\0" * 65536, "value": "\1" * 65536, "ttl_seconds": 9})
 
@@ -333,7 +356,7 @@ async def test_no_answer_repeats_a_value_that_was_refused(client: httpx2.AsyncCl
     assert "hunter2" not in response.text
 
 
-# --- failures ----------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_store_that_cannot_be_used_is_a_503_and_is_counted(client: httpx2.AsyncClient, api: API) -> None:

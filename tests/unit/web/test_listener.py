@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 
 import pytest
+
 from lapse.web.listener import CannotListenError, Endpoint
 
 

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-import httpx2
 import pytest
+
 from lapse.web.pages import span
 
-from tests.unit.web.conftest import API
+if TYPE_CHECKING:
+    import httpx2
+
+    from tests.unit.web.conftest import API
 
 
 async def test_the_start_page_says_what_runs_where_things_are_and_what_to_try(client: httpx2.AsyncClient) -> None:
@@ -78,7 +82,15 @@ async def test_the_openapi_document_describes_bodies_errors_and_tokens(client: h
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(-1, "0 ms"), (0.2244, "224 ms"), (2.46, "2.5 s"), (45.9, "45 s"), (200, "3m 20s"), (3900, "1h 5m"), (1047600, "12d 3h")],
+    [
+        (-1, "0 ms"),
+        (0.2244, "224 ms"),
+        (2.46, "2.5 s"),
+        (45.9, "45 s"),
+        (200, "3m 20s"),
+        (3900, "1h 5m"),
+        (1047600, "12d 3h"),
+    ],
 )
 def test_lengths_of_time_are_printed_for_people_who_glance(seconds: float, text: str) -> None:
     assert span(seconds) == text

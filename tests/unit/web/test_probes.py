@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+
 from lapse.engine.metrics import Metrics
 from lapse.keys.errors import BackendUnavailableError
 from lapse.web.probes import Readiness, create_probes
 from lapse.web.security import AllowedHosts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def probes(check: Callable[[], None], *, stopping: bool = False, seconds: float = 5) -> httpx2.AsyncClient:

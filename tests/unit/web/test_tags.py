@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from lapse.web.conditions import Conditions, read_conditions
 from lapse.web.errors import ContradictoryConditionsError
 from lapse.web.tags import Tagger
@@ -45,7 +46,14 @@ def test_a_star_matches_whatever_is_there() -> None:
 
 @pytest.mark.parametrize(
     ("if_match", "if_none_match", "expected"),
-    [(["*"], ["*"], False), (["*"], [], True), ([], ["*"], True), ([], ['"a"'], False), (["a"], [], False), ([""], [], False)],
+    [
+        (["*"], ["*"], False),
+        (["*"], [], True),
+        ([], ["*"], True),
+        ([], ['"a"'], False),
+        (["a"], [], False),
+        ([""], [], False),
+    ],
 )
 def test_conditions_that_make_no_sense_are_refused(
     if_match: list[str],

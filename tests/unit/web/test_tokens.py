@@ -1,33 +1,52 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import httpx2
 import pytest
+
 from lapse.core.clock import VirtualClock
 from lapse.web.scopes import ScopeError, allowed, check_scope
 from lapse.web.state import StateDatabase, StateError
 from lapse.web.tokens import NoScopeError, NoSuchTokenError, TokenNameError, TokenStore
 
-from tests.unit.web.conftest import API
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx2
+
+    from tests.unit.web.conftest import API
 
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-# --- scopes --------------------------------------------------------------------------------------------------------------
+# --- scopes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scope", ["admin", "read", "keys:0", "keys:7", "keys:4294967295", "workspaces:alice@example.org"])
+@pytest.mark.parametrize(
+    "scope", ["admin", "read", "keys:0", "keys:7", "keys:4294967295", "workspaces:alice@example.org"]
+)
 def test_a_scope_of_the_list_is_accepted(scope: str) -> None:
     assert check_scope(scope) == scope
 
 
 @pytest.mark.parametrize(
     "scope",
-    ["", "write", "admin:1", "keys", "keys:", "keys:*", "keys:07", "keys:-1", "keys:4294967296", "workspaces:", "read admin"],
+    [
+        "",
+        "write",
+        "admin:1",
+        "keys",
+        "keys:",
+        "keys:*",
+        "keys:07",
+        "keys:-1",
+        "keys:4294967296",
+        "workspaces:",
+        "read admin",
+    ],
 )
 def test_any_other_scope_is_an_error_that_lists_the_valid_ones(scope: str) -> None:
     with pytest.raises(ScopeError, match="Expected admin, read, keys:APP"):
@@ -56,7 +75,7 @@ def test_a_scope_allows_exactly_what_it_says(scope: str, method: str, app: str |
     assert allowed({scope}, method, app) is expected
 
 
-# --- the store -------------------------------------------------------------------------------------------------------------
+# --- the store -------------------------------------------------------------------------------------------------------
 
 
 def test_a_token_is_shown_once_and_stored_only_as_a_hash(tmp_path: Path) -> None:
@@ -118,7 +137,7 @@ def test_the_state_folder_and_its_file_are_for_this_user_only(tmp_path: Path) ->
     assert (tmp_path / "state" / "lapse.db").stat().st_mode & 0o077 == 0
 
 
-# --- admission -------------------------------------------------------------------------------------------------------------
+# --- admission -------------------------------------------------------------------------------------------------------
 
 
 async def test_without_any_token_everybody_on_this_machine_may_call(client: httpx2.AsyncClient) -> None:
@@ -152,7 +171,16 @@ async def test_revoking_the_last_token_does_not_open_the_server_again(client: ht
 
 async def test_a_token_that_was_never_made_is_refused_in_every_shape(client: httpx2.AsyncClient, api: API) -> None:
     token_id, token = api.tokens.create("ci", ["admin"])
-    wrong = ["", "x", token[:-1], token + "x", token.upper(), f"lapse_{token_id}_", f"lapse_{token_id}_{'A' * 43}", "__"]
+    wrong = [
+        "",
+        "x",
+        token[:-1],
+        token + "x",
+        token.upper(),
+        f"lapse_{token_id}_",
+        f"lapse_{token_id}_{'A' * 43}",
+        "__",
+    ]
     for text in wrong:
         response = await client.get("/api/v1/status", headers=bearer(text))
         assert (response.status_code, response.json()["code"]) == (401, "TokenInvalidError"), text
