@@ -1,0 +1,37 @@
+"""``lapse config``: what is set, and by whom."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from lapse.cli.flags import NO_FLAGS, Flags
+from lapse.cli.output import Output, OutputOption, message, print_json, print_table
+
+app = App("config", help="Show and check the configuration.")
+
+
+@app.command
+def show(flags: Flags = NO_FLAGS, *, output: OutputOption = Output.TABLE) -> None:
+    """Print every setting with its effective value and where that came from; passwords are masked.
+
+    A flag wins over the environment, the environment over the file, the file over the default.
+    """
+    loaded = flags.load()
+    if output is Output.JSON:
+        print_json([{"key": key, "value": value, "origin": origin} for key, value, origin in loaded.shown()])
+    else:
+        print_table(["key", "value", "origin"], loaded.shown())
+    _warn(loaded.warnings)
+
+
+@app.command
+def check(flags: Flags = NO_FLAGS) -> None:
+    """Check file, environment and flags; exit with 64 and a list of everything that is wrong, with its line."""
+    loaded = flags.load()
+    _warn(loaded.warnings)
+    message(f"The settings are valid ({loaded.file or 'no file'}).")
+
+
+def _warn(warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        message(f"warning: {warning}", style="yellow")

@@ -1,0 +1,64 @@
+"""Every setting as a flag: named as in the file and the environment, taken as text and checked in one place.
+
+A test holds the fields equal to those of `lapse.settings.Settings`, which is not imported here, so that help texts
+stay quick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from lapse.settings import Loaded
+
+Flag = Annotated[str | None, Parameter(show_default=False, allow_leading_hyphen=True)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class StateFlags:
+    """Where to look, for commands that need the state folder only."""
+
+    config: Flag = None
+    """The file to read; otherwise LAPSE_CONFIG, ./lapse.toml or ~/.config/lapse/lapse.toml."""
+    state_dir: Flag = None
+    """Folder for the embedded stores and the tokens."""
+
+    def load(self) -> Loaded:
+        """Read file, environment and these flags; raises `SettingsError` with everything that is wrong."""
+        from lapse.settings import load_settings
+
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "config"}
+        return load_settings(given, config=self.config)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Flags(StateFlags):
+    """Settings given on the command line; each wins over the environment and the file."""
+
+    keys_url: Flag = None
+    """Where keys are stored, such as memory:// or file:///path/keys.db."""
+    keys_sweep_interval: Flag = None
+    """Pause between rounds that remove expired keys physically, such as 1s; never turns them off."""
+    http_host: Flag = None
+    """Address of the API and the pages; other than loopback needs a token."""
+    http_port: Flag = None
+    """Port of the API and the pages; 0 picks a free one."""
+    http_allowed_hosts: Flag = None
+    """Further names under which clients may call, separated by commas."""
+    probes_host: Flag = None
+    """Address of /healthz, /readyz and /metrics."""
+    probes_port: Flag = None
+    """Port of /healthz, /readyz and /metrics; 0 picks a free one."""
+    log_format: Flag = None
+    """auto, console or json."""
+    log_level: Flag = None
+    """debug, info, warning or error."""
+
+
+NO_STATE_FLAGS = StateFlags()
+NO_FLAGS = Flags()

@@ -1,0 +1,193 @@
+"""``lapse up``: the composition root. Reads the settings, opens the stores, builds the applications, runs them.
+
+SIGTERM and SIGINT stop it in order: exit 0 within ten seconds, whatever clients do. SIGHUP does the same, unless
+the caller has asked to ignore it (nohup); settings are read at the start only. A store that hangs while it is
+closed ends the process by force, with exit 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lapse.cli.flags import NO_FLAGS, Flags
+from lapse.core.errors import LapseError
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from starlette.types import ASGIApp
+
+    from lapse.core.clock import Clock
+    from lapse.engine.coordinator import Coordinator
+    from lapse.engine.metrics import Metrics
+    from lapse.keys.aio import AsyncKeys
+    from lapse.keys.loop import SweepLoop
+    from lapse.settings import Loaded, Settings
+    from lapse.web.listener import Endpoint
+    from lapse.web.state import StateDatabase
+    from lapse.web.tokens import Admission
+
+_FORCE_SECONDS: Final = 9.0
+"""After this a process that should end is ended, so that ten seconds are kept."""
+
+
+class OpenBindError(LapseError):
+    """{address} is open to other machines and nobody has a token; see lapse tokens create --name NAME --scope admin."""
+
+
+def up(flags: Flags = NO_FLAGS) -> int:
+    """Run everything that is enabled: loops, HTTP API, start page.
+
+    Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
+    """
+    import asyncio
+
+    from lapse.core.log import get_logger
+    from lapse.engine.logs import configure_logs
+
+    loaded = flags.load()
+    configure_logs(form=loaded.settings.log_format, level=loaded.settings.log_level)
+    log = get_logger("lapse.up")
+    for warning in loaded.warnings:
+        log.warning("odd_setting", reason=warning)
+    asyncio.run(_run(loaded))
+    log.info("stopped")
+    return 0
+
+
+async def _run(loaded: Loaded) -> None:
+    from contextlib import AsyncExitStack
+
+    async with AsyncExitStack() as stack:
+        process = await _Process.open(loaded, stack)
+        _stop_on_signals(process.coordinator)
+        _announce(process)
+        await process.run()
+
+
+@dataclass(frozen=True)
+class _Process:
+    """Everything that is open, and what is built from it."""
+
+    settings: Settings
+    clock: Clock
+    metrics: Metrics
+    state: StateDatabase
+    admission: Admission
+    keys: AsyncKeys
+    http: Endpoint
+    probes: Endpoint
+    coordinator: Coordinator
+
+    @classmethod
+    async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
+        """Open it all; ``stack`` closes it, last opened first.
+
+        Ports come first: a taken one is the usual mistake, and the cheapest to find.
+        """
+        from lapse import __version__
+        from lapse.core.clock import SystemClock
+        from lapse.engine.coordinator import Coordinator
+        from lapse.engine.metrics import Metrics
+        from lapse.keys.aio import open_keys_async
+        from lapse.web.listener import Endpoint
+        from lapse.web.state import StateDatabase
+        from lapse.web.tokens import Admission, TokenStore
+
+        settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
+        http = Endpoint(settings.http_host, settings.http_port, setting="http")
+        stack.callback(http.close)
+        probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
+        stack.callback(probes.close)
+        state = stack.enter_context(StateDatabase(settings.state_dir))
+        tokens = TokenStore(state, clock=clock)
+        if not http.loopback_only and not tokens.any_usable():
+            raise OpenBindError(address=f"{http.host}:{http.port}")
+        keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
+        loops = _loops(loaded, keys, metrics)
+        coordinator = Coordinator(clock=clock, metrics=metrics, loops=loops)
+        admission = Admission(tokens, loopback_only=http.loopback_only)
+        return cls(settings, clock, metrics, state, admission, keys, http, probes, coordinator)
+
+    async def run(self) -> None:
+        """Serve and tick until the coordinator is told to stop."""
+        from lapse.web.listener import Listener
+
+        listeners = [Listener("http", self._api(), self.http), Listener("probes", self._probes(), self.probes)]
+        await self.coordinator.run(listeners)
+
+    def _api(self) -> ASGIApp:
+        from lapse.keys.url import parse_url
+        from lapse.web.app import create_app
+        from lapse.web.keys_api import KeysService
+        from lapse.web.pages import Places
+        from lapse.web.security import AllowedHosts
+        from lapse.web.status import StatusService
+        from lapse.web.tags import Tagger
+
+        return create_app(
+            keys=KeysService(self.keys, clock=self.clock, tagger=Tagger(self.state.secret("etag"))),
+            status_service=StatusService(
+                clock=self.clock,
+                keys=self.keys,
+                backend=str(parse_url(self.settings.keys_url)),
+                coordinator=self.coordinator,
+                started_ns=self.clock.wall_ns(),
+            ),
+            places=lambda: Places(self.http.url, self.probes.url, self.admission.is_open()),
+            hosts=AllowedHosts(self.settings.http_host, self.http.port, self.settings.http_allowed_hosts),
+            admit=self.admission,
+            metrics=self.metrics,
+        )
+
+    def _probes(self) -> ASGIApp:
+        from lapse.web.probes import Readiness, create_probes
+        from lapse.web.security import AllowedHosts
+
+        return create_probes(
+            readiness=Readiness(self.keys.backend.check),
+            stopping=lambda: self.coordinator.stopping,
+            metrics=self.metrics,
+            hosts=AllowedHosts(self.settings.probes_host, self.probes.port, self.settings.http_allowed_hosts),
+        )
+
+
+def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]:
+    """Return the loops that are needed: none for a store that cleans up by itself, or when told never."""
+    from lapse.keys.loop import SweepLoop
+
+    asked = keys.backend.sweep_interval
+    if asked is not None and loaded.origins["keys_sweep_interval"].layer != "default":
+        asked = loaded.settings.keys_sweep_interval.seconds  # a setting wins over the URL's option and its default
+    loop = None if asked is None or asked == float("inf") else SweepLoop(keys, interval=asked, metrics=metrics)
+    return [loop] if loop else []
+
+
+def _stop_on_signals(coordinator: Coordinator) -> None:
+    import asyncio
+    import os
+    import signal
+    from threading import Timer
+
+    def stop() -> None:
+        # A thread of its own: it must work when the event loop does not.
+        force = Timer(_FORCE_SECONDS, os._exit, [1])
+        force.daemon = True
+        force.start()
+        coordinator.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+
+
+def _announce(process: _Process) -> None:
+    from lapse.cli.output import message
+    from lapse.core.log import get_logger
+
+    http, probes = process.http.url, process.probes.url
+    if sys.stderr.isatty():
+        message(f"Lapse listens at {http}/ (Ctrl-C stops it).", style="bold")
+    get_logger("lapse.up").info("listening", http=http, probes=probes, open=process.admission.is_open())

@@ -1,0 +1,104 @@
+"""Metrics: what a monitoring system may ask of a running process, in Prometheus' form.
+
+Prefix ``lapse_``, base units, no object names as labels. Every combination of labels stands at zero from the start,
+so that an alert on an increase sees the first event. Only what is really fed is here: a metric that is always zero
+would be a promise.
+"""
+
+from __future__ import annotations
+
+import platform
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lapse.core.verdict import Reason
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+# From a slice of a sweep to a round that is stuck.
+_TICK_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60)
+# From a sweep that keeps up to a process that was down for days.
+_LAG_BUCKETS: Final = (0.5, 1, 2, 5, 10, 30, 60, 300, 1_800, 3_600, 21_600, 86_400)
+
+
+class ErrorKind(StrEnum):
+    """What failed."""
+
+    TICK = "tick"
+    """A round of a loop."""
+    REQUEST = "request"
+    """An HTTP request that was right and could not be served."""
+
+
+class Metrics:
+    """The metrics of one process, in a registry of their own. Safe to use from any thread."""
+
+    def __init__(self, version: str) -> None:
+        """Register everything that needs no label yet."""
+        self._registry = CollectorRegistry()
+        build = Gauge(
+            "lapse_build_info", "The version that runs; always 1", ["version", "python"], registry=self._registry
+        )
+        build.labels(version, platform.python_version()).set(1)
+        self._deletions = Counter(
+            "lapse_deletions", "What was let lapse, by reason", ["domain", "reason"], registry=self._registry
+        )
+        self._lag = Histogram(
+            "lapse_expiry_lag_seconds",
+            "How long the oldest item of each round had been due when it was removed",
+            ["domain"],
+            buckets=_LAG_BUCKETS,
+            registry=self._registry,
+        )
+        self._errors = Counter("lapse_errors", "What failed", ["domain", "kind"], registry=self._registry)
+        self._duration = Histogram(
+            "lapse_loop_duration_seconds",
+            "How long a tick took",
+            ["loop"],
+            buckets=_TICK_BUCKETS,
+            registry=self._registry,
+        )
+        self._last_success = Gauge(
+            "lapse_loop_last_success_timestamp_seconds",
+            "When a tick last succeeded; 0 before the first",
+            ["loop"],
+            registry=self._registry,
+        )
+
+    def expect_domain(self, domain: str, *, reasons: Iterable[Reason]) -> None:
+        """Set every series of a domain to zero."""
+        for reason in reasons:
+            self._deletions.labels(domain, reason)
+        for kind in ErrorKind:
+            self._errors.labels(domain, kind)
+        self._lag.labels(domain)
+
+    def expect_loops(self, names: Iterable[str]) -> None:
+        """Set every series of these loops to zero."""
+        for name in names:
+            self._duration.labels(name)
+            self._last_success.labels(name)
+
+    def deleted(self, domain: str, reason: Reason, *, count: int, lag_seconds: float | None) -> None:
+        """Count what was let lapse; ``lag_seconds`` is how long the oldest of it had been due."""
+        self._deletions.labels(domain, reason).inc(count)
+        if lag_seconds is not None:
+            self._lag.labels(domain).observe(lag_seconds)
+
+    def failed(self, domain: str, kind: ErrorKind) -> None:
+        """Count a failure."""
+        self._errors.labels(domain, kind).inc()
+
+    def ticked(self, loop: str, *, seconds: float, succeeded_at: float | None) -> None:
+        """Record one tick; ``succeeded_at`` is Unix time, None when it failed."""
+        self._duration.labels(loop).observe(seconds)
+        if succeeded_at is not None:
+            self._last_success.labels(loop).set(succeeded_at)
+
+    def exposition(self) -> bytes:
+        """Print everything in the text format."""
+        return generate_latest(self._registry)

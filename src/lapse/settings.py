@@ -1,0 +1,330 @@
+"""Settings: one model for file, environment and flags.
+
+Every key has one flat name. ``keys_url`` is ``url`` under ``[keys]`` in the file, ``LAPSE_KEYS_URL`` in the
+environment and ``--keys-url`` on the command line. A flag wins over the environment, the environment over the file,
+the file over the default, and `Loaded.origins` remembers which one it was.
+
+Everything that is wrong is reported at once, with the line of the file where there is one. An unknown key in the
+file is an error; an unknown ``LAPSE_`` variable is only a warning, because the environment belongs to other
+programs as well (test runs, wrappers, newer versions of Lapse). Read by `cli` and `web` only: everything below is
+given its values.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from lapse.core.duration import Duration, DurationError
+from lapse.core.errors import UsageError
+
+PREFIX: Final = "LAPSE_"
+CONFIG_VARIABLE: Final = "LAPSE_CONFIG"
+FILE_NAME: Final = "lapse.toml"
+_MAX_PORT: Final = 65_535
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+
+
+class SettingsError(UsageError, ValueError):
+    """The settings cannot be used:{listing}"""  # noqa: D400 - a list follows
+
+
+# --- the field types -------------------------------------------------------------------------------------------------
+
+
+def _duration(value: object) -> Duration:
+    if isinstance(value, Duration):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("expected a text with a unit, such as 10m or 1h30m")  # noqa: TRY004 - pydantic collects ValueError only
+    return Duration.parse(value)
+
+
+def _interval(value: object) -> Duration:
+    duration = _duration(value)
+    if duration.nanoseconds is not None and duration.nanoseconds <= 0:
+        raise ValueError("expected a duration above zero, or never")
+    return duration
+
+
+def _port(value: object) -> int:
+    # By hand, because the lax mode that accepts the environment's text also accepts true and 8750.0.
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MAX_PORT:
+        raise ValueError(f"expected a port number from 0 to {_MAX_PORT}; 0 picks a free one")
+    return number
+
+
+def _hosts(value: object) -> tuple[str, ...]:
+    names = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(
+        isinstance(name, str) and _HOST.fullmatch(name) for name in names
+    ):
+        raise ValueError('expected host names with or without a port, such as "lapse.example.org" or "10.0.0.5:8750"')
+    return tuple(name.lower() for name in names)
+
+
+def _host(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("expected a host name or an address, such as 127.0.0.1")
+    return value.strip().removeprefix("[").removesuffix("]")
+
+
+def _path(value: object) -> Path:
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("expected the path of a folder")
+    return Path(value).expanduser().absolute()
+
+
+def _keys_url(value: object) -> str:
+    from lapse.keys.url import parse_url  # imports the backend's module: only when there is a URL to check
+
+    if not isinstance(value, str):
+        raise ValueError("expected a URL such as memory:// or file:///path/keys.db")  # noqa: TRY004 - as above
+    if value:
+        parse_url(value)
+    return value
+
+
+def _choice(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+Interval = Annotated[Duration, PlainValidator(_interval)]
+Port = Annotated[int, PlainValidator(_port)]
+Host = Annotated[str, PlainValidator(_host)]
+LogFormat = Annotated[Literal["auto", "console", "json"], BeforeValidator(_choice)]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_choice)]
+
+
+def default_state_dir() -> Path:
+    """Return the folder for what must outlive the process, as the XDG specification places it."""
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser().absolute() / "lapse"
+
+
+class Settings(BaseSettings):
+    """The effective values. Built by `load_settings`."""
+
+    # Without decoding: the library would take a variable of a type it does not know for JSON.
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True, enable_decoding=False
+    )
+
+    state_dir: Annotated[Path, PlainValidator(_path)] = Field(
+        default_factory=default_state_dir, description="Folder for the embedded stores and the tokens"
+    )
+    keys_url: Annotated[str, PlainValidator(_keys_url)] = Field(
+        default="", description="Where keys are stored; by default keys.db in state_dir"
+    )
+    keys_sweep_interval: Interval = Field(
+        default=Duration.of_seconds(1),
+        description="Pause between rounds that remove expired keys physically; never turns them off",
+    )
+    http_host: Host = Field(
+        default="127.0.0.1", description="Address of the API and the pages; other than loopback needs a token"
+    )
+    http_port: Port = Field(default=8750, description="Port of the API and the pages")
+    http_allowed_hosts: Annotated[tuple[str, ...], PlainValidator(_hosts)] = Field(
+        default=(), description="Further names under which clients may call, such as that of a reverse proxy"
+    )
+    probes_host: Host = Field(default="127.0.0.1", description="Address of /healthz, /readyz and /metrics")
+    probes_port: Port = Field(default=8751, description="Port of /healthz, /readyz and /metrics")
+    log_format: LogFormat = Field(default="auto", description="auto is console on a terminal and json otherwise")
+    log_level: LogLevel = Field(default="info", description="The least important events to log")
+
+    @model_validator(mode="after")
+    def _derive(self) -> Settings:
+        if not self.keys_url:
+            # Frozen for everybody else: this default follows from another key.
+            object.__setattr__(self, "keys_url", (self.state_dir / "keys.db").as_uri())
+        return self
+
+    @classmethod
+    def settings_customise_sources(  # noqa: PLR0917 - the library's signature
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the library's signature
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take only what is passed in: `load_settings` stacks the layers itself, because it must know each origin."""
+        return (init_settings,)
+
+
+# --- loading ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value came from."""
+
+    layer: Literal["flag", "environment", "file", "default"]
+    name: str = ""
+    """The flag, the variable, or the file with its line."""
+
+    def __str__(self) -> str:
+        """Print it for people."""
+        if self.layer == "default":
+            return "default"
+        return self.name if self.layer == "file" else f"{self.layer} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings with the origin of every key, and what looked odd without being wrong."""
+
+    settings: Settings
+    origins: Mapping[str, Origin]
+    file: Path | None
+    warnings: tuple[str, ...] = ()
+
+    def shown(self) -> Iterator[tuple[str, str, str]]:
+        """Give key, value and origin as text, secrets masked."""
+        for key in Settings.model_fields:
+            yield key, show_value(getattr(self.settings, key)), str(self.origins[key])
+
+
+def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str | Path | None = None) -> Loaded:
+    """Read file, environment and ``flags``, which are by flat key; None means not given.
+
+    Raises `SettingsError` with everything that is wrong.
+    """
+    path = _find_file(config)
+    values: dict[str, Any] = {}
+    origins = {key: Origin("default") for key in Settings.model_fields}
+    problems: list[str] = []
+    if path is not None:
+        for key, value, origin in _read_file(path, problems):
+            values[key], origins[key] = value, origin
+    for key, value in EnvSettingsSource(Settings)().items():
+        values[key], origins[key] = value, Origin("environment", PREFIX + key.upper())
+    for key, flag in (flags or {}).items():
+        if flag is not None:
+            values[key], origins[key] = flag, Origin("flag", "--" + key.replace("_", "-"))
+    settings = _validate(values, origins, problems)
+    if settings is None or problems:
+        raise SettingsError(listing="".join(f"\n  {problem}" for problem in problems))
+    return Loaded(settings, origins, path, tuple(_odd_variables()))
+
+
+def show_value(value: object) -> str:
+    """Print a value for people: as it would be written, with a URL's credentials masked."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    before, at, after = text.rpartition("@")  # the last one: a password may hold others
+    if not at or text.startswith(("file:", "memory:")):
+        return text
+    scheme, separator, _ = before.partition("://")
+    return f"{scheme}{separator}***@{after}" if separator else f"***@{after}"
+
+
+def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: list[str]) -> Settings | None:
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        for found in error.errors(include_url=False):
+            key = str(found["loc"][0])
+            cause = found.get("ctx", {}).get("error")
+            rule = str(cause) if cause else found["msg"]
+            given = "" if isinstance(cause, DurationError) else f" = {show_value(values.get(key))!r}"
+            problems.append(f"{origins[key]}: {key}{given}: {rule}")
+        return None
+
+
+def _odd_variables() -> Iterator[str]:
+    for name in sorted(os.environ):
+        key = name.removeprefix(PREFIX).lower()
+        if name.startswith(PREFIX) and name != CONFIG_VARIABLE and key not in Settings.model_fields:
+            yield f"the environment variable {name} is no setting{_closest(key, lambda near: PREFIX + near.upper())}"
+
+
+def _closest(key: str, spell: Any = str) -> str:  # noqa: ANN401 - any way to print a name
+    near = get_close_matches(key, list(Settings.model_fields), n=1)
+    return f"; did you mean {spell(near[0])}?" if near else ""
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def _find_file(config: str | Path | None) -> Path | None:
+    """Return the file to read. One that was named must exist; one that is looked for need not."""
+    named = config or os.environ.get(CONFIG_VARIABLE)
+    if named:
+        path = Path(named).expanduser()
+        if not path.is_file():
+            source = "--config" if config else CONFIG_VARIABLE
+            raise SettingsError(listing=f"\n  {source} names {path}, which is no file")
+        return path
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    return next((path for path in (Path(FILE_NAME), home / "lapse" / FILE_NAME) if path.is_file()), None)
+
+
+def _read_file(path: Path, problems: list[str]) -> Iterator[tuple[str, Any, Origin]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        problems.append(_unreadable(path, error))
+        return
+    lines = dict(_lines(text))
+    seen: set[str] = set()
+    for dotted, value in _flatten(document):
+        key = dotted.replace(".", "_")
+        where = f"{path}:{lines[dotted]}" if dotted in lines else str(path)
+        if key not in Settings.model_fields:
+            problems.append(f"{where}: {dotted}: no such key{_closest(key, _in_file)}")
+        elif key in seen:
+            problems.append(f"{where}: {dotted}: the key {key} is given twice")
+        else:
+            seen.add(key)
+            yield key, value, Origin("file", where)
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    match = re.search(r" \(at line (\d+), column \d+\)$", str(error))
+    if match:
+        return f"{path}:{match[1]}: not valid TOML: {str(error)[: match.start()]}"
+    reason = error.strerror if isinstance(error, OSError) else "it is not valid TOML in UTF-8"
+    return f"{path}: cannot be read: {reason}"
+
+
+def _flatten(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict) and f"{above}{name}".replace(".", "_") not in Settings.model_fields:
+            yield from _flatten(value, f"{above}{name}.")
+        else:
+            yield above + name, value
+
+
+def _lines(text: str) -> Iterator[tuple[str, int]]:
+    """Find the line of each key. Good for messages only: a line inside a multi-line string may be taken for a key."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[\s*([\w.\s-]+?)\s*\]", line):
+            table = re.sub(r"\s", "", header[1]) + "."
+        elif key := re.match(r"\s*([\w.-]+)\s*=", line):
+            yield table + key[1], number
+
+
+def _in_file(key: str) -> str:
+    table, _, name = key.partition("_")
+    return f"{name} under [{table}]"

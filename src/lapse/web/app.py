@@ -1,0 +1,75 @@
+"""The application: routes, the rule for scopes on every one of them, and the guard in front."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastapi import Depends, FastAPI, Request
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from lapse import __version__
+from lapse.engine.metrics import Metrics
+from lapse.web import keys_api, pages, problems, status
+from lapse.web.errors import ScopeMissingError
+from lapse.web.keys_api import KeysService
+from lapse.web.pages import Places
+from lapse.web.scopes import allowed, wanted_scopes
+from lapse.web.security import PRINCIPAL, Admit, AllowedHosts, Guard, Principal
+from lapse.web.status import StatusService
+
+API: Final = "/api/v1"
+_PROBLEM: Final[dict[str, Any]] = {
+    "description": "A problem document (RFC 9457)",
+    "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+
+
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """Add what the framework does not know: how errors look, and that a token may be needed."""
+        document = super().openapi()
+        components = document.setdefault("components", {})
+        components.setdefault("schemas", {})["Problem"] = problems.Problem.model_json_schema()
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}, {}]  # or none, in open mode
+        return document
+
+
+def authorise(request: Request) -> None:
+    """Refuse what the caller's scopes do not allow. On every route, so that one added without a thought is closed."""
+    principal: Principal = request.scope[PRINCIPAL]
+    app: str | None = request.path_params.get("app")
+    if not allowed(principal.scopes, request.method, app):
+        raise ScopeMissingError(wanted=", ".join(wanted_scopes(request.method, app)))
+
+
+def create_app(
+    *,
+    keys: KeysService,
+    status_service: StatusService,
+    places: Callable[[], Places],
+    hosts: AllowedHosts,
+    admit: Admit,
+    metrics: Metrics,
+) -> ASGIApp:
+    """Put the API and the pages together."""
+    app = _Application(
+        title="Lapse",
+        summary="Everything temporary, ended on time, and only on time.",
+        version=__version__,
+        dependencies=[Depends(authorise)],
+        openapi_url=None,  # served by `pages`, behind the same rules as everything else
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # an empty key is an error, not another address
+        responses={"4XX": _PROBLEM, "5XX": _PROBLEM},
+    )
+    app.state.keys, app.state.status, app.state.places = keys, status_service, places
+    app.include_router(keys_api.router, prefix=API)
+    app.include_router(status.router, prefix=API)
+    app.include_router(pages.router)
+    app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
+    problems.install(app, metrics)
+    return Guard(app, hosts=hosts, admit=admit)

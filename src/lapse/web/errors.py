@@ -1,0 +1,122 @@
+"""What can be wrong with a request, each with its HTTP status.
+
+The docstring is the ``detail`` of the problem document. None of them repeats a key, a value or a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from lapse.core.errors import LapseError
+
+
+class RequestError(LapseError):
+    """The request cannot be served."""
+
+    status: ClassVar[int] = 400
+    headers: ClassVar[Mapping[str, str]] = {}
+
+
+# --- who is asking, and from where -----------------------------------------------------------------------------------
+
+
+class HostNotAllowedError(RequestError):
+    """The Host header is not a name of this server; call it by its address, or add the name to http_allowed_hosts."""
+
+    status = 403
+
+
+class OriginNotAllowedError(RequestError):
+    """The request comes from a page of another origin; only this server's own and http_allowed_hosts may call."""
+
+    status = 403
+
+
+class TokenMissingError(RequestError):
+    """This server asks for a token. Send it as Authorization: Bearer TOKEN; lapse tokens create makes one."""
+
+    status = 401
+    headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
+
+
+class TokenInvalidError(RequestError):
+    """The token is unknown or revoked."""
+
+    status = 401
+    headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
+
+
+class TokensUnavailableError(RequestError):
+    """Tokens cannot be checked now; the log says why. Try again later."""
+
+    status = 503
+
+
+class ScopeMissingError(RequestError):
+    """The token does not allow this; it would need one of the scopes {wanted}."""
+
+    status = 403
+    headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
+
+
+# --- the shape of the request ----------------------------------------------------------------------------------------
+
+
+class NotJSONError(RequestError):
+    """A request that changes something must be JSON: send Content-Type: application/json."""
+
+    status = 415
+
+
+class BodyTooLargeError(RequestError):
+    """The body is larger than {limit} bytes."""
+
+    status = 413
+
+
+class InvalidRequestError(RequestError):
+    """The request does not have the expected form; see errors."""
+
+    status = 422
+
+
+class ContradictoryConditionsError(RequestError):
+    """The conditions cannot be used together or here: {problem}."""
+
+
+class NoSuchRouteError(RequestError):
+    """There is nothing at this address. /api/v1/docs lists what there is."""
+
+    status = 404
+
+
+class MethodNotAllowedError(RequestError):
+    """This address does not know this method; see the Allow header."""
+
+    status = 405
+
+
+class MalformedRequestError(RequestError):
+    """The request cannot be read."""
+
+
+# --- the state of the world ------------------------------------------------------------------------------------------
+
+
+class KeyAbsentError(RequestError):
+    """There is no live key of this name."""
+
+    status = 404
+
+
+class PreconditionFailedError(RequestError):
+    """The key is not in the state that the request expects; nothing was changed."""
+
+    status = 412
+
+
+class InternalError(RequestError):
+    """Something went wrong inside Lapse. The log has more under this instance."""
+
+    status = 500

@@ -1,0 +1,148 @@
+"""Listening: sockets that are bound before anything else starts, and uvicorn as a service of the coordinator.
+
+Bound first, so that a taken port is one clear message and nothing has been started yet. Signals belong to the
+coordinator; uvicorn is told to stop, finishes the requests at hand, and cancels those that are not done after
+`FINISH_SECONDS`, so a client that never finishes cannot keep the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from lapse.core.errors import LapseError
+from lapse.web.security import in_url, is_loopback
+
+FINISH_SECONDS: Final = 3
+_BACKLOG: Final = 128
+
+
+class CannotListenError(LapseError):
+    """Cannot listen on {address}: {problem}. Set {setting} (or --{flag}) to something else."""
+
+
+class Endpoint:
+    """The bound sockets of one listener: one address, or several when a name has several."""
+
+    def __init__(self, host: str, port: int, *, setting: str) -> None:
+        """Bind; ``setting`` is the prefix of the keys that the messages name, ``http`` or ``probes``."""
+        self.sockets: list[socket.socket] = []
+        try:
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except (socket.gaierror, UnicodeError) as error:
+            raise self._error(host, port, f"{setting}_host", "the host name is unknown") from error
+        for family, _, _, _, address in dict.fromkeys(infos):
+            # With port 0 the first socket picks the port, and the others follow.
+            wanted = (address[0], self.port, *address[2:]) if self.sockets else address
+            try:
+                self.sockets.append(_bind(family, wanted))
+            except OSError as error:
+                if error.errno == errno.EADDRNOTAVAIL and len(infos) > 1:
+                    continue  # a name for both IPv4 and IPv6 on a machine that has only one of them
+                self.close()
+                key = f"{setting}_host" if error.errno == errno.EADDRNOTAVAIL else f"{setting}_port"
+                raise self._error(host, port, key, _reason(error)) from error
+        if not self.sockets:
+            raise self._error(host, port, f"{setting}_host", "none of its addresses belongs to this machine")
+        self.host = host
+
+    @property
+    def port(self) -> int:
+        """The port, also when a free one was picked."""
+        port: int = self.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def loopback_only(self) -> bool:
+        """Whether only this machine can connect, by the addresses that are really bound."""
+        return all(is_loopback(one.getsockname()[0]) for one in self.sockets)
+
+    @property
+    def url(self) -> str:
+        """The address to open in a browser on this machine."""
+        anywhere = self.host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+        return f"http://{'localhost' if anywhere else in_url(self.host)}:{self.port}"
+
+    def close(self) -> None:
+        """Close all sockets. Idempotent."""
+        for one in self.sockets:
+            one.close()
+
+    @staticmethod
+    def _error(host: str, port: int, setting: str, problem: str) -> CannotListenError:
+        address = f"{in_url(host)}:{port}"
+        return CannotListenError(address=address, problem=problem, setting=setting, flag=setting.replace("_", "-"))
+
+
+def _bind(family: int, address: tuple[object, ...]) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(address)
+        one.listen(_BACKLOG)  # from here on a client waits instead of being refused
+    except BaseException:
+        one.close()
+        raise
+    return one
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "the port is taken by another process"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "the address does not belong to this machine"
+    if error.errno == errno.EACCES:
+        return "this user may not use the port; ports from 1024 on need no rights"
+    return os.strerror(error.errno) if error.errno else "unknown reason"
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the coordinator."""
+        yield
+
+
+class Listener:
+    """A `lapse.engine.coordinator.Service`: one ASGI application on the sockets of one endpoint."""
+
+    def __init__(self, name: str, app: ASGIApp, endpoint: Endpoint) -> None:
+        """Serve ``app``; takes over the sockets."""
+        self.name = name
+        self._endpoint = endpoint
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                access_log=False,  # it would show paths, which hold keys
+                log_config=None,
+                proxy_headers=False,  # nobody's word about addresses is taken
+                server_header=False,
+                timeout_graceful_shutdown=FINISH_SECONDS,
+            )
+        )
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve until ``stopping`` is set."""
+        serving = asyncio.create_task(self._server.serve(sockets=self._endpoint.sockets))
+        waiting = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait([serving, waiting], return_when=asyncio.FIRST_COMPLETED)
+            self._server.should_exit = True
+            await serving
+        finally:
+            waiting.cancel()
+            serving.cancel()
+            self._endpoint.close()

@@ -1,0 +1,131 @@
+"""A real ``lapse up`` process on ports of its own, with a state folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import httpx2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+T = TypeVar("T")
+COMMAND = [sys.executable, "-m", "lapse"]
+
+
+def clean_environment(state_dir: Path) -> dict[str, str]:
+    """Return an environment without settings, in which nothing of this user's is found."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LAPSE_")}
+    return kept | {"XDG_STATE_HOME": str(state_dir), "XDG_CONFIG_HOME": str(state_dir), "PYTHONUNBUFFERED": "1"}
+
+
+def lapse(*arguments: str, state_dir: Path) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env=clean_environment(state_dir),
+        cwd=state_dir,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def until(condition: Callable[[], T | None], *, seconds: float = 60) -> T:
+    """Ask again and again until there is an answer."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        answer = condition()
+        if answer:
+            return answer
+        time.sleep(0.02)
+    raise TimeoutError(f"still not so after {seconds} s")
+
+
+class LapseServer:
+    """A running process. Its log is read as it comes, so that it never waits for a full pipe."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.log: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @classmethod
+    def start(cls, state_dir: Path, *flags: str) -> Self:
+        """Start it and wait until it says where it listens."""
+        ports = ["--http-port=0", "--probes-port=0", "--log-format=json"]
+        process = subprocess.Popen(
+            [*COMMAND, "up", f"--state-dir={state_dir}", *ports, *flags],
+            env=clean_environment(state_dir),
+            cwd=state_dir,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        server = cls(process)
+        until(lambda: process.poll() is not None or server.event("listening"))
+        if process.poll() is not None:
+            server.stop()
+            raise RuntimeError("".join(server.log))
+        return server
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as stream:
+            self.log.extend(stream)
+
+    def event(self, name: str) -> dict[str, Any] | None:
+        """Return the first log event of this name."""
+        events = (json.loads(line) for line in list(self.log) if line.startswith("{"))
+        return next((event for event in events if event["event"] == name), None)
+
+    @property
+    def http(self) -> str:
+        """Where the API is."""
+        event = self.event("listening")
+        assert event is not None
+        return str(event["http"])
+
+    @property
+    def probes(self) -> str:
+        """Where the probes are."""
+        event = self.event("listening")
+        assert event is not None
+        return str(event["probes"])
+
+    @contextmanager
+    def client(self, token: str | None = None) -> Iterator[httpx2.Client]:
+        """Give a client of the API."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        with httpx2.Client(base_url=self.http, headers=headers, trust_env=False) as client:
+            yield client
+
+    def metric(self, series: str) -> float:
+        """Return the value of one series."""
+        text = httpx2.get(f"{self.probes}/metrics", trust_env=False).text
+        return next(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(series + " "))
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, float]:
+        """Send a signal; return the exit code and how long it took."""
+        started = time.monotonic()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            code = self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        took = time.monotonic() - started
+        self._reader.join(10)
+        return code, took

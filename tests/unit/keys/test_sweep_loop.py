@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from lapse.core.clock import VirtualClock
+from lapse.engine.metrics import Metrics
+from lapse.keys.aio import open_keys_async
+from lapse.keys.loop import SweepLoop
+from lapse.keys.sweeper import SWEEP_SLICE
+
+
+async def test_expired_keys_are_removed_and_counted_and_live_ones_stay() -> None:
+    clock, metrics = VirtualClock(), Metrics("test")
+    async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
+        await keys.app(7).put("short", "x", 1)
+        await keys.app(7).put("long", "x", 900)
+        loop = SweepLoop(keys, interval=1, metrics=metrics)
+        clock.advance(5)
+        again = await loop.tick()
+        left = list(keys.backend.counts())
+
+    assert again is None
+    assert [count for _, _, count in left] == [1]
+    assert b'lapse_deletions_total{domain="keys",reason="ttl_expired"} 1.0' in metrics.exposition()
+    assert b'lapse_expiry_lag_seconds_sum{domain="keys"} 4.0' in metrics.exposition()
+
+
+async def test_while_there_is_more_to_remove_the_next_slice_follows_at_once() -> None:
+    clock = VirtualClock()
+    async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
+        await keys.app(7).insert_many([(str(number), "x", 1) for number in range(SWEEP_SLICE + 1)])
+        loop = SweepLoop(keys, interval=60, metrics=Metrics("test"))
+        clock.advance(5)
+        first = await loop.tick()
+        second = await loop.tick()
+        left = list(keys.backend.counts())
+
+    assert first is not None
+    assert first < 0.1
+    assert second is None
+    assert left == []

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from lapse.cli.flags import Flags
+from lapse.core.duration import NEVER, Duration
+from lapse.settings import Settings, SettingsError, load_settings, show_value
+
+
+@pytest.fixture(autouse=True)
+def _nothing_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in an empty folder, with no setting in the environment."""
+    for name in list(os.environ):
+        if name.startswith("LAPSE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+
+
+def write(text: str, path: str = "lapse.toml") -> Path:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+    return Path(path)
+
+
+def problems(flags: dict[str, str | None] | None = None, config: str | None = None) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags, config=config)
+    return [line.strip() for line in str(caught.value).splitlines()[1:]]
+
+
+# --- which value counts ----------------------------------------------------------------------------------------------
+
+
+def test_without_anything_the_defaults_are_embedded_and_local(tmp_path: Path) -> None:
+    loaded = load_settings()
+
+    assert loaded.settings.state_dir == tmp_path / "state" / "lapse"
+    assert loaded.settings.keys_url == f"file://{tmp_path}/state/lapse/keys.db"
+    assert (loaded.settings.http_host, loaded.settings.http_port) == ("127.0.0.1", 8750)
+    assert (loaded.settings.probes_host, loaded.settings.probes_port) == ("127.0.0.1", 8751)
+    assert loaded.settings.keys_sweep_interval == Duration.of_seconds(1)
+    assert {str(origin) for origin in loaded.origins.values()} == {"default"}
+
+
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    write('[http]\nport = 1\n[probes]\nport = 1\n[log]\nlevel = "debug"\n')
+    monkeypatch.setenv("LAPSE_HTTP_PORT", "2")
+    monkeypatch.setenv("LAPSE_PROBES_PORT", "2")
+    loaded = load_settings({"http_port": "3", "log_format": None})
+    origins = {key: str(loaded.origins[key]) for key in ("http_port", "probes_port", "log_level", "log_format")}
+
+    assert (loaded.settings.http_port, loaded.settings.probes_port, loaded.settings.log_level) == (3, 2, "debug")
+    assert origins == {
+        "http_port": "flag --http-port",
+        "probes_port": "environment LAPSE_PROBES_PORT",
+        "log_level": "lapse.toml:6",
+        "log_format": "default",
+    }
+
+
+@pytest.mark.parametrize("key", list(Settings.model_fields))
+def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = {"keys_url": "memory://", "keys_sweep_interval": "2s", "http_allowed_hosts": "a.example.org"}
+    samples |= {"http_port": "1", "probes_port": "1", "log_format": "json", "log_level": "debug", "state_dir": "/x"}
+    text = samples.get(key, "192.0.2.1")
+    table, _, name = key.partition("_")
+    write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n")
+    by_file = load_settings()
+    monkeypatch.setenv(f"LAPSE_{key.upper()}", text)
+    by_environment = load_settings()
+    by_flag = load_settings({key: text})
+
+    assert by_file.settings == by_environment.settings == by_flag.settings != Settings()
+    assert [one.origins[key].layer for one in (by_file, by_environment, by_flag)] == ["file", "environment", "flag"]
+
+
+def test_there_is_a_flag_for_every_key() -> None:
+    assert {field.name for field in fields(Flags)} == {"config", *Settings.model_fields}
+
+
+def test_a_key_may_also_stand_at_the_top_of_the_file_by_its_flat_name() -> None:
+    write('keys_url = "memory://"\nhttp.port = 5\n')
+
+    assert load_settings().settings.keys_url == "memory://"
+    assert load_settings().settings.http_port == 5
+
+
+def test_hosts_are_a_list_in_the_file_and_separated_by_commas_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    write('[http]\nallowed_hosts = ["A.example.org", "10.0.0.5:80"]\n')
+    from_file = load_settings().settings.http_allowed_hosts
+    monkeypatch.setenv("LAPSE_HTTP_ALLOWED_HOSTS", "a.example.org, 10.0.0.5:80")
+
+    assert from_file == load_settings().settings.http_allowed_hosts == ("a.example.org", "10.0.0.5:80")
+
+
+def test_the_sweep_can_be_told_never() -> None:
+    assert load_settings({"keys_sweep_interval": "never"}).settings.keys_sweep_interval == NEVER
+
+
+def test_the_keys_url_follows_the_state_folder_unless_it_is_given() -> None:
+    assert load_settings({"state_dir": "/srv/a b"}).settings.keys_url == "file:///srv/a%20b/keys.db"
+
+
+# --- which file ------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_the_named_one_then_the_local_one_then_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("[http]\nport = 1\n", "config/lapse/lapse.toml")
+    users = load_settings().settings.http_port
+    write("[http]\nport = 2\n")
+    local = load_settings().settings.http_port
+    monkeypatch.setenv("LAPSE_CONFIG", str(write("[http]\nport = 3\n", "other.toml")))
+    variable = load_settings().settings.http_port
+    named = load_settings(config=write("[http]\nport = 4\n", "fourth.toml")).settings.http_port
+
+    assert [users, local, variable, named] == [1, 2, 3, 4]
+
+
+def test_a_file_that_was_named_and_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert problems(config="absent.toml") == ["--config names absent.toml, which is no file"]
+    monkeypatch.setenv("LAPSE_CONFIG", "absent.toml")
+    assert problems() == ["LAPSE_CONFIG names absent.toml, which is no file"]
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_everything_that_is_wrong_is_reported_at_once_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    write('# settings\n[keys]\nurl = "memory://"\nsweep_interval = "10minutes"\n\n[http]\nprot = 1\n')
+    monkeypatch.setenv("LAPSE_HTTP_PORT", "65536")
+    found = problems({"log_level": "loud"})
+
+    assert len(found) == 4
+    assert found[0] == "lapse.toml:7: http.prot: no such key; did you mean port under [http]?"
+    assert found[1].startswith("lapse.toml:4: keys_sweep_interval: '10minutes' is not a duration")
+    assert found[2].startswith(
+        "environment LAPSE_HTTP_PORT: http_port = '65536': expected a port number from 0 to 65535"
+    )
+    assert found[3].startswith("flag --log-level: log_level = 'loud'")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("[http]\nport = true", "lapse.toml:2: http_port = 'true': expected a port number"),
+        ("[http]\nport = 8750.0", "lapse.toml:2: http_port = '8750.0': expected a port number"),
+        ("[http]\nport = -1", "lapse.toml:2: http_port = '-1': expected a port number"),
+        ("[http]\nhost = ''", "lapse.toml:2: http_host = '': expected a host name"),
+        ("[http]\nallowed_hosts = ['http://x']", "lapse.toml:2: http_allowed_hosts = 'http://x': expected host names"),
+        ("[http]\nallowed_hosts = ['*']", "lapse.toml:2: http_allowed_hosts = '*': expected host names"),
+        ("[keys]\nsweep_interval = 1", "lapse.toml:2: keys_sweep_interval = '1': expected a text with a unit"),
+        ("[keys]\nsweep_interval = '0s'", "lapse.toml:2: keys_sweep_interval = '0s': expected a duration above zero"),
+        ("[keys]\nurl = 5", "lapse.toml:2: keys_url = '5': expected a URL"),
+        ("[keys]\nurl = 'mongo://x'", "lapse.toml:2: keys_url = 'mongo://x': The keys URL mongo://x cannot be used"),
+        ("[keys]\nurl = 'memory://?a=b'", "lapse.toml:2: keys_url = 'memory://?a=b': The keys URL memory:// cannot"),
+        ("state_dir = ''", "lapse.toml:1: state_dir = '': expected the path of a folder"),
+        (
+            "keys_url = 'memory://'\n[keys]\nurl = 'memory://'",
+            "lapse.toml:3: keys.url: the key keys_url is given twice",
+        ),
+        ("[keys]\nurl = ", "lapse.toml:2: not valid TOML: "),
+        ("[other]\nthing = 1", "lapse.toml:2: other.thing: no such key"),
+    ],
+)
+def test_a_wrong_value_is_named_with_line_key_given_and_rule(line: str, expected: str) -> None:
+    write(line + "\n")
+    found = problems()
+
+    assert len(found) == 1
+    assert found[0].startswith(expected)
+
+
+def test_an_unknown_variable_is_a_warning_that_names_the_closest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAPSE_HTTP_POTR", "1")
+
+    assert load_settings().warnings == (
+        "the environment variable LAPSE_HTTP_POTR is no setting; did you mean LAPSE_HTTP_PORT?",
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:hunter2@host:1/0",
+        "redis://:hunter2@host",
+        "redis://u:hun/ter2@host",
+        "redis://u:a@hunter2@h",
+        "u:hunter2@h",
+    ],
+)
+def test_a_password_in_a_url_is_never_shown(url: str) -> None:
+    assert "hunter2" not in show_value(url)
+    assert "ter2" not in show_value(url)
+    assert "hunter2" not in "".join(problems({"keys_url": url}))
+
+
+def test_a_path_with_an_at_sign_is_no_password() -> None:
+    assert show_value("file:///home/me@work/keys.db") == "file:///home/me@work/keys.db"

@@ -1,0 +1,71 @@
+"""The API in this process: real routes, real guard, real tokens, keys in memory on a virtual clock. No sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from lapse.core.clock import VirtualClock
+from lapse.engine.coordinator import Coordinator
+from lapse.engine.metrics import Metrics
+from lapse.keys.aio import AsyncKeys, open_keys_async
+from lapse.keys.loop import SweepLoop
+from lapse.web.app import create_app
+from lapse.web.keys_api import KeysService
+from lapse.web.pages import Places
+from lapse.web.security import AllowedHosts
+from lapse.web.state import StateDatabase
+from lapse.web.status import StatusService
+from lapse.web.tags import Tagger
+from lapse.web.tokens import Admission, TokenStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class API:
+    client: httpx2.AsyncClient
+    clock: VirtualClock
+    keys: AsyncKeys
+    tokens: TokenStore
+    metrics: Metrics
+    coordinator: Coordinator
+    admission: Admission
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+async def api(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[API]:
+    metrics = Metrics("test")
+    async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
+        coordinator = Coordinator(clock=clock, metrics=metrics, loops=[SweepLoop(keys, interval=1, metrics=metrics)])
+        with StateDatabase(tmp_path) as state:
+            tokens = TokenStore(state, clock=clock)
+            admission = Admission(tokens, loopback_only=True)
+            app = create_app(
+                keys=KeysService(keys, clock=clock, tagger=Tagger(state.secret("etag"))),
+                status_service=StatusService(clock, keys, "memory://", coordinator, clock.wall_ns()),
+                places=lambda: Places("http://localhost:8750", "http://localhost:8751", admission.is_open()),
+                hosts=AllowedHosts("127.0.0.1", 8750, ["lapse.example.org"]),
+                admit=admission,
+                metrics=metrics,
+            )
+            transport = httpx2.ASGITransport(app=app)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8750") as client:
+                yield API(client, clock, keys, tokens, metrics, coordinator, admission)
+
+
+@pytest.fixture
+def client(api: API) -> httpx2.AsyncClient:
+    return api.client

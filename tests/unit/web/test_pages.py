@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lapse.web.pages import span
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from tests.unit.web.conftest import API
+
+
+async def test_the_start_page_says_what_runs_where_things_are_and_what_to_try(client: httpx2.AsyncClient) -> None:
+    page = (await client.get("/")).text
+
+    assert "memory://" in page
+    assert "keys-sweep" in page
+    assert "No keys are stored" in page
+    assert "http://localhost:8751/metrics" in page
+    assert "curl -i -X PUT http://localhost:8750/api/v1/apps/7/keys/alpha:ABC123" in page
+
+
+async def test_the_start_page_shows_counts_and_never_the_name_or_value_of_a_key(
+    client: httpx2.AsyncClient, api: API
+) -> None:
+    await api.keys.app(4711).put("secret-name", "secret-value", 900)
+    answers = [(await client.get(path)).text for path in ("/", "/api/v1/status")]
+
+    for text in answers:
+        assert "4711" in text
+        assert "secret" not in text
+
+
+async def test_pages_load_nothing_from_elsewhere_and_run_no_script(client: httpx2.AsyncClient) -> None:
+    for path in ("/", "/api/v1/docs"):
+        response = await client.get(path)
+        loaded = re.findall(r'(?:src|href)="([^"]+)"', "\n".join(re.findall(r"<(?:link|img)[^>]*>", response.text)))
+        assert loaded
+        assert all(address.startswith("/static/") for address in loaded)
+        assert "<script" not in response.text
+        assert "style=" not in response.text
+        assert "script-src" not in response.headers["content-security-policy"]
+        for address in loaded:
+            assert (await client.get(address)).status_code == 200
+
+
+async def test_with_tokens_the_commands_on_the_start_page_send_one(client: httpx2.AsyncClient, api: API) -> None:
+    _, token = api.tokens.create("me", ["read"])
+    page = (await client.get("/", headers={"Authorization": f"Bearer {token}"})).text
+
+    assert "Authorization: Bearer $TOKEN" in page
+    assert token not in page
+
+
+async def test_the_docs_page_lists_every_operation_of_the_openapi_document(client: httpx2.AsyncClient) -> None:
+    document = (await client.get("/api/v1/openapi.json")).json()
+    page = (await client.get("/api/v1/docs")).text
+
+    assert document["openapi"].startswith("3.1")
+    assert document["paths"]
+    for path, methods in document["paths"].items():
+        assert path in page
+        for operation in methods.values():
+            assert operation["summary"] in page
+
+
+async def test_the_openapi_document_describes_bodies_errors_and_tokens(client: httpx2.AsyncClient) -> None:
+    document = (await client.get("/api/v1/openapi.json")).json()
+    put = document["paths"]["/api/v1/apps/{app}/keys/{key}"]["put"]
+    write = document["components"]["schemas"]["Write"]
+
+    assert write["properties"]["ttl_seconds"]["maximum"] == 31536000
+    assert set(write["required"]) == {"value", "ttl_seconds"}
+    assert "application/problem+json" in put["responses"]["4XX"]["content"]
+    assert "422" not in put["responses"]
+    assert {"app", "key", "If-Match", "If-None-Match"} == {one["name"] for one in put["parameters"]}
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0 ms"),
+        (0.2244, "224 ms"),
+        (2.46, "2.5 s"),
+        (45.9, "45 s"),
+        (200, "3m 20s"),
+        (3900, "1h 5m"),
+        (1047600, "12d 3h"),
+    ],
+)
+def test_lengths_of_time_are_printed_for_people_who_glance(seconds: float, text: str) -> None:
+    assert span(seconds) == text
