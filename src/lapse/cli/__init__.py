@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from cyclopts import App, CycloptsError
 
 import lapse
-from lapse.cli.output import Exit, message, stderr, stdout
+from lapse.cli.output import Exit, OutputError, message, stderr, stdout
 from lapse.cli.usage import explain
 from lapse.core.errors import LapseError, UsageError
 
@@ -39,19 +39,31 @@ app.command("lapse.cli.tokens:app", name="tokens", help="Create, list and revoke
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")  # values are UTF-8 in every store, whatever the locale says
+    _prepare_streams()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at its end, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return Exit.PIPE_CLOSED
     return code
+
+
+def _prepare_streams() -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as by >&-
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", encoding="utf-8"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # values are UTF-8 in every store, whatever the locale says
+
+
+def _give_up_stdout() -> None:
+    # The interpreter flushes stdout once more at its end, and would complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:
@@ -65,6 +77,9 @@ def _run(arguments: list[str]) -> int:
         )
     except CycloptsError as error:
         return _fail(explain(error), Exit.USAGE)
+    except OutputError as error:
+        _give_up_stdout()
+        return _fail(str(error), Exit.FAILED)
     except UsageError as error:
         return _fail(str(error), Exit.USAGE)
     except LapseError as error:

@@ -6,7 +6,6 @@ rule is violated; a rule that this store gives no occasion to ask about counts n
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -16,7 +15,7 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, stderr
+from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text, stderr
 from lapse.keys.conformance import CaseResult, Outcome, Target, list_cases, run_conformance
 from lapse.keys.port import Capabilities
 from lapse.keys.url import parse_url
@@ -61,7 +60,7 @@ def _watched(target: Target, only: list[str] | None) -> Generator[CaseResult]:
 def _print_tables(results: list[CaseResult], promises: Capabilities) -> None:
     rows = ((result.outcome, result.case.id, _told(result)) for result in results)
     print_table(("result", "id", "rule"), rows, styles=_STYLES)
-    sys.stdout.write("\n")
+    print_text("")
     print_table(("capability", "promise"), ((name.replace("_", " "), told) for name, told in _promised(promises)))
 
 

@@ -6,7 +6,6 @@ told otherwise. A command that finds no live key, or whose condition does not ho
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table
+from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.cli.stdin import value_from, values_from
 from lapse.core.clock import SystemClock
 from lapse.core.duration import MILLISECOND, SECOND, Duration
@@ -190,7 +189,7 @@ def get(key: Key, /, *, place: Place, output: OutputOption = Output.TABLE) -> in
     if output is Output.JSON:
         print_json(_as_json(item) if item else {"key": key, "value": None, "expires_at": None, "ttl_seconds": None})
     elif item:
-        sys.stdout.write(f"{item.value}\n")
+        print_text(item.value)
     if item is None:
         message(_ABSENT)
     return Exit.FAILED if item is None else Exit.DONE
@@ -300,7 +299,7 @@ def ttl(key: Key, /, *, place: Place, output: OutputOption = Output.TABLE) -> in
     if output is Output.JSON:
         print_json({"key": key, "ttl_seconds": seconds})
     elif seconds is not None:
-        sys.stdout.write(f"{Duration(round(seconds * 1000) * MILLISECOND)}\n")
+        print_text(str(Duration(round(seconds * 1000) * MILLISECOND)))
     if seconds is None:
         message(_ABSENT)
     return Exit.FAILED if seconds is None else Exit.DONE

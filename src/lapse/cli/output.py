@@ -11,13 +11,15 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 from cyclopts import Parameter
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from lapse.core.errors import LapseError
 
 
 class Exit(IntEnum):
@@ -30,6 +32,10 @@ class Exit(IntEnum):
     USAGE = 64
     INTERRUPTED = 130  # 128 + SIGINT, as shells do it
     PIPE_CLOSED = 141  # 128 + SIGPIPE
+
+
+class OutputError(LapseError):
+    """The result cannot be written to stdout: {problem}."""
 
 
 class Output(Enum):
@@ -67,10 +73,27 @@ def message(text: str, *, style: str = "") -> None:
         console.print(Text(printable(line), style), soft_wrap=True)
 
 
+_PIECE: Final = 1024
+"""At most 4096 bytes, which a pipe takes as a whole or not at all. Python without buffering (PYTHONUNBUFFERED) silently
+drops the rest of a longer text when its reader goes away in the middle."""
+
+
+def print_text(text: str) -> None:
+    """Print a bare result and a newline. A full disk is an error; a reader that has gone ends the program quietly."""
+    try:
+        for start in range(0, len(text), _PIECE):
+            sys.stdout.write(text[start : start + _PIECE])
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(problem=error.strerror) from error
+
+
 def print_json(document: object) -> None:
     """Print one JSON document for a program: indented on a terminal, on one line elsewhere."""
-    json.dump(document, sys.stdout, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)
-    sys.stdout.write("\n")
+    print_text(json.dumps(document, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
 def print_table(
@@ -85,7 +108,7 @@ def print_table(
     if console.is_terminal:
         console.print(_framed(columns, cells, styles or {}))
     else:
-        sys.stdout.writelines(_aligned([[column.upper() for column in columns], *cells]))
+        print_text("\n".join(_aligned([[column.upper() for column in columns], *cells])))
 
 
 def printable(text: str) -> str:
@@ -109,7 +132,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(padded).rstrip() + "\n"
+        yield "  ".join(padded).rstrip()
 
 
 def print_result(output: Output, result: dict[str, Any], said: str) -> None:

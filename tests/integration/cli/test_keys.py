@@ -368,3 +368,41 @@ def test_conformance_in_json_is_one_document(url: str) -> None:
     assert [(case["id"], case["result"]) for case in answer["cases"]] == [(name, "holds") for name in CASES]
     assert answer["store"] == url
     assert answer["capabilities"]["shared"] is True
+
+
+# --- odd surroundings ------------------------------------------------------------------------------------------------
+
+
+def run_in_shell(redirection: str, *arguments: str) -> Result:
+    script = f'exec "$@" {redirection}'
+    command = ["sh", "-c", script, "sh", sys.executable, "-m", "lapse", "keys", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_full_disk_is_said_and_ends_with_1(run: Run, url: str) -> None:
+    run("put", "k", "v", *TTL)
+
+    for command in (("get", "k"), ("scan",), ("get", "k", "-o", "json")):
+        result = run_in_shell("> /dev/full", *command, "--app", "7", "--url", url)
+        assert said(result) == (1, "", "lapse: The result cannot be written to stdout: No space left on device.\n")
+
+
+def test_closed_streams_do_no_harm(run: Run, url: str) -> None:
+    store = ("--app", "7", "--url", url)
+
+    assert said(run_in_shell("<&-", "put", "k", "-", *TTL, *store)) == (0, "", "put\n")
+    assert said(run_in_shell(">&-", "get", "k", *store)) == (0, "", "")
+    assert said(run_in_shell("2>&-", "get", "absent", *store)) == (1, "", "")
+
+
+def test_values_are_printed_as_utf_8_whatever_the_locale_says(run: Run, url: str) -> None:
+    run("put", "k", "é🔑", *TTL)
+
+    result = subprocess.run(
+        [sys.executable, "-m", "lapse", "keys", "get", "k", "--app", "7", "--url", url],
+        env=os.environ | {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=True,
+    )
+
+    assert result.stdout == "é🔑\n".encode()
