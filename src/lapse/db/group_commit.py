@@ -48,9 +48,10 @@ from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseErr
 from lapse.db.forks import FORKED, guard_against_forks
 
 T = TypeVar("T")
-Operation = Callable[[apsw.Connection], T]
-"""Runs inside the group's transaction. It must not begin, commit or roll back, and must be quick: others wait for it.
-It may be run twice, when it or a neighbour failed in the first run; only the last run counts."""
+Operation = Callable[[apsw.Cursor], T]
+"""Runs inside the group's transaction, on a cursor that all share: it must run its statements to the end, must not
+begin, commit or roll back, and must be quick, as others wait for it. It may be run twice, when it or a neighbour failed
+in the first run; only the last run counts."""
 Explain = Callable[[apsw.Error], DatabaseError]
 Translate = Callable[[DatabaseError], Exception]
 
@@ -85,7 +86,8 @@ class _Blocked(_Member[T]):
     __slots__ = ("followers", "gone", "leads", "wake")
 
     def __init__(self, operation: Operation[T]) -> None:
-        super().__init__(operation)
+        self.operation = operation  # not by super(), which would cost a call per write
+        self.error = None
         self.wake: threading.Lock | None = None
         """Held while the caller must sleep; None for one that found nobody at work."""
         self.leads = False
@@ -165,7 +167,7 @@ class GroupCommit:
         self._explain = explain
         self._translate = translate
         self._largest_group = largest_group
-        self._db: apsw.Connection | None = None  # whoever leads has it to himself
+        self._cursor: apsw.Cursor | None = None  # whoever leads has it to himself
         # Guards all that follows, for moments only; never held while the database is used.
         self._mutex = threading.Lock()
         self._at_rest = threading.Condition(self._mutex)
@@ -212,20 +214,20 @@ class GroupCommit:
             self._closed = True
             while self._led:
                 self._at_rest.wait()
-            db, self._db = self._db, None
+            cursor, self._cursor = self._cursor, None
             helper, self._helper = self._helper, None
             if helper is not None:
                 self._helper_call.release()
         if helper is not None:
             helper.join()
-        if db is not None:
+        if cursor is not None:
             with suppress(apsw.Error):
-                db.close(force=True)
+                cursor.connection.close(force=True)
 
     def become_forked(self) -> list[Any]:
         """See `lapse.db.forks`."""
         self._forked = True
-        return [self._db]
+        return [self._cursor]
 
     def _refuse_if_forked(self) -> None:
         # Before the mutex is touched: a thread that the child does not have may have held it at the fork.
@@ -281,12 +283,14 @@ class GroupCommit:
         try:
             self._commit(group)
         finally:
-            _tell_loops(member for member in group if isinstance(member, Ticket))
-            followers = deque(member for member in group if isinstance(member, _Blocked) and member is not own)
             if own is None:
-                self._rouse_next(followers)
+                self._rouse_next(_after_loops_were_told(group))
+            elif len(group) == 1:
+                with self._mutex:
+                    own.leads = False
+                    self._pass_on_locked()
             else:
-                own.followers, own.leads = followers, False
+                own.followers, own.leads = _after_loops_were_told(group[1:]), False
 
     def _rouse_next(self, followers: deque[_Blocked[Any]]) -> None:
         """Wake the next member, who wakes the one after; the last gives the lead away."""
@@ -302,7 +306,8 @@ class GroupCommit:
     def _pass_on_locked(self) -> None:
         if not self._queue:
             self._led = False
-            self._at_rest.notify_all()
+            if self._closed:
+                self._at_rest.notify_all()
         elif isinstance(first := self._queue[0], Ticket):
             self._call_helper_locked()
         else:
@@ -314,14 +319,15 @@ class GroupCommit:
         committing = False
         try:
             try:
-                db = self._begin()
+                cursor = self._cursor or self._open()
+                cursor.execute("BEGIN IMMEDIATE")
             finally:
                 # Also when it failed: those who queued meanwhile should not wait for the same time-out again.
-                self._take_queued(group)
-            _run_members(db, group, self._failure)
+                if self._queue:
+                    self._take_queued(group)
+            _run_members(cursor, group, self._failure)
             committing = True
-            if db.in_transaction:
-                db.execute("COMMIT")
+            cursor.execute("COMMIT")
         except (apsw.Error, DatabaseError) as error:
             self._fail(group, error, unknown=committing and not isinstance(error, _NOT_APPLIED))
         except BaseException:
@@ -329,18 +335,14 @@ class GroupCommit:
             self._fail(group, interrupted, unknown=committing)
             raise
 
-    def _begin(self) -> apsw.Connection:
-        db = self._db
-        if db is None:
-            db = self._db = self._connect()
-        db.execute("BEGIN IMMEDIATE")
-        return db
+    def _open(self) -> apsw.Cursor:
+        cursor = self._cursor = self._connect().cursor()
+        return cursor
 
     def _take_queued(self, group: _Group) -> None:
-        if self._queue:
-            with self._mutex:
-                while self._queue and len(group) < self._largest_group:
-                    group.append(self._queue.popleft())
+        with self._mutex:
+            while self._queue and len(group) < self._largest_group:
+                group.append(self._queue.popleft())
 
     def _fail(self, group: Iterable[_Member[Any]], error: Exception, *, unknown: bool) -> None:
         self._undo()
@@ -359,16 +361,16 @@ class GroupCommit:
 
     def _undo(self) -> None:
         """Leave no transaction open; a connection that cannot even roll back is given up."""
-        db = self._db
-        if db is None:
+        cursor = self._cursor
+        if cursor is None:
             return
         try:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
+            if cursor.connection.in_transaction:
+                cursor.execute("ROLLBACK")
         except apsw.Error:
-            self._db = None
+            self._cursor = None
             with suppress(apsw.Error):
-                db.close(force=True)
+                cursor.connection.close(force=True)
 
     # --- the helper thread -------------------------------------------------------------------------------------------
 
@@ -391,32 +393,38 @@ class GroupCommit:
             self._lead(None)
 
 
-def _run_members(db: apsw.Connection, group: Sequence[_Member[Any]], failure: Callable[[Exception], Exception]) -> None:
+def _run_members(cursor: apsw.Cursor, group: Sequence[_Member[Any]], failure: Callable[[Exception], Exception]) -> None:
     """Run each operation; one that raises is undone alone. Raises when the transaction is lost as a whole."""
     try:
         # Without savepoints first: nearly always all succeed, and two statements less are a third of a member's cost.
         for member in group:
-            member.answer = member.operation(db)
+            member.answer = member.operation(cursor)
     except Exception as error:  # noqa: BLE001 - whatever an operation raises is its caller's
-        _check_not_lost(db, error)
+        _check_not_lost(cursor, error)
     else:
         return
-    db.execute("ROLLBACK")
-    db.execute("BEGIN IMMEDIATE")
+    cursor.execute("ROLLBACK")
+    cursor.execute("BEGIN IMMEDIATE")
     for member in group:
-        db.execute("SAVEPOINT member")
+        cursor.execute("SAVEPOINT member")
         try:
-            member.answer = member.operation(db)
+            member.answer = member.operation(cursor)
         except Exception as error:  # noqa: BLE001 - the same
-            _check_not_lost(db, error)
+            _check_not_lost(cursor, error)
             member.error = failure(error)
-            db.execute("ROLLBACK TO member")
-        db.execute("RELEASE member")
+            cursor.execute("ROLLBACK TO member")
+        cursor.execute("RELEASE member")
 
 
-def _check_not_lost(db: apsw.Connection, error: Exception) -> None:
-    if not db.in_transaction:  # SQLite rolled back everything: the disk is full, or failed
+def _check_not_lost(cursor: apsw.Cursor, error: Exception) -> None:
+    if not cursor.connection.in_transaction:  # SQLite rolled back everything: the disk is full, or failed
         raise error if isinstance(error, apsw.Error) else DatabaseUnavailableError("a write failed") from error
+
+
+def _after_loops_were_told(group: _Group) -> deque[_Blocked[Any]]:
+    """Answer the tickets; return the members that sleep and must be woken one after the other."""
+    _tell_loops(member for member in group if isinstance(member, Ticket))
+    return deque(member for member in group if isinstance(member, _Blocked))
 
 
 def _tell_loops(tickets: Iterable[Ticket[Any]]) -> None:

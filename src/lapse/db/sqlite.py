@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,15 +20,19 @@ from typing import TYPE_CHECKING, Final
 
 import apsw
 
+from lapse.core.clock import Clock, SystemClock
 from lapse.core.duration import Duration
 from lapse.db.errors import DatabaseClosedError, DatabaseError, DatabaseMisfitError, DatabaseUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _WAL_BYTES_KEPT: Final = 16 * 1024 * 1024
 """A log that grew further is cut back to this. Above what the automatic checkpoint (1000 pages) leaves, so that the log
 is normally written over and not grown anew: syncing a file that grows took fifteen times as long (ext4)."""
+_SHORTEST_LOOK_SECONDS: Final = 0.0005
+_LONGEST_LOOK_SECONDS: Final = 0.005
+_CLOCK: Final = SystemClock()
 _RESET_WAIT_MS: Final = 200
 _CACHE_KIB: Final = 16 * 1024
 _WAL_ATTEMPTS: Final = 50
@@ -54,7 +59,7 @@ class SQLiteFile:
     vfs: str | None = None
     """Another file layer, for tests that cut the power or fill the disk."""
     pragmas: Mapping[str, str] = field(default_factory=dict)
-    """Set before anything touches the file. A file layer without shared memory needs ``locking_mode=EXCLUSIVE``."""
+    """Set first, and instead of ours. A file layer without shared memory needs ``locking_mode=EXCLUSIVE``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,6 @@ def open_writer(file: SQLiteFile, schema: Schema) -> apsw.Connection:
         try:
             _check_writable(db, file)
             _use_wal(db, schema)
-            _pragma(db, "synchronous", file.synchronous.value)
             _migrate(db, schema)
         except BaseException:
             db.close(force=True)
@@ -108,24 +112,47 @@ def bound_log(db: apsw.Connection, file: SQLiteFile) -> None:
         return
     if size <= _WAL_BYTES_KEPT:
         return
-    db.set_busy_timeout(_RESET_WAIT_MS)
+    db.set_busy_handler(_patience(_RESET_WAIT_MS))
     try:
         with suppress(apsw.BusyError, apsw.LockedError):
             db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     finally:
-        db.set_busy_timeout(file.busy_ms)
+        db.set_busy_handler(_patience(file.busy_ms))
 
 
 def _connect(file: SQLiteFile) -> apsw.Connection:
     # Not read-only at the level of the file: in write-ahead logging readers, too, take locks in the shared-memory file.
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     db = apsw.Connection(str(file.path), flags=flags, vfs=file.vfs)
-    db.set_busy_timeout(file.busy_ms)
-    for name, value in file.pragmas.items():
+    db.set_busy_handler(_patience(file.busy_ms))
+    ours = {
+        "synchronous": file.synchronous.value,
+        "cache_size": str(-_CACHE_KIB),
+        "journal_size_limit": str(_WAL_BYTES_KEPT),
+    }
+    for name, value in {**file.pragmas, **ours, **file.pragmas}.items():  # the caller's come first, and win
         _pragma(db, name, value)
-    _pragma(db, "cache_size", str(-_CACHE_KIB))
-    _pragma(db, "journal_size_limit", str(_WAL_BYTES_KEPT))
     return db
+
+
+def _patience(milliseconds: int, clock: Clock = _CLOCK) -> Callable[[int], bool]:
+    """Make a busy handler that looks again often.
+
+    SQLite's own waits longer and longer, up to 100 ms, so that of four processes that write all the time one gets
+    nearly everything and the others time out; this one gave each its share, and ten times the writes in all.
+    """
+    pause = threading.Event()
+    give_up_ns = 0
+
+    def look_again(attempt: int) -> bool:
+        nonlocal give_up_ns
+        now_ns = clock.monotonic_ns()
+        if attempt == 0:
+            give_up_ns = now_ns + milliseconds * 1_000_000
+        pause.wait(min(_SHORTEST_LOOK_SECONDS * (1 + attempt / 16), _LONGEST_LOOK_SECONDS))
+        return now_ns < give_up_ns
+
+    return look_again
 
 
 def _create_private(file: SQLiteFile) -> None:

@@ -86,7 +86,7 @@ def _timeout(text: str) -> Duration:
 OPTIONS: Final[Mapping[str, Option]] = {
     "buckets": BUCKETS,
     "sync": Option(Synchronous, Synchronous.FULL, "full (survives power loss) or normal (survives a crash)"),
-    "timeout": Option(_timeout, Duration.of_seconds(5), "how long to wait for other processes, such as 5s"),
+    "timeout": Option(_timeout, Duration.of_seconds(5), "a duration such as 5s"),
     "sweep_interval": SWEEP_INTERVAL,
 }
 
@@ -241,9 +241,9 @@ class FileBackend(EmbeddedBackend):
         return BackendError(problem=error.problem)
 
     def _check_buckets(self) -> None:
-        def recorded(db: apsw.Connection) -> int:
-            db.execute(SQL["record_buckets"], (self._buckets,))
-            return int(_rows(db.execute(SQL["recorded_buckets"]))[0][0])
+        def recorded(cursor: apsw.Cursor) -> int:
+            cursor.execute(SQL["record_buckets"], (self._buckets,))
+            return int(_rows(cursor.execute(SQL["recorded_buckets"]))[0][0])
 
         number = self._commit.run(recorded)
         if number != self._buckets:
@@ -252,10 +252,10 @@ class FileBackend(EmbeddedBackend):
             raise BackendMisfitError(backend=self.name, problem=f"{made}; {hint}")
 
     def _sweep_chunk(self, limit: int) -> Operation[tuple[list[int], bool]]:
-        def sweep(db: apsw.Connection) -> tuple[list[int], bool]:
+        def sweep(cursor: apsw.Cursor) -> tuple[list[int], bool]:
             now_ms = self.now_ns() // NS_PER_MS
-            removed = _rows(db.execute(SQL["sweep"], (now_ms, limit)))
-            more = len(removed) == limit and bool(_rows(db.execute(SQL["is_anything_over"], (now_ms,)))[0][0])
+            removed = _rows(cursor.execute(SQL["sweep"], (now_ms, limit)))
+            more = len(removed) == limit and bool(_rows(cursor.execute(SQL["is_anything_over"], (now_ms,)))[0][0])
             return [expires_ms for (expires_ms,) in removed], more
 
         return sweep
@@ -268,7 +268,7 @@ class FileBackend(EmbeddedBackend):
         free, pages = self.read(SQL["free_pages"], ())[0]
         surplus = min(free - max(_PAGES_KEPT, pages // 4), _PAGES_RETURNED)
         if surplus > 0:
-            self._commit.run(lambda db: _rows(db.execute(f"PRAGMA incremental_vacuum({surplus})")))
+            self._commit.run(lambda cursor: _rows(cursor.execute(f"PRAGMA incremental_vacuum({surplus})")))
 
     # One driver per colour; the steps themselves are written once.
 
@@ -396,8 +396,8 @@ class FileSpace:
         """See `Space`."""
         record = *self._place(key), value.encode()
 
-        def put(db: apsw.Connection) -> None:
-            db.execute(SQL["put"], (*record, expiry_ms(self._now_ns(), ttl_seconds)))
+        def put(cursor: apsw.Cursor) -> None:
+            cursor.execute(SQL["put"], (*record, expiry_ms(self._now_ns(), ttl_seconds)))
 
         return self._run(put)
 
@@ -432,30 +432,30 @@ class FileSpace:
     def _insertion(self, key: str, value: str, ttl_seconds: int) -> Operation[bool]:
         partition, key_bytes, value_bytes = self._partition(key), key.encode(), value.encode()
 
-        def insert(db: apsw.Connection) -> bool:
+        def insert(cursor: apsw.Cursor) -> bool:
             now_ns = self._now_ns()
             expires_ms = expiry_ms(now_ns, ttl_seconds)
-            db.execute(_INSERT, (partition, key_bytes, value_bytes, expires_ms, now_ns // NS_PER_MS))
-            return db.changes() > 0
+            cursor.execute(_INSERT, (partition, key_bytes, value_bytes, expires_ms, now_ns // NS_PER_MS))
+            return cursor.connection.changes() > 0
 
         return insert
 
     def _renewal(self, statement: str, ttl_seconds: int, *parameters: bytes) -> Operation[bool]:
         sql = SQL[statement]
 
-        def renew(db: apsw.Connection) -> bool:
+        def renew(cursor: apsw.Cursor) -> bool:
             now_ns = self._now_ns()
-            db.execute(sql, (*parameters, expiry_ms(now_ns, ttl_seconds), now_ns // NS_PER_MS))
-            return db.changes() > 0
+            cursor.execute(sql, (*parameters, expiry_ms(now_ns, ttl_seconds), now_ns // NS_PER_MS))
+            return cursor.connection.changes() > 0
 
         return renew
 
     def _deletion(self, statement: str, *parameters: bytes) -> Operation[bool]:
         sql = SQL[statement]
 
-        def delete(db: apsw.Connection) -> bool:
-            db.execute(sql, (*parameters, self._now_ns() // NS_PER_MS))
-            return db.changes() > 0
+        def delete(cursor: apsw.Cursor) -> bool:
+            cursor.execute(sql, (*parameters, self._now_ns() // NS_PER_MS))
+            return cursor.connection.changes() > 0
 
         return delete
 
@@ -475,7 +475,7 @@ class FileSpace:
 
 
 def _all_of(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
-    return lambda db: [operation(db) for operation in operations]
+    return lambda cursor: [operation(cursor) for operation in operations]
 
 
 def _chunks(items: Sequence[NewItem]) -> Iterator[list[NewItem]]:
