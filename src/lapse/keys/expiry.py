@@ -29,9 +29,11 @@ def is_over(expires_ns: int, now_ns: int) -> bool:
 
 
 def seconds_left(expires_ns: int, now_ns: int) -> float | None:
-    """Return what is left of a record's life; None when it is over.
+    """Return what is left of a record's life in whole milliseconds; None when it is over.
 
-    Rounded up to the millisecond, so that a live key never shows 0.
+    Counted from now as a write would count it, rounded up, so a key that was just written with a TTL of 900 shows 900 and
+    never more; and never 0, because a live key has something left.
     """
-    left_ns = expires_ns - now_ns
-    return -(-left_ns // NS_PER_MS) / 1000 if left_ns > 0 else None
+    if now_ns >= expires_ns:
+        return None
+    return max(1, (expires_ns // NS_PER_MS) + (-now_ns // NS_PER_MS)) / 1000

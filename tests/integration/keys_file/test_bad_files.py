@@ -64,7 +64,9 @@ def test_a_file_of_a_newer_schema_is_refused_with_both_numbers(path: Path) -> No
     make_store(path)
     execute(path, "PRAGMA user_version = 9")
 
-    with pytest.raises(BackendMisfitError, match=r"newer version of Lapse \(schema 9, this one knows 1\): upgrade Lapse"):
+    with pytest.raises(
+        BackendMisfitError, match=r"newer version of Lapse \(schema 9, this one knows 1\): upgrade Lapse"
+    ):
         lapse.open_keys(f"file://{path}")
 
 

@@ -28,7 +28,7 @@ class Rule(StrEnum):
         "a key is gone at the instant now >= expiry, swept or not; on servers never early, late within the stated bound"
     )
     TTL = "a TTL is whole: it starts with the write, restarts with swap, put and touch, and with nothing else"
-    QUERY_TTL = "query_ttl rounds up and never shows 0 for a live key; expires_at is the absolute expiry"
+    QUERY_TTL = "query_ttl never shows 0 for a live key, nor more than was given; expires_at is the absolute expiry"
     LIMITS = "keys of 1 to 1024 bytes and values of 0 to 65536 bytes of UTF-8 are stored"
     AS_IS = "keys and values are stored as they are: any character, no normalisation"
     ISOLATION = "each application id has a storage of its own"

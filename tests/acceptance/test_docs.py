@@ -1,0 +1,113 @@
+"""The documents, to the letter: every Python block runs, every console block prints what it shows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.servers.lapse_server import LapseServer, clean_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(?P<language>\w+)(?P<notes>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+NEEDS_A_SERVER = "not run here"  # in the notes of a fence: needs something that a test run does not have
+
+
+@dataclass(frozen=True)
+class Block:
+    document: str
+    line: int
+    body: str
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def blocks(language: str) -> list[Block]:
+    found = []
+    for path in DOCS:
+        text = path.read_text()
+        for match in FENCE.finditer(text):
+            if match["language"] == language and NEEDS_A_SERVER not in match["notes"]:
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(Block(str(path.relative_to(ROOT)), line, match["body"]))
+    return found
+
+
+def steps(body: str) -> Iterator[tuple[str, str]]:
+    """Take a console block apart into commands and what they print."""
+    for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+        command, _, printed = part.partition("\n")
+        while command.endswith("\\"):
+            more, _, printed = printed.partition("\n")
+            command = f"{command}\n{more}"
+        yield command, printed
+
+
+def shown_as(expected: str) -> re.Pattern[str]:
+    """Make a pattern of what a document shows: ``...`` stands for anything."""
+    return re.compile(".*".join(map(re.escape, expected.split("..."))), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LapseServer]:
+    running = LapseServer.start(tmp_path_factory.mktemp("state"))
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_python_blocks_run(block: Block, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block.body.replace("/var/lib/app", str(tmp_path))],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("block", blocks("console"), ids=str)
+def test_console_blocks_print_what_they_show(block: Block, server: LapseServer, tmp_path: Path) -> None:
+    environment = clean_environment(tmp_path)
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    for command, expected in steps(block.body):
+        wired = command.replace("http://127.0.0.1:8750", server.http).replace("http://127.0.0.1:8751", server.probes)
+        result = subprocess.run(
+            ["bash", "-c", wired.replace("/var/lib/app", str(tmp_path))],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=110,
+        )
+        printed = result.stdout if result.stdout.endswith("\n") or not result.stdout else f"{result.stdout}\n"
+        assert shown_as(expected).fullmatch(printed), f"{block}: $ {command}\n{printed}"
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for path in DOCS:
+        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text()):
+            if not (path.parent / target).exists():
+                broken.append(f"{path.relative_to(ROOT)} -> {target}")
+    assert broken == []
+
+
+def test_there_is_something_to_run() -> None:
+    assert len(blocks("python")) >= 3
+    assert len(blocks("console")) >= 5
