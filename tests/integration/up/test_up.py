@@ -152,9 +152,13 @@ def test_clients_that_never_finish_do_not_keep_it(start: Start) -> None:
         # The server has taken both when it answers somebody who came later.
         idle.get("/api/v1/status")
         code, seconds = server.stop()
+        half_body.settimeout(5)
+        answer = half_body.recv(65536)
 
     assert code == 0
     assert seconds < 10
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert "Traceback" not in "".join(server.log)
 
 
 @pytest.mark.slow
