@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import httpx2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 T = TypeVar("T")
@@ -62,11 +62,11 @@ class LapseServer:
         self._reader.start()
 
     @classmethod
-    def start(cls, state_dir: Path, *flags: str) -> Self:
+    def start(cls, state_dir: Path, *flags: str, command: Sequence[str] = COMMAND) -> Self:
         """Start it and wait until it says where it listens."""
         ports = ["--http-port=0", "--probes-port=0", "--log-format=json"]
         process = subprocess.Popen(
-            [*COMMAND, "up", f"--state-dir={state_dir}", *ports, *flags],
+            [*command, "up", f"--state-dir={state_dir}", *ports, *flags],
             env=clean_environment(state_dir),
             cwd=state_dir,
             stderr=subprocess.PIPE,

@@ -134,7 +134,6 @@ class _Process:
                 keys=self.keys,
                 backend=str(parse_url(self.settings.keys_url)),
                 coordinator=self.coordinator,
-                started_ns=self.clock.wall_ns(),
             ),
             places=lambda: Places(self.http.url, self.probes.url, self.admission.is_open()),
             hosts=AllowedHosts(self.settings.http_host, self.http.port, self.settings.http_allowed_hosts),

@@ -116,6 +116,18 @@ class PreconditionFailedError(RequestError):
     status = 412
 
 
+class StoppingError(RequestError):
+    """The server is stopping, and the request did not arrive in time. Nothing was done; send it again."""
+
+    status = 503
+
+
+class CutOffError(RequestError):
+    """The server stopped before this request was finished. Whether it was applied is unknown; read first."""
+
+    status = 504
+
+
 class InternalError(RequestError):
     """Something went wrong inside Lapse. The log has more under this instance."""
 

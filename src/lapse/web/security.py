@@ -12,6 +12,7 @@ framework runs before them. What a token allows is decided behind it, in `lapse.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
 from lapse.web.errors import (
     BodyTooLargeError,
+    CutOffError,
     HostNotAllowedError,
     InternalError,
     NotJSONError,
     OriginNotAllowedError,
     RequestError,
+    StoppingError,
 )
 from lapse.web.problems import REQUEST_ID, problem
 
@@ -174,12 +177,19 @@ class Guard:
             return  # there are no websockets and no lifespan here
         request_id = scope[REQUEST_ID] = owner_token()
         answer = _Answer(send, request_id)
+        body = None
         try:
             body = await self._checked_body(scope, receive)
             if body is not None:
                 await self._app(scope, _replay(body, receive), answer)
         except LapseError as error:
             await problem(error, request_id, headers=_challenge(scope, error))(scope, receive, answer)
+        except asyncio.CancelledError:
+            # Only a server that stops does this, to requests that it will not wait for any longer.
+            if answer.status is not None:
+                raise
+            cut_off = StoppingError() if body is None else CutOffError()
+            await problem(cut_off, request_id)(scope, receive, answer)
         except Exception:  # noqa: BLE001 - the last line: a defect must still be answered
             _log.exception("request_failed", request=request_id, method=scope["method"], route=_route(scope))
             if answer.status is None:
@@ -202,8 +212,8 @@ class Guard:
         if self._admit is not None:
             scope[PRINCIPAL] = self._admit(head)
         check_json(head)
-        announced = head.only("content-length") or ""
-        if announced.isascii() and announced.isdigit() and int(announced) > MAX_BODY_BYTES:
+        announced = (head.only("content-length") or "").lstrip("0")  # digits only: the server has refused anything else
+        if len(announced) > len(str(MAX_BODY_BYTES)) or int(announced or 0) > MAX_BODY_BYTES:
             raise BodyTooLargeError(limit=MAX_BODY_BYTES)
         return await _read(receive)
 

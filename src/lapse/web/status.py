@@ -6,7 +6,6 @@ Counts per application, never names: keys are secrets.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel
 
 from lapse import __version__
 from lapse.core.clock import Clock
+from lapse.core.errors import LapseError
 from lapse.engine.coordinator import Coordinator, LoopStatus
 from lapse.keys.aio import AsyncKeys
 from lapse.keys.layout import Prefix
@@ -22,6 +22,7 @@ from lapse.keys.layout import Prefix
 MAX_APPS: Final = 100
 """Applications listed at most, those with the most records first; the totals count all."""
 _NS: Final = 1_000_000_000
+_COUNT_EVERY_NS: Final = _NS
 
 
 class LoopReport(BaseModel):
@@ -49,9 +50,11 @@ class KeysReport(BaseModel):
     """The keys store."""
 
     backend: str
-    apps: int
-    records: int
-    largest: list[AppReport]
+    apps: int | None = None
+    records: int | None = None
+    largest: list[AppReport] = []
+    problem: str | None = None
+    """Why the records could not be counted."""
 
 
 class Status(BaseModel):
@@ -65,40 +68,56 @@ class Status(BaseModel):
     loops: list[LoopReport]
 
 
-@dataclass(frozen=True, slots=True)
 class StatusService:
     """Takes snapshots."""
 
-    clock: Clock
-    keys: AsyncKeys
-    backend: str
-    """The store as it may be shown: without credentials."""
-    coordinator: Coordinator
-    started_ns: int
-    """Wall time, Unix nanoseconds."""
+    def __init__(self, *, clock: Clock, keys: AsyncKeys, backend: str, coordinator: Coordinator) -> None:
+        """Start counting the uptime now; ``backend`` is the store as it may be shown, without credentials."""
+        self._clock, self._keys, self._coordinator = clock, keys, coordinator
+        self._backend = backend
+        self._started_ns = clock.wall_ns()
+        self._counting = asyncio.Lock()
+        self._counted: tuple[int, KeysReport] | None = None
 
     async def snapshot(self) -> Status:
-        """Count in a thread: a large store takes its time."""
-        records = await asyncio.to_thread(self._records)
-        now_ns = self.clock.wall_ns()
-        largest = sorted(records.items(), key=lambda one: (-one[1], one[0]))[:MAX_APPS]
+        """Say what runs now. A store that cannot be read is part of the answer, not an error."""
+        keys = await self._keys_report()
+        now_ns = self._clock.wall_ns()
         return Status(
             version=__version__,
             now=_time(now_ns),
-            started=_time(self.started_ns),
-            uptime_seconds=max(0.0, round((now_ns - self.started_ns) / _NS, 3)),
-            keys=KeysReport(
-                backend=self.backend,
-                apps=len(records),
-                records=sum(records.values()),
-                largest=[AppReport(app=app, records=count) for app, count in largest],
-            ),
-            loops=[_loop(status) for status in self.coordinator.loops()],
+            started=_time(self._started_ns),
+            uptime_seconds=max(0.0, round((now_ns - self._started_ns) / _NS, 3)),
+            keys=keys,
+            loops=[_loop(status) for status in self._coordinator.loops()],
         )
 
+    async def _keys_report(self) -> KeysReport:
+        """Count in a thread, once at a time and at most once a second: a large store takes its time."""
+        async with self._counting:
+            now_ns = self._clock.monotonic_ns()
+            if self._counted is None or now_ns - self._counted[0] >= _COUNT_EVERY_NS:
+                try:
+                    records = await asyncio.to_thread(self._records)
+                    report = _keys(self._backend, records)
+                except LapseError as error:
+                    report = KeysReport(backend=self._backend, problem=str(error))
+                self._counted = now_ns, report
+            return self._counted[1]
+
     def _records(self) -> dict[int, int]:
-        counts = self.keys.backend.counts()
+        counts = self._keys.backend.counts()
         return {app: count for prefix, app, count in counts if prefix is Prefix.APPLICATION_TTL}
+
+
+def _keys(backend: str, records: dict[int, int]) -> KeysReport:
+    largest = sorted(records.items(), key=lambda one: (-one[1], one[0]))[:MAX_APPS]
+    return KeysReport(
+        backend=backend,
+        apps=len(records),
+        records=sum(records.values()),
+        largest=[AppReport(app=app, records=count) for app, count in largest],
+    )
 
 
 def _loop(status: LoopStatus) -> LoopReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
@@ -151,8 +152,28 @@ def test_clients_that_never_finish_do_not_keep_it(start: Start) -> None:
         # The server has taken both when it answers somebody who came later.
         idle.get("/api/v1/status")
         code, seconds = server.stop()
+        half_body.settimeout(5)
+        answer = half_body.recv(65536)
 
     assert code == 0
+    assert seconds < 10
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert "Traceback" not in "".join(server.log)
+
+
+@pytest.mark.slow
+def test_a_store_that_hangs_while_it_is_closed_does_not_keep_it_either(tmp_path: Path) -> None:
+    # Nothing real hangs on demand, so the close of this process is replaced by one that never returns.
+    hanging = (
+        "import asyncio, sys; from lapse.keys.aio import AsyncKeys; from lapse.cli import main\n"
+        "async def close(_): await asyncio.Event().wait()\n"
+        "AsyncKeys.close = close\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    server = LapseServer.start(tmp_path, "--keys-url=memory://", command=[sys.executable, "-c", hanging])
+    code, seconds = server.stop()
+
+    assert code == 1
     assert seconds < 10
 
 

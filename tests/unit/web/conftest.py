@@ -55,7 +55,7 @@ async def api(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[API]:
             admission = Admission(tokens, loopback_only=True)
             app = create_app(
                 keys=KeysService(keys, clock=clock, tagger=Tagger(state.secret("etag"))),
-                status_service=StatusService(clock, keys, "memory://", coordinator, clock.wall_ns()),
+                status_service=StatusService(clock=clock, keys=keys, backend="memory://", coordinator=coordinator),
                 places=lambda: Places("http://localhost:8750", "http://localhost:8751", admission.is_open()),
                 hosts=AllowedHosts("127.0.0.1", 8750, ["lapse.example.org"]),
                 admit=admission,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lapse.keys.errors import BackendUnavailableError
 from lapse.web.pages import span
 
 if TYPE_CHECKING:
@@ -32,6 +33,32 @@ async def test_the_start_page_shows_counts_and_never_the_name_or_value_of_a_key(
     for text in answers:
         assert "4711" in text
         assert "secret" not in text
+
+
+async def test_a_store_that_cannot_be_read_is_said_on_the_page_instead_of_breaking_it(
+    client: httpx2.AsyncClient, api: API, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_: object) -> None:
+        raise BackendUnavailableError(backend="file:///keys.db", problem="the disk is gone")
+
+    monkeypatch.setattr(type(api.keys.backend), "counts", unreadable)
+    page, status = await client.get("/"), await client.get("/api/v1/status")
+
+    assert page.status_code == status.status_code == 200
+    assert "The store cannot be read." in page.text
+    assert status.json()["keys"]["records"] is None
+    assert "the disk is gone" in status.json()["keys"]["problem"]
+
+
+async def test_records_are_counted_at_most_once_a_second(client: httpx2.AsyncClient, api: API) -> None:
+    seen = []
+    for _ in range(2):
+        seen.append((await client.get("/api/v1/status")).json()["keys"]["records"])
+        await api.keys.app(7).put("a", "x", 900)
+    api.clock.advance(1)
+    seen.append((await client.get("/api/v1/status")).json()["keys"]["records"])
+
+    assert seen == [0, 0, 1]
 
 
 async def test_pages_load_nothing_from_elsewhere_and_run_no_script(client: httpx2.AsyncClient) -> None:

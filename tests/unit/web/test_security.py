@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,6 +10,7 @@ from lapse.web.errors import HostNotAllowedError, NotJSONError, OriginNotAllowed
 from lapse.web.security import (
     MAX_BODY_BYTES,
     AllowedHosts,
+    Guard,
     Head,
     check_host,
     check_json,
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import httpx2
+    from starlette.types import Message, Receive, Scope, Send
 
 HOSTS = AllowedHosts("127.0.0.1", 8750, ["lapse.example.org", "proxy.example.org:8443", "[2001:db8::1]"])
 
@@ -190,3 +194,28 @@ async def test_a_body_above_the_limit_is_refused_whether_announced_or_not(client
 
     for response in (announced, chunked):
         assert (response.status_code, response.json()["code"]) == (413, "BodyTooLargeError")
+
+
+async def test_a_request_that_is_cut_off_while_it_works_is_told_that_its_outcome_is_unknown() -> None:
+    sent: list[Message] = []
+    entered = asyncio.Event()
+
+    async def working(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost:8750"), (b"content-type", b"application/json")]
+    scope: Scope = {"type": "http", "method": "PUT", "headers": headers, "server": ("127.0.0.1", 8750)}
+    task = asyncio.create_task(Guard(working, hosts=HOSTS, admit=None)(scope, receive, send))
+    await entered.wait()
+    task.cancel()
+    await task
+
+    assert sent[0]["status"] == 504
+    assert json.loads(sent[1]["body"])["code"] == "CutOffError"
