@@ -83,6 +83,24 @@ def test_a_sweep_removes_in_slices_exactly_what_has_expired(keys: Keys, clock: V
     assert stored(keys) == 0
 
 
+@pytest.mark.parametrize("url", ["memory://", "memory://?buckets=3"])
+def test_an_application_without_records_takes_no_memory_and_one_with_records_is_found_again(
+    clock: VirtualClock, url: str
+) -> None:
+    with lapse.open_keys(url, clock=clock, sweep=False) as keys:
+        spaces: Any = keys.backend
+        for app_id in range(1000):
+            keys.app(app_id).ttl_get("k")
+        keys.app(7).put("k", "v", 10)
+        gc.collect()
+        assert len(spaces._spaces) == 1
+        assert keys.app(7).ttl_get("k") == "v"
+        clock.advance(15)
+        sweep_all(keys)
+        gc.collect()
+        assert len(spaces._spaces) == 0
+
+
 def test_a_sweep_with_nothing_due_looks_at_nothing(keys: Keys, clock: VirtualClock) -> None:
     backend: Any = keys.backend
     for app_id in range(1000):
@@ -226,6 +244,7 @@ def test_a_closed_store_says_so(keys: Keys) -> None:
         lambda: app.get_many(["k"]),
         lambda: keys.app(1),
         keys.backend.check,
+        keys.backend.counts,
     ):
         with pytest.raises(BackendClosedError, match="closed"):
             call()

@@ -16,6 +16,7 @@ import threading
 from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+from weakref import WeakValueDictionary
 
 from lapse.keys.backends.embedded import EmbeddedBackend
 from lapse.keys.errors import BackendClosedError, KeysURLError
@@ -59,6 +60,7 @@ class _Partition:
     """The records of one application, or of one bucket of it. Implements `Space`."""
 
     __slots__ = (
+        "__weakref__",
         "_acquire",
         "_lock",
         "_now_ns",
@@ -67,11 +69,11 @@ class _Partition:
         "_release",
         "_store",
         "_wheel",
+        "group",
         "next_tick",
-        "owner",
     )
 
-    def __init__(self, store: MemoryBackend, owner: tuple[Prefix, int]) -> None:
+    def __init__(self, store: MemoryBackend, group: _Buckets | None = None) -> None:
         self._store = store
         self._lock = store.lock
         self._acquire, self._release = store.lock.acquire, store.lock.release
@@ -79,7 +81,7 @@ class _Partition:
         self._records: dict[str, _Record] = {}
         self._wheel = TimingWheel(self._now_ns() >> TICK_NS_BITS)
         self._order: OrderedKeys | None = None
-        self.owner = owner
+        self.group = group  # kept alive with this bucket, so that its other buckets are found again
         self.next_tick = _NO_TICK
         """The tick for which the store has this partition in its agenda."""
 
@@ -267,8 +269,8 @@ class _ClosedRecords(dict[str, _Record]):
 class _Buckets:
     """Several partitions that look like one. Implements `Space`."""
 
-    def __init__(self, partitions: Sequence[_Partition]) -> None:
-        self._partitions = partitions
+    def __init__(self, store: MemoryBackend, number: int) -> None:
+        self._partitions = [_Partition(store, self) for _ in range(number)]
 
     def _home(self, key: str) -> _Partition:
         return self._partitions[bucket_of(key, len(self._partitions))]
@@ -311,6 +313,13 @@ class _Buckets:
         pages = (partition.scan(start, stop, limit) for partition in self._partitions)
         return heapq.nsmallest(limit, (item for page in pages for item in page), key=attrgetter("key"))
 
+    def close_locked(self) -> None:
+        for partition in self._partitions:
+            partition.close_locked()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._partitions))
+
 
 class MemoryBackend(EmbeddedBackend):
     """All applications of one ``memory://`` store. Implements `Backend`."""
@@ -330,11 +339,10 @@ class MemoryBackend(EmbeddedBackend):
         self.now_ns = clock.wall_ns
         self.sweep_interval = sweep_interval
         self._buckets = buckets
-        self._spaces: dict[tuple[Prefix, int], Space] = {}
-        self._partitions: list[_Partition] = []
-        self._agenda: list[
-            tuple[int, int, _Partition]
-        ] = []  # heap: which partition has something to do from which tick on
+        # Weak: an application that has no records and that nobody uses takes no memory. One that has records is kept
+        # alive by the agenda, a heap that tells which partition has something to do from which tick on.
+        self._spaces: WeakValueDictionary[tuple[Prefix, int], _Partition | _Buckets] = WeakValueDictionary()
+        self._agenda: list[tuple[int, int, _Partition]] = []
         self._order_of_notes = count()
         self._closed = False
 
@@ -343,12 +351,11 @@ class MemoryBackend(EmbeddedBackend):
         with self.lock:
             if self._closed:
                 raise BackendClosedError
-            owner = (prefix, app_id)
-            if owner not in self._spaces:
-                partitions = [_Partition(self, owner) for _ in range(self._buckets)]
-                self._partitions += partitions
-                self._spaces[owner] = partitions[0] if len(partitions) == 1 else _Buckets(partitions)
-            return self._spaces[owner]
+            space = self._spaces.get((prefix, app_id))
+            if space is None:
+                space = _Partition(self) if self._buckets == 1 else _Buckets(self, self._buckets)
+                self._spaces[prefix, app_id] = space
+            return space
 
     async_space = space  # nothing here ever waits, so the answers are plain in both colours
 
@@ -368,19 +375,16 @@ class MemoryBackend(EmbeddedBackend):
                     continue  # a later note replaced this one
                 removed, more, earliest = partition.sweep_locked(now_ns, limit)
                 if removed or more:
-                    lag = (now_ns - earliest) / 1e9 if removed else None
-                    return SweepReport(
-                        removed, more=more or bool(self._agenda and self._agenda[0][0] < now_tick), lag_seconds=lag
-                    )
+                    more = more or bool(self._agenda and self._agenda[0][0] < now_tick)
+                    return SweepReport(removed, more, (now_ns - earliest) / NS_PER_SECOND if removed else None)
         return SweepReport(0, more=False)
 
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
         """See `Backend`."""
+        self.check()
         with self.lock:
-            totals: dict[tuple[Prefix, int], int] = {}
-            for partition in self._partitions:
-                totals[partition.owner] = totals.get(partition.owner, 0) + len(partition)
-        return [(prefix, app_id, total) for (prefix, app_id), total in sorted(totals.items()) if total]
+            sizes = [(prefix, app_id, len(space)) for (prefix, app_id), space in self._spaces.items()]
+        return sorted(size for size in sizes if size[2])
 
     def check(self) -> None:
         """See `Backend`."""
@@ -391,8 +395,8 @@ class MemoryBackend(EmbeddedBackend):
         """See `Backend`."""
         with self.lock:
             self._closed = True
-            for partition in self._partitions:
-                partition.close_locked()
+            for space in self._spaces.values():
+                space.close_locked()
             self._agenda.clear()
 
 
