@@ -161,9 +161,9 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],  # noqa: ARG003 - the library's signature
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - their signature
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - their signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - their signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Take only what is passed in: `load_settings` stacks the layers itself, because it must know each origin."""
         return (init_settings,)

@@ -31,8 +31,8 @@ def is_over(expires_ns: int, now_ns: int) -> bool:
 def seconds_left(expires_ns: int, now_ns: int) -> float | None:
     """Return what is left of a record's life in whole milliseconds; None when it is over.
 
-    Counted from now as a write would count it, rounded up, so a key that was just written with a TTL of 900 shows 900 and
-    never more; and never 0, because a live key has something left.
+    Counted from now as a write would count it, rounded up, so a key that was just written with a TTL of 900 shows 900
+    and never more; and never 0, because a live key has something left.
     """
     if now_ns >= expires_ns:
         return None

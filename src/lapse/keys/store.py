@@ -106,7 +106,7 @@ class AppKeys:
         return self._space.touch(key, ttl_seconds)
 
     def query_ttl(self, key: str) -> float | None:
-        """Return the seconds left, in milliseconds: never more than was given, never 0 for a live key; None when absent."""
+        """Return the seconds left: never more than was given, never 0 for a live key; None when absent."""
         check_key(key)
         return self._space.ttl(key)
 

@@ -267,7 +267,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def _challenge(scope: Scope, error: LapseError) -> Mapping[str, str]:
     """Ask a browser for the token. It can only do so as a password, which `admit` accepts for reading."""
     wants_page = any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
-    if wants_page and isinstance(error, RequestError) and "WWW-Authenticate" in error.headers and error.status == 401:  # noqa: PLR2004
+    if wants_page and isinstance(error, RequestError) and "WWW-Authenticate" in error.headers and error.status == 401:  # noqa: PLR2004 - a status code
         return {"WWW-Authenticate": _CHALLENGE}
     return {}
 

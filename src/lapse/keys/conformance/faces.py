@@ -68,7 +68,7 @@ class Handle:
         if not callable(meant):
             return meant
 
-        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any operation
             for prefix, key in _written(name, args):
                 self._note(prefix, self.app_id, key)
             if self._loop is None or name == "lock":
@@ -95,7 +95,7 @@ class Stalled:
         """Tell the time of ``clock``."""
         self._clock = clock
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any operation
         """Tell the time as the clock does."""
         return getattr(self._clock, name)
 

@@ -256,7 +256,7 @@ def delete_if_expired(stage: Stage) -> None:
 def put_absent(stage: Stage) -> None:
     """A put on an absent key makes the record, which then blocks an insert."""
     keys = stage.app()
-    expect(keys.put("k", "v", LONG), None, "a put")  # type: ignore[func-returns-value]
+    expect(keys.put("k", "v", LONG), None, "a put")  # type: ignore[func-returns-value]  # the point
     expect_present(keys, "v", "after a put")
     expect(keys.insert_if_not_exists("k", "other", LONG), False, "an insert after a put")
 

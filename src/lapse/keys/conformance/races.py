@@ -261,7 +261,7 @@ def racing_locks_have_one_holder_at_a_time(stage: Stage) -> str:
 
 def _gather(stage: Stage, act: Callable[[int], object]) -> list[object]:
     async def all_at_once() -> list[object]:
-        return list(await asyncio.gather(*(act(number) for number in range(_TASKS))))  # type: ignore[call-overload]
+        return list(await asyncio.gather(*(act(number) for number in range(_TASKS))))  # type: ignore[call-overload]  # one type for all
 
     return stage.session.loop.run(all_at_once())
 
