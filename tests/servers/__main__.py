@@ -1,4 +1,4 @@
-"""The servers by hand: `python -m tests.servers` lists them, `--fetch` warms the cache, `--start NAME` runs one."""
+"""The servers by hand: without options it lists them, `--fetch` warms the cache, `--start NAME` runs one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tests.servers.cache import cache_root
 from tests.servers.errors import ServerFailedError, ServerMissingError
 from tests.servers.pool import ON_JAVA, STARTERS
+from tests.servers.process import INTERRUPTED
 from tests.servers.programs import NAMES, OFFERS, find, find_java
 from tests.servers.progress import megabytes, tell_stderr
 
@@ -21,15 +22,13 @@ if TYPE_CHECKING:
 ROW = "{:<10} {:<10} {:<30} {}\n"
 
 
-def _row(name: str, *, measure: bool) -> str:
+def _row(name: str) -> str:
     program = OFFERS[name].local()
     if program is None:
         package = OFFERS[name].package
         return ROW.format(
             name, package.version or "-", f"{package.origin}: {megabytes(package.size)}", "not fetched yet"
         )
-    if not measure:
-        return ROW.format(name, program.version, program.source, "")
     try:
         with STARTERS[name](tell_stderr) as server:
             return ROW.format(name, program.version, program.source, f"{server.start_seconds:.2f} s")
@@ -41,7 +40,7 @@ def list_servers(names: Sequence[str]) -> int:
     """What can be had; each that is here is started once, to tell how long that takes."""
     sys.stdout.write(ROW.format("server", "version", "source", "start"))
     for name in names:  # one after the other: times measured side by side would say little
-        sys.stdout.write(_row(name, measure=True))
+        sys.stdout.write(_row(name))
         sys.stdout.flush()
     sys.stdout.write(f"cache: {cache_root()}\n")
     return 0
@@ -62,7 +61,12 @@ def fetch_servers(names: Sequence[str]) -> int:
     """Fetch what is not here."""
     begun = time.monotonic()
     with ThreadPoolExecutor() as threads:
-        problems = [problem for problem in threads.map(_fetch, names) if problem is not None]
+        answers = threads.map(_fetch, names)
+        try:
+            problems = [problem for problem in answers if problem is not None]
+        except KeyboardInterrupt:
+            INTERRUPTED.set()
+            return 130
     for problem in problems:
         tell_stderr(problem)
     tell_stderr(f"done in {time.monotonic() - begun:.1f} s")

@@ -1,6 +1,7 @@
 """Apache Cassandra 5.0, one node on loopback, tuned to start in seconds with a small heap.
 
 A kill may lose the writes of the last moments unless `durable` is set: then each is on disk before it is answered.
+A benchmark wants `full_speed`: the start then costs twice the CPU time.
 `auth=True` asks clients for a password (user `cassandra`, password in `Server.password`).
 """
 
@@ -48,6 +49,7 @@ def cassandra_server(
     heap: str = "512m",
     durable: bool = False,
     auth: bool = False,
+    full_speed: bool = False,
     config: Mapping[str, Any] | None = None,
     tell: Tell = tell_stderr,
 ) -> Iterator[Server]:
@@ -69,7 +71,7 @@ def cassandra_server(
             folder=folder,
             port=port,
             url=f"cassandra://{LOOPBACK}:{port}",
-            argv=[java.path, *_arguments(program.path, folder, heap)],
+            argv=[java.path, *_arguments(program.path, folder, heap, full_speed=full_speed)],
             answers=lambda: _answers(port, password),
             password=password,
         )
@@ -114,11 +116,13 @@ def _sync(*, durable: bool) -> dict[str, Any]:
     return {"commitlog_sync": "periodic", "commitlog_sync_period": "10000ms"}
 
 
-def _arguments(jars: Path, folder: Path, heap: str) -> list[str]:
+def _arguments(jars: Path, folder: Path, heap: str, *, full_speed: bool) -> list[str]:
     agent = next(jars.glob("jamm-*.jar"))
     return [
         *(f"-Xms{heap}", f"-Xmx{heap}", "-Xss512k", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=256m"),
         *("-XX:-UsePerfData", f"-javaagent:{agent}"),
+        # Half the CPU time of a start goes into the second compiler, for a speed that tests do not need.
+        *([] if full_speed else ["-XX:TieredStopAtLevel=1"]),
         *("-Djdk.attach.allowAttachSelf=true", "-Djava.security.manager=allow"),
         *(word for name in EXPORTS for word in ("--add-exports", f"{name}=ALL-UNNAMED")),
         *(word for name in OPENS for word in ("--add-opens", f"{name}=ALL-UNNAMED")),

@@ -23,6 +23,7 @@ from tests.servers.cassandra import cassandra_server
 from tests.servers.dynamodb import dynamodb_server
 from tests.servers.errors import ServerFailedError, ServerMissingError
 from tests.servers.postgres import postgres_server
+from tests.servers.process import INTERRUPTED
 from tests.servers.programs import NAMES, find, find_java
 from tests.servers.redis_like import redis_server, valkey_server
 from tests.servers.server import Server
@@ -103,7 +104,9 @@ class Pool:
         return server.shared()
 
     def close(self) -> None:
+        INTERRUPTED.set()
         self._threads.shutdown(wait=True)
+        INTERRUPTED.clear()
         with ThreadPoolExecutor() as threads:
             list(threads.map(contextlib.ExitStack.close, self._started))
         self._started.clear()
@@ -113,8 +116,13 @@ def prepare(pool: Servers, *, shared: Iterable[str], private: Iterable[str]) -> 
     """Fetch and start several at once. Says nothing of failures: who needs the server will ask again and hear of it."""
     jobs = [*((pool.get, name) for name in shared), *((pool.check, name) for name in private)]
     with ThreadPoolExecutor(max_workers=max(1, len(jobs))) as threads:
-        for future in [threads.submit(job, name) for job, name in jobs]:
-            future.exception()
+        futures = [threads.submit(job, name) for job, name in jobs]
+        try:
+            for future in futures:
+                future.exception()
+        except KeyboardInterrupt:
+            INTERRUPTED.set()  # until the pool is closed
+            raise
 
 
 class _Handler(socketserver.StreamRequestHandler):

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+# Set while this process gives up what it waits for, so that an interrupt need not wait for a download to end.
+INTERRUPTED = threading.Event()
 SUPERVISOR = Path(__file__).with_name("supervise.py")
 
 
@@ -132,6 +134,12 @@ class Supervised:
             self._supervisor.stdout.close()
 
 
+def check_interrupted() -> None:
+    """Raise `InterruptedError` when there is no more use in waiting."""
+    if INTERRUPTED.is_set():
+        raise InterruptedError("the run was interrupted")
+
+
 def run_command(
     argv: Sequence[str | Path],
     *,
@@ -146,6 +154,7 @@ def run_command(
         command.start()
         told = time.monotonic()
         while (code := command.exit_code()) is None:
+            check_interrupted()
             time.sleep(0.02)
             if time.monotonic() - told >= 1:
                 told = time.monotonic()

@@ -210,12 +210,12 @@ class Relay:
         self._tasks.add(task)
         self._writers.add(writer)
         try:
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await self._join(reader, writer)
+            await self._join(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            _reset(writer)  # the server was not there, or the connection was cut
         finally:
             self._tasks.discard(task)
             self._writers.discard(writer)
-            writer.transport.abort()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(*self._target)
@@ -229,11 +229,13 @@ class Relay:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._pump(reader, far_writer, way=self._up, seen=sent))
                 both.create_task(self._pump(far_reader, writer, way=self._down, seen=requests.answered))
+            writer.close()
+            await writer.wait_closed()  # what is still buffered is delivered first
         except* OSError:
             _reset(writer)  # one end was reset: so must the other be
         finally:
             self._writers.discard(far_writer)
-            far_writer.transport.abort()
+            far_writer.transport.abort()  # both directions ended in order, or nothing is worth delivering
 
     async def _pump(
         self,

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from tests.servers.errors import ServerFailedError
 from tests.servers.ports import LOOPBACK
-from tests.servers.process import Account, Supervised
+from tests.servers.process import Account, Supervised, check_interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tests.servers.programs import Program
 
-START_SECONDS = 90
+START_SECONDS = 150  # Cassandra on two busy cores; on idle ones it takes five
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +158,7 @@ def _start(launch: Launch, process: Supervised, log: Path) -> tuple[int, float]:
             raise ServerFailedError(f"{launch.program.name} ended with code {code}: {log_tail(log)}")
         if time.monotonic() - begun > START_SECONDS:
             raise ServerFailedError(f"{launch.program.name} did not answer in {START_SECONDS} s: {log_tail(log)}")
+        check_interrupted()
         time.sleep(0.02)
     return pid, round(time.monotonic() - begun, 3)
 
