@@ -27,14 +27,18 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 UV = HERE.parent.parent / "tools" / "uv"
 ENGLISH = {"LC_ALL": "C"}
+# In full, because the short name is looked up in an index first, whose failure hides the reason.
+COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
+CERTIFICATES_FOR_JAVA = Path("/etc/ssl/certs/java/cacerts")
 
 
 def _last_words(log: Path) -> str:
     """The end of a tool's output on one line, without the credentials that a mirror's address may hold."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    telling = [line for line in lines if re.match(r"\[ERROR\]|E:|error|  ×|×", line, re.IGNORECASE)] or lines
-    text = re.sub(r"://[^/@\s]*@", "://", " | ".join(telling[:3]))
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)[:600]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace"))
+    text = re.sub(r"://[^/@\s]*@", "://", text)
+    lines = [line.strip() for line in text.splitlines() if line.strip() not in {"", "[ERROR]"}]
+    telling = [line for line in lines if re.match(r"\[ERROR\]|E:|error|×", line, re.IGNORECASE)]
+    return " | ".join(telling[:2] or lines[-2:])[:600]
 
 
 def _run(
@@ -88,11 +92,14 @@ class Jars:
         java_home = str(self.home_of_java(watch.tell))
         argv: list[str | Path] = [
             *(maven(watch.tell), "-B", "-q", "-C", "-f", HERE / f"{self.name}.pom.xml"),
-            *("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
+            *(COPY_DEPENDENCIES, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
             # A private repository that goes when the jars are copied: all that stays is in one folder.
             f"-Dmaven.repo.local={work / 'repository'}",
         ]
         env = {"JAVA_HOME": java_home}
+        if CERTIFICATES_FOR_JAVA.exists():  # a Java from elsewhere would not trust a company's own authority
+            options = f"{os.environ.get('MAVEN_OPTS', '')} -Djavax.net.ssl.trustStore={CERTIFICATES_FOR_JAVA}"
+            env["MAVEN_OPTS"] = options.strip()
         try:
             _run(argv, cwd=work, env=env, watch=watch)
         except FetchError:  # a hundred transfers: one that broke is worth a second try, which goes on from there
@@ -108,7 +115,7 @@ def maven(tell: Tell) -> Path:
     if found is not None and not ignoring_machine("mvn"):
         return Path(found)
     try:
-        folder = fetched(Debian("maven", size=16_000_000), tell)
+        folder = fetched(Debian("maven", size=60_000_000), tell)
     except FetchError as error:
         raise FetchError(f"no mvn on PATH, and Debian's package cannot be had ({error})") from error
     return folder / "usr" / "share" / "maven" / "bin" / "mvn"

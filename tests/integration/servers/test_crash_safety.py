@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,6 +113,7 @@ def test_a_server_goes_away_when_its_supervisor_is_killed() -> None:
     wait_until(lambda: not is_alive(harness.server))
     harness.process.kill()
     harness.process.wait()
+    shutil.rmtree(harness.folder)  # as `supervise` says: nobody is left to do it
 
 
 @pytest.mark.server("redis", private=True)
