@@ -49,7 +49,9 @@ def test_a_write_that_finds_the_disk_full_says_so(small: FileBackend) -> None:
     space = space_of(small)
     fill(space)
 
-    with pytest.raises(BackendUnavailableError, match=r"file:///keys.db cannot be used now: the disk is full\.") as error:
+    with pytest.raises(
+        BackendUnavailableError, match=r"file:///keys.db cannot be used now: the disk is full\."
+    ) as error:
         space.insert("one more", VALUE, 3600)
 
     assert isinstance(error.value.__cause__, apsw.FullError)

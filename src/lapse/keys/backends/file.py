@@ -306,7 +306,7 @@ class FileBackend(EmbeddedBackend):
 class FileSpace:
     """One application's records. ``run`` answers by blocking or with a ticket; operations do not know which."""
 
-    __slots__ = ("_backend", "_give", "_now_ns", "_only", "_partitions", "_run", "_run_in_turn", "_take")
+    __slots__ = ("_backend", "_now_ns", "_only", "_partitions", "_readers", "_run", "_run_in_turn")
 
     def __init__(
         self,
@@ -322,7 +322,7 @@ class FileSpace:
         self._run = run
         self._run_in_turn = run_in_turn
         self._now_ns = backend.now_ns
-        self._take, self._give = backend.readers.idle.pop, backend.readers.idle.append
+        self._readers = backend.readers
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ class FileSpace:
         """See `Space`."""
         # The path of every lookup, so what `find` calls stands here written out: a call costs a twentieth of it.
         try:
-            cursor = self._take()
+            cursor = self._readers.pop()
         except IndexError:
             cursor = self._backend.take_reader()
         row: Any = None
@@ -339,7 +339,7 @@ class FileSpace:
                 pass
         except BaseException as error:  # noqa: BLE001 - raised again there
             self._backend.fail_read(error, cursor)
-        self._give(cursor)
+        self._readers.push(cursor)
         if row is None or row[1] * NS_PER_MS <= self._now_ns():
             return None
         value: str = row[0].decode()
