@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import apsw
 import pytest
 
 from lapse.keys.port import SweepReport
-from tests.integration.keys_file.conftest import Store
+
+if TYPE_CHECKING:
+    from tests.integration.keys_file.conftest import Store
 
 
 def test_an_expired_record_is_absent_at_once_and_gone_from_the_file_after_a_sweep(store: Store) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import apsw
 import pytest
@@ -16,6 +15,10 @@ from lapse.keys.errors import BackendUnavailableError, OutcomeUnknownError
 from lapse.keys.layout import Prefix
 from lapse.keys.port import NewItem
 from tests.sqlite_disks import disk, nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 VALUE = "v" * 1000
 
@@ -35,7 +38,7 @@ def space_of(backend: FileBackend) -> FileSpace:
 
 def fill(space: FileSpace) -> list[str]:
     """Insert until the disk is full; return what was acknowledged."""
-    stored = []
+    stored: list[str] = []
     for number in range(1000):
         try:
             space.insert(f"key:{number}", VALUE, 3600)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import subprocess
 import sys
 import threading
 from collections import Counter
-from pathlib import Path
+from random import Random  # noqa: TID251 - seeded, for keys
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +17,9 @@ import lapse
 from lapse.core.clock import VirtualClock
 from lapse.keys.errors import BackendClosedError, BackendUnavailableError
 from tests.integration.keys_file.conftest import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OPEN_AND_RACE = """
 import sys, threading
@@ -31,8 +34,9 @@ with open_keys(url, sweep=False) as keys:
         for number in range(30):
             if app.insert_if_not_exists(f"contested:{number}", f"{name}.{thread}", 3600):
                 won.append(number)
-            while not app.compare_and_swap("counter", current := app.ttl_get("counter") or "", str(int(current or 0) + 1), 3600):
-                app.insert_if_not_exists("counter", "0", 3600)
+            app.insert_if_not_exists("counter", "0", 3600)
+            while not app.compare_and_swap("counter", now := app.ttl_get("counter"), str(int(now) + 1), 3600):
+                pass
     threads = [threading.Thread(target=race, args=(number,)) for number in range(3)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
@@ -156,7 +160,7 @@ async def test_the_awaitable_face_does_the_same_as_the_blocking_one(tmp_path: Pa
         assert await app.insert_many([(f"many:{number}", "x", 60) for number in range(1200)]) == [True] * 1200
         assert len(await app.get_many(f"many:{number}" for number in range(1200))) == 1200
         assert await app.compare_and_delete("key", "new") is True
-        assert await app.put("key", "again", 60) is None
+        await app.put("key", "again", 60)
         assert await app.delete("key") is True
         clock.advance(60)
         assert (await keys.sweep(5000)).removed == 1200
@@ -191,7 +195,7 @@ async def test_a_cancelled_write_leaves_the_store_usable(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("buckets", [1, 2, 7, 300])
 def test_a_scan_is_in_byte_order_across_buckets_whatever_the_page(tmp_path: Path, buckets: int) -> None:
-    chance = random.Random(buckets)
+    chance = Random(buckets)
     alphabet = "ab\0\x7f\u00e9\u4e2d\U0001f600\U0010ffff"
     names = {"".join(chance.choices(alphabet, k=chance.randint(1, 6))) for _ in range(600)}
     store = Store(tmp_path / "keys.db", f"?buckets={buckets}&sync=normal")
@@ -208,10 +212,10 @@ def test_a_scan_is_in_byte_order_across_buckets_whatever_the_page(tmp_path: Path
                 assert [item.value for item in page] == [item.key[::-1] for item in page]
                 found += [item.key.encode() for item in page]
                 after = page[-1].key
-                if limit == 1 and len(found) > 20:
+                if len(found) > 10 * limit and limit < 50:
                     break
             assert found == expected[: len(found)]
-            assert limit == 1 or len(found) == len(expected)
+            assert limit < 50 or len(found) == len(expected)
     used = {partition for (partition,) in store.query("SELECT DISTINCT partition FROM records")}
     assert {len(partition) for partition in used} == {8 if buckets == 1 else 10}
     assert buckets > 100 or len(used) == buckets

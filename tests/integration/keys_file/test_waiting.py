@@ -5,15 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import apsw
 import pytest
 
 from lapse.keys.errors import BackendUnavailableError
 from tests.integration.keys_file.conftest import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 HOLD_THE_LOCK = """
 import apsw, sys
