@@ -5,21 +5,23 @@ They have no shared memory, so a database on them is opened with ``locking_mode=
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
 from lapse.db.sqlite import SQLiteFile, Synchronous
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
 _numbers = count(1)
 
 
-def nothing(*_: Any) -> None:
+def nothing(*_: object) -> None:
     """Do what a healthy disk does: nothing more."""
 
 
@@ -47,10 +49,10 @@ class _Layer(apsw.VFS):
         self._disk = disk
         super().__init__(disk.name, "")
 
-    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> _File:  # noqa: N802 - SQLite's name
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> _File:  # noqa: N802 - the name is SQLite's
         return _File(self._disk, name, flags)
 
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802, FBT001 - SQLite's
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802, FBT001 - the same
         self._disk.on_delete(filename)
         super().xDelete(filename, syncdir)
 
@@ -61,15 +63,15 @@ class _File(apsw.VFSFile):
         self._path = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
         super().__init__("", name, flags)
 
-    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802, ANN401 - SQLite's
+    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802, ANN401 - the same
         self._disk.on_write(self._path, offset, bytes(data))
         super().xWrite(data, offset)
 
-    def xTruncate(self, newsize: int) -> None:  # noqa: N802 - SQLite's
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802 - the same
         self._disk.on_truncate(self._path, newsize)
         super().xTruncate(newsize)
 
-    def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's
+    def xSync(self, flags: int) -> None:  # noqa: N802 - the same
         self._disk.on_sync(self._path)
         super().xSync(flags)
 

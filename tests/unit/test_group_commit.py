@@ -6,10 +6,8 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
@@ -18,6 +16,10 @@ from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseErr
 from lapse.db.group_commit import GroupCommit, Operation
 from lapse.db.sqlite import Schema, SQLiteFile, explain, open_reader, open_writer
 from tests.sqlite_disks import Disk, disk, nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 SCHEMA = Schema(1, ["CREATE TABLE notes (text TEXT)"])
 SECONDS = 10
@@ -364,7 +366,7 @@ async def test_a_ticket_awaited_by_two_tasks_and_again_later_gives_the_same_answ
     async def wait() -> str:
         return await ticket
 
-    assert await asyncio.gather(wait(), wait()) == ["a", "a"]
+    assert [*await asyncio.gather(wait(), wait())] == ["a", "a"]
     assert await ticket == "a"
 
 

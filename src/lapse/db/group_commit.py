@@ -180,6 +180,14 @@ class GroupCommit:
         self._helper_call.acquire()
         guard_against_forks(self)
 
+    def connect(self) -> None:
+        """Open the connection, so that what is wrong is known before the first operation. Call it before sharing."""
+        try:
+            self._open()
+        except (apsw.Error, DatabaseError) as error:
+            failure = self._failure(error)
+            raise failure from failure.__cause__
+
     # --- joining -----------------------------------------------------------------------------------------------------
 
     def run(self, operation: Operation[T]) -> T:

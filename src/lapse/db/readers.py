@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import apsw
 
@@ -25,35 +25,63 @@ from lapse.db.forks import FORKED, guard_against_forks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CLOSE_ATTEMPTS: Final = 1_000
-_CLOSE_PAUSE_SECONDS: Final = 0.01
+_LAST_READS_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.001
 
 
 class Readers:
-    """A stack of cursors. Callers that count nanoseconds use ``idle.pop`` and ``idle.append`` themselves."""
+    """A stack of cursors. `take` and `give` are for everybody; `pop` and `push` for who counts nanoseconds."""
 
     def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
         """Open nothing yet."""
         self._connect = connect
         self._guard = threading.Lock()
         self._opened: list[apsw.Connection] = []
+        self._idle: list[apsw.Cursor] = []
         self._closed = self._forked = False
-        self.idle: Final[list[apsw.Cursor]] = []
+        self.pop: Callable[[], apsw.Cursor] = self._idle.pop
+        """Return a cursor; IndexError means: call `take`."""
+        self.push: Final = self._idle.append
         guard_against_forks(self)
 
     def take(self) -> apsw.Cursor:
-        """Return a cursor for this caller alone."""
+        """Return a cursor for this caller alone; open a connection when none is idle."""
         try:
-            return self.idle.pop()
+            return self.pop()
         except IndexError:
-            return self.open_another()
+            return self._open_another()
 
     def give(self, cursor: apsw.Cursor) -> None:
         """Take a cursor back whose statement has run to its end."""
-        self.idle.append(cursor)
+        self.push(cursor)
 
-    def open_another(self) -> apsw.Cursor:
-        """Open a connection: for a caller who found ``idle`` empty."""
+    def discard(self, cursor: apsw.Cursor) -> None:
+        """Close the connection of a cursor that failed."""
+        with suppress(apsw.Error):
+            self._close(cursor.connection)
+
+    def close(self) -> None:
+        """Close all connections, waiting for the reads at hand; later readers find the stack closed. Idempotent."""
+        if self._forked:
+            return
+        with self._guard:
+            self._closed = True
+        self.pop = _refuse
+        pause = threading.Event()
+        for _ in range(int(_LAST_READS_SECONDS / _LOOK_SECONDS)):
+            while self._idle:
+                self.discard(self._idle.pop())
+            if not self._opened:
+                return
+            pause.wait(_LOOK_SECONDS)
+
+    def become_forked(self) -> list[Any]:
+        """See `lapse.db.forks`."""
+        self._forked = True
+        self.pop = _refuse
+        return [*self._opened, *self._idle]
+
+    def _open_another(self) -> apsw.Cursor:
         if self._forked:
             raise DatabaseUnavailableError(FORKED)
         with self._guard:
@@ -63,42 +91,12 @@ class Readers:
             self._opened.append(db)
         return db.cursor()
 
-    def discard(self, cursor: apsw.Cursor) -> None:
-        """Close the connection of a cursor that failed."""
-        db = cursor.connection
+    def _close(self, db: apsw.Connection) -> None:
         with self._guard:
             if db in self._opened:
                 self._opened.remove(db)
-        with suppress(apsw.Error):
-            db.close(force=True)
-
-    def close(self) -> None:
-        """Close all connections, waiting for reads at hand; later readers find the pool closed. Idempotent."""
-        if self._forked:
-            return
-        with self._guard:
-            self._closed = True
-            opened, self._opened = self._opened, []
-        self.idle.clear()
-        for db in opened:
-            _close_when_free(db)
-
-    def become_forked(self) -> list[Any]:
-        """See `lapse.db.forks`."""
-        self._forked = True
-        kept: list[Any] = [*self._opened, *self.idle]
-        self.idle.clear()
-        return kept
+        db.close(force=True)
 
 
-def _close_when_free(db: apsw.Connection) -> None:
-    pause = threading.Event()
-    for _ in range(_CLOSE_ATTEMPTS):
-        try:
-            db.close(force=True)
-        except apsw.ThreadingViolationError:
-            pause.wait(_CLOSE_PAUSE_SECONDS)  # a reader is inside SQLite at this moment
-        except apsw.Error:
-            return
-        else:
-            return
+def _refuse() -> NoReturn:
+    raise IndexError

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import apsw
 import pytest
 
 import lapse
 from lapse.keys.errors import BackendMisfitError, BackendUnavailableError, KeysURLError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NOBODY = 65534
 
@@ -212,7 +214,7 @@ def test_a_file_that_may_not_be_read_is_refused(common_folder: Path) -> None:
 def test_a_file_that_was_removed_while_in_use_fails_the_check(path: Path) -> None:
     with lapse.open_keys(f"file://{path}", sweep=False) as keys:
         keys.backend.check()
-        os.unlink(path)
+        path.unlink()
 
         with pytest.raises(BackendUnavailableError, match="its file was removed while it was in use"):
             keys.backend.check()

@@ -7,11 +7,11 @@ rebuilt, opened by SQLite's own file layer, and looked at.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random  # noqa: TID251 - seeded, for what a cut leaves
 from typing import Any
 
 import apsw
@@ -51,7 +51,7 @@ class Recorder:
 
     def __init__(self, watched: Disk) -> None:
         self._files: dict[str, Blueprint] = {}
-        self._chance = random.Random(20)
+        self._chance = Random(20)
         self.acknowledged = 0
         self.cuts: list[Cut] = []
         self.events: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """A program that writes until it is killed, and says on standard output what was acknowledged.
 
-It is started once and forks a writer for each line on its standard input: a fork takes milliseconds, an interpreter with its
-imports a quarter of a second. The store is opened after the fork.
+It is started once and forks a writer for each line on its standard input: a fork takes milliseconds, an interpreter
+with its imports a quarter of a second. The store is opened after the fork.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import signal
 import sys
 import threading
 from itertools import count
+from typing import TYPE_CHECKING
 
 import lapse
-from lapse.keys.store import AppKeys
 
-THREADS = 3
+if TYPE_CHECKING:
+    from lapse.keys.store import AppKeys
+
+THREADS = 2
 COUNTER = "counter"
 
 

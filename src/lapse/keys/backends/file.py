@@ -68,7 +68,8 @@ _CHUNK_CHARACTERS: Final = 1024 * 1024
 """These bound one transaction of `insert_many`: others wait for the write lock meanwhile."""
 _SWEEP_CHUNK: Final = 1_000
 _PAGES_RETURNED: Final = 512
-"""Free pages given back to the file system per sweep: 2 MiB, a few milliseconds."""
+"""Free pages given back to the file system in one transaction: 2 MiB, a few milliseconds."""
+_RETURNS_PER_SWEEP: Final = 8
 _PAGES_KEPT: Final = 64
 _BEYOND_ALL_KEYS: Final = b"\xff"  # a byte that UTF-8 never uses
 
@@ -133,13 +134,9 @@ class FileBackend(EmbeddedBackend):
         self._file = file
         self._buckets = buckets
         self._commit = GroupCommit(
-            lambda: open_writer(file, SCHEMA), explain=lambda error: explain(error, file), translate=self._translate
+            self._open_writer, explain=lambda error: explain(error, file), translate=self._translate
         )
-        try:
-            self._check_buckets()
-        except BaseException:
-            self.close()
-            raise
+        self._commit.connect()  # so that a file that does not fit is known now, and not at the first write
 
     def space(self, prefix: Prefix, app_id: int) -> FileSpace:
         """See `Backend`."""
@@ -240,16 +237,18 @@ class FileBackend(EmbeddedBackend):
                 return BackendUnavailableError(backend=self.name, problem=error.problem)
         return BackendError(problem=error.problem)
 
-    def _check_buckets(self) -> None:
-        def recorded(cursor: apsw.Cursor) -> int:
-            cursor.execute(SQL["record_buckets"], (self._buckets,))
-            return int(_rows(cursor.execute(SQL["recorded_buckets"]))[0][0])
-
-        number = self._commit.run(recorded)
-        if number != self._buckets:
-            made = f"it was made with buckets={number} and is opened with buckets={self._buckets}"
-            hint = f"open it with ?buckets={number}, or use another file"
-            raise BackendMisfitError(backend=self.name, problem=f"{made}; {hint}")
+    def _open_writer(self) -> apsw.Connection:
+        db = open_writer(self._file, SCHEMA)
+        number = _rows(db.execute(SQL["recorded_buckets"]))
+        if not number:
+            db.execute(SQL["record_buckets"], (self._buckets,))
+            number = _rows(db.execute(SQL["recorded_buckets"]))  # another process may have been quicker
+        if number != [(self._buckets,)]:
+            made = f"it was made with buckets={number[0][0]} and is opened with buckets={self._buckets}"
+            hint = f"open it with ?buckets={number[0][0]}, or use another file"
+            db.close()
+            raise DatabaseMisfitError(f"{made}; {hint}")
+        return db
 
     def _sweep_chunk(self, limit: int) -> Operation[tuple[list[int], bool]]:
         def sweep(cursor: apsw.Cursor) -> tuple[list[int], bool]:
@@ -265,10 +264,13 @@ class FileBackend(EmbeddedBackend):
 
         Giving back every page at once would move pages to and fro under a steady load of inserts and expiries.
         """
-        free, pages = self.read(SQL["free_pages"], ())[0]
-        surplus = min(free - max(_PAGES_KEPT, pages // 4), _PAGES_RETURNED)
-        if surplus > 0:
-            self._commit.run(lambda cursor: _rows(cursor.execute(f"PRAGMA incremental_vacuum({surplus})")))
+        for _ in range(_RETURNS_PER_SWEEP):
+            free, pages = self.read(SQL["free_pages"], ())[0]
+            surplus = min(free - max(_PAGES_KEPT, pages // 4), _PAGES_RETURNED)
+            if surplus <= 0:
+                return
+            give_back = f"PRAGMA incremental_vacuum({surplus})"
+            self._commit.run(lambda cursor, give_back=give_back: _rows(cursor.execute(give_back)))  # type: ignore[misc]
 
     # One driver per colour; the steps themselves are written once.
 
@@ -304,7 +306,7 @@ class FileBackend(EmbeddedBackend):
 class FileSpace:
     """One application's records. ``run`` answers by blocking or with a ticket; operations do not know which."""
 
-    __slots__ = ("_backend", "_give", "_now_ns", "_only", "_partitions", "_run", "_run_in_turn", "_take")
+    __slots__ = ("_backend", "_now_ns", "_only", "_partitions", "_readers", "_run", "_run_in_turn")
 
     def __init__(
         self,
@@ -320,7 +322,7 @@ class FileSpace:
         self._run = run
         self._run_in_turn = run_in_turn
         self._now_ns = backend.now_ns
-        self._take, self._give = backend.readers.idle.pop, backend.readers.idle.append
+        self._readers = backend.readers
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -328,7 +330,7 @@ class FileSpace:
         """See `Space`."""
         # The path of every lookup, so what `find` calls stands here written out: a call costs a twentieth of it.
         try:
-            cursor = self._take()
+            cursor = self._readers.pop()
         except IndexError:
             cursor = self._backend.take_reader()
         row: Any = None
@@ -337,7 +339,7 @@ class FileSpace:
                 pass
         except BaseException as error:  # noqa: BLE001 - raised again there
             self._backend.fail_read(error, cursor)
-        self._give(cursor)
+        self._readers.push(cursor)
         if row is None or row[1] * NS_PER_MS <= self._now_ns():
             return None
         value: str = row[0].decode()
