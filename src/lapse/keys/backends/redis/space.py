@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 # These bound how long one command keeps the server from others (a few milliseconds), and what one round trip carries.
 _READ_KEYS: Final = 256
-_INSERT_ITEMS: Final = 200
+_INSERT_ITEMS: Final = 100
 _INSERT_CHARACTERS: Final = 1024 * 1024
 _SCAN_RECORDS: Final = 1000
 _COMMANDS: Final = 16
@@ -108,17 +108,18 @@ class RedisSpace:
     async def get_many(self, keys: Sequence[str]) -> dict[str, str]:
         """See `Space`."""
         found: dict[str, str] = {}
-        chunks = [chunk for group in self._grouped(keys) for chunk in _pieces(group, _READ_KEYS)]
+        chunks = [
+            (partition.records, [keys[place] for place in chunk])
+            for partition, places in self._grouped(keys)
+            for chunk in _pieces(places, _READ_KEYS)
+        ]
         for batch in _pieces(chunks, _COMMANDS):
-            requests = [
-                packed("MGET", *(self._partition(keys[place]).records + keys[place].encode() for place in chunk))
-                for chunk in batch
-            ]
+            requests = [packed("MGET", *[records + key.encode() for key in chunk]) for records, chunk in batch]
             answers = await self._backend.ask(requests, writes=False)
-            for chunk, values in zip(batch, answers, strict=True):
-                for place, value in zip(chunk, values, strict=True):
-                    if value is not None:
-                        found[keys[place]] = self._text(value)
+            for (_, chunk), values in zip(batch, answers, strict=True):
+                found.update(
+                    (key, self._text(data)) for key, data in zip(chunk, values, strict=True) if data is not None
+                )
         return found
 
     async def scan(self, start: str, stop: str | None, limit: int) -> list[Item]:
@@ -168,7 +169,7 @@ class RedisSpace:
         """See `Space`. One script per chunk; a failure after a part was done is an `OutcomeUnknownError`."""
         answers: dict[int, bool] = {}
         groups = self._grouped([item.key for item in items])
-        chunks = [chunk for group in groups for chunk in _insertable(group, items)]
+        chunks = [chunk for _, places in groups for chunk in _insertable(places, items)]
         for batch in _pieces(chunks, _COMMANDS):
             try:
                 await self._insert_chunks(batch, items, answers)
@@ -195,14 +196,14 @@ class RedisSpace:
             problem = "somebody else writes under this namespace; choose another with ?namespace="
             raise BackendMisfitError(backend=self._backend.name, problem=problem) from error
 
-    def _grouped(self, keys: Sequence[str]) -> list[list[int]]:
-        """Return the places of keys, those of one partition together and in order."""
+    def _grouped(self, keys: Sequence[str]) -> list[tuple[Partition, Sequence[int]]]:
+        """Return the places of keys by partition, in order."""
         if self._only:
-            return [list(range(len(keys)))]
-        groups: dict[int, list[int]] = {}
+            return [(self._only, range(len(keys)))]
+        groups: dict[Partition, list[int]] = {}
         for place, key in enumerate(keys):
-            groups.setdefault(bucket_of(key, len(self._partitions)), []).append(place)
-        return list(groups.values())
+            groups.setdefault(self._partition(key), []).append(place)
+        return list(groups.items())
 
     async def _advance(self, walks: Sequence[_Walk], beyond: bytes, piece: int) -> None:
         calls = [
