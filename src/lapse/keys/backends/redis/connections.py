@@ -59,6 +59,9 @@ class Connections:
         self._make = make
         self._backend = backend
         self._limit, self._timeout, self._connect_timeout = limit, timeout, connect_timeout
+        # A server that expects no TLS waits for the rest of what looks to it like half a command.
+        is_tls = backend.startswith("rediss:")
+        self._hint = "; a server without TLS keeps silent like this, and needs redis://" if is_tls else ""
         self._idle: list[Wire] = []
         self._slots = asyncio.Semaphore(limit)
         self._closed = False
@@ -140,7 +143,7 @@ class Connections:
         except BaseException as error:
             await _end(connection)
             if isinstance(error, TimeoutError | driver.TimeoutError):
-                problem = f"no connection came about within {self._connect_timeout:g} s"
+                problem = f"no connection came about within {self._connect_timeout:g} s{self._hint}"
             elif isinstance(error, driver.RedisError) and is_answer(error):
                 raise refused(error, self._backend) from error
             elif isinstance(error, driver.RedisError | OSError):

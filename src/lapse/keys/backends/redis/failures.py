@@ -7,6 +7,7 @@ not applied when the server answered it with an error; a lost connection and a m
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ _CLUSTER: Final = (
     "it is part of a Redis Cluster and holds only some of the keys; this backend talks to one server, so name one "
     "that is not in a cluster, or a proxy that hides the cluster"
 )
+_NOT_REDIS: Final = "it does not answer like Redis; if this is a TLS port, write rediss://"
 _COMMAND: Final = re.compile(r"'([a-z|]+)' command")
 
 _BY_CODE: Final = {
@@ -65,18 +67,21 @@ def refused(error: driver.RedisError, backend: str) -> BackendError:
 
 def unreachable(error: BaseException) -> str:
     """Say why no connection came about."""
-    causes = list(_chain(error))
-    for cause in causes:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"its certificate cannot be trusted ({cause.verify_message}); name the authority with ?ca=FILE"
-        if isinstance(cause, ssl.SSLError):
-            return f"no TLS connection came about ({cause.reason}); redis:// is for servers without TLS"
-    for cause in causes:
-        if isinstance(cause, OSError) and cause.strerror:
-            return f"no connection came about ({cause.strerror})"
-    if isinstance(error, driver.ConnectionError | driver.InvalidResponse):
-        return "it does not answer like Redis; if this is a TLS port, write rediss://"
-    return f"no connection came about ({type(error).__name__})"
+    for cause in _chain(error):
+        match cause:
+            case ssl.SSLCertVerificationError():
+                return f"its certificate cannot be trusted ({cause.verify_message}); name the authority with ?ca=FILE"
+            case ssl.SSLError():
+                return f"no TLS connection came about ({cause.reason}); redis:// is for servers without TLS"
+            case socket.gaierror():
+                return f"its host name leads nowhere ({cause.strerror})"
+            case ConnectionRefusedError():
+                return "nobody listens there (connection refused)"
+            case ConnectionResetError():
+                return _NOT_REDIS
+            case OSError():
+                return f"no connection came about ({cause.strerror or 'no address of the host answers'})"
+    return _NOT_REDIS
 
 
 def is_answer(error: BaseException) -> bool:
