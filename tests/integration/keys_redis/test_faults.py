@@ -96,7 +96,6 @@ def test_a_password_that_is_changed_meanwhile_refuses_new_connections_only(start
     [
         ("127.0.0.1", r"nobody listens there \(connection refused\)"),
         ("localhost", "(nobody listens there|no address of the host answers)"),
-        ("999.0.0.1.invalid.", "its host name leads nowhere|no connection came about within 2 s"),
     ],
 )
 def test_a_wrong_host_or_port(host: str, problem: str) -> None:
@@ -106,7 +105,7 @@ def test_a_wrong_host_or_port(host: str, problem: str) -> None:
             lapse.open_keys(url)
 
     assert "s3cret" not in told(caught.value)
-    assert isinstance(caught.value.__cause__, redis.RedisError | TimeoutError)
+    assert isinstance(caught.value.__cause__, redis.RedisError)
 
 
 def test_a_host_that_never_answers() -> None:

@@ -9,8 +9,8 @@ from redis import exceptions as driver
 
 from lapse.keys.backends.network import NetworkBackend
 from lapse.keys.backends.redis.connections import Connections, Wire
-from lapse.keys.backends.redis.failures import refused
-from lapse.keys.backends.redis.scripts import Call, packed
+from lapse.keys.backends.redis.failures import impossible, refused
+from lapse.keys.backends.redis.scripts import SCRIPTS, Call, packed
 from lapse.keys.backends.redis.space import Partition, RedisSpace
 from lapse.keys.background import run_blocking
 from lapse.keys.errors import BackendClosedError, BackendMisfitError, BackendUnavailableError, OutcomeUnknownError
@@ -67,8 +67,11 @@ class RedisBackend(NetworkBackend):
     async def async_check(self) -> None:
         """See `Backend`. The first to open a store records its number of buckets."""
         record = f"{self._namespace}:buckets"
-        # PEXPIRETIME stands for the commands of version 7 that the scripts need.
-        number, _ = await self.ask([packed("GET", record), packed("PEXPIRETIME", record)], writes=False)
+        (number,) = await self.ask([packed("GET", record)], writes=False)
+        unable = await self.run(Call(SCRIPTS["check"], [f"{self._namespace}:check".encode()] * 3, ()))
+        if unable:
+            command, reason = unable
+            raise impossible(command, reason, self.name)
         if number is None:
             # Repeating this is harmless, so it counts as a read.
             requests = [packed("SET", record, self._buckets, "NX"), packed("GET", record)]
@@ -123,7 +126,7 @@ class RedisBackend(NetworkBackend):
         if answer.__class__ is driver.NoScriptError:
             (answer,) = await client.exchange(call.by_source(), 1, writes=call.script.writes)
         if isinstance(answer, driver.ResponseError):
-            raise refused(answer, self.name) from answer
+            raise refused(answer, self.name, in_script=call.script.writes) from answer
         return answer
 
     async def run_all(self, calls: Sequence[Call]) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from redis import exceptions as driver
 
-from lapse.keys.errors import BackendError, BackendMisfitError, BackendUnavailableError
+from lapse.keys.errors import BackendError, BackendMisfitError, BackendUnavailableError, OutcomeUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ _CLUSTER: Final = (
     "it is part of a Redis Cluster and holds only some of the keys; this backend talks to one server, so name one "
     "that is not in a cluster, or a proxy that hides the cluster"
 )
-_NOT_REDIS: Final = "it does not answer like Redis; if this is a TLS port, write rediss://"
+_FORBIDDEN: Final = "its access rules do not let this user"
 _COMMAND: Final = re.compile(r"'([a-z|]+)' command")
 
 _BY_CODE: Final = {
@@ -55,9 +55,15 @@ _MISFIT_TEXTS: Final = {
 _TEXTS: Final = {"max number of clients": "the server has no room for more clients (maxclients)"}
 
 
-def refused(error: driver.RedisError, backend: str) -> BackendError:
-    """Translate an error that the server answered with; what it was asked was not done."""
+def refused(error: driver.RedisError, backend: str, *, in_script: bool = False) -> BackendError:
+    """Translate an error that the server answered with: what it was asked was not done.
+
+    Except that a script which writes can be stopped after its first write, when its user's rights are taken away while
+    a store is open.
+    """
     code, text = _code(error), str(error)
+    if in_script and code == "ERR" and "script" in text:
+        return OutcomeUnknownError(backend=backend, problem="the server stopped the script, perhaps halfway")
     misfit = _MISFITS.get(code) or _found(_MISFIT_TEXTS, text)
     if misfit:
         return BackendMisfitError(backend=backend, problem=misfit)
@@ -65,23 +71,31 @@ def refused(error: driver.RedisError, backend: str) -> BackendError:
     return BackendUnavailableError(backend=backend, problem=problem or f"the server answered with {code or 'an error'}")
 
 
+def impossible(command: bytes, reason: bytes, backend: str) -> BackendError:
+    """Say that a command which the scripts need cannot be used here."""
+    if reason.startswith(b"ERR Unknown"):
+        return BackendMisfitError(backend=backend, problem=_TOO_OLD)
+    problem = f"{_FORBIDDEN} run {command.decode()} on the keys of this namespace"
+    return BackendUnavailableError(backend=backend, problem=problem)
+
+
 def unreachable(error: BaseException) -> str:
     """Say why no connection came about."""
-    for cause in _chain(error):
-        match cause:
-            case ssl.SSLCertVerificationError():
-                return f"its certificate cannot be trusted ({cause.verify_message}); name the authority with ?ca=FILE"
-            case ssl.SSLError():
-                return f"no TLS connection came about ({cause.reason}); redis:// is for servers without TLS"
-            case socket.gaierror():
-                return f"its host name leads nowhere ({cause.strerror})"
-            case ConnectionRefusedError():
-                return "nobody listens there (connection refused)"
-            case ConnectionResetError():
-                return _NOT_REDIS
-            case OSError():
-                return f"no connection came about ({cause.strerror or 'no address of the host answers'})"
-    return _NOT_REDIS
+    cause = next((cause for cause in _chain(error) if isinstance(cause, OSError)), None)
+    match cause:
+        case ssl.SSLCertVerificationError():
+            problem = f"its certificate cannot be trusted ({cause.verify_message}); name the authority with ?ca=FILE"
+        case ssl.SSLError():
+            problem = f"no TLS connection came about ({cause.reason}); redis:// is for servers without TLS"
+        case socket.gaierror():
+            problem = f"its host name leads nowhere ({cause.strerror})"
+        case ConnectionRefusedError():
+            problem = "nobody listens there (connection refused)"
+        case None | ConnectionResetError():
+            problem = "it does not answer like Redis; if this is a TLS port, write rediss://"
+        case _:
+            problem = f"no connection came about ({cause.strerror or 'no address of the host answers'})"
+    return problem
 
 
 def is_answer(error: BaseException) -> bool:
@@ -104,8 +118,7 @@ def _found(problems: Mapping[str, str], text: str) -> str | None:
 
 def _not_permitted(text: str) -> str:
     command = _COMMAND.search(text)
-    what = f"run {command[1].upper()}" if command else "use a command or the keys that are needed"
-    return f"its access rules do not let this user {what}"
+    return f"{_FORBIDDEN} {f'run {command[1].upper()}' if command else 'use the keys of this namespace'}"
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

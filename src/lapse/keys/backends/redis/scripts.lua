@@ -148,3 +148,19 @@ for number, name in ipairs(listed) do
   end
 end
 return found
+
+-- name: check
+-- Tries every command that a script uses on a key that is not there (KEYS[3]), where none of them does anything: what a
+-- user may not do must show when a store is opened, not in the middle of a write. Answers the first that is impossible
+-- with the reason, or nothing. That a server takes no writes now is no reason.
+for _, words in ipairs({
+  {'GET', KEYS[3]}, {'SET', KEYS[3], '', 'XX', 'PX', 1}, {'DEL', KEYS[3]}, {'TIME'},
+  {'PEXPIRE', KEYS[3], 1}, {'PEXPIREAT', KEYS[3], 1}, {'PEXPIRETIME', KEYS[3]},
+  {'ZADD', KEYS[3], 'XX', 0, ''}, {'ZREM', KEYS[3], ''}, {'ZRANGE', KEYS[3], 0, 0}, {'ZREMRANGEBYRANK', KEYS[3], 0, 0},
+}) do
+  local answer = redis.pcall(unpack(words))
+  if type(answer) == 'table' and answer.err and string.find(answer.err, '^ERR') then
+    return {words[1], answer.err}
+  end
+end
+return {}

@@ -64,5 +64,6 @@ def _digest(source: str) -> str:
     return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()  # the protocol's choice
 
 
-_READING: Final = frozenset({"find", "scan"})
+# What is repeated safely. That `scan` prunes and `check` tries to write nothing makes no difference to that.
+_READING: Final = frozenset({"check", "find", "scan"})
 SCRIPTS: Final = _load()

@@ -228,7 +228,7 @@ class RedisSpace:
             else:
                 answers.update(zip(chunk, map(bool, done), strict=True))
         if failed is not None:
-            raise refused(failed, self._backend.name) from failed
+            raise refused(failed, self._backend.name, in_script=True) from failed
 
     def _insertion(self, items: Sequence[NewItem]) -> Call:
         partition = self._partition(items[0].key)
