@@ -21,6 +21,7 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.keys.errors import InvalidAppIdError, InvalidLimitError, InvalidTTLError
 from lapse.keys.port import Item
 from lapse.keys.store import AppKeys, open_keys
+from lapse.keys.url import init_store
 from lapse.keys.validation import MAX_APP_ID, MAX_SCAN_LIMIT, MAX_TTL_SECONDS, check_app_id, check_scan, check_ttl
 
 app = App(
@@ -176,6 +177,23 @@ def _outcome(output: Output, result: dict[str, Any], *, done: bool, said: tuple[
     """Print what a conditional command did and return its exit code; ``said`` is for done and for not done."""
     print_result(output, result, said[0] if done else said[1])
     return Exit.DONE if done else Exit.FAILED
+
+
+@_command(
+    "lapse keys init redis://localhost:6379/0",
+    "lapse keys init 'file:///var/lib/app/keys.db?buckets=16'",
+)
+def init(
+    url: Annotated[str, Parameter(help="The store, as redis://host:6379/0.")], /, *, output: OutputOption = Output.TABLE
+) -> int:
+    """Make what a store needs before it is used.
+
+    A schema or a table where the server has such; nothing is lost when they
+    are there already.
+    """
+    said = init_store(url, SystemClock())
+    print_result(output, {"ready": True, "said": said}, said)
+    return Exit.DONE
 
 
 @_command(

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 BACKENDS: Final[Mapping[str, str]] = {
     "memory": "lapse.keys.backends.memory",
     "file": "lapse.keys.backends.file",
+    "redis": "lapse.keys.backends.redis",
+    "rediss": "lapse.keys.backends.redis",
 }
 """Scheme to module. A module is imported only when its scheme is used, so that drivers stay optional. It provides
-``OPTIONS`` and ``open_backend(url, clock)``."""
+``OPTIONS``, ``open_backend(url, clock)`` and ``init_store(url, clock)``, which says in a sentence what it made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def parse_url(text: str) -> KeysURL:
         raise KeysURLError(url=shown, problem=f"{parts.scheme!r} is no known scheme; expected one of {_schemes()}")
     if parts.fragment:
         raise KeysURLError(url=shown, problem="it has a fragment (#...); write # in a path or password as %23")
-    options = _options(shown, parts, import_module(BACKENDS[parts.scheme]).OPTIONS)
+    options = _options(shown, parts, _module(parts.scheme).OPTIONS)
     username, password, location = _authority(parts.netloc)
     return KeysURL(parts.scheme, username, password, location, unquote(parts.path), options)
 
@@ -81,7 +83,7 @@ def parse_url(text: str) -> KeysURL:
 def open_backend(text: str, clock: Clock) -> Backend:
     """Open the backend that a URL names."""
     url = parse_url(text)
-    backend: Backend = import_module(BACKENDS[url.scheme]).open_backend(url, clock)
+    backend: Backend = _module(url.scheme).open_backend(url, clock)
     if not url.options.get("cache"):
         return backend
     return _cached(backend, url, clock)
@@ -91,6 +93,24 @@ def _cached(backend: Any, url: KeysURL, clock: Clock) -> Backend:  # noqa: ANN40
     from lapse.keys.cache import CachedBackend
 
     return CachedBackend(backend, size=url.options["cache"], max_age=url.options["cache_max_age"], clock=clock)
+
+
+def init_store(text: str, clock: Clock) -> str:
+    """Make what the backend of a URL needs before it is opened (a schema, a table), and say what was made."""
+    url = parse_url(text)
+    said: str = _module(url.scheme).init_store(url, clock)
+    return said
+
+
+def _module(scheme: str) -> Any:  # noqa: ANN401 - a module with the names that `BACKENDS` lists
+    try:
+        return import_module(BACKENDS[scheme])
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "lapse":
+            raise
+        extra = BACKENDS[scheme].rpartition(".")[2]
+        problem = f"its driver ({error.name}) is not installed; run pip install 'lapse[{extra}]'"
+        raise KeysURLError(url=f"{scheme}://...", problem=problem) from error
 
 
 def _check_authority(text: str) -> None:

@@ -101,6 +101,13 @@ def open_backend(url: KeysURL, clock: Clock) -> FileBackend:
     return FileBackend(file, name=str(url), clock=clock, buckets=options["buckets"], sweep_interval=interval)
 
 
+def init_store(url: KeysURL, clock: Clock) -> str:
+    """Create the file, if it is not there, and check that it fits."""
+    was_there = _path(url).exists()
+    open_backend(url, clock).close()
+    return f"{url} is {'there' if was_there else 'made'}, with buckets={url.options['buckets']}"
+
+
 def _path(url: KeysURL) -> Path:
     expected = "expected an absolute path after three slashes, as in file:///var/lib/app/keys.db"
     if url.location or url.username or url.password is not None:

@@ -1,0 +1,75 @@
+"""The whole conformance kit on Redis and Valkey, with several processes racing."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lapse.keys.conformance import Kind, Outcome, Target, list_cases, run_conformance
+from tests.integration.keys_redis.conftest import STARTERS
+from tests.integration.keys_redis.test_permissions import allow, listed
+
+if TYPE_CHECKING:
+    from tests.integration.keys_redis.conftest import Raw
+    from tests.servers import Server
+
+NOT_APPLICABLE = {
+    # a server's clock cannot be moved
+    *(
+        f"{colour}{name}"
+        for colour in ("", "async-")
+        for name in (
+            "alive-until-the-last-nanosecond",
+            "gone-at-the-instant-of-expiry",
+            "written-between-two-milliseconds",
+            "query-ttl-rounds-up",
+        )
+    ),
+    "buckets-are-not-seen",  # takes a new store; the whole kit runs in buckets below
+    # the server cleans up in its own time: test_cleanup looks at it
+    "expired-records-are-removed",
+    "sweeps-come-in-slices",
+    "deleted-records-are-removed",
+}
+
+
+def _plain(server: Server, raw: Raw) -> str:
+    return server.keys_url()
+
+
+def _as_limited_user_in_buckets(server: Server, raw: Raw) -> str:
+    allow(raw(server), listed())
+    return f"redis://lapse:s3cret@127.0.0.1:{server.port}/3?buckets=8"
+
+
+STORES = {
+    "redis": ("redis", {}, _plain),
+    "valkey": ("valkey", {}, _plain),
+    "redis, with a password, as a user with the listed permissions, in 8 buckets": (
+        "redis",
+        {"requirepass": "of-the-owner"},
+        _as_limited_user_in_buckets,
+    ),
+    "valkey as a cluster of one node": ("valkey", {"cluster": True}, _plain),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "store", [pytest.param(name, marks=pytest.mark.server(kind, private=True)) for name, (kind, *_) in STORES.items()]
+)
+def test_every_rule_holds(store: str, raw: Raw) -> None:
+    kind, options, url = STORES[store]
+    with ExitStack() as stack:
+        server = stack.enter_context(STARTERS[kind](**options))
+        results = list(run_conformance(Target.from_url(url(server, raw))))
+
+    assert {result.case.id: result.detail for result in results if result.outcome is Outcome.VIOLATED} == {}
+    assert {result.case.id for result in results if result.outcome is Outcome.NOT_APPLICABLE} == NOT_APPLICABLE
+    assert {result.case.id for result in results} == {case.id for case in list_cases()}
+    races = [result.detail for result in results if result.case.kind is Kind.RACE]
+    assert races
+    assert all("4 processes with 4 threads each" in detail for detail in races)
