@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 BACKENDS: Final[Mapping[str, str]] = {
     "memory": "lapse.keys.backends.memory",
     "file": "lapse.keys.backends.file",
+    "cassandra": "lapse.keys.backends.cassandra",
 }
 """Scheme to module. A module is imported only when its scheme is used, so that drivers stay optional. It provides
 ``OPTIONS`` and ``open_backend(url, clock)``."""
