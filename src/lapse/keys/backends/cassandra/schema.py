@@ -60,7 +60,7 @@ def parse_replication(text: str) -> Replication:
 
 def statement(name: str, keyspace: str) -> str:
     """Return a statement with its keyspace filled in."""
-    return CQL[name].replace("KEYSPACE", f'"{keyspace}"')  # quoted, because CQL folds bare names to lower case
+    return CQL[name].replace(":keyspace", f'"{keyspace}"')  # quoted, because CQL folds bare names to lower case
 
 
 def check_buckets(shown: str, *, recorded: str | None, wanted: int) -> None:
@@ -100,7 +100,7 @@ def _create_keyspace(session: Session, keyspace: str, replication: Replication |
         return []
     copies = replication or _usual_replication(session)
     options = {"class": "NetworkTopologyStrategy", **{name: str(number) for name, number in copies.items()}}
-    session.execute(statement("create_keyspace", keyspace).replace("REPLICATION", str(options)))
+    session.execute(statement("create_keyspace", keyspace).replace(":replication", str(options)))
     told = ", ".join(
         f"{number} in {'every datacenter' if name == EVERYWHERE else name}" for name, number in copies.items()
     )
@@ -118,7 +118,7 @@ def _create_tables(session: Session, keyspace: str, gc_grace_seconds: int) -> li
     existing = session.cluster.metadata.keyspaces[keyspace].tables
     missing = [table for table in _TABLES if table not in existing]
     if missing:
-        session.execute(statement("create_table", keyspace).replace("GC_GRACE", str(gc_grace_seconds)))
+        session.execute(statement("create_table", keyspace).replace(":gc_grace", str(gc_grace_seconds)))
         session.execute(statement("create_settings", keyspace))
     return [f"the table {table}" for table in missing]
 
