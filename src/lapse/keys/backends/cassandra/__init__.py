@@ -21,7 +21,7 @@ from lapse.keys.backends.cassandra.backend import CassandraBackend
 from lapse.keys.backends.cassandra.driver import Address
 from lapse.keys.backends.cassandra.schema import Replication, create_schema, keyspace_name, parse_replication
 from lapse.keys.errors import KeysURLError
-from lapse.keys.url import BUCKETS, KeysURL, Option, positive_duration
+from lapse.keys.url import BUCKETS, CACHE, KeysURL, Option, positive_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,6 +82,7 @@ def _readable(text: str) -> Path:
 
 OPTIONS: Final[Mapping[str, Option]] = {
     "buckets": BUCKETS,
+    **CACHE,
     "timeout": Option(_finite, Duration.of_seconds(10), "how long to wait for an answer, such as 10s"),
     "connect_timeout": Option(_finite, Duration.of_seconds(5), "how long to wait for a connection, such as 5s"),
     "consistency": Option(lambda text: _named(_SCOPES, text), False, "global, or local together with dc"),

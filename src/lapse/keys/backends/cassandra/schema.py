@@ -120,7 +120,7 @@ def _create_tables(session: Session, keyspace: str, gc_grace_seconds: int) -> li
     if missing:
         session.execute(statement("create_table", keyspace).replace(":gc_grace", str(gc_grace_seconds)))
         session.execute(statement("create_settings", keyspace))
-    return [f"the table {table}" for table in missing]
+    return [f"the tables {', '.join(missing)}"] if missing else []
 
 
 def _record_buckets(session: Session, keyspace: str, buckets: int) -> str:
