@@ -28,13 +28,16 @@ class ShiftedClock:
 
     def __init__(self, seconds: float = 0) -> None:
         self.ahead_ns = round(seconds * 1e9)
+        self.monotonic_ahead_ns = 0
         self._system = SystemClock()
-        self.monotonic_ns = self._system.monotonic_ns
         self.boottime_ns = self._system.boottime_ns
         self.sleep = self._system.sleep
 
     def wall_ns(self) -> int:
         return self._system.wall_ns() + self.ahead_ns
+
+    def monotonic_ns(self) -> int:
+        return self._system.monotonic_ns() + self.monotonic_ahead_ns
 
 
 class Raw:

@@ -319,8 +319,8 @@ def _told(error: object) -> str | None:
             return "it refused the user name or the password"
         case Unauthorized():
             return "the user lacks a permission; it needs SELECT and MODIFY on the keyspace"
-        case ssl.SSLError():
-            return f"TLS failed ({error.reason or type(error).__name__}); check ssl= and ca= in the URL"
+        case OSError() if "SSL" in str(error):  # the driver wraps it into an OSError of another kind
+            return "TLS failed; check ssl= and ca= in the URL, and the server's certificate"
         case OperationTimedOut():
             return "it did not answer in time"
         case UnresolvableContactPoints():
