@@ -33,7 +33,8 @@ def test_expired_and_deleted_records_leave_the_files_after_flush_and_compaction(
     # The table as it is made with gc_grace=0s. Uncompressed, so that values can be found; flushed every second, and
     # compacted for the sake of tombstones without the usual day of waiting: nobody is there to run nodetool.
     raw(
-        f"ALTER TABLE {keyspace}.lapse_keys WITH compression = {{'enabled': false}} AND memtable_flush_period_in_ms = 1000 "
+        f"ALTER TABLE {keyspace}.lapse_keys WITH compression = {{'enabled': false}} "
+        "AND memtable_flush_period_in_ms = 1000 "
         "AND compaction = {'class': 'LeveledCompactionStrategy', 'unchecked_tombstone_compaction': 'true', "
         "'tombstone_compaction_interval': '1', 'tombstone_threshold': '0.01'}"
     )

@@ -13,6 +13,8 @@ from tests.integration.keys_cassandra.conftest import ShiftedClock
 from tests.servers import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lapse.keys.store import AppKeys
 
 FIVE_MINUTES = 300
@@ -45,14 +47,14 @@ def test_a_clock_that_jumps_while_a_store_is_open_is_refused_until_it_is_right_a
         assert jumpy.ttl_get("live") == "v"
 
         clock.ahead_ns = FIVE_MINUTES * 1_000_000_000
-        refused = [
+        refused: list[Callable[[], object]] = [
             lambda: jumpy.ttl_get("live"),
             lambda: jumpy.insert_if_not_exists("new", "v", 60),
             lambda: jumpy.put("live", "w", 60),
             lambda: jumpy.compare_and_swap("live", "v", "w", 60),
             lambda: jumpy.delete("live"),
             lambda: jumpy.insert_many([("new", "v", 60)]),
-            lambda: jumpy.scan(),
+            jumpy.scan,
         ]
         for operation in refused:
             with pytest.raises(BackendUnavailableError, match="s ahead of the server's"):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lapse.keys.conformance import Kind, Outcome, Target, run_conformance
 from tests.integration.keys_cassandra.conftest import init
-from tests.servers import Server
+
+if TYPE_CHECKING:
+    from tests.servers import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -19,8 +17,8 @@ from tests.servers.ports import reserved_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+    from lapse.keys.store import AppKeys
     from tests.servers.certificate import Certificate
 
 pytestmark = [pytest.mark.server("cassandra", private=True), pytest.mark.timeout(300)]
@@ -32,8 +30,8 @@ SHORT = "timeout=1s&connect_timeout=2s"
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     folder = tmp_path_factory.mktemp("certificate")
     made = make_certificate(folder, lambda _: None)
-    command = ["openssl", "pkcs12", "-export", "-passout", "pass:secret", "-out", folder / "server.p12"]
-    subprocess.run([*command, "-in", made.certificate_file, "-inkey", made.key_file], check=True)
+    files = ["-in", str(made.certificate_file), "-inkey", str(made.key_file), "-out", str(folder / "server.p12")]
+    subprocess.run(["openssl", "pkcs12", "-export", "-passout", "pass:secret", *files], check=True)
     return made
 
 
@@ -155,7 +153,7 @@ def test_a_paused_server_is_a_time_out_and_works_again_when_it_goes_on(server: S
         assert auth.ttl_get("k") in {"v", "w"}
 
 
-def _answers(auth: lapse.keys.store.AppKeys) -> bool:
+def _answers(auth: AppKeys) -> bool:
     try:
         auth.ttl_get("k")
     except BackendUnavailableError:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -8,7 +9,9 @@ import lapse
 from lapse.keys.errors import BackendMisfitError, KeysURLError
 from lapse.keys.url import parse_url
 from tests.integration.keys_cassandra.conftest import init, raw_session
-from tests.servers import Server
+
+if TYPE_CHECKING:
+    from tests.servers import Server
 
 
 @pytest.fixture

@@ -23,9 +23,12 @@ from cassandra import (
     InvalidRequest,
     OperationTimedOut,
     RateLimitReached,
+    ReadFailure,
+    ReadTimeout,
     Unauthorized,
     Unavailable,
     UnresolvableContactPoints,
+    WriteTimeout,
 )
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
@@ -314,15 +317,19 @@ def _problem(error: Exception) -> str:
 
 
 def _told(error: object) -> str | None:
-    match error:
-        case AuthenticationFailed():
-            return "it refused the user name or the password"
-        case Unauthorized():
-            return "the user lacks a permission; it needs SELECT and MODIFY on the keyspace"
-        case OSError() if "SSL" in str(error):  # the driver wraps it into an OSError of another kind
-            return "TLS failed; check ssl= and ca= in the URL, and the server's certificate"
-        case OperationTimedOut():
-            return "it did not answer in time"
-        case UnresolvableContactPoints():
-            return "none of its host names can be resolved"
-    return None
+    if isinstance(error, OSError) and "SSL" in str(error):  # the driver wraps it into an OSError of another kind
+        return "TLS failed; check ssl= and ca= in the URL, and the server's certificate"
+    return next((words for kind, words in _WORDS.items() if isinstance(error, kind)), None)
+
+
+_SLOW: Final = "the servers did not agree in time; many callers on one partition delay each other, buckets help"
+_WORDS: Final[Mapping[type[Exception], str]] = {
+    AuthenticationFailed: "it refused the user name or the password",
+    Unauthorized: "the user lacks a permission; it needs SELECT and MODIFY on the keyspace",
+    WriteTimeout: _SLOW,
+    ReadTimeout: _SLOW,
+    ReadFailure: "a server could not read, perhaps because too many deleted records lie in the way",
+    OperationTimedOut: "it did not answer in time",
+    UnresolvableContactPoints: "none of its host names can be resolved",
+    Unavailable: "too few of the servers that hold the record are up",
+}
