@@ -12,6 +12,8 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytest_plugins = ["tests.servers.pytest_plugin"]
+
 # No deadlines: how long one example takes says more about the machine than about the code. In CI the same examples
 # every time, so that a red run is about the change; elsewhere new ones, so that they find something.
 settings.register_profile("lapse", deadline=None, print_blob=True, derandomize="CI" in os.environ)
