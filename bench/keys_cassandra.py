@@ -1,0 +1,208 @@
+"""What does Lapse cost on Cassandra? Ours, and the bare driver sending the same statements to the same server.
+
+One caller waits for each answer: the blocking face beside ``session.execute``. Then 64 callers at a time: 64 tasks on
+an event loop beside 64 requests that the driver keeps in flight by callbacks, the quickest way it has. Both contenders
+work in 64 buckets, because transactions on one partition wait for each other, whoever sends them.
+"""
+
+# ruff: noqa: D102 - contenders have their methods in common; the class says what is special about each
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.contest import APP_ID, TTL_SECONDS, Contender, contenders, make_keys, make_values, median, step, wall_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+NAMES: Final = ("lapse", "driver")
+OPERATIONS: Final = ("insert", "get", "swap")
+BUCKETS: Final = 64
+CALLERS: Final = (1, 64)
+PATIENT: Final = {f"{kind}_timeout": "30s" for kind in ("cas_contention", "write_request", "read_request")}
+"""On a busy machine the server shall be slow, not give up: figures with errors in them mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to do."""
+
+    rounds: int = 7
+    operations: int = 3_000
+    """Of each kind and round with 64 callers; one caller does a tenth."""
+
+
+QUICK: Final = Plan(rounds=2, operations=200)
+
+Rates = dict[str, float]
+Results = dict[int, dict[str, Rates]]
+
+
+def run(plan: Plan) -> Results:
+    """Start a server and let the contenders take turns on it."""
+    from lapse.core.clock import SystemClock
+    from lapse.keys.backends.cassandra import init_store
+    from lapse.keys.url import parse_url
+    from tests.servers import cassandra_server
+
+    with cassandra_server(config=PATIENT) as server:
+        url = f"{server.keys_url()}?buckets={BUCKETS}&timeout=60s"
+        init_store(parse_url(url), SystemClock())
+        with contenders([Contender(name, "bench.keys_cassandra:Bench", name, url) for name in NAMES]) as started:
+            with step("cassandra, warming the server up"):
+                for contender in started:
+                    contender.ask("round", -1, 64, plan.operations)
+            return {callers: _rounds(plan, started, callers) for callers in CALLERS}
+
+
+def _rounds(plan: Plan, started: Sequence[Contender], callers: int) -> dict[str, Rates]:
+    operations = plan.operations if callers > 1 else plan.operations // 10
+    rounds: dict[str, list[Rates]] = {name: [] for name in NAMES}
+    for number in range(plan.rounds):
+        with step(f"cassandra, {callers} callers, round {number + 1} of {plan.rounds}, contenders in turn"):
+            # Who begins changes: the server is busy with the one before for a moment.
+            for contender in started if number % 2 else reversed(started):
+                rounds[contender.name].append(contender.ask("round", number, callers, operations))
+    return {name: {kind: median([rates[kind] for rates in rounds[name]]) for kind in OPERATIONS} for name in NAMES}
+
+
+class Bench:
+    """One contender in its process."""
+
+    def __init__(self, name: str, url: str) -> None:
+        """Connect."""
+        self._name = name
+        self._store: Any = _CONTENDERS[name](url)
+
+    def round(self, number: int, callers: int, operations: int) -> Rates:
+        """Insert, read and swap; return operations per second of wall time."""
+        keys = make_keys(operations, f"{self._name}{callers}-{number}-{time.time_ns()}")
+        pairs = list(zip(keys, make_values(operations), strict=True))
+        rates = {}
+        for kind in OPERATIONS:
+            work = getattr(self._store, "one" if callers == 1 else "many")
+            rates[kind] = operations / wall_seconds(work, kind, pairs)
+        return rates
+
+
+# --- the contenders --------------------------------------------------------------------------------------------------
+
+Pairs = list[tuple[str, str]]
+
+
+class Lapse:
+    """The blocking face for one caller, the awaitable one for many."""
+
+    def __init__(self, url: str) -> None:
+        import lapse
+
+        self._blocking = lapse.open_keys(url).app(APP_ID)
+        self._loop = asyncio.new_event_loop()
+        self._awaited = self._loop.run_until_complete(_opened(lapse.open_keys_async(url))).app(APP_ID)
+
+    def one(self, kind: str, pairs: Pairs) -> None:
+        for pair in pairs:
+            _check(kind, pair, self._call(self._blocking, kind, *pair))
+
+    def many(self, kind: str, pairs: Pairs) -> None:
+        self._loop.run_until_complete(self._many(kind, iter(pairs)))
+
+    async def _many(self, kind: str, pairs: Iterable[tuple[str, str]]) -> None:
+        async def caller() -> None:
+            for pair in pairs:
+                _check(kind, pair, await self._call(self._awaited, kind, *pair))
+
+        await asyncio.gather(*(caller() for _ in range(CALLERS[1])))
+
+    @staticmethod
+    def _call(keys: Any, kind: str, key: str, value: str) -> Any:  # noqa: ANN401 - either face
+        if kind == "get":
+            return keys.ttl_get(key)
+        if kind == "insert":
+            return keys.insert_if_not_exists(key, value, TTL_SECONDS)
+        return keys.compare_and_swap(key, value, value, TTL_SECONDS)
+
+
+async def _opened(keys: Any) -> Any:  # noqa: ANN401 - AsyncKeys
+    return await keys
+
+
+def _check(kind: str, pair: tuple[str, str], answer: object) -> None:
+    assert answer == (pair[1] if kind == "get" else True), "the figures mean nothing"
+
+
+class Driver:
+    """The same statements with the same consistency, and nothing else: no validation, no judgement of expiry."""
+
+    def __init__(self, url: str) -> None:
+        from lapse.core.clock import SystemClock
+        from lapse.keys.backends.cassandra import open_backend
+        from lapse.keys.layout import Prefix, partition_keys
+        from lapse.keys.url import parse_url
+
+        # Prepared by our own client, so that consistency and policies are the same; from there on the driver is alone.
+        opened = asyncio.run(open_backend(parse_url(url), SystemClock()).client.open())
+        self._session, self._prepared = opened.session, opened.prepared
+        self._partitions = partition_keys(Prefix.APPLICATION_TTL, APP_ID, BUCKETS)
+
+    def one(self, kind: str, pairs: Pairs) -> None:
+        statement = self._prepared[_STATEMENTS[kind]]
+        for pair in pairs:
+            _check(kind, pair, self._session.execute(statement, self._values(kind, *pair)).one()[0])
+
+    def many(self, kind: str, pairs: Pairs) -> None:
+        statement, send = self._prepared[_STATEMENTS[kind]], self._session.execute_async
+        room = threading.Semaphore(CALLERS[1])
+        failures: list[object] = []
+
+        def done(rows: Any, pair: tuple[str, str]) -> None:  # noqa: ANN401 - the driver has no types
+            if rows[0][0] != (pair[1] if kind == "get" else True):
+                failures.append(rows)
+            room.release()
+
+        def failed(error: Exception) -> None:
+            failures.append(error)
+            room.release()
+
+        for pair in pairs:
+            room.acquire()
+            send(statement, self._values(kind, *pair)).add_callbacks(done, failed, callback_args=(pair,))
+        for _ in range(CALLERS[1]):
+            room.acquire()
+        assert not failures, failures[:3]
+
+    def _values(self, kind: str, key: str, value: str) -> tuple[object, ...]:
+        from lapse.keys.layout import bucket_of
+
+        place = (self._partitions[bucket_of(key, BUCKETS)], key.encode())
+        if kind == "get":
+            return place
+        now_ms = time.time_ns() // 1_000_000
+        written = (TTL_SECONDS + 1, value, now_ms + TTL_SECONDS * 1000, *place)
+        return (*written, None) if kind == "insert" else (*written, value, now_ms)
+
+
+_STATEMENTS: Final = {"get": "find", "insert": "insert", "swap": "swap"}
+_CONTENDERS: Final[dict[str, Callable[[str], Any]]] = {"lapse": Lapse, "driver": Driver}
+
+
+def figures(results: Results) -> str:
+    """Return the figures as a table: operations per second, and Lapse as a part of the bare driver."""
+    lines = ["| callers | operation | lapse | driver | ratio |", "|---|---|---|---|---|"]
+    for callers, rates in results.items():
+        for kind in OPERATIONS:
+            ours, raw = (rates[name][kind] for name in NAMES)
+            lines.append(f"| {callers} | {kind} | {ours:,.0f}/s | {raw:,.0f}/s | {ours / raw:.2f} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="shows that it works; its figures mean nothing")
+    print(figures(run(QUICK if parser.parse_args().quick else Plan())))

@@ -1,0 +1,342 @@
+"""The operations of keys on Cassandra, as coroutines; what each statement means stands beside it in statements.cql.
+
+Reads judge expiry when the answer is here; swaps and deletes carry the moment of sending in their condition. Every
+`Space` operation is one transaction on one partition. Cassandra orders transactions per partition, not per row, so
+many writers of one application wait for each other: buckets spread them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from lapse.keys.backends.cassandra.driver import Address, Client, Row
+from lapse.keys.backends.cassandra.scanning import BucketReader, merged, share_of
+from lapse.keys.backends.cassandra.schema import check_buckets, statement
+from lapse.keys.backends.network import NetworkBackend
+from lapse.keys.errors import BackendError, BackendUnavailableError, OutcomeUnknownError
+from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, expiry_ms, is_over, seconds_left
+from lapse.keys.layout import Prefix, bucket_of, partition_keys
+from lapse.keys.port import Capabilities, Item, NewItem
+from lapse.keys.skew import ClockWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Sequence
+
+    from lapse.core.clock import Clock
+
+T = TypeVar("T")
+
+_READS: Final = ("find", "find_many", "scan", "recorded_buckets", "server_clock")
+_WRITES: Final = ("insert", "put", "swap", "delete", "delete_if")
+
+_IN_FLIGHT: Final = 32
+"""Requests that one call keeps going at a time, over all its buckets."""
+_KEYS_TOGETHER: Final = 100  # 6.5 MB when all values have the greatest length
+_INSERTS_TOGETHER: Final = 50
+_BYTES_TOGETHER: Final = 262_144
+_TOUCHES: Final = 16
+_NO_END: Final = b"\xff"  # greater than any UTF-8
+
+
+class CassandraBackend(NetworkBackend):
+    """An opened store on Cassandra. One session serves every loop and thread."""
+
+    def __init__(self, address: Address, *, keyspace: str, clock: Clock, buckets: int, max_skew: float) -> None:
+        """Prepare; nothing is connected yet."""
+        self.capabilities = Capabilities(
+            atomicity="one lightweight transaction per operation",
+            clock=f"this machine's wall clock, at most {max_skew:g} s from the server's (refused beyond)",
+            precision=f"to the millisecond by the stored expiry; two machines differ by {2 * max_skew:g} s at most",
+            cleanup="server TTL and compaction, after the table's grace time",
+            scan="in byte order, buckets read in parallel and merged",
+            multi_key="reads and inserts together per partition, 100 and 50 at a time",
+            shared=True,
+            late_by_seconds=2 * max_skew,
+        )
+        self.name = address.shown
+        self.client = Client(
+            address,
+            reads={name: statement(name, keyspace) for name in _READS},
+            writes={name: statement(name, keyspace) for name in _WRITES},
+        )
+        self.watch = ClockWatch(clock, round(max_skew * NS_PER_SECOND), self._measure_later)
+        self._clock = clock
+        self._buckets = buckets
+
+    def async_space(self, prefix: Prefix, app_id: int) -> CassandraSpace:
+        """See `Backend`."""
+        return CassandraSpace(self, partition_keys(prefix, app_id, self._buckets))
+
+    async def async_check(self) -> None:
+        """See `Backend`."""
+        rows = await self.client.read("recorded_buckets")
+        check_buckets(self.name, recorded=rows[0][0] if rows else None, wanted=self._buckets)
+        await self.measured_now_ns()
+
+    async def async_close(self) -> None:
+        """See `Backend`. The session is shared, so this closes the store on every loop."""
+        await self.client.close()
+
+    async def measured_now_ns(self) -> int:
+        """Measure this machine's clock against the server's and return its time; raises if they are too far apart."""
+        sent_ns = self._clock.wall_ns()
+        rows = await self.client.read("server_clock")
+        received_ns = self._clock.wall_ns()
+        self.watch.note(sent_ns=sent_ns, received_ns=received_ns, server_ms=rows[0][0])
+        if self.watch.refusal is not None:
+            raise BackendUnavailableError(backend=self.name, problem=self.watch.refusal)
+        return received_ns
+
+    def _measure_later(self) -> None:
+        sent_ns = self._clock.wall_ns()
+
+        def note(rows: list[Row]) -> None:
+            self.watch.note(sent_ns=sent_ns, received_ns=self._clock.wall_ns(), server_ms=rows[0][0])
+
+        self.client.read_later("server_clock", note)
+
+
+class CassandraSpace:
+    """One application's records. Implements `Space` with coroutines."""
+
+    def __init__(self, backend: CassandraBackend, partitions: Sequence[bytes]) -> None:
+        """Work in these partitions, one per bucket."""
+        self._backend = backend
+        self._client = backend.client
+        self._watch = backend.watch
+        self._partitions = partitions
+
+    async def get(self, key: str) -> str | None:
+        """See `Space`."""
+        rows = await self._client.read("find", (self._home(key), key.encode()))
+        if not rows:
+            return None
+        value: str
+        value, expires_ms = rows[0]
+        return None if is_over(expires_ms * NS_PER_MS, await self._now_ns()) else value
+
+    async def find(self, key: str) -> Item | None:
+        """See `Space`."""
+        rows = await self._client.read("find", (self._home(key), key.encode()))
+        if not rows or is_over(rows[0][1] * NS_PER_MS, await self._now_ns()):
+            return None
+        return Item(key, *rows[0])
+
+    async def ttl(self, key: str) -> float | None:
+        """See `Space`."""
+        rows = await self._client.read("find", (self._home(key), key.encode()))
+        return seconds_left(rows[0][1] * NS_PER_MS, await self._now_ns()) if rows else None
+
+    async def insert(self, key: str, value: str, ttl_seconds: int) -> bool:
+        """See `Space`. Another round trip only if a record is in the way that is over and not removed yet."""
+        partition, name = self._home(key), key.encode()
+        in_the_way: int | None = None
+        while True:
+            expires_ms = expiry_ms(await self._now_ns(), ttl_seconds)
+            values = (ttl_seconds + 1, value, expires_ms, partition, name, in_the_way)
+            applied, *shown = await self._client.write("insert", values)
+            if applied:
+                return True
+            in_the_way = shown[0] if shown else None  # None: it was removed meanwhile
+            if in_the_way is not None and not is_over(in_the_way * NS_PER_MS, await self._now_ns()):
+                return False
+
+    async def put(self, key: str, value: str, ttl_seconds: int) -> None:
+        """See `Space`."""
+        expires_ms = expiry_ms(await self._now_ns(), ttl_seconds)
+        await self._client.write("put", (ttl_seconds + 1, value, expires_ms, self._home(key), key.encode()))
+
+    async def swap(self, key: str, expected: str, value: str, ttl_seconds: int) -> bool:
+        """See `Space`."""
+        return bool((await self._swap(key, expected, value, ttl_seconds))[0])
+
+    async def delete(self, key: str) -> bool:
+        """See `Space`. A record that is over is left to the server."""
+        now_ms = await self._now_ns() // NS_PER_MS
+        return bool((await self._client.write("delete", (self._home(key), key.encode(), now_ms)))[0])
+
+    async def delete_if(self, key: str, expected: str) -> bool:
+        """See `Space`."""
+        now_ms = await self._now_ns() // NS_PER_MS
+        return bool((await self._client.write("delete_if", (self._home(key), key.encode(), expected, now_ms)))[0])
+
+    async def touch(self, key: str, ttl_seconds: int) -> bool:
+        """See `Space`. Reads the value and swaps it for itself: a server TTL cannot be renewed without the value."""
+        value = await self.get(key)
+        for _ in range(_TOUCHES):
+            if value is None:
+                return False
+            applied, *shown = await self._swap(key, value, value, ttl_seconds)
+            if applied:
+                return True
+            live = bool(shown) and not is_over(shown[1] * NS_PER_MS, await self._now_ns())
+            value = shown[0] if live else None  # somebody changed it meanwhile: what stands there now is to be renewed
+        problem = f"the record was changed by others {_TOUCHES} times while its TTL was being renewed"
+        raise BackendUnavailableError(backend=self._backend.name, problem=problem)
+
+    async def get_many(self, keys: Sequence[str]) -> dict[str, str]:
+        """See `Space`. One round trip per 100 keys of a bucket, in parallel."""
+        chunks = [
+            (partition, names[at : at + _KEYS_TOGETHER])
+            for partition, names in self._by_partition(keys).items()
+            for at in range(0, len(names), _KEYS_TOGETHER)
+        ]
+        answers = _all_of(await _in_parallel([self._client.read("find_many", chunk) for chunk in chunks]))
+        now_ns = await self._now_ns()
+        found = {
+            key: value
+            for rows in answers
+            for key, value, expires_ms in rows
+            if not is_over(expires_ms * NS_PER_MS, now_ns)
+        }
+        encoded = ((key, found.get(key.encode())) for key in keys)
+        return {key: value for key, value in encoded if value is not None}
+
+    async def insert_many(self, items: Sequence[NewItem]) -> list[bool]:
+        """See `Space`. One round trip per 50 inserts of a bucket if all of them are new; buckets in parallel."""
+        inserted = [False] * len(items)
+        jobs = [
+            self._insert_chunk(partition, [(index, items[index]) for index in chunk], inserted)
+            for partition, indexes in self._first_ones(items).items()
+            for chunk in _chunks(indexes, items)
+        ]
+        errors = [answer for answer in await _in_parallel(jobs) if isinstance(answer, Exception)]
+        if errors:
+            raise self._partly(errors, done=sum(inserted), asked=len(items)) from errors[0]
+        return inserted
+
+    async def scan(self, start: str, stop: str | None, limit: int) -> list[Item]:
+        """See `Space`."""
+        end = _NO_END if stop is None else stop.encode()
+
+        async def read(partition: bytes, first: bytes, count: int) -> tuple[list[tuple[bytes, Item]], bytes | None]:
+            rows = await self._client.read("scan", (partition, first, end, count))
+            now_ns = await self._now_ns()
+            live = [
+                (key, Item(key.decode(), value, expires_ms))
+                for key, value, expires_ms in rows
+                if not is_over(expires_ms * NS_PER_MS, now_ns)
+            ]
+            return live, rows[-1][0] + b"\0" if len(rows) == count else None
+
+        readers = [BucketReader(partition, start.encode(), read) for partition in self._partitions]
+        share = share_of(limit, len(readers))
+        _all_of(await _in_parallel([reader.head(share) for reader in readers]))
+        return await merged(readers, limit)
+
+    def _home(self, key: str) -> bytes:
+        partitions = self._partitions
+        return partitions[0] if len(partitions) == 1 else partitions[bucket_of(key, len(partitions))]
+
+    def _by_partition(self, keys: Iterable[str]) -> dict[bytes, list[bytes]]:
+        names: defaultdict[bytes, list[bytes]] = defaultdict(list)
+        for key in keys:
+            names[self._home(key)].append(key.encode())
+        return names
+
+    async def _now_ns(self) -> int:
+        now_ns = self._watch.now_ns()
+        return now_ns if now_ns is not None else await self._backend.measured_now_ns()
+
+    async def _swap(self, key: str, expected: str, value: str, ttl_seconds: int) -> Row:
+        now_ns = await self._now_ns()
+        values = (
+            ttl_seconds + 1,
+            value,
+            expiry_ms(now_ns, ttl_seconds),
+            self._home(key),
+            key.encode(),
+            expected,
+            now_ns // NS_PER_MS,
+        )
+        return await self._client.write("swap", values)
+
+    def _first_ones(self, items: Sequence[NewItem]) -> dict[bytes, list[int]]:
+        """Return the indexes of items by partition. A key that comes again is left out: its first insert wins."""
+        indexes: defaultdict[bytes, list[int]] = defaultdict(list)
+        seen: set[str] = set()
+        for index, item in enumerate(items):
+            if item.key not in seen:
+                seen.add(item.key)
+                indexes[self._home(item.key)].append(index)
+        return indexes
+
+    async def _insert_chunk(self, partition: bytes, chunk: list[tuple[int, NewItem]], inserted: list[bool]) -> None:
+        """Insert those items of one partition that nothing live is in the way of, all in one transaction.
+
+        A transaction with a condition that fails does nothing, and shows what is in the way: those are left out (or,
+        when they are over, expected) the next time, until all that is left is applied.
+        """
+        in_the_way: dict[bytes, int] = {}
+        todo = {item.key.encode(): (index, item) for index, item in chunk}
+        while todo:
+            now_ns = await self._now_ns()
+            rows = await self._client.write_together(
+                "insert",
+                [
+                    (ttl + 1, value, expiry_ms(now_ns, ttl), partition, name, in_the_way.get(name))
+                    for name, (_, (_, value, ttl)) in todo.items()
+                ],
+            )
+            if rows[0][0]:
+                for index, _ in todo.values():
+                    inserted[index] = True
+                return
+            in_the_way = {name: expires_ms for _, _, name, expires_ms in rows}
+            now_ns = await self._now_ns()
+            for name, expires_ms in in_the_way.items():
+                if not is_over(expires_ms * NS_PER_MS, now_ns):
+                    todo.pop(name, None)
+
+    def _partly(self, errors: list[Exception], *, done: int, asked: int) -> Exception:
+        """Return the error of several inserts of which some failed; it must not claim that nothing was changed."""
+        unforeseen = [error for error in errors if not isinstance(error, BackendError)]
+        if unforeseen:
+            return unforeseen[0]
+        if not done and all(isinstance(error, BackendUnavailableError) for error in errors):
+            return errors[0]
+        problem = f"{done} of {asked} inserts were applied, and others failed ({errors[0]})"
+        return OutcomeUnknownError(backend=self._backend.name, problem=problem)
+
+
+def _chunks(indexes: Sequence[int], items: Sequence[NewItem]) -> Iterable[list[int]]:
+    """Cut into pieces that one transaction can carry, by number and by size."""
+    chunk: list[int] = []
+    size = 0
+    for index in indexes:
+        item = items[index]
+        if chunk and (len(chunk) == _INSERTS_TOGETHER or size + len(item.value) > _BYTES_TOGETHER):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(index)
+        size += len(item.key) + len(item.value)
+    if chunk:
+        yield chunk
+
+
+async def _in_parallel(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T | Exception]:
+    """Run all to their end, a bounded number at a time, and return answers or errors in order."""
+    room = asyncio.Semaphore(_IN_FLIGHT)
+
+    async def run(job: Coroutine[Any, Any, T]) -> T | Exception:
+        async with room:
+            try:
+                return await job
+            except Exception as error:  # noqa: BLE001 - handed to the caller, who knows what the others did
+                return error
+
+    if len(jobs) == 1:  # by far the most frequent case needs no task
+        return [await run(jobs[0])]
+    return await asyncio.gather(*(run(job) for job in jobs))
+
+
+def _all_of(answers: Iterable[T | Exception]) -> list[T]:
+    """Return the answers of reads, or raise the first error among them."""
+    good: list[T] = []
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+        good.append(answer)
+    return good

@@ -1,0 +1,335 @@
+"""The bridge to scylla-driver: its answers arrive on a thread of its own, and are handed to the loop that waits.
+
+One session per opened store serves every loop and thread, as the driver wants it; connecting and preparing block, so
+they run in a thread. What the driver raises leaves this module as one of our errors, the driver's as its cause.
+
+Nothing that may have been applied is sent twice: the driver's retries and speculative executions are off for writes.
+A write is *not done* when no server took it; everything else that is no answer leaves its outcome unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    InvalidRequest,
+    OperationTimedOut,
+    RateLimitReached,
+    ReadFailure,
+    ReadTimeout,
+    Unauthorized,
+    Unavailable,
+    UnresolvableContactPoints,
+    WriteTimeout,
+)
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    FallthroughRetryPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.protocol import IsBootstrappingErrorMessage, OverloadedErrorMessage
+from cassandra.query import BatchStatement, BatchType, PreparedStatement, tuple_factory
+
+from lapse.keys.errors import (
+    BackendClosedError,
+    BackendError,
+    BackendMisfitError,
+    BackendUnavailableError,
+    OutcomeUnknownError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+Row = tuple[Any, ...]
+
+_NOT_TAKEN: Final = (
+    NoHostAvailable,
+    Unavailable,
+    RateLimitReached,
+    Unauthorized,
+    OverloadedErrorMessage,
+    IsBootstrappingErrorMessage,
+    UnresolvableContactPoints,
+    AuthenticationFailed,
+)
+"""What is raised before a server has begun to work on a request."""
+
+_RECONNECT_SECONDS: Final = (0.25, 5.0)  # the driver's own upper end, ten minutes, is longer than any restart
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Whom to connect to, and how."""
+
+    shown: str
+    """The store for messages: nothing secret in it."""
+    hosts: Sequence[str]
+    port: int
+    username: str | None
+    password: str | None = field(repr=False)
+    local_datacenter: str | None
+    one_datacenter: bool
+    """Whether agreement within the local datacenter is enough."""
+    timeout_seconds: float
+    connect_timeout_seconds: float
+    tls: bool
+    ca_file: str | None
+
+
+class _RetryReadsOnce(FallthroughRetryPolicy):  # type: ignore[misc]  # the driver has no types
+    """Send a read whose connection was lost to another server, once; never anything else, and nothing that writes."""
+
+    def on_request_error(self, query: Any, consistency: Any, error: Any, retry_num: int) -> Any:  # noqa: ANN401
+        if getattr(query, "is_idempotent", False) and retry_num == 0:
+            return self.RETRY_NEXT_HOST, None
+        return self.RETHROW, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    session: Session
+    prepared: Mapping[str, PreparedStatement]
+    pid: int
+
+
+class Client:
+    """A connected session with prepared statements; connects at the first use, and anew after a fork."""
+
+    def __init__(self, address: Address, *, reads: Mapping[str, str], writes: Mapping[str, str]) -> None:
+        """Know the statements by name; nothing is connected yet."""
+        self._address = address
+        self._reads, self._writes = reads, writes
+        self._connecting = threading.Lock()
+        self._opened: _Opened | None = None
+        self._closed = False
+
+    async def read(self, name: str, values: Sequence[object] = ()) -> list[Row]:
+        """Send a read and return its rows."""
+        opened = await self.open()
+        try:
+            return await _send(opened.session, opened.prepared[name], values)
+        except Exception as error:
+            raise explain(error, self._address.shown, writing=False) from error
+
+    async def write(self, name: str, values: Sequence[object]) -> Row:
+        """Send a conditional write and return its answer: whether it was applied, then what stood in its way."""
+        opened = await self.open()
+        try:
+            rows = await _send(opened.session, opened.prepared[name], values)
+        except Exception as error:
+            raise explain(error, self._address.shown, writing=True) from error
+        return rows[0]
+
+    async def write_together(self, name: str, many: Iterable[Sequence[object]]) -> list[Row]:
+        """Send several conditional writes to one partition as one: all are applied, or the rows in the way returned."""
+        opened = await self.open()
+        statement = opened.prepared[name]
+        batch = BatchStatement(
+            BatchType.UNLOGGED,
+            consistency_level=statement.consistency_level,
+            serial_consistency_level=statement.serial_consistency_level,
+        )
+        for values in many:
+            batch.add(statement, values)
+        try:
+            return await _send(opened.session, batch, None)
+        except Exception as error:
+            raise explain(error, self._address.shown, writing=True) from error
+
+    def read_later(self, name: str, then: Callable[[list[Row]], None]) -> None:
+        """Send a read without waiting; ``then`` gets its rows on the driver's thread, a failure is dropped."""
+        opened = self._opened
+        if opened is not None:
+            opened.session.execute_async(opened.prepared[name]).add_callbacks(then, _drop)
+
+    async def open(self) -> _Opened:
+        """Connect unless that has been done."""
+        opened = self._opened
+        if opened is None or opened.pid != os.getpid():
+            return await asyncio.to_thread(self._open)
+        return opened
+
+    async def close(self) -> None:
+        """Disconnect for good."""
+        await asyncio.to_thread(self._close)
+
+    def _open(self) -> _Opened:
+        with self._connecting:
+            if self._closed:
+                raise BackendClosedError
+            if self._opened is None or self._opened.pid != os.getpid():
+                session = connect(self._address)
+                try:
+                    prepared = self._prepare(session)
+                except BaseException:
+                    session.cluster.shutdown()
+                    raise
+                self._opened = _Opened(session, prepared, os.getpid())
+            return self._opened
+
+    def _close(self) -> None:
+        with self._connecting:
+            opened, self._opened, self._closed = self._opened, None, True
+        if opened is not None and opened.pid == os.getpid():
+            opened.session.cluster.shutdown()
+
+    def _prepare(self, session: Session) -> dict[str, PreparedStatement]:
+        one = self._address.one_datacenter
+        serial = ConsistencyLevel.LOCAL_SERIAL if one else ConsistencyLevel.SERIAL
+        quorum = ConsistencyLevel.LOCAL_QUORUM if one else ConsistencyLevel.QUORUM
+        prepared = {}
+        try:
+            for name, text in self._reads.items():
+                prepared[name] = statement = session.prepare(text)
+                # SERIAL also for reads: it finishes or discards a write whose outcome was unknown, so that "read the
+                # key before you decide" is good advice. QUORUM may show the old value, and the write appear later.
+                statement.consistency_level = ConsistencyLevel.LOCAL_ONE if "system." in text else serial
+                statement.is_idempotent = True
+            for name, text in self._writes.items():
+                prepared[name] = statement = session.prepare(text)
+                statement.consistency_level, statement.serial_consistency_level = quorum, serial
+                statement.is_idempotent = False
+        except Exception as error:
+            raise explain(error, self._address.shown, writing=False) from error
+        return prepared
+
+
+def connect(address: Address) -> Session:
+    """Connect and return a session; blocks. Whoever calls this shuts ``session.cluster`` down."""
+    policy = TokenAwarePolicy(
+        DCAwareRoundRobinPolicy(local_dc=address.local_datacenter or ""),
+        shuffle_replicas=False,  # the same coordinator for the same partition: fewer ballots that collide
+    )
+    try:
+        cluster = Cluster(
+            address.hosts,
+            port=address.port,
+            auth_provider=_credentials(address),
+            ssl_context=_tls(address),
+            connect_timeout=address.connect_timeout_seconds,
+            control_connection_timeout=address.connect_timeout_seconds,
+            reconnection_policy=ExponentialReconnectionPolicy(*_RECONNECT_SECONDS),
+            execution_profiles={
+                EXEC_PROFILE_DEFAULT: ExecutionProfile(
+                    load_balancing_policy=policy,
+                    retry_policy=_RetryReadsOnce(),
+                    request_timeout=address.timeout_seconds,
+                    row_factory=tuple_factory,
+                )
+            },
+        )
+    except Exception as error:
+        raise explain(error, address.shown, writing=False) from error
+    try:
+        return cluster.connect()
+    except Exception as error:
+        cluster.shutdown()
+        raise explain(error, address.shown, writing=False) from error
+
+
+def _credentials(address: Address) -> PlainTextAuthProvider | None:
+    if address.username is None:
+        return None
+    return PlainTextAuthProvider(address.username, address.password or "")
+
+
+def _tls(address: Address) -> ssl.SSLContext | None:
+    return ssl.create_default_context(cafile=address.ca_file) if address.tls else None
+
+
+# --- from the driver's thread to the waiting loop --------------------------------------------------------------------
+
+
+def _send(session: Session, statement: object, values: Sequence[object] | None) -> asyncio.Future[list[Row]]:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[list[Row]] = loop.create_future()
+    session.execute_async(statement, values).add_callbacks(
+        _give, _fail, callback_args=(loop, future), errback_args=(loop, future)
+    )
+    return future
+
+
+def _give(rows: list[Row], loop: asyncio.AbstractEventLoop, future: asyncio.Future[list[Row]]) -> None:
+    with suppress(RuntimeError):  # that loop was closed; nobody waits any more
+        loop.call_soon_threadsafe(_settle, future, rows, None)
+
+
+def _fail(error: Exception, loop: asyncio.AbstractEventLoop, future: asyncio.Future[list[Row]]) -> None:
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(_settle, future, None, error)
+
+
+def _settle(future: asyncio.Future[list[Row]], rows: list[Row] | None, error: Exception | None) -> None:
+    if future.done():  # the caller was cancelled meanwhile
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(rows or [])
+
+
+def _drop(error: Exception) -> None:
+    """Take a failure of something nobody waits for."""
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def explain(error: Exception, shown: str, *, writing: bool) -> BackendError:
+    """Return our error for one of the driver's."""
+    if isinstance(error, BackendError):
+        return error
+    if isinstance(error, InvalidRequest):
+        return BackendMisfitError(backend=shown, problem=_misfit(error, shown))
+    if writing and not isinstance(error, _NOT_TAKEN):
+        return OutcomeUnknownError(backend=shown, problem=_problem(error))
+    return BackendUnavailableError(backend=shown, problem=_problem(error))
+
+
+def _misfit(error: Exception, shown: str) -> str:
+    text = str(error).lower()
+    if "keyspace" in text and "exist" in text:
+        return f"its keyspace does not exist; make it with: lapse keys init {shown}"
+    if "table" in text or "unconfigured" in text:
+        return f"its tables do not exist; make them with: lapse keys init {shown}"
+    return "the server does not take the statements of this backend; Cassandra 4.0 or newer is needed"
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, NoHostAvailable):
+        causes = list((error.errors or {}).values())
+        kinds = ", ".join(sorted({type(cause).__name__ for cause in causes}))
+        told = (_told(cause) for cause in causes)
+        return next(filter(None, told), f"no server could be reached ({kinds or 'none is known'})")
+    return _told(error) or f"{type(error).__name__} from the server"
+
+
+def _told(error: object) -> str | None:
+    if isinstance(error, OSError) and "SSL" in str(error):  # the driver wraps it into an OSError of another kind
+        return "TLS failed; check ssl= and ca= in the URL, and the server's certificate"
+    return next((words for kind, words in _WORDS.items() if isinstance(error, kind)), None)
+
+
+_SLOW: Final = "the servers did not agree in time; many callers on one partition delay each other, buckets help"
+_WORDS: Final[Mapping[type[Exception], str]] = {
+    AuthenticationFailed: "it refused the user name or the password",
+    Unauthorized: "the user lacks a permission; it needs SELECT and MODIFY on the keyspace",
+    WriteTimeout: _SLOW,
+    ReadTimeout: _SLOW,
+    ReadFailure: "a server could not read, perhaps because too many deleted records lie in the way",
+    OperationTimedOut: "it did not answer in time",
+    UnresolvableContactPoints: "none of its host names can be resolved",
+    Unavailable: "too few of the servers that hold the record are up",
+}
