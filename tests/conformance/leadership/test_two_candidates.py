@@ -1,0 +1,107 @@
+"""Two candidates on each real backend, one of them behind a connection that goes silent.
+
+The worst case for an election: the leader's store neither answers nor refuses. Its work must stop before the other's
+can start, although nobody tells it anything. Real time, because it is the server's clock that decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+import lapse
+from lapse.core.clock import SystemClock
+from lapse.keys.election import Election
+from lapse.keys.url import init_store
+from tests.servers import Relay, wait_until
+from tests.servers.pytest_plugin import each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lapse.engine.leadership import Leadership, Term
+    from tests.servers import Server
+
+TTL = 4
+
+
+class Candidate:
+    """Notes from when to when its work ran."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self.leadership = leadership
+        self.terms: list[tuple[int, int]] = []
+        self.fences: list[int] = []
+        self.started: int | None = None
+
+    async def work(self, term: Term) -> None:
+        self.started = SystemClock.monotonic_ns()
+        self.fences.append(term.fence)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.terms.append((self.started, SystemClock.monotonic_ns()))
+            self.started = None
+
+    async def until_working(self) -> None:
+        await asyncio.to_thread(wait_until, lambda: self.started is not None, seconds=60)
+
+    async def until_idle(self) -> None:
+        await asyncio.to_thread(wait_until, lambda: self.started is None, seconds=60)
+
+
+async def play(silent_url: str, open_url: str, silence: Callable[[], None]) -> tuple[Candidate, Candidate]:
+    """Let the first candidate lead behind ``silent_url``, cut it off, and wait until the second leads."""
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(lapse.open_keys_async(url)) for url in (silent_url, open_url)]
+        one, other = (Candidate(Election(keys, "two", ttl_seconds=TTL, clock=clock, app_id=42)) for keys in stores)
+        campaigns = [asyncio.create_task(one.leadership.campaign(one.work))]
+        await one.until_working()
+        campaigns.append(asyncio.create_task(other.leadership.campaign(other.work)))
+        silence()
+        await one.until_idle()
+        assert not one.leadership.leading
+        await other.until_working()
+        for campaign in campaigns:
+            campaign.cancel()
+            with suppress(asyncio.CancelledError):
+                await campaign
+    return one, other
+
+
+def expect_one_leader_at_a_time(one: Candidate, other: Candidate) -> None:
+    assert max(end for _, end in one.terms) <= min(start for start, _ in other.terms), "two leaders worked at once"
+    assert max(one.fences) < min(other.fences)
+
+
+@pytest.mark.parametrize("shared_server", each("redis", "valkey", "cassandra", "dynamodb"), indirect=True)
+async def test_a_leader_behind_a_silent_connection_stops_before_the_next_one_starts(shared_server: Server) -> None:
+    await asyncio.to_thread(init_store, shared_server.keys_url("lapse_election"), SystemClock())
+    with Relay(shared_server.port) as relay:
+        silent_url = shared_server.keys_url("lapse_election", port=relay.port)
+        one, other = await play(silent_url, shared_server.keys_url("lapse_election"), relay.silence)
+        relay.speak()
+    expect_one_leader_at_a_time(one, other)
+
+
+async def test_two_openings_of_one_file_elect_one_leader_at_a_time(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/keys.db"
+    clock = SystemClock()
+    async with lapse.open_keys_async(url) as first, lapse.open_keys_async(url) as second:
+        one, other = (Candidate(Election(keys, "two", ttl_seconds=TTL, clock=clock)) for keys in (first, second))
+        leading = asyncio.create_task(one.leadership.campaign(one.work))
+        await one.until_working()
+        waiting = asyncio.create_task(other.leadership.campaign(other.work))
+        leading.cancel()
+        with suppress(asyncio.CancelledError):
+            await leading
+        await other.until_working()
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+    expect_one_leader_at_a_time(one, other)
