@@ -34,34 +34,37 @@ def draw(run: Run, path: Path) -> None:
     for place, (operation, title) in enumerate((("get", "get"), ("insert", "insert if absent"))):
         _bars(
             axes[0][place],
-            f"Memory: {title}, operations per CPU second (log scale)",
             memory.NAMES,
             {size: {name: got[name].rates[operation] for name in memory.NAMES} for size, got in run.memory.items()},
+            title=f"Memory: {title}",
+            unit="operations per second of CPU time, log scale",
             label=_rate,
         )
         _bars(
             axes[1][place],
-            f"File: {title}, operations per second (log scale)",
             file.NAMES,
             {size: {name: got[name][operation] for name in file.NAMES} for size, got in run.file.items()},
+            title=f"File: {title}",
+            unit="operations per second, log scale",
             label=_rate,
         )
     largest = max(run.memory)
     _bars(
         axes[0][2],
-        "Memory: bytes per key beyond key and value",
         memory.NAMES,
         {largest: {name: run.memory[largest][name].bytes_per_key for name in memory.NAMES}},
+        title="Memory: size of a record",
+        unit="bytes per key, beyond the key and the value",
         label=lambda number: f"{number:.0f}",
         log=False,
     )
-    keys = run.plans.expiry.keys
     _bars(
         axes[1][2],
-        "Longest pause of a reader while keys expire, ms (log scale)",
         list(run.expiry),
-        {keys: {name: got.sweeping.worst / 1e6 for name, got in run.expiry.items()}},
-        label=lambda number: f"{number:.3g} ms",
+        {run.plans.expiry.keys: {name: got.sweeping.worst / 1e6 for name, got in run.expiry.items()}},
+        title="Memory: longest pause of a reader while all keys expire",
+        unit="milliseconds, log scale",
+        label=lambda number: f"{number:,.1f} ms" if number < 100 else f"{number:,.0f} ms",
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, facecolor="white")
@@ -70,10 +73,11 @@ def draw(run: Run, path: Path) -> None:
 
 def _bars(
     axis: Axes,
-    title: str,
     names: Sequence[str],
     series: Mapping[int, Mapping[str, float]],
     *,
+    title: str,
+    unit: str,
     label: Callable[[float], str],
     log: bool = True,
 ) -> None:
@@ -93,11 +97,12 @@ def _bars(
     values = [value for rates in series.values() for value in rates.values()]
     low = min(values) / 2 if log else 0
     axis.set_xlim(low, max(values) * (8 if log else 1.3))
-    axis.set_title(title, loc="left", fontsize=10)
+    axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axis.set_xlabel(unit, loc="left", fontsize=9, color="#374151")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="x", color="#e5e7eb", linewidth=0.6)
     axis.set_axisbelow(True)
 
 
 def _rate(rate: float) -> str:
-    return f"{rate / 1e6:.2g}M" if rate >= 1e6 else f"{rate / 1e3:.3g}k"
+    return f"{rate / 1e6:.1f}M" if rate >= 1e6 else f"{rate / 1e3:.0f}k" if rate >= 1e4 else f"{rate:,.0f}"

@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -94,16 +94,17 @@ class Contender:
 
 def _serve(pipe: Connection, factory: str, args: Sequence[object]) -> None:
     module, _, name = factory.partition(":")
-    try:
-        target = getattr(importlib.import_module(module), name)(*args)
-        pipe.send((None, None))
-        while True:
-            method, arguments = pipe.recv()
-            pipe.send((None, getattr(target, method)(*arguments)))
-    except EOFError:  # whoever asked has closed the pipe
-        return
-    except Exception:  # noqa: BLE001 - it is raised again where it was asked for
-        pipe.send((traceback.format_exc(), None))
+    with suppress(EOFError, OSError):  # whoever asked is gone
+        try:
+            target = getattr(importlib.import_module(module), name)(*args)
+            pipe.send((None, None))
+            while True:
+                method, arguments = pipe.recv()
+                pipe.send((None, getattr(target, method)(*arguments)))
+        except (EOFError, ConnectionError):
+            raise
+        except Exception:  # noqa: BLE001 - it is raised again where it was asked for
+            pipe.send((traceback.format_exc(), None))
 
 
 @contextmanager

@@ -171,7 +171,6 @@ class Apsw:
     def __init__(self, path: Path, sync: str) -> None:
         from lapse.db.sqlite import SQLiteFile, Synchronous, open_writer
         from lapse.keys.backends.file import SCHEMA, SQL
-
         from lapse.keys.layout import Prefix, partition_keys
 
         self._db = open_writer(SQLiteFile(path, synchronous=Synchronous(sync)), SCHEMA)

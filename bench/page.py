@@ -117,8 +117,8 @@ def _subscript_note(results: memory.Results) -> str:
         for size, figures in results.items()
     )
     return (
-        "`get` of cachetools looks twice. Its `cache[key]`, which raises where `get` answers None, looks once: compared\n"
-        f"with that Lapse is {ratios}. A plain dict neither expires nor validates; it is\n"
+        "`get` of cachetools looks twice. Its `cache[key]`, which raises where `get` answers None, looks once:\n"
+        f"compared with that Lapse is {ratios}. A plain dict neither expires nor validates; it is\n"
         "the floor. cachebox and moka-py are compiled (Rust)."
     )
 
@@ -289,9 +289,9 @@ def _method(run: Run) -> str:
 
 - Each contender runs in a process of its own. The processes stay alive and take turns within every round, so that a
   busy moment of the machine hits all alike.
-- Memory: CPU time of the whole process, threads of the contender included; the best of {plan.rounds} rounds, because noise
-  only ever adds. Every round fills a fresh store (insert), reads {plan.reads:,} keys in random order (get), and writes
-  every key again (plain set, then compare-and-swap). Keys like `alpha:0004D2`, values of 20 characters, a TTL of 15
+- Memory: CPU time of the whole process, threads of the contender included; the best of {plan.rounds} rounds, because
+  noise only ever adds. Every round fills a fresh store (insert), reads {plan.reads:,} keys in random order (get), and
+  writes every key again (plain set, then compare-and-swap). Keys like `alpha:0004D2`, values of 20 characters, a TTL of 15
   minutes; every store has room for twice as many keys, so nobody evicts. The garbage collector is as it is by default.
   After every round all keys are checked to be there.
 - Each peer is called in its own quickest way for the purpose, in a loop of its own: insert-if-absent is `setdefault`
@@ -300,10 +300,11 @@ def _method(run: Run) -> str:
 - Memory per key: growth of resident memory in the first round. The key and value strings exist before, so they are not
   in it.
 - Expiry: {expiring.keys:,} keys and 10,000 live ones. Latencies include reading the clock. Keys and values belong to
-  the store alone, so their memory has to come back, too. Memory is `VmRSS` after a garbage collection, with no other help.
+  the store alone, so their memory has to come back, too. Memory is `VmRSS` after a garbage collection, and nothing else
+  helps.
 - File: wall time; the median of {files.rounds} rounds, because checkpoints are part of the work. Bare apsw runs the
-  statements of Lapse with the pragmas of Lapse, each in its own transaction. Stores start with the rows named and grow by
-  {files.writes:,} in every round; the system's page cache is warm.
+  statements of Lapse with the pragmas of Lapse, each in its own transaction. Stores start with the rows named and grow
+  by {files.writes:,} in every round; the system's page cache is warm.
 - Concurrent writers: wall time, median of rounds, all ways in turn in one process on one file.
 """
 
