@@ -285,15 +285,16 @@ def startup_figures(results: startup.Results) -> str:
 
 def _method(run: Run) -> str:
     plan, expiring, files = run.plans.memory, run.plans.expiry, run.plans.file
+    rounds = " and ".join(f"{times} rounds at {claims.size_name(size)}" for size, times in plan.rounds)
     return f"""## How it is measured
 
 - Each contender runs in a process of its own. The processes stay alive and take turns within every round, so that a
   busy moment of the machine hits all alike.
-- Memory: CPU time of the whole process, threads of the contender included; the best of {plan.rounds} rounds, because
-  noise only ever adds. Every round fills a fresh store (insert), reads {plan.reads:,} keys in random order (get), and
-  writes every key again (plain set, then compare-and-swap). Keys like `alpha:0004D2`, values of 20 characters, a TTL of 15
-  minutes; every store has room for twice as many keys, so nobody evicts. The garbage collector is as it is by default.
-  After every round all keys are checked to be there.
+- Memory: CPU time of the whole process, threads of the contender included; the best of {rounds},
+  because noise only ever adds. Every round fills a fresh store (insert), reads {plan.reads:,} keys in random order
+  (get), and writes every key again (plain set, then compare-and-swap). Keys like `alpha:0004D2`, values of 20
+  characters, a TTL of 15 minutes; every store has room for twice as many keys, so nobody evicts. The garbage collector
+  is as it is by default. After every round a sample of keys is checked to be there.
 - Each peer is called in its own quickest way for the purpose, in a loop of its own: insert-if-absent is `setdefault`
   (dict, cachetools, cachebox), `get_with` (moka-py), `get` then `set` (theine), `add` (diskcache). cachetools is
   measured without the lock that threads would need.
