@@ -122,7 +122,6 @@ def contenders(started: Sequence[Contender]) -> Iterator[Sequence[Contender]]:
 
 def cpu_seconds(work: Callable[..., object], *args: object) -> float:
     """Return the CPU time that this process, all its threads included, needs for ``work``."""
-    gc.collect()  # everybody starts with a clean slate; within the work the collector runs as it does by default
     start = time.process_time()
     work(*args)
     return time.process_time() - start
@@ -130,7 +129,6 @@ def cpu_seconds(work: Callable[..., object], *args: object) -> float:
 
 def wall_seconds(work: Callable[..., object], *args: object) -> float:
     """Return the time that passes during ``work``."""
-    gc.collect()
     start = time.perf_counter()
     work(*args)
     return time.perf_counter() - start

@@ -224,6 +224,7 @@ def expiry_figures(results: expiry.Results) -> str:
             _peer(name),
             *(f"{size / 2**20:.0f}" for size in (got.bytes_before, got.bytes_peak, got.bytes_after)),
             f"{got.bytes_after / got.bytes_before - 1:+.0%}",
+            f"{(got.bytes_peak - got.bytes_after) / (got.bytes_peak - got.bytes_before):.0%}",
         ]
         for name, got in results.items()
     ]
@@ -240,7 +241,7 @@ not show: see the longest pause.
 
 Resident memory, MiB, before the keys were written, at its peak, and after they were gone, as the system sees it:
 
-{_table(["", "before", "peak", "after", "change"], memory_rows)}
+{_table(["", "before", "peak", "after", "against before", "of the growth came back"], memory_rows)}
 """
 
 
@@ -291,10 +292,10 @@ def _method(run: Run) -> str:
 - Each contender runs in a process of its own. The processes stay alive and take turns within every round, so that a
   busy moment of the machine hits all alike.
 - Memory: CPU time of the whole process, threads of the contender included; the best of {rounds},
-  because noise only ever adds. Every round fills a fresh store (insert), reads {plan.reads:,} keys in random order
-  (get), and writes every key again (plain set, then compare-and-swap). Keys like `alpha:0004D2`, values of 20
-  characters, a TTL of 15 minutes; every store has room for twice as many keys, so nobody evicts. The garbage collector
-  is as it is by default. After every round a sample of keys is checked to be there.
+  because noise only ever adds. Every round fills fresh stores (insert), reads {plan.reads:,} keys in random order,
+  timed in slices of 10,000 (get), and writes every key again (plain set, then compare-and-swap). Keys like
+  `alpha:0004D2`, values of 20 characters, a TTL of 15 minutes; every store has room for twice as many keys, so nobody
+  evicts. The garbage collector is as it is by default. After every round a sample of keys is checked to be there.
 - Each peer is called in its own quickest way for the purpose, in a loop of its own: insert-if-absent is `setdefault`
   (dict, cachetools, cachebox), `get_with` (moka-py), `get` then `set` (theine), `add` (diskcache). cachetools is
   measured without the lock that threads would need.
