@@ -1,0 +1,245 @@
+"""How quick is a store in a file? Ours, the same SQL statements on bare apsw, and diskcache.
+
+Bare apsw opens its file with our own pragmas and runs our own statements, each a transaction of its own: what is
+between it and Lapse is validation, and safety for many threads. diskcache runs as it comes: SQLite, WAL,
+``synchronous=NORMAL``, so its peer is ``sync=normal``.
+"""
+
+# ruff: noqa: D102 - contenders have their methods in common; the class says what is special about each
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from bench.contest import (
+    APP_ID,
+    TTL_SECONDS,
+    Contender,
+    contenders,
+    make_keys,
+    make_values,
+    median,
+    step,
+    wall_seconds,
+)
+
+NAMES: Final = ("lapse normal", "lapse full", "apsw normal", "apsw full", "diskcache")
+OPERATIONS: Final = ("get", "insert", "swap")
+_FILL_TTL_SECONDS: Final = 86_400  # what is read must outlive a run on a slow machine
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to do."""
+
+    sizes: tuple[int, ...] = (10_000, 1_000_000)
+    rounds: int = 5
+    reads: int = 30_000
+    writes: int = 3_000
+    """New keys per round: the smaller store is two and a half times as large at the end, for everybody alike."""
+
+
+QUICK: Final = Plan(sizes=(1_000, 5_000), rounds=2, reads=2_000, writes=300)
+
+Rates = dict[str, float]
+Results = dict[int, dict[str, Rates]]
+
+
+def run(plan: Plan, folder: Path) -> Results:
+    """Let all contenders take turns, at each size; their files lie in ``folder``."""
+    results: Results = {}
+    for size in plan.sizes:
+        home = folder / f"file-{size}"
+        home.mkdir()
+        with step(f"file, building {size:,} rows, each contender's own way"):
+            build(home, size)
+        with contenders(
+            [Contender(name, "bench.file:Bench", name, str(home), size, plan) for name in NAMES]
+        ) as started:
+            rounds: dict[str, list[Rates]] = {name: [] for name in NAMES}
+            for number in range(plan.rounds):
+                with step(f"file, {size:,} rows, round {number + 1} of {plan.rounds}, {len(NAMES)} contenders in turn"):
+                    for contender in started:
+                        rounds[contender.name].append(contender.ask("round", number))
+        results[size] = {
+            name: {operation: median([rates[operation] for rates in rounds[name]]) for operation in rounds[name][0]}
+            for name in NAMES
+        }
+        shutil.rmtree(home)
+    return results
+
+
+def build(home: Path, size: int) -> None:
+    """Make one file per contender; those of Lapse and apsw have the same content, so one is built and copied."""
+    builders = [
+        Contender(name, "bench.file:Bench", name, str(home), size, Plan()) for name in ("lapse normal", "diskcache")
+    ]
+    with contenders(builders):
+        for builder in builders:
+            builder.tell("fill")
+        for builder in builders:
+            builder.wait()
+    for name in NAMES[1:4]:
+        shutil.copyfile(home / f"{NAMES[0]}.db", home / f"{name}.db")
+    os.sync()  # else writing all of it to the disk would fall into the rounds
+
+
+class Bench:
+    """One contender in its process."""
+
+    def __init__(self, name: str, home: str, size: int, plan: Plan) -> None:
+        """Open the contender's file."""
+        self._plan = plan
+        self._size = size
+        self._keys = make_keys(size)
+        kind, _, sync = name.partition(" ")
+        self._store: Any = _CONTENDERS[kind](Path(home) / f"{name}.db", sync)
+
+    def fill(self) -> None:
+        """Write all keys, in the quickest way the contender has."""
+        self._store.fill(zip(self._keys, make_values(self._size), strict=True))
+        self._store.close()
+
+    def round(self, number: int) -> Rates:
+        """Read, insert and swap; return operations per second of wall time."""
+        plan, store = self._plan, self._store
+        sample = random.Random(number).choices(self._keys, k=plan.reads)
+        fresh = make_keys(plan.writes, f"round{number}")
+        values = make_values(plan.writes)
+        pairs = list(zip(fresh, values, strict=True))
+        rates = {"get": plan.reads / wall_seconds(store.get, sample)}
+        rates["insert"] = plan.writes / wall_seconds(store.insert, pairs)
+        if hasattr(store, "swap"):
+            rates["swap"] = plan.writes / wall_seconds(store.swap, pairs)
+        missing = sum(store.value(key) != value for key, value in pairs)
+        if missing or store.value(sample[0]) is None:
+            raise AssertionError(f"{missing} of {plan.writes} keys are not there: the figures mean nothing")
+        return rates
+
+
+# --- the contenders --------------------------------------------------------------------------------------------------
+
+Pairs = Iterable[tuple[str, str]]
+
+
+class Lapse:
+    """The blocking face."""
+
+    def __init__(self, path: Path, sync: str) -> None:
+        import lapse
+
+        self._store = lapse.open_keys(f"file://{path}?sync={sync}".replace(" ", "%20"))
+        self._keys = self._store.app(APP_ID)
+
+    def fill(self, pairs: Pairs) -> None:
+        left = iter(pairs)
+        while items := [(key, value, _FILL_TTL_SECONDS) for key, value in islice(left, 10_000)]:
+            assert all(self._keys.insert_many(items))
+
+    def get(self, keys: Sequence[str]) -> None:
+        get = self._keys.ttl_get
+        for key in keys:
+            get(key)
+
+    def insert(self, pairs: Pairs) -> None:
+        insert = self._keys.insert_if_not_exists
+        for key, value in pairs:
+            insert(key, value, TTL_SECONDS)
+
+    def swap(self, pairs: Pairs) -> None:
+        swap = self._keys.compare_and_swap
+        for key, value in pairs:
+            swap(key, value, value, TTL_SECONDS)
+
+    def value(self, key: str) -> str | None:
+        return self._keys.ttl_get(key)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class Apsw:
+    """Our statements and pragmas without us: one connection, one thread, each statement its own transaction."""
+
+    def __init__(self, path: Path, sync: str) -> None:
+        from lapse.db.sqlite import SQLiteFile, Synchronous, open_writer
+        from lapse.keys.backends.file import SCHEMA, SQL
+        from lapse.keys.layout import Prefix, partition_keys
+
+        self._db = open_writer(SQLiteFile(path, synchronous=Synchronous(sync)), SCHEMA)
+        self._sql = SQL
+        self._partition = partition_keys(Prefix.APPLICATION_TTL, APP_ID)[0]
+
+    def get(self, keys: Sequence[str]) -> None:
+        execute, sql, partition, now_ns = self._db.cursor().execute, self._sql["find"], self._partition, time.time_ns
+        for key in keys:
+            for value, expires_ms in execute(sql, (partition, key.encode())):
+                if expires_ms > now_ns() // 1_000_000:
+                    value.decode()
+
+    def insert(self, pairs: Pairs) -> None:
+        execute, sql, partition, now_ns = self._db.cursor().execute, self._sql["insert"], self._partition, time.time_ns
+        changes = self._db.changes
+        for key, value in pairs:
+            now_ms = now_ns() // 1_000_000
+            execute(sql, (partition, key.encode(), value.encode(), now_ms + 1000 * TTL_SECONDS, now_ms))
+            changes()
+
+    def swap(self, pairs: Pairs) -> None:
+        execute, sql, partition, now_ns = self._db.cursor().execute, self._sql["swap"], self._partition, time.time_ns
+        changes = self._db.changes
+        for key, text in pairs:
+            now_ms, value = now_ns() // 1_000_000, text.encode()
+            execute(sql, (partition, key.encode(), value, value, now_ms + 1000 * TTL_SECONDS, now_ms))
+            changes()
+
+    def value(self, key: str) -> str | None:
+        found: list[Any] = self._db.execute(self._sql["find"], (self._partition, key.encode())).fetchall()
+        return found[0][0].decode() if found else None
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class Diskcache:
+    """As it comes, with room enough that nothing is evicted. Has no compare-and-swap."""
+
+    def __init__(self, path: Path, sync: str) -> None:
+        import diskcache
+
+        self._cache: Any = diskcache.Cache(str(path), size_limit=2**40)
+
+    def fill(self, pairs: Pairs) -> None:
+        left = iter(pairs)
+        while items := list(islice(left, 10_000)):
+            with self._cache.transact():
+                for key, value in items:
+                    self._cache.set(key, value, expire=_FILL_TTL_SECONDS)
+
+    def get(self, keys: Sequence[str]) -> None:
+        get = self._cache.get
+        for key in keys:
+            get(key)
+
+    def insert(self, pairs: Pairs) -> None:
+        add = self._cache.add
+        for key, value in pairs:
+            add(key, value, expire=TTL_SECONDS)
+
+    def value(self, key: str) -> str | None:
+        value: str | None = self._cache.get(key)
+        return value
+
+    def close(self) -> None:
+        self._cache.close()
+
+
+_CONTENDERS: Final[dict[str, Callable[[Path, str], Any]]] = {"lapse": Lapse, "apsw": Apsw, "diskcache": Diskcache}
