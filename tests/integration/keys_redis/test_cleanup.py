@@ -11,8 +11,11 @@ from tests.servers import wait_until
 from tests.servers.pytest_plugin import each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis import Redis
 
+    from lapse.keys.store import AppKeys
     from tests.integration.keys_redis.conftest import Raw, Start
     from tests.servers import Server
 
@@ -64,29 +67,29 @@ def test_names_of_expired_records_are_pruned_by_scans(shared_server: Server, raw
         assert sizes(client, namespace) == (1, 1)
 
 
+SHORTEN: list[Callable[[AppKeys], object]] = [
+    lambda app: app.delete("long"),
+    lambda app: app.compare_and_delete("long", "v"),
+    lambda app: app.touch("long", 1),
+    lambda app: app.put("long", "w", 1),
+    lambda app: app.compare_and_swap("long", "v", "w", 1),
+]
+
+
 @BOTH
 def test_the_index_ends_with_its_last_record_when_a_longer_one_was_deleted_or_shortened(
     shared_server: Server, raw: Raw, namespace: str
 ) -> None:
     client = raw(shared_server)
     with lapse.open_keys(f"{shared_server.keys_url()}?namespace={namespace}") as keys:
-        for app_id, shorten in enumerate(
-            (
-                lambda app: app.delete("long"),
-                lambda app: app.compare_and_delete("long", "v"),
-                lambda app: app.touch("long", 1),
-                lambda app: app.put("long", "w", 1),
-                lambda app: app.compare_and_swap("long", "v", "w", 1),
-            )
-        ):
-            app = keys.app(app_id)
+        for app_id, shorten in enumerate(SHORTEN):
+            app, index = keys.app(app_id), f"{namespace}:{{00000004{app_id:08x}}}#names"
             app.insert_many([("long", "v", 31_536_000), ("short", "v", 60)])
-            before = client.pttl(f"{namespace}:{{00000004{app_id:08x}}}#names")
+            before = client.pttl(index)
             shorten(app)
-            after = client.pttl(f"{namespace}:{{00000004{app_id:08x}}}#names")
 
             assert before > 31_000_000_000
-            assert 55_000 < after <= 61_000
+            assert 55_000 < client.pttl(index) <= 61_000
 
 
 @BOTH

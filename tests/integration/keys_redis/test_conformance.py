@@ -1,9 +1,9 @@
-"""The whole conformance kit on Redis and Valkey, with several processes racing."""
+"""The whole conformance kit on Redis and Valkey, plain and behind the cache, with several processes racing."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,8 @@ from tests.integration.keys_redis.conftest import STARTERS
 from tests.integration.keys_redis.test_permissions import allow, listed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.integration.keys_redis.conftest import Raw
     from tests.servers import Server
 
@@ -39,20 +41,29 @@ def _plain(server: Server, raw: Raw) -> str:
     return server.keys_url()
 
 
+def _behind_a_cache(server: Server, raw: Raw) -> str:
+    return f"{server.keys_url()}?cache=1000&cache_max_age=200ms"
+
+
+def _behind_a_cache_in_buckets(server: Server, raw: Raw) -> str:
+    return f"{_behind_a_cache(server, raw)}&buckets=8"
+
+
 def _as_limited_user_in_buckets(server: Server, raw: Raw) -> str:
     allow(raw(server), listed())
-    return f"redis://lapse:s3cret@127.0.0.1:{server.port}/3?buckets=8"
+    return f"redis://lapse:s3cret@127.0.0.1:{server.port}/0?buckets=8"
 
 
-STORES = {
+STORES: dict[str, tuple[str, dict[str, Any], Callable[[Server, Raw], str]]] = {
     "redis": ("redis", {}, _plain),
-    "valkey": ("valkey", {}, _plain),
-    "redis, with a password, as a user with the listed permissions, in 8 buckets": (
+    "redis behind a cache": ("redis", {}, _behind_a_cache),
+    "redis as a cluster of one node, as a user with the listed permissions, in 8 buckets": (
         "redis",
-        {"requirepass": "of-the-owner"},
+        {"cluster": True, "requirepass": "of-the-owner"},
         _as_limited_user_in_buckets,
     ),
-    "valkey as a cluster of one node": ("valkey", {"cluster": True}, _plain),
+    "valkey": ("valkey", {}, _plain),
+    "valkey behind a cache, in 8 buckets": ("valkey", {}, _behind_a_cache_in_buckets),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.crc import key_slot
@@ -39,7 +39,7 @@ def test_all_keys_of_a_partition_are_in_one_slot_of_a_cluster(shared_server: Ser
     with lapse.open_keys(f"{shared_server.keys_url()}?namespace={namespace}") as keys:
         keys.app(7).insert_many([(name, "v", 900) for name in ("a", "}{", "{x}", ODD)])
 
-    stored = raw(shared_server).keys(f"{namespace}:{{*")
+    stored: list[Any] = raw(shared_server).keys(f"{namespace}:{{*")
     assert len(stored) == 6  # four records, the names in order, and the names by expiry
     assert len({key_slot(name) for name in stored}) == 1
 

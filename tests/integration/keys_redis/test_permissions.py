@@ -30,7 +30,7 @@ def listed() -> list[str]:
 
 
 def allow(client: Redis, rules: list[str]) -> None:
-    client.execute_command("ACL", "SETUSER", "lapse", "reset", "on", ">s3cret", *rules)
+    client.execute_command("ACL", "SETUSER", "lapse", "reset", "on", ">s3cret", *rules)  # type: ignore[no-untyped-call]
 
 
 def use_everything(keys: Keys) -> None:

@@ -23,7 +23,7 @@ from redis.asyncio.connection import Connection, RedisSSLContext, SSLConnection
 from lapse.core.duration import Duration
 from lapse.keys.backends.redis.backend import RedisBackend
 from lapse.keys.errors import KeysURLError
-from lapse.keys.url import BUCKETS, KeysURL, Option, positive_duration
+from lapse.keys.url import BUCKETS, CACHE, KeysURL, Option, positive_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ __all__ = ["OPTIONS", "RedisBackend", "init_store", "open_backend"]
 _PORT: Final = 6379
 _MAX_PORT: Final = 65_535
 _MAX_CONNECTIONS: Final = 10_000
-_LOCATION: Final = re.compile(r"(\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:,@\s]+))(:(?P<port>[0-9]{1,5}))?")
+_LOCATION: Final = re.compile(r"(\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:,@\s]+))(:(?P<port>[0-9]{1,5}))?")
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -77,6 +77,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "ca": Option(_readable, None, _PEM),
     "cert": Option(_readable, None, _PEM),
     "key": Option(_readable, None, _PEM),
+    **CACHE,
 }
 
 
