@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lapse.cli import app, main
+from lapse.cli.output import Exit
+from tests.markdown import REFERENCE, code, sections, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cyclopts import App
+
+PAGE = REFERENCE / "cli.md"
+SECTIONS = {
+    title.removeprefix("lapse "): body
+    for title, body in sections(PAGE.read_text(), 3).items()
+    if title.startswith("lapse ")
+}
+# An option begins within the first few columns of its box; what follows further right is its description.
+OPTION = re.compile(r"^│ (?:\*  |   )?(--[a-z][a-z-]*)\b", re.MULTILINE)
+
+
+def commands(parent: App, *chain: str) -> Iterator[str]:
+    for name in parent:
+        if name.startswith("-"):
+            continue
+        below = list(commands(parent[name], *chain, name))
+        yield from below or [" ".join((*chain, name))]
+
+
+COMMANDS = sorted(commands(app))
+
+
+def test_the_page_has_a_section_for_every_command() -> None:
+    assert sorted(SECTIONS) == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_section_shows_the_usage_and_the_options_of_the_help(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main([*command.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    usage = re.search(r"^Usage: (.*)$", text, re.MULTILINE)
+    listed = re.search(r"^Options: (.*)\.$", SECTIONS[command], re.MULTILINE)
+
+    assert usage is not None
+    assert f"```text\n{usage[1].rstrip()}\n```" in SECTIONS[command]
+    assert listed is not None
+    assert sorted(code(listed[1])) == sorted(OPTION.findall(text))
+
+
+def test_the_page_lists_exactly_the_exit_codes_there_are() -> None:
+    assert [int(row["exit code"]) for row in table(PAGE, "exit code", "means")] == sorted(Exit)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lapse.web import errors, keys_api, problems, status
+from lapse.web.app import API
+from lapse.web.errors import RequestError
+from lapse.web.security import MAX_BODY_BYTES
+from tests.markdown import REFERENCE, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = REFERENCE / "http-api.md"
+
+
+def kinds(parent: type[RequestError]) -> Iterator[type[RequestError]]:
+    for kind in parent.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+def routes() -> Iterator[tuple[str, str]]:
+    for router in (keys_api.router, status.router):
+        for route in router.routes:
+            described: Any = route
+            for method in described.methods:
+                yield method, API + described.path.replace(":lapse_key", "")
+
+
+def test_the_page_lists_exactly_the_problems_with_their_statuses() -> None:
+    told = {row["code"].strip("`"): int(row["status"]) for row in table(PAGE, "code", "status", "when")}
+    ours = {kind for kind in kinds(RequestError) if kind.__module__ == errors.__name__}
+
+    assert told == {kind.__name__: kind.status for kind in ours}
+
+
+def test_the_page_tells_the_statuses_of_the_errors_of_keys() -> None:
+    text = " ".join(PAGE.read_text().split())
+
+    assert [(kind.__name__, int(code)) for kind, code in problems._STATUS] == [
+        ("UsageError", 422),
+        ("BackendUnavailableError", 503),
+        ("BackendClosedError", 503),
+        ("OutcomeUnknownError", 504),
+    ]
+    assert "`BackendUnavailableError` and `BackendClosedError` with 503, `OutcomeUnknownError` with 504" in text
+
+
+def test_the_page_lists_exactly_the_routes() -> None:
+    told = {tuple(row["request"].strip("`").split(" ")) for row in table(PAGE, "request", "does", "answers")}
+
+    assert told == set(routes())
+
+
+def test_the_limits_on_the_page_are_those_of_the_code() -> None:
+    text = PAGE.read_text()
+
+    assert MAX_BODY_BYTES == 1 << 20
+    assert "A body is at most 1 MiB" in text
+    assert f"`limit` is 1 to {keys_api.PAGE_LIMIT}, {keys_api._DEFAULT_PAGE} by default" in text
+    assert f"insert many, at most {keys_api.PAGE_LIMIT}" in text

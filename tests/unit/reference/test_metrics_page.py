@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import re
+
+from lapse.core.clock import VirtualClock
+from lapse.engine.metrics import Metrics
+from lapse.keys.aio import open_keys_async
+from lapse.keys.loop import SweepLoop
+from tests.markdown import REFERENCE, code, table
+
+PAGE = REFERENCE / "metrics.md"
+SUFFIX = re.compile(r"_(?:bucket|count|sum|created)$")
+
+
+async def exposition() -> str:
+    """Return what a new process shows, with the loops that it runs."""
+    metrics = Metrics("1.2.3")
+    async with open_keys_async("memory://", clock=VirtualClock(), sweep=False) as keys:
+        loop = SweepLoop(keys, interval=1, metrics=metrics)
+        metrics.expect_loops([loop.name])
+    return metrics.exposition().decode()
+
+
+async def test_the_page_lists_exactly_the_metrics_there_are() -> None:
+    text = await exposition()
+    helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
+    types = dict(re.findall(r"^# TYPE (\S+) (.*)$", text, re.MULTILINE))
+    shown = {name: (kind, helps[name]) for name, kind in types.items() if not name.endswith("_created")}
+
+    rows = table(PAGE, "metric", "type", "labels", "meaning")
+    assert {row["metric"].strip("`"): (row["type"], row["meaning"]) for row in rows} == shown
+
+
+async def test_the_page_lists_exactly_the_labels_there_are() -> None:
+    labels: dict[str, set[str]] = {}
+    for name, pairs in re.findall(r"^(\w+)\{(.*)\} ", await exposition(), re.MULTILINE):
+        labels.setdefault(SUFFIX.sub("", name), set()).update(re.findall(r"(\w+)=", pairs))
+
+    rows = table(PAGE, "metric", "type", "labels", "meaning")
+    told = {row["metric"].strip("`"): set(code(row["labels"])) for row in rows}
+    histograms = {row["metric"].strip("`") for row in rows if row["type"] == "histogram"}
+    counters = {name for name in told if name.endswith("_total")}
+    shown = {name: labels[name] - ({"le"} if name in histograms else set()) for name in told}
+    assert told == shown
+    assert set(labels) == set(told) | {name.removesuffix("_total") for name in counters}
+
+
+async def test_the_page_lists_exactly_the_values_that_labels_have() -> None:
+    values: dict[str, set[str]] = {}
+    for pairs in re.findall(r"^\w+\{(.*)\} ", await exposition(), re.MULTILINE):
+        for label, value in re.findall(r'(\w+)="([^"]*)"', pairs):
+            values.setdefault(label, set()).add(value)
+
+    for row in table(PAGE, "label", "values so far"):
+        assert set(code(row["values so far"])) == values[row["label"].strip("`")]

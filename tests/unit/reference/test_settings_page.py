@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lapse.settings import Settings, load_settings, show_value
+from tests.markdown import REFERENCE, table
+
+ROWS = {
+    row["key"].strip("`"): row
+    for row in table(REFERENCE / "settings.md", "key", "type", "default", "environment", "flag", "meaning")
+}
+DERIVED = {"state_dir": "`~/.local/state/lapse`", "keys_url": "`keys.db` in `state_dir`", "http_allowed_hosts": "none"}
+
+
+def test_the_page_lists_exactly_the_keys_there_are() -> None:
+    assert list(ROWS) == list(Settings.model_fields)
+
+
+@pytest.mark.parametrize("key", Settings.model_fields)
+def test_a_key_is_described_as_in_the_model(key: str) -> None:
+    field = Settings.model_fields[key]
+
+    assert ROWS[key]["meaning"] == field.description
+    assert ROWS[key]["environment"] == f"`LAPSE_{key.upper()}`"
+    assert ROWS[key]["flag"] == f"`--{key.replace('_', '-')}`"
+    assert ROWS[key]["default"] == DERIVED.get(key, f"`{show_value(field.default)}`")
+
+
+def test_the_defaults_that_follow_from_others_are_as_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("LAPSE_CONFIG", "XDG_STATE_HOME", *(f"LAPSE_{key.upper()}" for key in Settings.model_fields)):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings().settings
+
+    assert settings.state_dir == Path("~/.local/state/lapse").expanduser()
+    assert settings.keys_url == (settings.state_dir / "keys.db").as_uri()
+    assert settings.http_allowed_hosts == ()

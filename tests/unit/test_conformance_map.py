@@ -1,0 +1,73 @@
+"""The map from rules to tests leads to tests that exist: a renamed test, case or decision breaks it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+
+import pytest
+
+from lapse.keys.conformance import list_cases
+from tests.markdown import REFERENCE, ROOT, code, tables
+
+PAGE = REFERENCE / "conformance.md"
+ROWS = [row for rows in tables(PAGE.read_text()) for row in rows if tuple(row) == ("rule", "held by")]
+CASES = {case.id for case in list_cases()}
+RECORD = re.compile(r"\[(\d{4})\]\(([^)]+)\)")
+NOT_BUILT = "not built yet"
+
+
+@cache
+def functions_of(path: str) -> frozenset[str]:
+    file = ROOT / path
+    if not file.is_file():
+        return frozenset()
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, functions))
+
+
+def exists(reference: str) -> bool:
+    if reference.startswith("kit:"):
+        return reference.removeprefix("kit:") in CASES
+    path, _, name = reference.partition("::")
+    return name.startswith("test_") and name in functions_of(path)
+
+
+def references(held_by: str) -> list[str]:
+    """Return the tests and cases that a cell names; anything else between backquotes is prose."""
+    return [text for text in code(held_by) if text.startswith(("kit:", "tests/"))]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["rule"])
+def test_a_rule_is_held_by_something_that_exists(row: dict[str, str]) -> None:
+    named = references(row["held by"])
+    records = RECORD.findall(row["held by"])
+
+    assert named or records or NOT_BUILT in row["held by"]
+    assert [reference for reference in named if not exists(reference)] == []
+    assert [path for number, path in records if not _is_record(number, path)] == []
+
+
+def _is_record(number: str, path: str) -> bool:
+    file = (PAGE.parent / path).resolve()
+    return file.name.startswith(f"{number}-") and file.is_file()
+
+
+def test_no_reference_stands_outside_a_table() -> None:
+    in_tables = {reference for row in ROWS for reference in references(row["held by"])}
+    everywhere = {text for text in code(PAGE.read_text()) if text.startswith("kit:") or "::test_" in text}
+
+    assert everywhere - in_tables <= {"kit:ID", "tests/conformance/keys/test_kit_on_backends.py::test_the_rule_holds"}
+
+
+def test_what_does_not_exist_is_noticed() -> None:
+    assert not exists("kit:no-such-case")
+    assert not exists("tests/unit/test_conformance_map.py::test_no_such_test")
+    assert not exists("tests/no_such_file.py::test_what_does_not_exist_is_noticed")
+    assert not _is_record("0001", "../explanation/decisions/0002-memory-backend-by-hand.md")
+    assert exists("tests/unit/test_conformance_map.py::test_what_does_not_exist_is_noticed")
+
+
+def test_the_map_is_there_to_be_read() -> None:
+    assert len(ROWS) > 60
