@@ -100,11 +100,8 @@ def test_console_blocks_print_what_they_show(block: Block, server: LapseServer, 
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    broken = []
-    for path in DOCS:
-        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text()):
-            if not (path.parent / target).exists():
-                broken.append(f"{path.relative_to(ROOT)} -> {target}")
+    links = [(path, target) for path in DOCS for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text())]
+    broken = [f"{path.relative_to(ROOT)} -> {target}" for path, target in links if not (path.parent / target).exists()]
     assert broken == []
 
 
