@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-KEYS_COMMANDS = ["get", "insert", "put", "swap", "delete", "touch", "ttl", "scan", "conformance"]
+KEYS_COMMANDS = ["init", "get", "insert", "put", "swap", "delete", "touch", "ttl", "scan", "conformance"]
 FORBIDDEN = {
     "aiobotocore",
     "aiohttp",
