@@ -75,7 +75,8 @@ def fetch_servers(names: Sequence[str]) -> int:
 
 def start_server(name: str) -> int:
     """Run one in the foreground until interrupted."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):  # the latter is ignored in a shell's background
+        signal.signal(number, signal.default_int_handler)
     try:
         with STARTERS[name](tell_stderr) as server:
             sys.stdout.write(f"{server.url}\n")

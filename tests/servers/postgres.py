@@ -13,6 +13,7 @@ import shutil
 import signal
 from typing import TYPE_CHECKING
 
+from tests.servers.cache import cache_root
 from tests.servers.errors import ServerFailedError, ServerMissingError
 from tests.servers.ports import LOOPBACK, reserved_port
 from tests.servers.process import Account, run_command
@@ -98,10 +99,13 @@ def _reachable(binaries: Path, folder: Path, account: Account | None) -> Path:
     """The binaries, or a copy of them when they lie below a folder that the account may not enter."""
     if account is None or all(parent.stat().st_mode & 0o001 for parent in binaries.parents):
         return binaries
+    # From the cache all of it: the libraries of a wheel lie beside its package.
+    root = cache_root().resolve()
+    top = root / binaries.relative_to(root).parts[0] if binaries.is_relative_to(root) else binaries.parent
     copy = folder / "program"
-    shutil.copytree(binaries.parent, copy, symlinks=True, copy_function=_link_or_copy)
+    shutil.copytree(top, copy, symlinks=True, copy_function=_link_or_copy)
     copy.chmod(0o755)
-    return copy / binaries.name
+    return copy / binaries.relative_to(top)
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -61,6 +61,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.timeout(300)  # Cassandra starts in five seconds, or in a minute on cores that others keep busy
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.server(name, private=True), id=name) for name in NAMES]
 )

@@ -32,7 +32,7 @@ def run(folder: Path, source: str, *arguments: str, **env: str) -> tuple[int, st
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=110,
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -190,6 +190,7 @@ async def test_dynamodb_keeps_its_tables_through_a_restart_only_when_durable(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # two starts of Cassandra: ten seconds, or minutes on cores that others keep busy
 @pytest.mark.server("cassandra", private=True)
 def test_a_durable_cassandra_with_passwords_keeps_a_write_through_a_kill() -> None:
     with cassandra_server(durable=True, auth=True) as server:
