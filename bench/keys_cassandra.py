@@ -33,12 +33,14 @@ PATIENT: Final = {f"{kind}_timeout": "30s" for kind in ("cas_contention", "write
 class Plan:
     """How much to do."""
 
-    rounds: int = 7
-    operations: int = 3_000
-    """Of each kind and round with 64 callers; one caller does a tenth."""
+    warm_up: int = 6_000
+    rounds: int = 31
+    """Many short ones: a busy moment of the machine then spoils a few pairs, not the comparison."""
+    operations: int = 512
+    """Of each kind and round with 64 callers; one caller does a quarter."""
 
 
-QUICK: Final = Plan(rounds=2, operations=200)
+QUICK: Final = Plan(warm_up=500, rounds=3, operations=128)
 
 Rates = dict[str, float]
 Results = dict[int, dict[str, Rates]]
@@ -57,19 +59,21 @@ def run(plan: Plan) -> Results:
         with contenders([Contender(name, "bench.keys_cassandra:Bench", name, url) for name in NAMES]) as started:
             with step("cassandra, warming the server up"):
                 for contender in started:
-                    contender.ask("round", -1, 64, plan.operations)
+                    contender.ask("round", -1, CALLERS[1], plan.warm_up)
             return {callers: _rounds(plan, started, callers) for callers in CALLERS}
 
 
 def _rounds(plan: Plan, started: Sequence[Contender], callers: int) -> dict[str, Rates]:
-    operations = plan.operations if callers > 1 else plan.operations // 10
+    operations = plan.operations if callers > 1 else plan.operations // 4
     rounds: dict[str, list[Rates]] = {name: [] for name in NAMES}
-    for number in range(plan.rounds):
-        with step(f"cassandra, {callers} callers, round {number + 1} of {plan.rounds}, contenders in turn"):
+    with step(f"cassandra, {callers} callers, {plan.rounds} rounds, contenders in turn"):
+        for number in range(plan.rounds):
             # Who begins changes: the server is busy with the one before for a moment.
             for contender in started if number % 2 else reversed(started):
                 rounds[contender.name].append(contender.ask("round", number, callers, operations))
-    return {name: {kind: median([rates[kind] for rates in rounds[name]]) for kind in OPERATIONS} for name in NAMES}
+    for ours, raw in zip(*(rounds[name] for name in NAMES), strict=True):
+        ours.update({f"{kind} ratio": ours[kind] / raw[kind] for kind in OPERATIONS})
+    return {name: {kind: median([rates[kind] for rates in rounds[name]]) for kind in rounds[name][0]} for name in NAMES}
 
 
 class Bench:
@@ -84,10 +88,10 @@ class Bench:
         """Insert, read and swap; return operations per second of wall time."""
         keys = make_keys(operations, f"{self._name}{callers}-{number}-{time.time_ns()}")
         pairs = list(zip(keys, make_values(operations), strict=True))
-        rates = {}
-        for kind in OPERATIONS:
-            work = getattr(self._store, "one" if callers == 1 else "many")
-            rates[kind] = operations / wall_seconds(work, kind, pairs)
+        work = self._store.one if callers == 1 else self._store.many
+        cpu = time.process_time()
+        rates = {kind: operations / wall_seconds(work, kind, pairs) for kind in OPERATIONS}
+        rates["cpu us"] = (time.process_time() - cpu) / operations / len(OPERATIONS) * 1e6
         return rates
 
 
@@ -146,8 +150,8 @@ class Driver:
         from lapse.keys.layout import Prefix, partition_keys
         from lapse.keys.url import parse_url
 
-        # Prepared by our own client, so that consistency and policies are the same; from there on the driver is alone.
-        opened = asyncio.run(open_backend(parse_url(url), SystemClock()).client.open())
+        # Prepared by our own connection, so that consistency and policies are the same; then the driver is alone.
+        opened = open_backend(parse_url(url), SystemClock()).connection.open()
         self._session, self._prepared = opened.session, opened.prepared
         self._partitions = partition_keys(Prefix.APPLICATION_TTL, APP_ID, BUCKETS)
 
@@ -193,12 +197,15 @@ _CONTENDERS: Final[dict[str, Callable[[str], Any]]] = {"lapse": Lapse, "driver":
 
 
 def figures(results: Results) -> str:
-    """Return the figures as a table: operations per second, and Lapse as a part of the bare driver."""
+    """Return the figures as a table: the median rates, and the median of the ratios of all pairs of rounds."""
     lines = ["| callers | operation | lapse | driver | ratio |", "|---|---|---|---|---|"]
     for callers, rates in results.items():
-        for kind in OPERATIONS:
-            ours, raw = (rates[name][kind] for name in NAMES)
-            lines.append(f"| {callers} | {kind} | {ours:,.0f}/s | {raw:,.0f}/s | {ours / raw:.2f} |")
+        ours, raw = (rates[name] for name in NAMES)
+        lines += [
+            f"| {callers} | {kind} | {ours[kind]:,.0f}/s | {raw[kind]:,.0f}/s | {ours[f'{kind} ratio']:.2f} |"
+            for kind in OPERATIONS
+        ]
+        lines.append(f"| {callers} | client CPU per operation | {ours['cpu us']:.0f} us | {raw['cpu us']:.0f} us | |")
     return "\n".join(lines)
 
 

@@ -11,10 +11,10 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lapse.keys.backends.cassandra.driver import Address, Client, Row
+from lapse.keys.backends.cassandra.driver import Address, BlockingClient, Client, Connection, Row, completed
 from lapse.keys.backends.cassandra.scanning import BucketReader, merged, share_of
 from lapse.keys.backends.cassandra.schema import check_buckets, statement
-from lapse.keys.backends.network import NetworkBackend
+from lapse.keys.backends.network import BlockingSpace, NetworkBackend
 from lapse.keys.errors import BackendError, BackendUnavailableError, OutcomeUnknownError
 from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, expiry_ms, is_over, seconds_left
 from lapse.keys.layout import Prefix, bucket_of, partition_keys
@@ -22,7 +22,7 @@ from lapse.keys.port import Capabilities, Item, NewItem
 from lapse.keys.skew import ClockWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from lapse.core.clock import Clock
 
@@ -56,33 +56,42 @@ class CassandraBackend(NetworkBackend):
             late_by_seconds=2 * max_skew,
         )
         self.name = address.shown
-        self.client = Client(
+        self.connection = Connection(
             address,
             reads={name: statement(name, keyspace) for name in _READS},
             writes={name: statement(name, keyspace) for name in _WRITES},
         )
+        self.client = Client(self.connection)
+        self._blocking_client = BlockingClient(self.connection)
         self.watch = ClockWatch(clock, round(max_skew * NS_PER_SECOND), self._measure_later)
         self._clock = clock
         self._buckets = buckets
 
     def async_space(self, prefix: Prefix, app_id: int) -> CassandraSpace:
         """See `Backend`."""
-        return CassandraSpace(self, partition_keys(prefix, app_id, self._buckets))
+        return CassandraSpace(self, self.client, partition_keys(prefix, app_id, self._buckets))
+
+    def space(self, prefix: Prefix, app_id: int) -> BlockingCassandraSpace:
+        """See `Backend`."""
+        partitions = partition_keys(prefix, app_id, self._buckets)
+        return BlockingCassandraSpace(
+            CassandraSpace(self, self.client, partitions), CassandraSpace(self, self._blocking_client, partitions)
+        )
 
     async def async_check(self) -> None:
         """See `Backend`."""
         rows = await self.client.read("recorded_buckets")
         check_buckets(self.name, recorded=rows[0][0] if rows else None, wanted=self._buckets)
-        await self.measured_now_ns()
+        await self.measured_now_ns(self.client)
 
     async def async_close(self) -> None:
         """See `Backend`. The session is shared, so this closes the store on every loop."""
-        await self.client.close()
+        await asyncio.to_thread(self.connection.close)
 
-    async def measured_now_ns(self) -> int:
+    async def measured_now_ns(self, client: Client) -> int:
         """Measure this machine's clock against the server's and return its time; raises if they are too far apart."""
         sent_ns = self._clock.wall_ns()
-        rows = await self.client.read("server_clock")
+        rows = await client.read("server_clock")
         received_ns = self._clock.wall_ns()
         self.watch.note(sent_ns=sent_ns, received_ns=received_ns, server_ms=rows[0][0])
         if self.watch.refusal is not None:
@@ -101,10 +110,10 @@ class CassandraBackend(NetworkBackend):
 class CassandraSpace:
     """One application's records. Implements `Space` with coroutines."""
 
-    def __init__(self, backend: CassandraBackend, partitions: Sequence[bytes]) -> None:
+    def __init__(self, backend: CassandraBackend, client: Client, partitions: Sequence[bytes]) -> None:
         """Work in these partitions, one per bucket."""
         self._backend = backend
-        self._client = backend.client
+        self._client = client
         self._watch = backend.watch
         self._partitions = partitions
 
@@ -238,7 +247,7 @@ class CassandraSpace:
 
     async def _now_ns(self) -> int:
         now_ns = self._watch.now_ns()
-        return now_ns if now_ns is not None else await self._backend.measured_now_ns()
+        return now_ns if now_ns is not None else await self._backend.measured_now_ns(self._client)
 
     async def _swap(self, key: str, expected: str, value: str, ttl_seconds: int) -> Row:
         now_ns = await self._now_ns()
@@ -299,6 +308,27 @@ class CassandraSpace:
             return errors[0]
         problem = f"{done} of {asked} inserts were applied, and others failed ({errors[0]})"
         return OutcomeUnknownError(backend=self._backend.name, problem=problem)
+
+
+class BlockingCassandraSpace(BlockingSpace):
+    """The blocking face: single operations on the caller's thread; what works in parallel on the background loop."""
+
+    def __init__(self, parallel: CassandraSpace, single: CassandraSpace) -> None:
+        """Take the same partitions twice: as coroutines, and as coroutines that never suspend."""
+        super().__init__(parallel)  # type: ignore[arg-type]  # a Space whose answers are coroutines
+        self._single = single
+
+
+def _on_this_thread(name: str) -> Callable[..., Any]:
+    def call(self: BlockingCassandraSpace, *args: Any) -> Any:  # noqa: ANN401 - stands for every single operation
+        return completed(getattr(self._single, name)(*args))
+
+    call.__name__ = name
+    return call
+
+
+for _name in ("get", "find", "ttl", "insert", "put", "swap", "delete", "delete_if", "touch"):
+    setattr(BlockingCassandraSpace, _name, _on_this_thread(_name))
 
 
 def _chunks(indexes: Sequence[int], items: Sequence[NewItem]) -> Iterable[list[int]]:

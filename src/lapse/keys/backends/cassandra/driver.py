@@ -13,9 +13,11 @@ import asyncio
 import os
 import ssl
 import threading
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from cassandra import (
     AuthenticationFailed,
@@ -31,7 +33,7 @@ from cassandra import (
     WriteTimeout,
 )
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
@@ -50,9 +52,10 @@ from lapse.keys.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
 
 _NOT_TAKEN: Final = (
     NoHostAvailable,
@@ -91,7 +94,7 @@ class Address:
 class _RetryReadsOnce(FallthroughRetryPolicy):  # type: ignore[misc]  # the driver has no types
     """Send a read whose connection was lost to another server, once; never anything else, and nothing that writes."""
 
-    def on_request_error(self, query: Any, consistency: Any, error: Any, retry_num: int) -> Any:  # noqa: ANN401
+    def on_request_error(self, query: Any, consistency: Any, error: Any, retry_num: int) -> Any:  # noqa: ANN401 - the driver's own
         if getattr(query, "is_idempotent", False) and retry_num == 0:
             return self.RETRY_NEXT_HOST, None
         return self.RETHROW, None
@@ -104,89 +107,48 @@ class _Opened:
     pid: int
 
 
-class Client:
-    """A connected session with prepared statements; connects at the first use, and anew after a fork."""
+class Connection:
+    """A session with prepared statements, shared by all clients; connects at the first use, and anew after a fork."""
 
     def __init__(self, address: Address, *, reads: Mapping[str, str], writes: Mapping[str, str]) -> None:
         """Know the statements by name; nothing is connected yet."""
-        self._address = address
+        self.address = address
         self._reads, self._writes = reads, writes
         self._connecting = threading.Lock()
         self._opened: _Opened | None = None
         self._closed = False
 
-    async def read(self, name: str, values: Sequence[object] = ()) -> list[Row]:
-        """Send a read and return its rows."""
-        opened = await self.open()
-        try:
-            return await _send(opened.session, opened.prepared[name], values)
-        except Exception as error:
-            raise explain(error, self._address.shown, writing=False) from error
-
-    async def write(self, name: str, values: Sequence[object]) -> Row:
-        """Send a conditional write and return its answer: whether it was applied, then what stood in its way."""
-        opened = await self.open()
-        try:
-            rows = await _send(opened.session, opened.prepared[name], values)
-        except Exception as error:
-            raise explain(error, self._address.shown, writing=True) from error
-        return rows[0]
-
-    async def write_together(self, name: str, many: Iterable[Sequence[object]]) -> list[Row]:
-        """Send several conditional writes to one partition as one: all are applied, or the rows in the way returned."""
-        opened = await self.open()
-        statement = opened.prepared[name]
-        batch = BatchStatement(
-            BatchType.UNLOGGED,
-            consistency_level=statement.consistency_level,
-            serial_consistency_level=statement.serial_consistency_level,
-        )
-        for values in many:
-            batch.add(statement, values)
-        try:
-            return await _send(opened.session, batch, None)
-        except Exception as error:
-            raise explain(error, self._address.shown, writing=True) from error
-
-    def read_later(self, name: str, then: Callable[[list[Row]], None]) -> None:
-        """Send a read without waiting; ``then`` gets its rows on the driver's thread, a failure is dropped."""
+    @property
+    def opened(self) -> _Opened | None:
+        """What is connected, if it is connected in this process."""
         opened = self._opened
-        if opened is not None:
-            opened.session.execute_async(opened.prepared[name]).add_callbacks(then, _drop)
+        return opened if opened is not None and opened.pid == os.getpid() else None
 
-    async def open(self) -> _Opened:
-        """Connect unless that has been done."""
-        opened = self._opened
-        if opened is None or opened.pid != os.getpid():
-            return await asyncio.to_thread(self._open)
-        return opened
-
-    async def close(self) -> None:
-        """Disconnect for good."""
-        await asyncio.to_thread(self._close)
-
-    def _open(self) -> _Opened:
+    def open(self) -> _Opened:
+        """Connect unless that has been done. Blocks."""
         with self._connecting:
             if self._closed:
                 raise BackendClosedError
-            if self._opened is None or self._opened.pid != os.getpid():
-                session = connect(self._address)
+            opened = self.opened
+            if opened is None:
+                session = connect(self.address)
                 try:
-                    prepared = self._prepare(session)
+                    opened = _Opened(session, self._prepare(session), os.getpid())
                 except BaseException:
                     session.cluster.shutdown()
                     raise
-                self._opened = _Opened(session, prepared, os.getpid())
-            return self._opened
+                self._opened = opened
+            return opened
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Disconnect for good. Blocks."""
         with self._connecting:
-            opened, self._opened, self._closed = self._opened, None, True
-        if opened is not None and opened.pid == os.getpid():
+            opened, self._opened, self._closed = self.opened, None, True
+        if opened is not None:
             opened.session.cluster.shutdown()
 
     def _prepare(self, session: Session) -> dict[str, PreparedStatement]:
-        one = self._address.one_datacenter
+        one = self.address.one_datacenter
         serial = ConsistencyLevel.LOCAL_SERIAL if one else ConsistencyLevel.SERIAL
         quorum = ConsistencyLevel.LOCAL_QUORUM if one else ConsistencyLevel.QUORUM
         prepared = {}
@@ -202,8 +164,87 @@ class Client:
                 statement.consistency_level, statement.serial_consistency_level = quorum, serial
                 statement.is_idempotent = False
         except Exception as error:
-            raise explain(error, self._address.shown, writing=False) from error
+            raise explain(error, self.address.shown, writing=False) from error
         return prepared
+
+
+class Client:
+    """Sends statements and waits for their answers on the running loop."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Use a connection, which may have other clients."""
+        self._connection = connection
+
+    async def open(self) -> _Opened:
+        """Connect unless that has been done."""
+        opened = self._connection.opened
+        return await asyncio.to_thread(self._connection.open) if opened is None else opened
+
+    async def read(self, name: str, values: Sequence[object] = ()) -> list[Row]:
+        """Send a read and return its rows."""
+        opened = await self.open()
+        return await self._exchange(opened, opened.prepared[name], values, writing=False)
+
+    async def write(self, name: str, values: Sequence[object]) -> Row:
+        """Send a conditional write and return its answer: whether it was applied, then what stood in its way."""
+        opened = await self.open()
+        return (await self._exchange(opened, opened.prepared[name], values, writing=True))[0]
+
+    async def write_together(self, name: str, many: Iterable[Sequence[object]]) -> list[Row]:
+        """Send several conditional writes to one partition as one: all are applied, or the rows in the way returned."""
+        opened = await self.open()
+        statement = opened.prepared[name]
+        batch = BatchStatement(
+            BatchType.UNLOGGED,
+            consistency_level=statement.consistency_level,
+            serial_consistency_level=statement.serial_consistency_level,
+        )
+        for values in many:
+            batch.add(statement, values)
+        return await self._exchange(opened, batch, None, writing=True)
+
+    def read_later(self, name: str, then: Callable[[list[Row]], None]) -> None:
+        """Send a read without waiting; ``then`` gets its rows on the driver's thread, a failure is dropped."""
+        opened = self._connection.opened
+        if opened is not None:
+            opened.session.execute_async(opened.prepared[name]).add_callbacks(then, _drop)
+
+    async def _exchange(
+        self, opened: _Opened, statement: object, values: Sequence[object] | None, *, writing: bool
+    ) -> list[Row]:
+        try:
+            return await self._answer(opened.session.execute_async(statement, values))
+        except Exception as error:
+            raise explain(error, self._connection.address.shown, writing=writing) from error
+
+    async def _answer(self, response: ResponseFuture) -> list[Row]:
+        return await Inbox.of_running_loop().answer(response)
+
+
+class BlockingClient(Client):
+    """The same for callers that wait by blocking: its coroutines never suspend, so `completed` runs them as they are.
+
+    The background loop, the usual way of a blocking face, would add two changes of threads to every operation.
+    """
+
+    async def open(self) -> _Opened:
+        """See `Client`. Blocks."""
+        opened = self._connection.opened
+        return self._connection.open() if opened is None else opened
+
+    async def _answer(self, response: ResponseFuture) -> list[Row]:
+        rows: list[Row] = response.result().current_rows
+        return rows
+
+
+def completed(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, without a loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
+    raise AssertionError("a coroutine of a blocking client was suspended")
 
 
 def connect(address: Address) -> Session:
@@ -252,32 +293,59 @@ def _tls(address: Address) -> ssl.SSLContext | None:
 # --- from the driver's thread to the waiting loop --------------------------------------------------------------------
 
 
-def _send(session: Session, statement: object, values: Sequence[object] | None) -> asyncio.Future[list[Row]]:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[list[Row]] = loop.create_future()
-    session.execute_async(statement, values).add_callbacks(
-        _give, _fail, callback_args=(loop, future), errback_args=(loop, future)
-    )
-    return future
+class Inbox:
+    """Where answers for one loop arrive. Those that arrive together wake the loop once: waking is a system call."""
 
+    _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Inbox]] = WeakKeyDictionary()
 
-def _give(rows: list[Row], loop: asyncio.AbstractEventLoop, future: asyncio.Future[list[Row]]) -> None:
-    with suppress(RuntimeError):  # that loop was closed; nobody waits any more
-        loop.call_soon_threadsafe(_settle, future, rows, None)
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Belong to a loop."""
+        self._loop = ref(loop)  # weak, or the register of inboxes would keep every loop alive
+        self._arrived: deque[tuple[asyncio.Future[list[Row]], list[Row] | None, Exception | None]] = deque()
+        self._woken = False
 
+    @classmethod
+    def of_running_loop(cls) -> Inbox:
+        """Return the inbox of the running loop."""
+        loop = asyncio.get_running_loop()
+        inbox = cls._of_loops.get(loop)
+        if inbox is None:
+            inbox = cls._of_loops[loop] = cls(loop)
+        return inbox
 
-def _fail(error: Exception, loop: asyncio.AbstractEventLoop, future: asyncio.Future[list[Row]]) -> None:
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(_settle, future, None, error)
+    def answer(self, response: ResponseFuture) -> asyncio.Future[list[Row]]:
+        """Return what the loop can wait for."""
+        future: asyncio.Future[list[Row]] = asyncio.get_running_loop().create_future()
+        response.add_callbacks(self._give, self._fail, callback_args=(future,), errback_args=(future,))
+        return future
 
+    def _give(self, rows: list[Row], future: asyncio.Future[list[Row]]) -> None:
+        self._arrived.append((future, rows, None))
+        self._wake()
 
-def _settle(future: asyncio.Future[list[Row]], rows: list[Row] | None, error: Exception | None) -> None:
-    if future.done():  # the caller was cancelled meanwhile
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(rows or [])
+    def _fail(self, error: Exception, future: asyncio.Future[list[Row]]) -> None:
+        self._arrived.append((future, None, error))
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have the loop empty the inbox, unless that is on its way. On the driver's thread."""
+        if not self._woken:
+            self._woken = True
+            loop = self._loop()
+            if loop is not None:
+                with suppress(RuntimeError):  # that loop was closed; nobody waits any more
+                    loop.call_soon_threadsafe(self._empty)
+
+    def _empty(self) -> None:
+        self._woken = False  # first, so that what arrives from now on wakes the loop again
+        while self._arrived:
+            future, rows, error = self._arrived.popleft()
+            if future.done():  # the caller was cancelled meanwhile
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(rows or [])
 
 
 def _drop(error: Exception) -> None:
