@@ -33,11 +33,11 @@ PATIENT: Final = {f"{kind}_timeout": "30s" for kind in ("cas_contention", "write
 class Plan:
     """How much to do."""
 
-    warm_up: int = 6_000
-    rounds: int = 31
+    warm_up: int = 3_000
+    rounds: int = 21
     """Many short ones: a busy moment of the machine then spoils a few pairs, not the comparison."""
-    operations: int = 512
-    """Of each kind and round with 64 callers; one caller does a quarter."""
+    operations: int = 256
+    """Of each kind and round with 64 callers; one caller does half as many."""
 
 
 QUICK: Final = Plan(warm_up=500, rounds=3, operations=128)
@@ -64,7 +64,7 @@ def run(plan: Plan) -> Results:
 
 
 def _rounds(plan: Plan, started: Sequence[Contender], callers: int) -> dict[str, Rates]:
-    operations = plan.operations if callers > 1 else plan.operations // 4
+    operations = plan.operations if callers > 1 else plan.operations // 2
     rounds: dict[str, list[Rates]] = {name: [] for name in NAMES}
     with step(f"cassandra, {callers} callers, {plan.rounds} rounds, contenders in turn"):
         for number in range(plan.rounds):
