@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import apsw
 
+from lapse.db.anchor import Anchor
 from lapse.db.errors import DatabaseClosedError, DatabaseUnavailableError
 from lapse.db.forks import FORKED, guard_against_forks
 
@@ -30,7 +31,10 @@ _LOOK_SECONDS: Final = 0.001
 
 
 class Readers:
-    """A stack of cursors. `take` and `give` are for everybody; `pop` and `push` for who counts nanoseconds."""
+    """A stack of cursors, and the anchor of their locks.
+
+    `take` and `give` are for everybody; `anchor`, `pop` and `push` for callers that count nanoseconds.
+    """
 
     def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
         """Open nothing yet."""
@@ -42,10 +46,13 @@ class Readers:
         self.pop: Callable[[], apsw.Cursor] = self._idle.pop
         """Return a cursor; IndexError means: call `take`."""
         self.push: Final = self._idle.append
+        self.anchor: Final = Anchor(connect)
         guard_against_forks(self)
 
     def take(self) -> apsw.Cursor:
         """Return a cursor for this caller alone; open a connection when none is idle."""
+        if self.anchor.loose:
+            self.anchor.stir()
         try:
             return self.pop()
         except IndexError:
@@ -67,6 +74,7 @@ class Readers:
         with self._guard:
             self._closed = True
         self.pop = _refuse
+        self.anchor.close()
         pause = threading.Event()
         for _ in range(int(_LAST_READS_SECONDS / _LOOK_SECONDS)):
             while self._idle:
@@ -79,6 +87,7 @@ class Readers:
         """See `lapse.db.forks`."""
         self._forked = True
         self.pop = _refuse
+        self.anchor.become_forked()
         return [*self._opened, *self._idle]
 
     def _open_another(self) -> apsw.Cursor:

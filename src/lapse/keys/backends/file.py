@@ -276,8 +276,7 @@ class FileBackend(EmbeddedBackend):
             surplus = min(free - max(_PAGES_KEPT, pages // 4), _PAGES_RETURNED)
             if surplus <= 0:
                 return
-            give_back = f"PRAGMA incremental_vacuum({surplus})"
-            self._commit.run(lambda cursor, give_back=give_back: _rows(cursor.execute(give_back)))  # type: ignore[misc]
+            self._commit.run(_returning(surplus))
 
     # One driver per colour; the steps themselves are written once.
 
@@ -313,7 +312,7 @@ class FileBackend(EmbeddedBackend):
 class FileSpace:
     """One application's records. ``run`` answers by blocking or with a ticket; operations do not know which."""
 
-    __slots__ = ("_backend", "_now_ns", "_only", "_partitions", "_readers", "_run", "_run_in_turn")
+    __slots__ = ("_anchor", "_backend", "_now_ns", "_only", "_partitions", "_readers", "_run", "_run_in_turn")
 
     def __init__(
         self,
@@ -330,12 +329,15 @@ class FileSpace:
         self._run_in_turn = run_in_turn
         self._now_ns = backend.now_ns
         self._readers = backend.readers
+        self._anchor = backend.readers.anchor
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> str | None:
         """See `Space`."""
         # The path of every lookup, so what `find` calls stands here written out: a call costs a twentieth of it.
+        if self._anchor.loose:
+            self._anchor.stir()
         try:
             cursor = self._readers.pop()
         except IndexError:
@@ -481,6 +483,10 @@ class FileSpace:
                 )
                 raise OutcomeUnknownError(backend=self._backend.name, problem=problem) from error
         return answers
+
+
+def _returning(pages: int) -> Operation[object]:
+    return lambda cursor: _rows(cursor.execute(f"PRAGMA incremental_vacuum({pages})"))
 
 
 def _all_of(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
