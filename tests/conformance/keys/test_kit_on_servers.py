@@ -63,7 +63,7 @@ def space(store: Store) -> str:
 
 
 def played(target: Target) -> dict[str, CaseResult]:
-    """Play the kit; what a busy machine left without a clear answer is played once more by itself, and must be clear."""
+    """Play the kit; what a busy machine left without a clear answer is played once more, and must be clear then."""
     results = {result.case.id: result for result in run_conformance(target)}
     if again := unclear(results):
         results |= {result.case.id: result for result in run_conformance(target, only=again)}
