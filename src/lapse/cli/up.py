@@ -89,14 +89,17 @@ class _Process:
         """
         from lapse import __version__
         from lapse.core.clock import SystemClock
+        from lapse.core.verdict import DueReason
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.metrics import Metrics
         from lapse.keys.aio import open_keys_async
+        from lapse.keys.loop import DOMAIN
         from lapse.web.listener import Endpoint
         from lapse.web.state import StateDatabase
         from lapse.web.tokens import Admission, TokenStore
 
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
+        metrics.expect_domain(DOMAIN, reasons=[DueReason.TTL_EXPIRED])
         http = Endpoint(settings.http_host, settings.http_port, setting="http")
         stack.callback(http.close)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")

@@ -65,5 +65,5 @@ def _unknown_command(given: str, parent: App) -> str:
 
 def _unknown_option(text: str, given: str) -> str:
     if _OPTION.fullmatch(given):
-        return text
+        return f"{text} Put -- before a key or value that starts with -."
     return "An argument starts with - but is no option. Put -- before a value that starts with -, or pipe it in."

@@ -19,7 +19,7 @@ class KeyEmptyError(TTLValidationError):
 
 
 class KeyInvalidUTF8Error(TTLValidationError):
-    """The key cannot be encoded as UTF-8: it holds a lone surrogate at position {position}.
+    """The key is not valid UTF-8: it breaks at position {position} (a lone surrogate, or a stray byte).
 
     Decode it properly where it enters your program.
     """
@@ -33,7 +33,7 @@ class KeyTooLongError(TTLValidationError):
 
 
 class ValueInvalidUTF8Error(TTLValidationError):
-    """The value cannot be encoded as UTF-8: it holds a lone surrogate at position {position}.
+    """The value is not valid UTF-8: it breaks at position {position} (a lone surrogate, or a stray byte).
 
     Encode binary data, for example as base64.
     """

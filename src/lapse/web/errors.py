@@ -92,9 +92,15 @@ class NoSuchRouteError(RequestError):
 
 
 class MethodNotAllowedError(RequestError):
-    """This address does not know this method; see the Allow header."""
+    """This address does not know this method. /api/v1/docs lists what there is."""
 
     status = 405
+
+
+class UnknownParameterError(RequestError):
+    """{given!r} is no parameter of this address; valid ones: {valid}."""
+
+    status = 422
 
 
 class MalformedRequestError(RequestError):

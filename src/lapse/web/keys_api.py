@@ -39,7 +39,13 @@ from lapse.keys.validation import (
     check_value,
 )
 from lapse.web.conditions import Conditions, read_conditions
-from lapse.web.errors import ContradictoryConditionsError, KeyAbsentError, NoSuchRouteError, PreconditionFailedError
+from lapse.web.errors import (
+    ContradictoryConditionsError,
+    KeyAbsentError,
+    NoSuchRouteError,
+    PreconditionFailedError,
+    UnknownParameterError,
+)
 from lapse.web.scopes import app_number
 from lapse.web.tags import Tagger
 
@@ -191,7 +197,7 @@ Service = Annotated[KeysService, Depends(_service)]
 def _app(service: Service, app: Annotated[str, Path(description="Application id, 0 to 4294967295")]) -> AsyncAppKeys:
     number = app_number(app)
     if number is None:
-        raise InvalidAppIdError(given="not such a number", limit=MAX_APP_ID)
+        raise InvalidAppIdError(given=repr(app), limit=MAX_APP_ID)
     return service.keys.app(number)
 
 
@@ -248,6 +254,7 @@ _CONDITIONS: Final = {
     ]
 }
 _MATCH: Final = {"parameters": _CONDITIONS["parameters"][1:]}
+_SCAN_PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
 
 
 @router.get("/apps/{app}/keys", summary="Scan live keys in byte order", responses={200: {"model": Page}})
@@ -261,6 +268,10 @@ async def scan(
     limit: Limit = _DEFAULT_PAGE,
 ) -> Response:
     """Answer one page; the server keeps no cursor."""
+    unknown = set(request.query_params) - _SCAN_PARAMETERS
+    if unknown:
+        # A misspelt prefix would otherwise answer with everything there is.
+        raise UnknownParameterError(given=sorted(unknown)[0], valid=", ".join(sorted(_SCAN_PARAMETERS)))
     items = await app.scan(_query_text(request, "prefix") or "", _query_text(request, "after"), limit)
     records = [record for record in map(service.record, items) if record is not None]
     return JSONResponse({"items": records, "next": items[-1].key if len(items) == limit else None})

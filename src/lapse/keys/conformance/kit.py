@@ -29,7 +29,7 @@ _NO_NEWS_SECONDS: Final = 60.0
 
 
 class UnknownCaseError(UsageError):
-    """There is no conformance case {given}. Their ids are listed by list_cases."""
+    """There is no conformance case {given}. A run without a choice shows the ids of all."""
 
 
 def list_cases() -> tuple[Case, ...]:
