@@ -28,6 +28,7 @@ BACKENDS: Final[Mapping[str, str]] = {
     "redis": "lapse.keys.backends.redis",
     "rediss": "lapse.keys.backends.redis",
     "cassandra": "lapse.keys.backends.cassandra",
+    "dynamodb": "lapse.keys.backends.dynamodb",
 }
 """Scheme to module. A module is imported only when its scheme is used, so that drivers stay optional. It provides
 ``OPTIONS``, ``open_backend(url, clock)`` and ``init_store(url, clock)``, which says in a sentence what it made."""

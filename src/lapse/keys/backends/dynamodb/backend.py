@@ -1,0 +1,145 @@
+"""The store behind a ``dynamodb://`` URL; see the package for what it promises."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from lapse.core.duration import Duration
+from lapse.keys.backends.dynamodb.calls import Calls
+from lapse.keys.backends.dynamodb.items import BUCKETS as BUCKETS_ATTRIBUTE
+from lapse.keys.backends.dynamodb.items import MARKER, Requests
+from lapse.keys.backends.dynamodb.links import Settings
+from lapse.keys.backends.dynamodb.server_clock import RESOLUTION_SECONDS
+from lapse.keys.backends.dynamodb.space import DynamoDBSpace
+from lapse.keys.backends.dynamodb.table import check_marker, make_table
+from lapse.keys.backends.network import NetworkBackend
+from lapse.keys.background import run_blocking
+from lapse.keys.errors import KeysURLError
+from lapse.keys.expiry import NS_PER_SECOND
+from lapse.keys.layout import Prefix, partition_keys
+from lapse.keys.port import Capabilities
+from lapse.keys.url import BUCKETS, KeysURL, Option, positive_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lapse.core.clock import Clock
+
+_MOST_CONNECTIONS: Final = 1000
+_REGION: Final = re.compile(r"[a-z]{2,}(?:-[a-z0-9]+)+")
+_TABLE: Final = re.compile(r"/([A-Za-z0-9_.-]{3,255})/?")
+
+
+def _bounded(text: str) -> Duration:
+    duration = positive_duration(text)
+    if duration.is_never:
+        raise ValueError(text)
+    return duration
+
+
+def _connections(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= _MOST_CONNECTIONS:
+        raise ValueError(text)
+    return int(text)
+
+
+def _endpoint(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
+        raise ValueError(text)
+    if parts.username is not None or parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise ValueError(text)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    "buckets": BUCKETS,
+    "endpoint": Option(_endpoint, None, "the address of a local server, as in http://127.0.0.1:8000"),
+    "timeout": Option(_bounded, Duration.of_seconds(5), "how long a request may take in all, such as 5s"),
+    "connect_timeout": Option(_bounded, Duration.of_seconds(2), "how long a connection may take, such as 2s"),
+    "connections": Option(_connections, 64, f"a whole number from 1 to {_MOST_CONNECTIONS}"),
+    "max_skew": Option(_bounded, Duration.of_seconds(1), "how far this machine's clock may be off, such as 1s"),
+}
+
+
+def open_backend(url: KeysURL, clock: Clock) -> DynamoDBBackend:
+    """Prepare for the table that ``url`` names; nothing is sent yet."""
+    return DynamoDBBackend(_settings(url), clock)
+
+
+def init_store(url: KeysURL, clock: Clock) -> str:
+    """Make the table that ``url`` names, or what it lacks; safe to repeat. Says what was made."""
+    return run_blocking(_init(_settings(url), clock))
+
+
+async def _init(settings: Settings, clock: Clock) -> str:
+    backend = DynamoDBBackend(settings, clock)
+    try:
+        return await make_table(backend.calls, clock)
+    finally:
+        await backend.async_close()
+
+
+def _settings(url: KeysURL) -> Settings:
+    expected = "expected dynamodb://region/table, as in dynamodb://eu-west-1/lapse"
+    if url.username is not None or url.password is not None:
+        problem = "it holds credentials; they come from the usual AWS chain (environment, ~/.aws, a role)"
+        raise KeysURLError(url=url, problem=problem)
+    if not _REGION.fullmatch(url.location):
+        raise KeysURLError(
+            url=url, problem=f"it names no region; {expected}. A local server is named by endpoint=http://host:port"
+        )
+    table = _TABLE.fullmatch(url.path)
+    if table is None:
+        problem = f"it names no table (3 to 255 letters, digits, and . - _); {expected}"
+        raise KeysURLError(url=url, problem=problem)
+    options: Mapping[str, Any] = url.options
+    return Settings(
+        name=str(url),
+        region=url.location,
+        table=table[1],
+        endpoint=options["endpoint"],
+        buckets=options["buckets"],
+        timeout=options["timeout"].seconds,
+        connect_timeout=options["connect_timeout"].seconds,
+        connections=options["connections"],
+        max_skew_ns=options["max_skew"].nanoseconds,
+    )
+
+
+class DynamoDBBackend(NetworkBackend):
+    """Implements `Backend`."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        """Prepare; the first request opens the connections of its loop."""
+        max_skew = settings.max_skew_ns / NS_PER_SECOND
+        self.capabilities = Capabilities(
+            atomicity="one conditional request per operation, which takes an expired item for absent",
+            clock=f"this machine's wall clock; refused when it is off the server's by more than {max_skew:g} s",
+            precision="exact on one clock; between machines early or late by what their clocks differ",
+            cleanup="the server's TTL: hours to days after the expiry, at no charge",
+            scan="in byte order, one Query per bucket",
+            multi_key="reads 100 keys a request, inserts one a request, 32 at once",
+            shared=True,
+            late_by_seconds=max_skew + RESOLUTION_SECONDS,
+        )
+        # Whole seconds by which any clock that is not refused may lag behind the server's.
+        margin = -(-settings.max_skew_ns // NS_PER_SECOND) + RESOLUTION_SECONDS
+        self._requests = Requests(settings.table, margin_seconds=margin)
+        self._clock = clock
+        self.calls = Calls(settings, clock, self._requests.get(MARKER, BUCKETS_ATTRIBUTE))
+
+    def async_space(self, prefix: Prefix, app_id: int) -> DynamoDBSpace:
+        """See `Backend`."""
+        partitions = partition_keys(prefix, app_id, self.calls.settings.buckets)
+        return DynamoDBSpace(self.calls, self._requests, partitions, self._clock)
+
+    async def async_check(self) -> None:
+        """See `Backend`. One request."""
+        check_marker(self.calls, (await self.calls.probe()).get("Item"))
+
+    async def async_close(self) -> None:
+        """See `Backend`."""
+        await self.calls.close()
