@@ -256,7 +256,8 @@ def file_figures(results: file.Results) -> str:
     tables = "\n".join(parts)
     return f"""### File
 
-Operations per second, one caller. diskcache commits as `sync=normal` does, and has no compare-and-swap of its own.
+Operations per second (get: of CPU time), one caller. diskcache commits as `sync=normal` does, and has no
+compare-and-swap of its own.
 
 {tables}"""
 
@@ -304,9 +305,10 @@ def _method(run: Run) -> str:
 - Expiry: {expiring.keys:,} keys and 10,000 live ones. Latencies include reading the clock. Keys and values belong to
   the store alone, so their memory has to come back, too. Memory is `VmRSS` after a garbage collection, and nothing else
   helps.
-- File: wall time; the median of {files.rounds} rounds, because checkpoints are part of the work. Bare apsw runs the
+- File: {files.rounds} rounds. Reads are CPU time, the best slice of 1,000; the system's page cache is warm. Writes are
+  wall time, the median of slices of 250, because waiting for the disk is part of the work. Bare apsw runs the
   statements of Lapse with the pragmas of Lapse, each in its own transaction. Stores start with the rows named and grow
-  by {files.writes:,} in every round; the system's page cache is warm.
+  by {files.writes:,} in every round.
 - Concurrent writers: wall time, median of rounds, all ways in turn in one process on one file.
 """
 
