@@ -70,8 +70,14 @@ def _opening(run: Run) -> str:
     verdict = (
         "All claims below hold in this run."
         if not failing
-        else f"{len(failing)} of {len(run.claims)} claims do not hold in this run; the table says which, and why."
+        else f"{len(failing)} of {len(run.claims)} claims do not hold in this run; the table says which."
     )
+    if run.machine.load > run.machine.cores / 2:
+        load = f"load {run.machine.load:.1f} on {run.machine.cores} cores when the run started"
+        verdict += (
+            f"\n\n**The machine was busy with other work ({load}). "
+            "Ratios of wall time, which is all writes to files, mean little then: repeat the run at rest.**"
+        )
     return f"""# Benchmarks
 
 Lapse keys beside what else one could take, all in one run, each contender in a process of its own. This page is written
@@ -164,7 +170,7 @@ def claims_section(checked: Iterable[Claim]) -> str:
         rows.append([claim.text, measured, holds])
         if claim.failing:
             notes.append(f"- {claim.subject}: {claim.otherwise}.")
-    reasons = "\n".join(["", "Where a claim does not hold, the reason:", "", *notes, ""]) if notes else ""
+    reasons = "\n".join(["", "Where a claim does not hold, what is known about it:", "", *notes, ""]) if notes else ""
     return f"""## Claims
 
 {_table(["claim", "measured", "holds"], rows)}
