@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -23,6 +24,7 @@ def main() -> None:
     """Ask the questions and write the page."""
     options = _options()
     require_linux()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is left is cleaned up
     (_ROOT / "build").mkdir(exist_ok=True)
     # Not the system's folder for temporary files: that may be memory, where durability costs nothing.
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=_ROOT / "build"))

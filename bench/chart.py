@@ -45,7 +45,7 @@ def draw(run: Run, path: Path) -> None:
             file.NAMES,
             {size: {name: got[name][operation] for name in file.NAMES} for size, got in run.file.items()},
             title=f"File: {title}",
-            unit="operations per second, log scale",
+            unit=f"operations per second{' of CPU time' if operation == 'get' else ''}, log scale",
             label=_rate,
         )
     largest = max(run.memory)
@@ -62,7 +62,7 @@ def draw(run: Run, path: Path) -> None:
         axes[1][2],
         list(run.expiry),
         {run.plans.expiry.keys: {name: got.sweeping.worst / 1e6 for name, got in run.expiry.items()}},
-        title="Memory: longest pause of a reader while all keys expire",
+        title="Expiry: longest pause of a reader",
         unit="milliseconds, log scale",
         label=lambda number: f"{number:,.1f} ms" if number < 100 else f"{number:,.0f} ms",
     )

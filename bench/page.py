@@ -70,8 +70,14 @@ def _opening(run: Run) -> str:
     verdict = (
         "All claims below hold in this run."
         if not failing
-        else f"{len(failing)} of {len(run.claims)} claims do not hold in this run; the table says which, and why."
+        else f"{len(failing)} of {len(run.claims)} claims do not hold in this run; the table says which."
     )
+    if run.machine.load > run.machine.cores / 2:
+        load = f"load {run.machine.load:.1f} on {run.machine.cores} cores when the run started"
+        verdict += (
+            f"\n\n**The machine was busy with other work ({load}). "
+            "Ratios of wall time, which is all writes to files, mean little then: repeat the run at rest.**"
+        )
     return f"""# Benchmarks
 
 Lapse keys beside what else one could take, all in one run, each contender in a process of its own. This page is written
@@ -164,7 +170,7 @@ def claims_section(checked: Iterable[Claim]) -> str:
         rows.append([claim.text, measured, holds])
         if claim.failing:
             notes.append(f"- {claim.subject}: {claim.otherwise}.")
-    reasons = "\n".join(["", "Where a claim does not hold, the reason:", "", *notes, ""]) if notes else ""
+    reasons = "\n".join(["", "Where a claim does not hold, what is known about it:", "", *notes, ""]) if notes else ""
     return f"""## Claims
 
 {_table(["claim", "measured", "holds"], rows)}
@@ -256,7 +262,8 @@ def file_figures(results: file.Results) -> str:
     tables = "\n".join(parts)
     return f"""### File
 
-Operations per second, one caller. diskcache commits as `sync=normal` does, and has no compare-and-swap of its own.
+Operations per second (get: of CPU time), one caller. diskcache commits as `sync=normal` does, and has no
+compare-and-swap of its own.
 
 {tables}"""
 
@@ -304,9 +311,10 @@ def _method(run: Run) -> str:
 - Expiry: {expiring.keys:,} keys and 10,000 live ones. Latencies include reading the clock. Keys and values belong to
   the store alone, so their memory has to come back, too. Memory is `VmRSS` after a garbage collection, and nothing else
   helps.
-- File: wall time; the median of {files.rounds} rounds, because checkpoints are part of the work. Bare apsw runs the
+- File: {files.rounds} rounds. Reads are CPU time, the best slice of 1,000; the system's page cache is warm. Writes are
+  wall time, the median of slices of 250, because waiting for the disk is part of the work. Bare apsw runs the
   statements of Lapse with the pragmas of Lapse, each in its own transaction. Stores start with the rows named and grow
-  by {files.writes:,} in every round; the system's page cache is warm.
+  by {files.writes:,} in every round.
 - Concurrent writers: wall time, median of rounds, all ways in turn in one process on one file.
 """
 
