@@ -380,7 +380,7 @@ def _problem(error: Exception) -> str:
         causes = list((error.errors or {}).values())
         kinds = ", ".join(sorted({type(cause).__name__ for cause in causes}))
         told = (_told(cause) for cause in causes)
-        return next(filter(None, told), f"no server could be reached ({kinds or 'none is known'})")
+        return next(filter(None, told), f"no server could be reached ({kinds or 'none is known; check dc='})")
     return _told(error) or f"{type(error).__name__} from the server"
 
 
