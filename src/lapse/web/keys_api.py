@@ -271,7 +271,7 @@ async def scan(
     unknown = set(request.query_params) - _SCAN_PARAMETERS
     if unknown:
         # A misspelt prefix would otherwise answer with everything there is.
-        raise UnknownParameterError(given=sorted(unknown)[0], valid=", ".join(sorted(_SCAN_PARAMETERS)))
+        raise UnknownParameterError(given=min(unknown), valid=", ".join(sorted(_SCAN_PARAMETERS)))
     items = await app.scan(_query_text(request, "prefix") or "", _query_text(request, "after"), limit)
     records = [record for record in map(service.record, items) if record is not None]
     return JSONResponse({"items": records, "next": items[-1].key if len(items) == limit else None})

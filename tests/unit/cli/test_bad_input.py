@@ -53,7 +53,7 @@ def case(*arguments: str, says: str) -> object:
         case("keys", "get", "", *STORE, says="The key is empty. Expected 1 to 1024 bytes of UTF-8."),
         case("keys", "get", "k\udcff", *STORE, says="The key is not valid UTF-8: it breaks at position 1"),
         case("keys", "get", "é" * 513, *STORE, says="The key is 1026 bytes long as UTF-8; the limit is 1024 bytes."),
-        case("keys", "put", "k", f"{SECRET}\udcff", *STORE, "--ttl", "5m", says="The value cannot be encoded as UTF-8"),
+        case("keys", "put", "k", f"{SECRET}\udcff", *STORE, "--ttl", "5m", says="The value is not valid UTF-8"),
         case("keys", "put", "k", "🔑" * 16385, *STORE, "--ttl", "5m", says="The value is 65540 bytes long"),
         case("keys", "swap", "k", "é" * 32769, "w", *STORE, "--ttl", "5m", says="The value is 65538 bytes long"),
         case("keys", "delete", "k", "--if-value", "v" * 65537, *STORE, says="The value is 65537 bytes long"),

@@ -152,6 +152,13 @@ async def test_a_delete_by_the_current_tag_removes(client: httpx2.AsyncClient) -
     assert (await client.delete(ONE, headers={"If-Match": tag})).status_code == 204
 
 
+async def test_a_misspelt_parameter_of_a_scan_is_refused(client: httpx2.AsyncClient) -> None:
+    answer = await client.get("/api/v1/apps/7/keys", params={"prefx": "b/"})
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "UnknownParameterError"
+    assert "after, limit, prefix" in answer.json()["detail"]
+
+
 async def test_scan_answers_pages_in_byte_order_until_there_is_no_next(client: httpx2.AsyncClient) -> None:
     names = ["b/2", "a", "b/1", "b/é", "c", "b/3"]
     for name in names:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakValueDictionary
 
 from lapse.keys.backends.embedded import EmbeddedBackend
+from lapse.keys.backends.heap import return_free_memory
 from lapse.keys.errors import BackendClosedError, KeysURLError
 from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
 from lapse.keys.layout import Prefix, bucket_of
@@ -42,6 +43,8 @@ make an insert a sixth slower."""
 _NO_TICK: Final = sys.maxsize
 _ROOMY_BYTES: Final = 200  # a healthy dict takes less than 50 bytes of table per record, right after it has grown
 _SMALL_BYTES: Final = 65_536
+_WORTH_RETURNING: Final = 100_000
+"""So many records removed are some ten megabytes, worth the milliseconds that returning them takes."""
 
 
 def _expires_ns(record: _Record) -> int:
@@ -344,6 +347,7 @@ class MemoryBackend(EmbeddedBackend):
         self._spaces: WeakValueDictionary[tuple[Prefix, int], _Partition | _Buckets] = WeakValueDictionary()
         self._agenda: list[tuple[int, int, _Partition]] = []
         self._order_of_notes = count()
+        self._removed = 0  # by sweeps, since memory was last returned to the system
         self._closed = False
 
     def space(self, prefix: Prefix, app_id: int) -> Space:
@@ -366,6 +370,14 @@ class MemoryBackend(EmbeddedBackend):
 
     def sweep(self, limit: int) -> SweepReport:
         """See `Backend`. Holds the lock for one slice."""
+        report = self._sweep_slice(limit)
+        self._removed += report.removed
+        if not report.more and self._removed >= _WORTH_RETURNING:
+            self._removed = 0
+            return_free_memory()
+        return report
+
+    def _sweep_slice(self, limit: int) -> SweepReport:
         with self.lock:
             now_ns = self.now_ns()
             now_tick = now_ns >> TICK_NS_BITS
