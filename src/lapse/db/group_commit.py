@@ -40,7 +40,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import apsw
 
@@ -196,7 +196,8 @@ class GroupCommit:
         try:
             if self._join(member) or self._sleep(member):
                 self._lead(member)
-            self._rouse_followers(member)
+            if member.followers is not None:
+                self._rouse_followers(member)
         except BaseException:
             self._abandon(member)
             raise
@@ -205,9 +206,11 @@ class GroupCommit:
     def submit(self, operation: Operation[T]) -> Ticket[T]:
         """Queue one operation for the next group; await the ticket for its answer. Does not block on the disk."""
         ticket = Ticket(operation)
-        self._refuse_if_forked()
+        if self._forked:
+            self._refuse()
         with self._mutex:
-            self._refuse_if_closed()
+            if self._closed:
+                self._refuse()
             if not self._led:
                 self._call_helper_locked()
                 self._led = True
@@ -237,20 +240,17 @@ class GroupCommit:
         self._forked = True
         return [self._cursor]
 
-    def _refuse_if_forked(self) -> None:
-        # Before the mutex is touched: a thread that the child does not have may have held it at the fork.
-        if self._forked:
-            raise self._translate(DatabaseUnavailableError(FORKED))
-
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise self._translate(DatabaseClosedError())
+    def _refuse(self) -> NoReturn:
+        # A fork is looked for before the mutex is touched: a thread that the child does not have may have held it.
+        raise self._translate(DatabaseUnavailableError(FORKED) if self._forked else DatabaseClosedError())
 
     def _join(self, member: _Blocked[Any]) -> bool:
         """Take the lead, if nobody has it, and return True; else join the queue."""
-        self._refuse_if_forked()
+        if self._forked:
+            self._refuse()
         with self._mutex:
-            self._refuse_if_closed()
+            if self._closed:
+                self._refuse()
             if not self._led:
                 self._led = member.leads = True
                 return True
