@@ -80,9 +80,14 @@ def test_the_page_lists_exactly_the_options_with_their_defaults(scheme: str) -> 
     assert dict(parse_url(PLACES[scheme]).options) == {name: option.default for name, option in options.items()}
 
 
-@pytest.mark.parametrize("scheme", ["memory", "file", "redis", "cassandra"])
+@pytest.mark.parametrize("scheme", ["memory", "file", "redis", "cassandra", "dynamodb"])
 def test_the_capability_table_is_what_the_kit_prints(scheme: str, tmp_path: Path) -> None:
-    urls = {"file": f"file://{tmp_path}/keys.db", "redis": "redis://h", "cassandra": "cassandra://h/keyspace"}
+    urls = {
+        "file": f"file://{tmp_path}/keys.db",
+        "redis": "redis://h",
+        "cassandra": "cassandra://h/keyspace",
+        "dynamodb": "dynamodb://eu-west-1/keys",
+    }
     backend = open_backend(urls.get(scheme, "memory://"), VirtualClock())  # no server is asked before the first use
     backend.close()
     told = next(rows for rows in tables(PAGE.read_text()) if "capability" in rows[0])

@@ -1,8 +1,9 @@
 """Gives freed memory back to the operating system, where the C library must be asked to.
 
-A table of a million entries is one block of the C heap. After it was freed, glibc keeps such blocks for later unless they
-lie at the very end of the heap, so a store that has shrunk would look as large as ever from outside. ``malloc_trim`` takes
-milliseconds and needs no Python, so other threads run meanwhile. Elsewhere than on glibc this does nothing.
+A table of a million entries is one block of the C heap. After it was freed, glibc keeps such blocks for later
+unless they lie at the very end of the heap, so a store that has shrunk would look as large as ever from outside.
+``malloc_trim`` takes milliseconds and needs no Python, so other threads run meanwhile. Elsewhere than on glibc this
+does nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def _find() -> Callable[[int], int] | None:
     try:
-        return ctypes.CDLL(None).malloc_trim  # type: ignore[no-any-return]  # a function of the C library
+        return ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):
         return None
 
