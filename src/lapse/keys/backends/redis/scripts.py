@@ -49,7 +49,7 @@ class Call:
 
 def packed(*words: Argument) -> bytes:
     """Return a command as it goes over the wire."""
-    request: bytes = pack_command(words)  # type: ignore[arg-type] # its stub takes tuples of one
+    request: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub takes tuples of one
     return request
 
 
