@@ -93,7 +93,8 @@ class _Partition:
         record = self._records.get(key)
         if record is None:
             return None
-        now = self._now_ns()
+        now_ns = self._now_ns  # a local first: Python calls what it finds in a slot more slowly
+        now = now_ns()
         # _is_over() with its first compare spelled out: a call would be a fifth of the cost of a read
         return None if now >= record[0] and _is_over(record, now) else record[1]
 
