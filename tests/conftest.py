@@ -28,3 +28,17 @@ def _loop_of_the_main_thread() -> Iterator[None]:
     yield
     asyncio.set_event_loop(None)
     loop.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _credentials_of_nobody() -> Iterator[None]:
+    """Made-up AWS credentials, which a local server takes: no test may find the real ones of whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
+            patch.delenv(name, raising=False)
+        patch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "made-up")
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # nor may it ask the network for a role
+        yield

@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from lapse.keys.store import Keys
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _credentials_of_a_local_server() -> Iterator[None]:
-    """Any will do there; and nobody asks the network for a role of this machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "local")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "local-secret")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        patch.delenv("AWS_PROFILE", raising=False)
-        patch.delenv("AWS_SESSION_TOKEN", raising=False)
-        yield
-
-
 def url_of(endpoint: str, table: str, *options: str) -> str:
     return "&".join([f"dynamodb://eu-west-1/{table}?endpoint={endpoint}", *options])
 
@@ -109,6 +97,6 @@ class Raw:
 
 
 @pytest.fixture(scope="session")
-def raw(_credentials_of_a_local_server: None, shared_dynamodb: Server) -> Iterator[Raw]:
+def raw(shared_dynamodb: Server) -> Iterator[Raw]:
     with Raw(shared_dynamodb.url) as opened:
         yield opened

@@ -22,7 +22,7 @@ def test_a_url_says_region_table_and_options() -> None:
     assert (settings.buckets, settings.connections) == (16, 10)
     assert (settings.timeout, settings.connect_timeout, settings.max_skew_ns) == (3.0, 1.0, 2_500_000_000)
     assert backend.capabilities.shared
-    assert backend.capabilities.late_by_seconds == 3.5
+    assert backend.capabilities.late_by_seconds == 7.0
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,14 @@ def test_a_url_says_region_table_and_options() -> None:
         ("dynamodb://eu-west-1", "names no table"),
         ("dynamodb://eu-west-1/a/b", "names no table"),
         ("dynamodb://eu-west-1/ab", "names no table"),
-        ("dynamodb://eu-west-1/lapse?region=x", "valid options: buckets, connect_timeout, connections, endpoint"),
+        ("dynamodb://eu-west-1/lapse?region=x", "valid options: buckets, cache, cache_max_age, connect_timeout"),
         ("dynamodb://eu-west-1/lapse?endpoint=127.0.0.1:8000", "endpoint=127.0.0.1:8000 is not valid"),
         ("dynamodb://eu-west-1/lapse?endpoint=http://h:99999", "is not valid"),
         ("dynamodb://eu-west-1/lapse?endpoint=http://h/path", "is not valid"),
         ("dynamodb://eu-west-1/lapse?timeout=never", "timeout=never is not valid"),
         ("dynamodb://eu-west-1/lapse?timeout=0s", "timeout=0s is not valid"),
         ("dynamodb://eu-west-1/lapse?max_skew=never", "max_skew=never is not valid"),
+        ("dynamodb://eu-west-1/lapse?max_skew=61s", "max_skew=61s is not valid; expected a duration up to 60s"),
         ("dynamodb://eu-west-1/lapse?connections=0", "connections=0 is not valid; expected a whole number from 1"),
         ("dynamodb://eu-west-1/lapse?buckets=0", "buckets=0 is not valid"),
     ],

@@ -20,7 +20,7 @@ from lapse.keys.errors import KeysURLError
 from lapse.keys.expiry import NS_PER_SECOND
 from lapse.keys.layout import Prefix, partition_keys
 from lapse.keys.port import Capabilities
-from lapse.keys.url import BUCKETS, KeysURL, Option, positive_duration
+from lapse.keys.url import BUCKETS, CACHE, KeysURL, Option, positive_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
 
 _MOST_CONNECTIONS: Final = 1000
+_MAX_SKEW_LIMIT_SECONDS: Final = 60
+"""AWS refuses a signature whose clock is five minutes off; what is left of a bound that wide decides nothing."""
 _REGION: Final = re.compile(r"[a-z]{2,}(?:-[a-z0-9]+)+")
 _TABLE: Final = re.compile(r"/([A-Za-z0-9_.-]{3,255})/?")
 
@@ -35,6 +37,13 @@ _TABLE: Final = re.compile(r"/([A-Za-z0-9_.-]{3,255})/?")
 def _bounded(text: str) -> Duration:
     duration = positive_duration(text)
     if duration.is_never:
+        raise ValueError(text)
+    return duration
+
+
+def _skew(text: str) -> Duration:
+    duration = _bounded(text)
+    if duration.seconds > _MAX_SKEW_LIMIT_SECONDS:
         raise ValueError(text)
     return duration
 
@@ -60,7 +69,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "timeout": Option(_bounded, Duration.of_seconds(5), "how long a request may take in all, such as 5s"),
     "connect_timeout": Option(_bounded, Duration.of_seconds(2), "how long a connection may take, such as 2s"),
     "connections": Option(_connections, 64, f"a whole number from 1 to {_MOST_CONNECTIONS}"),
-    "max_skew": Option(_bounded, Duration.of_seconds(1), "how far this machine's clock may be off, such as 1s"),
+    "max_skew": Option(_skew, Duration.of_seconds(1), "a duration up to 60s, such as 1s"),
+    **CACHE,
 }
 
 
@@ -117,13 +127,14 @@ class DynamoDBBackend(NetworkBackend):
         max_skew = settings.max_skew_ns / NS_PER_SECOND
         self.capabilities = Capabilities(
             atomicity="one conditional request per operation, which takes an expired item for absent",
-            clock=f"this machine's wall clock; refused when it is off the server's by more than {max_skew:g} s",
-            precision="exact on one clock; between machines early or late by what their clocks differ",
-            cleanup="the server's TTL: hours to days after the expiry, at no charge",
+            clock=f"this machine's wall clock, at most {max_skew:g} s from the server's (refused beyond)",
+            precision=f"to the millisecond by the stored expiry; two machines differ by {2 * max_skew:g} s at most, "
+            "and by 2 s more before the server has answered a few times",
+            cleanup="the server's TTL, hours to days after the expiry",
             scan="in byte order, one Query per bucket",
             multi_key="reads 100 keys a request, inserts one a request, 32 at once",
             shared=True,
-            late_by_seconds=max_skew + RESOLUTION_SECONDS,
+            late_by_seconds=2 * (max_skew + RESOLUTION_SECONDS),
         )
         # Whole seconds by which any clock that is not refused may lag behind the server's.
         margin = -(-settings.max_skew_ns // NS_PER_SECOND) + RESOLUTION_SECONDS
