@@ -12,14 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from lapse.core.duration import Duration, DurationError
+from lapse.core.duration import DurationError
 from lapse.keys.errors import KeysURLError
-from lapse.keys.validation import MAX_BUCKETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from lapse.core.clock import Clock
+    from lapse.keys.options import Option
     from lapse.keys.port import Backend
 
 BACKENDS: Final[Mapping[str, str]] = {
@@ -32,15 +32,6 @@ BACKENDS: Final[Mapping[str, str]] = {
 }
 """Scheme to module. A module is imported only when its scheme is used, so that drivers stay optional. It provides
 ``OPTIONS``, ``open_backend(url, clock)`` and ``init_store(url, clock)``, which says in a sentence what it made."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One query parameter of a URL."""
-
-    parse: Callable[[str], Any]
-    default: Any
-    expected: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,45 +148,3 @@ def _schemes() -> str:
 
 def _without_credentials(text: str) -> str:
     return text.rpartition("@")[2]
-
-
-def _buckets(text: str) -> int:
-    number = int(text)
-    if not (text.isascii() and text.isdigit()) or not 1 <= number <= MAX_BUCKETS:
-        raise ValueError(text)
-    return number
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(text)
-    return int(text)
-
-
-def positive_duration(text: str) -> Duration:
-    """Parse an option that must be a positive duration or never."""
-    duration = Duration.parse(text)
-    if duration.nanoseconds is not None and duration.nanoseconds <= 0:
-        raise ValueError(text)
-    return duration
-
-
-def _short_duration(text: str) -> Duration:
-    duration = positive_duration(text)
-    if duration.is_never:
-        raise ValueError(text)
-    return duration
-
-
-CACHE: Final = {
-    "cache": Option(_count, 0, "a whole number of entries, 0 for none"),
-    "cache_max_age": Option(_short_duration, Duration(500_000_000), "a duration such as 500ms"),
-}
-"""Options of every network backend: a cache in front of it, see `lapse.keys.cache`."""
-BUCKETS: Final = Option(_buckets, 1, f"a whole number from 1 to {MAX_BUCKETS}")
-SWEEP_INTERVAL: Final = Option(positive_duration, Duration.of_seconds(1), "a duration such as 1s, or never")
-
-
-def interval_seconds(duration: Duration) -> float | None:
-    """Turn a ``sweep_interval`` into seconds; None for never."""
-    return None if duration.is_never else duration.seconds

@@ -17,8 +17,8 @@ from lapse.keys.backends.network import NetworkBackend
 from lapse.keys.cache import Cache, CachedBackend, Entry
 from lapse.keys.errors import KeysURLError, OutcomeUnknownError
 from lapse.keys.layout import Prefix
+from lapse.keys.options import CACHE
 from lapse.keys.store import Keys
-from lapse.keys.url import CACHE
 
 if TYPE_CHECKING:
     from lapse.keys.aio import AsyncAppKeys

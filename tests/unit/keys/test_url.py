@@ -11,7 +11,8 @@ from lapse.core.duration import NEVER, Duration
 from lapse.core.errors import UsageError
 from lapse.keys import url as keys_url
 from lapse.keys.errors import KeysURLError
-from lapse.keys.url import BUCKETS, SWEEP_INTERVAL, parse_url
+from lapse.keys.options import BUCKETS, SWEEP_INTERVAL
+from lapse.keys.url import parse_url
 
 PASSWORD = "s3cr3t"
 

@@ -46,14 +46,15 @@ from lapse.keys.errors import (
 )
 from lapse.keys.expiry import NS_PER_MS, expiry_ms, is_over, seconds_left
 from lapse.keys.layout import Prefix, bucket_of, partition_keys
+from lapse.keys.options import BUCKETS, SWEEP_INTERVAL, Option, interval_seconds, positive_duration
 from lapse.keys.port import Capabilities, Item, NewItem, SweepReport
-from lapse.keys.url import BUCKETS, SWEEP_INTERVAL, KeysURL, Option, interval_seconds, positive_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from lapse.core.clock import Clock
     from lapse.db.group_commit import Operation
+    from lapse.keys.url import KeysURL
 
 T = TypeVar("T")
 if TYPE_CHECKING:

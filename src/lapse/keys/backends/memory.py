@@ -23,15 +23,16 @@ from lapse.keys.backends.heap import return_free_memory
 from lapse.keys.errors import BackendClosedError, KeysURLError
 from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
 from lapse.keys.layout import Prefix, bucket_of
+from lapse.keys.options import BUCKETS, SWEEP_INTERVAL, Option, interval_seconds
 from lapse.keys.ordered import OrderedKeys
 from lapse.keys.port import Capabilities, Item, NewItem, Space, SweepReport
-from lapse.keys.url import BUCKETS, SWEEP_INTERVAL, KeysURL, Option, interval_seconds
 from lapse.keys.wheel import TICK_NS_BITS, TimingWheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lapse.core.clock import Clock
+    from lapse.keys.url import KeysURL
 
 OPTIONS: Final[Mapping[str, Option]] = {"buckets": BUCKETS, "sweep_interval": SWEEP_INTERVAL}
 

@@ -13,7 +13,6 @@ anything across datacenters with ``consistency=local``.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.duration import Duration
@@ -21,12 +20,13 @@ from lapse.keys.backends.cassandra.backend import CassandraBackend
 from lapse.keys.backends.cassandra.driver import Address
 from lapse.keys.backends.cassandra.schema import Replication, create_schema, keyspace_name, parse_replication
 from lapse.keys.errors import KeysURLError
-from lapse.keys.url import BUCKETS, CACHE, KeysURL, Option, positive_duration
+from lapse.keys.options import BUCKETS, CACHE, Option, existing_file, finite_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lapse.core.clock import Clock
+    from lapse.keys.url import KeysURL
 
 __all__ = ["OPTIONS", "CassandraBackend", "init_store", "open_backend"]
 
@@ -40,15 +40,8 @@ _YES_OR_NO: Final = {"true": True, "false": False}
 _SCOPES: Final = {"global": False, "local": True}
 
 
-def _finite(text: str) -> Duration:
-    duration = positive_duration(text)
-    if duration.is_never:
-        raise ValueError(text)
-    return duration
-
-
 def _skew(text: str) -> Duration:
-    duration = _finite(text)
+    duration = finite_duration(text)
     if duration.seconds > _MAX_SKEW_LIMIT_SECONDS:
         raise ValueError(text)
     return duration
@@ -73,23 +66,16 @@ def _datacenter(text: str) -> str:
     return text
 
 
-def _readable(text: str) -> Path:
-    path = Path(text)
-    if not path.is_file():
-        raise ValueError(text)
-    return path
-
-
 OPTIONS: Final[Mapping[str, Option]] = {
     "buckets": BUCKETS,
     **CACHE,
-    "timeout": Option(_finite, Duration.of_seconds(10), "how long to wait for an answer, such as 10s"),
-    "connect_timeout": Option(_finite, Duration.of_seconds(5), "how long to wait for a connection, such as 5s"),
+    "timeout": Option(finite_duration, Duration.of_seconds(10), "how long to wait for an answer, such as 10s"),
+    "connect_timeout": Option(finite_duration, Duration.of_seconds(5), "how long to wait for a connection, such as 5s"),
     "consistency": Option(lambda text: _named(_SCOPES, text), False, "global, or local together with dc"),
     "dc": Option(_datacenter, None, "the name of the local datacenter"),
     "max_skew": Option(_skew, Duration.parse("500ms"), "a duration up to 60s, such as 500ms"),
     "ssl": Option(lambda text: _named(_YES_OR_NO, text), False, "true or false"),
-    "ca": Option(_readable, None, "an existing file in PEM form, together with ssl=true"),
+    "ca": Option(existing_file, None, "an existing file in PEM form, together with ssl=true"),
     "replication": Option(parse_replication, None, "a number of copies, such as 3, or one per datacenter: dc1:3,dc2:3"),
     "gc_grace": Option(_grace, Duration.of_seconds(864_000), "whole seconds, such as 10d"),
 }

@@ -19,13 +19,14 @@ from lapse.keys.background import run_blocking
 from lapse.keys.errors import KeysURLError
 from lapse.keys.expiry import NS_PER_SECOND
 from lapse.keys.layout import Prefix, partition_keys
+from lapse.keys.options import BUCKETS, CACHE, Option, finite_duration, whole_number
 from lapse.keys.port import Capabilities
-from lapse.keys.url import BUCKETS, CACHE, KeysURL, Option, positive_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lapse.core.clock import Clock
+    from lapse.keys.url import KeysURL
 
 _MOST_CONNECTIONS: Final = 1000
 _MAX_SKEW_LIMIT_SECONDS: Final = 60
@@ -34,24 +35,11 @@ _REGION: Final = re.compile(r"[a-z]{2,}(?:-[a-z0-9]+)+")
 _TABLE: Final = re.compile(r"/([A-Za-z0-9_.-]{3,255})/?")
 
 
-def _bounded(text: str) -> Duration:
-    duration = positive_duration(text)
-    if duration.is_never:
-        raise ValueError(text)
-    return duration
-
-
 def _skew(text: str) -> Duration:
-    duration = _bounded(text)
+    duration = finite_duration(text)
     if duration.seconds > _MAX_SKEW_LIMIT_SECONDS:
         raise ValueError(text)
     return duration
-
-
-def _connections(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= _MOST_CONNECTIONS:
-        raise ValueError(text)
-    return int(text)
 
 
 def _endpoint(text: str) -> str:
@@ -66,9 +54,9 @@ def _endpoint(text: str) -> str:
 OPTIONS: Final[Mapping[str, Option]] = {
     "buckets": BUCKETS,
     "endpoint": Option(_endpoint, None, "the address of a local server, as in http://127.0.0.1:8000"),
-    "timeout": Option(_bounded, Duration.of_seconds(5), "how long a request may take in all, such as 5s"),
-    "connect_timeout": Option(_bounded, Duration.of_seconds(2), "how long a connection may take, such as 2s"),
-    "connections": Option(_connections, 64, f"a whole number from 1 to {_MOST_CONNECTIONS}"),
+    "timeout": Option(finite_duration, Duration.of_seconds(5), "how long a request may take in all, such as 5s"),
+    "connect_timeout": Option(finite_duration, Duration.of_seconds(2), "how long a connection may take, such as 2s"),
+    "connections": Option(whole_number(1, _MOST_CONNECTIONS), 64, f"a whole number from 1 to {_MOST_CONNECTIONS}"),
     "max_skew": Option(_skew, Duration.of_seconds(1), "a duration up to 60s, such as 1s"),
     **CACHE,
 }

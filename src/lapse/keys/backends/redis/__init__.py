@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.asyncio.connection import Connection, RedisSSLContext, SSLConnection
@@ -23,13 +22,14 @@ from redis.asyncio.connection import Connection, RedisSSLContext, SSLConnection
 from lapse.core.duration import Duration
 from lapse.keys.backends.redis.backend import RedisBackend
 from lapse.keys.errors import KeysURLError
-from lapse.keys.url import BUCKETS, CACHE, KeysURL, Option, positive_duration
+from lapse.keys.options import BUCKETS, CACHE, Option, existing_file, finite_duration, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lapse.core.clock import Clock
     from lapse.keys.backends.redis.connections import Wire
+    from lapse.keys.url import KeysURL
 
 __all__ = ["OPTIONS", "RedisBackend", "init_store", "open_backend"]
 
@@ -40,43 +40,22 @@ _LOCATION: Final = re.compile(r"(\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:,@\
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-def _bounded(text: str) -> Duration:
-    duration = positive_duration(text)
-    if duration.is_never:
-        raise ValueError(text)
-    return duration
-
-
-def _connections(text: str) -> int:
-    number = int(text)
-    if not (text.isascii() and text.isdigit()) or not 1 <= number <= _MAX_CONNECTIONS:
-        raise ValueError(text)
-    return number
-
-
 def _namespace(text: str) -> str:
     if not _NAMESPACE.fullmatch(text):
         raise ValueError(text)
     return text
 
 
-def _readable(text: str) -> Path:
-    path = Path(text)
-    if not path.is_file():
-        raise ValueError(text)
-    return path
-
-
 _PEM: Final = "an existing file in PEM form"
 OPTIONS: Final[Mapping[str, Option]] = {
     "buckets": BUCKETS,
     "namespace": Option(_namespace, "lapse", "1 to 64 letters, digits, dots, dashes or underscores"),
-    "timeout": Option(_bounded, Duration.of_seconds(5), "how long to wait for an answer, such as 5s"),
-    "connect_timeout": Option(_bounded, Duration.of_seconds(2), "how long to wait for a connection, such as 2s"),
-    "connections": Option(_connections, 32, f"a whole number from 1 to {_MAX_CONNECTIONS}"),
-    "ca": Option(_readable, None, _PEM),
-    "cert": Option(_readable, None, _PEM),
-    "key": Option(_readable, None, _PEM),
+    "timeout": Option(finite_duration, Duration.of_seconds(5), "how long to wait for an answer, such as 5s"),
+    "connect_timeout": Option(finite_duration, Duration.of_seconds(2), "how long to wait for a connection, such as 2s"),
+    "connections": Option(whole_number(1, _MAX_CONNECTIONS), 32, f"a whole number from 1 to {_MAX_CONNECTIONS}"),
+    "ca": Option(existing_file, None, _PEM),
+    "cert": Option(existing_file, None, _PEM),
+    "key": Option(existing_file, None, _PEM),
     **CACHE,
 }
 
