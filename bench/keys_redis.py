@@ -68,9 +68,11 @@ async def run(plan: Plan, server: Server) -> tuple[Results, float]:
                         label = f"{callers}:{number}:{side is rates[0]}"
                         side.append(await _rate(acts[operation], callers, plan.operations, label))
                 results[operation, callers] = median(rates[0]), median(rates[1])
-        one = median([await _rate(ours["get"], 1, 200, "") for _ in range(plan.rounds)])
-        hundred = median([await _rate(lambda _: app.get_many(_MANY), 1, 200, "") for _ in range(plan.rounds)])
-        return results, one / hundred
+        ratios = [
+            await _rate(ours["get"], 1, 200, "") / await _rate(lambda _: app.get_many(_MANY), 1, 200, "")
+            for _ in range(2 * plan.rounds)
+        ]
+        return results, median(ratios)
 
 
 async def _plain(driver: redis.asyncio.Redis) -> dict[str, Act]:
@@ -79,10 +81,10 @@ async def _plain(driver: redis.asyncio.Redis) -> dict[str, Act]:
     ttl_ms = str(_TTL * 1000)
 
     def call(script: str, key: str, *arguments: str) -> Awaitable[Any]:
-        return driver.evalsha(script, 3, names, ends, records + key.encode(), *arguments)
+        return driver.evalsha(script, 3, names, ends, records + key, *arguments)
 
     return {
-        "get": lambda _: driver.get(records + b"hot"),
+        "get": lambda _: driver.get(records + "hot"),
         "insert": lambda key: call(insert, key, "device:XYZ789", ttl_ms),
         "swap": lambda _: call(swap, "hot", "v", ttl_ms, "v"),
     }

@@ -68,7 +68,7 @@ class RedisBackend(NetworkBackend):
         """See `Backend`. The first to open a store records its number of buckets."""
         record = f"{self._namespace}:buckets"
         (number,) = await self.ask([packed("GET", record)], writes=False)
-        unable = await self.run(Call(SCRIPTS["check"], [f"{self._namespace}:check".encode()] * 3, ()))
+        unable = await self.run(Call(SCRIPTS["check"], [f"{self._namespace}:check"] * 3, ()))
         if unable:
             command, reason = unable
             raise impossible(command, reason, self.name)

@@ -35,7 +35,7 @@ class Call:
     """One call of a script."""
 
     script: Script
-    keys: Sequence[bytes]
+    keys: Sequence[str]
     arguments: Sequence[Argument]
 
     def by_digest(self) -> bytes:

@@ -44,16 +44,16 @@ _TOUCH: Final = SCRIPTS["touch"]
 class Partition(NamedTuple):
     """The names under which one partition is stored. The braces are a hash tag: a cluster keeps them together."""
 
-    names: bytes
-    ends: bytes
-    records: bytes
-    """What a key's own bytes are appended to."""
+    names: str
+    ends: str
+    records: str
+    """What a key is appended to."""
 
     @classmethod
     def of(cls, namespace: str, partition_key: bytes) -> Partition:
         """Name a partition; in hexadecimal, so that no byte of it ends the hash tag or disturbs a terminal."""
-        base = f"{namespace}:{{{partition_key.hex()}}}".encode()
-        return cls(base + b"#names", base + b"#ends", base + b":")
+        base = f"{namespace}:{{{partition_key.hex()}}}"
+        return cls(f"{base}#names", f"{base}#ends", f"{base}:")
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class RedisSpace:
 
     async def get(self, key: str) -> str | None:
         """See `Space`."""
-        request = packed("GET", self._partition(key).records + key.encode())
+        request = packed("GET", self._partition(key).records + key)
         (value,) = await self._backend.ask((request,), writes=False)
         return None if value is None else self._text(value)
 
@@ -100,7 +100,7 @@ class RedisSpace:
 
     async def ttl(self, key: str) -> float | None:
         """See `Space`."""
-        request = packed("PTTL", self._partition(key).records + key.encode())
+        request = packed("PTTL", self._partition(key).records + key)
         (left_ms,) = await self._backend.ask((request,), writes=False)
         # The server has rounded up already; during the last millisecond it says 0.
         return None if left_ms < 0 else max(1, left_ms) / 1000
@@ -109,17 +109,15 @@ class RedisSpace:
         """See `Space`."""
         found: dict[str, str] = {}
         chunks = [
-            (partition.records, [keys[place] for place in chunk])
+            (partition.records, chunk)
             for partition, places in self._grouped(keys)
-            for chunk in _pieces(places, _READ_KEYS)
+            for chunk in _pieces(keys if self._only else [keys[place] for place in places], _READ_KEYS)
         ]
         for batch in _pieces(chunks, _COMMANDS):
-            requests = [packed("MGET", *[records + key.encode() for key in chunk]) for records, chunk in batch]
+            requests = [packed("MGET", *[records + key for key in chunk]) for records, chunk in batch]
             answers = await self._backend.ask(requests, writes=False)
             for (_, chunk), values in zip(batch, answers, strict=True):
-                found.update(
-                    (key, self._text(data)) for key, data in zip(chunk, values, strict=True) if data is not None
-                )
+                found |= self._texts(chunk, values)
         return found
 
     async def scan(self, start: str, stop: str | None, limit: int) -> list[Item]:
@@ -187,14 +185,23 @@ class RedisSpace:
 
     def _call(self, script: Script, key: str, *arguments: Argument) -> Call:
         partition = self._partition(key)
-        return Call(script, (partition.names, partition.ends, partition.records + key.encode()), arguments)
+        return Call(script, (partition.names, partition.ends, partition.records + key), arguments)
 
     def _text(self, data: bytes) -> str:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            problem = "somebody else writes under this namespace; choose another with ?namespace="
-            raise BackendMisfitError(backend=self._backend.name, problem=problem) from error
+            raise self._foreign() from error
+
+    def _texts(self, keys: Sequence[str], values: Sequence[bytes | None]) -> dict[str, str]:
+        try:
+            return {key: data.decode() for key, data in zip(keys, values, strict=True) if data is not None}
+        except UnicodeDecodeError as error:
+            raise self._foreign() from error
+
+    def _foreign(self) -> BackendMisfitError:
+        problem = "somebody else writes under this namespace; choose another with ?namespace="
+        return BackendMisfitError(backend=self._backend.name, problem=problem)
 
     def _grouped(self, keys: Sequence[str]) -> list[tuple[Partition, Sequence[int]]]:
         """Return the places of keys by partition, in order."""
@@ -232,7 +239,7 @@ class RedisSpace:
 
     def _insertion(self, items: Sequence[NewItem]) -> Call:
         partition = self._partition(items[0].key)
-        records = (partition.records + item.key.encode() for item in items)
+        records = (partition.records + item.key for item in items)
         arguments = [argument for item in items for argument in (item.value, item.ttl_seconds * 1000)]
         return Call(_INSERT_MANY, (partition.names, partition.ends, *records), arguments)
 
