@@ -45,9 +45,10 @@ class _Manner(Enum):
 class _Attempt:
     """How far a request has come, for whoever must explain why it went no further."""
 
-    __slots__ = ("failure", "under_way")
+    __slots__ = ("failure", "in_turn", "under_way")
 
     def __init__(self) -> None:
+        self.in_turn = False
         self.under_way = False
         self.failure: Failure | None = None
 
@@ -100,6 +101,7 @@ class Calls:
         attempt = _Attempt()
         try:
             async with asyncio.timeout(self.settings.timeout), link.slots:
+                attempt.in_turn = True
                 for number in count():
                     now_ns = 0 if manner is _Manner.PLAIN else await self._now_ns(link)
                     attempt.under_way = True
@@ -186,7 +188,7 @@ class Calls:
             return OutcomeUnknownError(backend=self.settings.name, problem=f"no answer came, and {waited}")
         if attempt.failure is not None:
             return self._unavailable(f"{attempt.failure.problem}, and {waited}")
-        if attempt.under_way:
+        if attempt.in_turn:
             return self._unavailable(f"no answer came, and {waited}")
         return self._unavailable(f"all {self.settings.connections} connections are in use, and {waited}")
 
