@@ -92,8 +92,8 @@ def of_expiry(results: expiry.Results) -> list[Claim]:
             "<=",
             1.1,
             {"": ours.bytes_after / ours.bytes_before},
-            "Lapse lets go of all of it and asks the C library to return it, but Python's allocator keeps blocks of 1 MiB "
-            "in which anything is still alive: some megabytes, whatever the size of the process",
+            "Lapse lets go of all of it and asks the C library to return it, but Python's allocator keeps blocks of 1 "
+            "MiB in which anything is still alive: some megabytes, whatever the size of the process",
         ),
     ]
 
