@@ -187,10 +187,10 @@ def test_an_unknown_variable_is_a_warning_that_names_the_closest(monkeypatch: py
 @pytest.mark.parametrize(
     "url",
     [
-        "redis://user:hunter2@host:1/0",
-        "redis://:hunter2@host",
+        "redis://user:hunter2@host:1/0?nope=1",
+        "redis://:hunter2@host?nope=1",
         "redis://u:hun/ter2@host",
-        "redis://u:a@hunter2@h",
+        "redis://u:a@hunter2@h?nope=1",
         "u:hunter2@h",
     ],
 )
