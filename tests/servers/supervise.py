@@ -43,9 +43,10 @@ def prctl(option: int, value: int) -> None:
 def children(pid: int) -> list[int]:
     """The direct children of a process, those of all its threads."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread ended while we looked
-            found.extend(int(word) for word in task.read_text().split())
+    with contextlib.suppress(OSError):  # the process ended while we looked
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # the thread ended while we looked
+                found.extend(int(word) for word in (task / "children").read_text().split())
     return found
 
 
