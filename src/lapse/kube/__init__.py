@@ -1,0 +1,5 @@
+"""What a controller needs: the vocabulary of the Kubernetes API and the machinery on top of it.
+
+`resources` and `errors` are the words; `informer`, `workqueue` and `controller` work on anything that lists and
+watches, so they serve the embedded object store as well. Knows no domain and no database.
+"""

@@ -1,0 +1,117 @@
+"""The object-store port: the part of the Kubernetes API that controllers rely on, and nothing more.
+
+Writes are creations, JSON merge patches and deletions; there is no replacement of a whole object, so fields that a
+reader does not know survive. A patch or a deletion may name the uid and the resource version that the caller's decision
+was made on; if the object is another one or has changed, nothing happens and `ConflictError` is raised.
+
+Guarantees, of every backend.
+
+- One write is atomic. It gives the object a new resource version, unless it changed nothing.
+- ``patch`` never touches status, ``patch_status`` touches nothing else (on kinds with `Kind.status`). A change of
+  anything but metadata and status raises ``generation`` by one; what the store fills in cannot be set by callers.
+- ``list`` shows one moment, also over several pages. ``watch`` from that moment reports every change after it, in
+  order, each once; `GoneError` when these are no longer kept.
+- An object whose owners are all gone is removed some time later, and so on down the chain; an object with another
+  living owner stays. An owner is gone when no object has its uid.
+
+Not guaranteed: that resource versions can be compared or counted; that two kinds are read at the same moment; how soon
+garbage goes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from lapse.kube.resources import NO_LABELS, Event, Json, Kind, Object, ObjectKey, Page
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+T = TypeVar("T", bound=Object)
+
+
+class Reader(Protocol):
+    """Reads straight from the store, never from a cache."""
+
+    async def get(self, kind: Kind[T], key: ObjectKey) -> T:
+        """Return one object; raises `NotFoundError`."""
+        ...
+
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] = NO_LABELS,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Page[T]:
+        """Return the objects that have all of ``labels``, by namespace and name; all namespaces unless one is named.
+
+        ``limit`` asks for pages, ``after`` is `Page.next`. A page that comes too late raises `GoneError`.
+        """
+        ...
+
+    async def resolve(self, api_version: str, kind: str) -> Kind[Any]:
+        """Return the kind of that name, typed if the store was told its type; raises `UnknownKindError`."""
+        ...
+
+
+class ObjectStore(Reader, Protocol):
+    """See the module."""
+
+    @property
+    def database(self) -> object | None:
+        """The database that the objects live in, when it is one of ours: its owner can write beside a deletion."""
+        ...
+
+    def watch(self, kind: Kind[T], *, namespace: str | None = None, since: str) -> AsyncGenerator[Event[T], None]:
+        """Report what happens after the version ``since``, with bookmarks in between, until it is closed.
+
+        May end by itself at any time; whoever still wants to know watches again from the last version seen. Raises
+        `GoneError` when ``since`` is too old.
+        """
+        ...
+
+    async def create(self, kind: Kind[T], obj: T | Json) -> T:
+        """Store a new object; raises `AlreadyExistsError` or `InvalidError`. Its status is not stored.
+
+        ``uid``, ``resourceVersion``, ``generation`` and ``creationTimestamp`` are the store's.
+        """
+        ...
+
+    async def patch(
+        self, kind: Kind[T], key: ObjectKey, changes: Json, *, uid: str | None = None, version: str | None = None
+    ) -> T:
+        """Merge ``changes`` (RFC 7386: null removes) into metadata and spec; return the new state."""
+        ...
+
+    async def patch_status(
+        self, kind: Kind[T], key: ObjectKey, changes: Json, *, uid: str | None = None, version: str | None = None
+    ) -> T:
+        """Merge ``changes``, which are those of the status itself, into the status; return the new state."""
+        ...
+
+    async def delete(
+        self,
+        kind: Kind[Any],
+        key: ObjectKey,
+        *,
+        uid: str | None = None,
+        version: str | None = None,
+        also: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Remove an object; raises `NotFoundError`, or `ConflictError` when a precondition fails.
+
+        ``also`` is written in the same transaction, and only if the object was removed: for stores with a `database`.
+        Domains do not call this: what lapses is ended by `lapse.engine.ending`, what a person deletes by a command.
+        """
+        ...
+
+    async def check(self) -> None:
+        """Raise `StoreUnavailableError` unless the store answers."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything. Idempotent."""
+        ...
