@@ -1,0 +1,294 @@
+"""Our kinds: requests, checkpoints with their chunks, and keepers, as types that also say what a document looks like.
+
+Required, and so in the schema, is what has no default. The bounds in ``Meta(extra_json_schema=...)`` are for the schema
+only: whoever reads an object takes what is stored, because one odd object must not stop a cache. For the same reason
+modes and phases are text with an enum beside it.
+
+An object has no status before its controller wrote one, and a status may have any of its fields.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from lapse.kube.resources import Kind, ObjectMeta, Struct
+from lapse.requests.api.conditions import Condition
+
+STORAGE: Final = "storage.deckhouse.io/v1alpha1"
+STATE_SNAPSHOTTER: Final = "state-snapshotter.deckhouse.io/v1alpha1"
+DECKHOUSE: Final = "deckhouse.io/v1alpha1"
+
+MAX_CHUNK_CHARACTERS: Final = 1_048_576
+"""The most base64 text that one chunk holds."""
+
+Name = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 253})]
+Namespace = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 63})]
+Uid = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 128})]
+ApiVersion = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 317})]
+KindName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 63})]
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+Count = Annotated[int, Meta(extra_json_schema={"minimum": 0, "format": "int64"})]
+Checksum = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
+Conditions = Annotated[tuple[Condition, ...], Meta(extra_json_schema={"maxItems": 32})]
+
+
+class ObjectRef(Struct, frozen=True):
+    """Names another object. ``uid`` is None where any object of that name will do."""
+
+    api_version: ApiVersion
+    kind: KindName
+    name: Name
+    uid: Uid | None = None
+    namespace: Namespace | None = None
+
+
+_WITH_UID: Final = Meta(extra_json_schema={"required": ["apiVersion", "kind", "name", "uid"]})
+_LOCAL: Final = Meta(extra_json_schema={"without": ["namespace"]})  # in the request's own namespace, or in none
+_BY_NAME: Final = Meta(extra_json_schema={"without": ["namespace", "uid"]})
+
+
+# --- volume capture ---------------------------------------------------------------------------------------------------
+
+
+class CaptureMode(StrEnum):
+    """What is done to the volume."""
+
+    SNAPSHOT = "Snapshot"
+    DETACH = "Detach"
+
+
+class CaptureSpec(Struct, frozen=True):
+    """What is to be captured, and how. ``target`` is a claim in the request's namespace, none but the one of that uid."""
+
+    mode: Annotated[str, Meta(extra_json_schema={"enum": [*CaptureMode]})]
+    target: Annotated[ObjectRef, _WITH_UID, _LOCAL]
+
+
+class CaptureStatus(Struct, frozen=True):
+    """What became of a capture; ``artifact_ref`` is the snapshot, or the volume that was detached."""
+
+    completion_timestamp: Time | None = None
+    conditions: Conditions = ()
+    observed_generation: int | None = None
+    artifact_ref: ObjectRef | None = None
+
+
+class VolumeCaptureRequest(Struct, frozen=True):
+    """Asks once for a snapshot of a volume, or for its detachment from its claim."""
+
+    metadata: ObjectMeta
+    spec: CaptureSpec
+    status: CaptureStatus | None = None
+
+
+# --- volume restore ---------------------------------------------------------------------------------------------------
+
+
+class TemplateResources(Struct, frozen=True):
+    """How much storage the claim asks for, at least and at most."""
+
+    requests: dict[str, int | str] | None = None
+    limits: dict[str, int | str] | None = None
+
+
+class TemplateMeta(Struct, frozen=True):
+    """The name of the claim that is to be made, in the request's namespace."""
+
+    name: Name
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class TemplateSpec(Struct, frozen=True):
+    """What the claim asks for."""
+
+    storage_class_name: Name | None = None
+    volume_mode: Annotated[str, Meta(extra_json_schema={"enum": ["Block", "Filesystem"]})] | None = None
+    access_modes: Annotated[tuple[str, ...], Meta(extra_json_schema={"maxItems": 8})] = ()
+    resources: TemplateResources | None = None
+
+
+class ClaimTemplate(Struct, frozen=True):
+    """The claim that the provisioner makes."""
+
+    metadata: TemplateMeta
+    spec: TemplateSpec = TemplateSpec()
+
+
+class RestoreSpec(Struct, frozen=True):
+    """What is to be restored into which claim; the source is a VolumeSnapshotContent or a PersistentVolume."""
+
+    source_ref: Annotated[ObjectRef, _LOCAL]
+    pvc_template: ClaimTemplate
+
+
+class RestoreStatus(Struct, frozen=True):
+    """What became of a restore; ``pvc_ref`` is the claim that holds the data."""
+
+    completion_timestamp: Time | None = None
+    conditions: Conditions = ()
+    observed_generation: int | None = None
+    pvc_ref: ObjectRef | None = None
+
+
+class VolumeRestoreRequest(Struct, frozen=True):
+    """Asks once for a new claim that holds the data of a snapshot or of a detached volume."""
+
+    metadata: ObjectMeta
+    spec: RestoreSpec
+    status: RestoreStatus | None = None
+
+
+# --- manifest capture -------------------------------------------------------------------------------------------------
+
+
+class ManifestCaptureSpec(Struct, frozen=True):
+    """Whose manifests are to be captured, all in the request's namespace."""
+
+    targets: Annotated[tuple[Annotated[ObjectRef, _BY_NAME], ...], Meta(extra_json_schema={"minItems": 1})]
+
+
+class ManifestCaptureStatus(Struct, frozen=True):
+    """What became of a manifest capture."""
+
+    checkpoint_name: Name | None = None
+    completion_timestamp: Time | None = None
+    conditions: Conditions = ()
+    observed_generation: int | None = None
+
+
+class ManifestCaptureRequest(Struct, frozen=True):
+    """Asks once for a copy of the manifests of some objects of a namespace."""
+
+    metadata: ObjectMeta
+    spec: ManifestCaptureSpec
+    status: ManifestCaptureStatus | None = None
+
+
+class CheckpointSpec(Struct, frozen=True):
+    """Where the manifests came from, for whoever finds the checkpoint after its request is gone."""
+
+    source_namespace: Namespace | None = None
+    manifest_capture_request_ref: ObjectRef | None = None
+
+
+class ChunkInfo(Struct, frozen=True):
+    """What one chunk must hold to be the one that was written."""
+
+    name: Name
+    index: Count
+    objects_count: Count
+    size_bytes: Count
+    checksum: Checksum
+
+
+class CheckpointStatus(Struct, frozen=True):
+    """Which chunks make up the checkpoint."""
+
+    chunks: tuple[ChunkInfo, ...] = ()
+    total_objects: Count | None = None
+    total_size_bytes: Count | None = None
+    conditions: Conditions = ()
+
+
+class ManifestCheckpoint(Struct, frozen=True):
+    """The manifests of one capture. Ready like a request, but an artifact: it has no TTL."""
+
+    metadata: ObjectMeta
+    spec: CheckpointSpec = CheckpointSpec()
+    status: CheckpointStatus | None = None
+
+
+class ChunkSpec(Struct, frozen=True):
+    """A part of a checkpoint: base64 of gzip of a JSON array; ``checksum`` is the sha256 of the gzip bytes, in hex."""
+
+    checkpoint_name: Name
+    index: Count
+    data: Annotated[str, Meta(extra_json_schema={"maxLength": MAX_CHUNK_CHARACTERS})]
+    objects_count: Count
+    checksum: Checksum
+
+
+class ManifestCheckpointContentChunk(Struct, frozen=True):
+    """Holds a part of a checkpoint. It never changes, so it has no status."""
+
+    metadata: ObjectMeta
+    spec: ChunkSpec
+
+
+# --- keeper -----------------------------------------------------------------------------------------------------------
+
+
+class KeeperMode(StrEnum):
+    """How long a keeper lives: as long as what it follows, as long as its TTL, or for its TTL after the followed."""
+
+    FOLLOW_OBJECT = "FollowObject"
+    TTL = "TTL"
+    FOLLOW_OBJECT_WITH_TTL = "FollowObjectWithTTL"
+
+
+class KeeperPhase(StrEnum):
+    """What a keeper does now."""
+
+    PENDING = "Pending"
+    TRACKING = "Tracking"
+    EXPIRING = "Expiring"
+
+
+class KeeperSpec(Struct, frozen=True):
+    """How long the keeper lives: ``ttl`` is for the modes named after it, and so is ``follow_object_ref``.
+
+    What is followed has a uid: an object that comes later under the same name is another one.
+    """
+
+    mode: Annotated[str, Meta(extra_json_schema={"enum": [*KeeperMode]})]
+    follow_object_ref: Annotated[ObjectRef, _WITH_UID] | None = None
+    ttl: Annotated[str, Meta(extra_json_schema={"maxLength": 100})] | None = None
+
+
+class KeeperStatus(Struct, frozen=True):
+    """Since when the followed object is lost and until when the keeper stays."""
+
+    phase: Annotated[str, Meta(extra_json_schema={"enum": [*KeeperPhase]})] | None = None
+    conditions: Conditions = ()
+    lost_at: Time | None = None
+    expires_at: Time | None = None
+
+
+class ObjectKeeper(Struct, frozen=True):
+    """The ownership anchor: artifacts live as long as the keeper that owns them."""
+
+    metadata: ObjectMeta
+    spec: KeeperSpec
+    status: KeeperStatus | None = None
+
+
+VOLUME_CAPTURE_REQUEST: Final = Kind(
+    STORAGE, "VolumeCaptureRequest", "volumecapturerequests", VolumeCaptureRequest, short="vcr"
+)
+VOLUME_RESTORE_REQUEST: Final = Kind(
+    STORAGE, "VolumeRestoreRequest", "volumerestorerequests", VolumeRestoreRequest, short="vrr"
+)
+MANIFEST_CAPTURE_REQUEST: Final = Kind(
+    STATE_SNAPSHOTTER, "ManifestCaptureRequest", "manifestcapturerequests", ManifestCaptureRequest, short="mcr"
+)
+MANIFEST_CHECKPOINT: Final = Kind(
+    STATE_SNAPSHOTTER, "ManifestCheckpoint", "manifestcheckpoints", ManifestCheckpoint, namespaced=False, short="mcp"
+)
+MANIFEST_CHUNK: Final = Kind(
+    STATE_SNAPSHOTTER,
+    "ManifestCheckpointContentChunk",
+    "manifestcheckpointcontentchunks",
+    ManifestCheckpointContentChunk,
+    namespaced=False,
+    status=False,
+    short="mcpchunk",
+)
+OBJECT_KEEPER: Final = Kind(DECKHOUSE, "ObjectKeeper", "objectkeepers", ObjectKeeper, namespaced=False)
+
+REQUEST_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_CAPTURE_REQUEST, VOLUME_RESTORE_REQUEST, MANIFEST_CAPTURE_REQUEST)
+"""The kinds that a TTL after completion applies to."""
+OUR_KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, MANIFEST_CHECKPOINT, MANIFEST_CHUNK, OBJECT_KEEPER)
