@@ -1,0 +1,108 @@
+"""The watch-fed caches of everything that moves, and the rule for using them: a cache can only say yes.
+
+That something is there, a cache may say. That it is missing, or that another object has its name, may only mean that
+the cache is behind, so it is asked again straight from the store before anybody concludes anything.
+
+Configuration (StorageClass, VolumeSnapshotClass) is not here: it is read directly, never watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from lapse.kube.errors import NotFoundError
+from lapse.kube.informer import Informer
+from lapse.kube.resources import Kind, Object, ObjectKey
+from lapse.requests.api.kinds import (
+    MANIFEST_CAPTURE_REQUEST,
+    MANIFEST_CHECKPOINT,
+    OBJECT_KEEPER,
+    VOLUME_CAPTURE_REQUEST,
+    VOLUME_RESTORE_REQUEST,
+)
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.objects.port import ObjectStore
+
+T = TypeVar("T", bound=Object)
+
+WATCHED: Final[tuple[Kind[Any], ...]] = (
+    VOLUME_CAPTURE_REQUEST,
+    VOLUME_RESTORE_REQUEST,
+    MANIFEST_CAPTURE_REQUEST,
+    OBJECT_KEEPER,
+    MANIFEST_CHECKPOINT,
+    VOLUME_SNAPSHOT_CONTENT,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+)
+OWNER: Final = "owner uid"
+"""The index of a cache that finds what an object owns."""
+
+
+class Caches:
+    """One informer per kind. `run` fills them; a lookup before that is answered by the store."""
+
+    def __init__(self, store: ObjectStore, *, clock: Clock) -> None:
+        """Prepare the caches; nothing is read yet."""
+        self._store, self._clock = store, clock
+        self._informers: dict[Kind[Any], Informer[Any]] = {}
+        self._running: asyncio.TaskGroup | None = None
+        for kind in WATCHED:
+            self.of(kind)
+
+    def of(self, kind: Kind[T]) -> Informer[T]:
+        """Return the cache of a kind; one that nobody has asked for so far is started."""
+        if kind not in self._informers:
+            informer: Informer[T] = Informer(self._store, kind, clock=self._clock)
+            informer.index(OWNER, lambda obj: (owner.uid for owner in obj.metadata.owner_references))
+            self._informers[kind] = informer
+            if self._running is not None:
+                self._running.create_task(informer.run(), name=f"lapse-cache-{kind.plural}")
+        return self._informers[kind]
+
+    async def run(self) -> None:
+        """Fill the caches until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._running = group
+            try:
+                for kind, informer in self._informers.items():
+                    group.create_task(informer.run(), name=f"lapse-cache-{kind.plural}")
+                await asyncio.Event().wait()
+            finally:
+                self._running = None
+
+    async def wait_until_synced(self) -> None:
+        """Return when every cache of the start has seen everything once."""
+        for kind in WATCHED:
+            await self._informers[kind].synced.wait()
+
+    @property
+    def synced(self) -> bool:
+        """Whether every cache of the start has seen everything once."""
+        return all(self._informers[kind].synced.is_set() for kind in WATCHED)
+
+    def owned_by(self, uid: str) -> list[tuple[Kind[Any], Any]]:
+        """Return what an object owns, as far as the caches know."""
+        return [(kind, obj) for kind, cache in self._informers.items() for obj in cache.indexed(OWNER, uid)]
+
+    async def find(self, kind: Kind[T], key: ObjectKey, *, uid: str | None = None) -> T | None:
+        """Return an object, from the cache if that has the right one, else from the store; None when it is not there.
+
+        With ``uid``, an object of another uid is not the one. Other errors than NotFound are raised: they say nothing.
+        """
+        cached = self.of(kind).get(key)
+        if cached is not None and uid in {None, cached.metadata.uid}:
+            return cached
+        found = await self.read(kind, key)
+        return found if found is None or uid in {None, found.metadata.uid} else None
+
+    async def read(self, kind: Kind[T], key: ObjectKey) -> T | None:
+        """Return an object straight from the store; None when it is not there."""
+        try:
+            return await self._store.get(kind, key)
+        except NotFoundError:
+            return None

@@ -1,0 +1,204 @@
+"""Volume capture, mode Snapshot: from a claim to a VolumeSnapshotContent, made directly and owned by the keeper.
+
+The controller describes what should be; the CSI snapshotter does it and reports on the content object, and that report
+becomes the outcome of the request. A VolumeSnapshot is never made. The content is made once: its reference is recorded
+in the request, and if it is gone later, that is the outcome.
+
+The other mode, Detach, is in `lapse.requests.detach`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from lapse.kube.errors import AlreadyExistsError, NotFoundError
+from lapse.kube.resources import ObjectKey
+from lapse.requests.api.annotations import SNAPSHOT_CLASS
+from lapse.requests.api.conditions import Reason
+from lapse.requests.api.kinds import VOLUME_CAPTURE_REQUEST, CaptureMode, VolumeCaptureRequest
+from lapse.requests.api.upstream import (
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    STORAGE_CLASS,
+    VOLUME_SNAPSHOT_CLASS,
+    VOLUME_SNAPSHOT_CONTENT,
+)
+from lapse.requests.controller import RequestController, Wait
+from lapse.requests.errors import require
+from lapse.requests.finalise import End
+from lapse.requests.names import snapshot_name
+from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
+
+if TYPE_CHECKING:
+    from lapse.kube.resources import Json, Kind
+    from lapse.requests.api.kinds import ObjectKeeper
+    from lapse.requests.api.upstream import (
+        PersistentVolume,
+        PersistentVolumeClaim,
+        StorageClass,
+        VolumeSnapshotClass,
+        VolumeSnapshotContent,
+    )
+    from lapse.requests.detach import Detach
+
+
+class VolumeCapture(RequestController[VolumeCaptureRequest]):
+    """Reconciles VolumeCaptureRequests."""
+
+    kind: ClassVar[Kind[Any]] = VOLUME_CAPTURE_REQUEST
+
+    def __init__(self, *, detach: Detach, **dependencies: Any) -> None:  # noqa: ANN401 - those of the base class
+        """Take what the base takes, and who does the other mode."""
+        super().__init__(**dependencies)
+        require(self, detach=detach)
+        self._detach = detach
+
+    async def advance(self, request: VolumeCaptureRequest) -> End | Wait:
+        """See `RequestController`."""
+        target = request.spec.target
+        if (target.api_version, target.kind) != (PERSISTENT_VOLUME_CLAIM.api_version, PERSISTENT_VOLUME_CLAIM.kind):
+            message = f"cannot capture a {target.kind} of {target.api_version}: expected a PersistentVolumeClaim of v1"
+            return End(Reason.UNSUPPORTED_TARGET_KIND, message)
+        if request.spec.mode == CaptureMode.DETACH:
+            return await self._detach.advance(self, request)
+        if request.spec.mode != CaptureMode.SNAPSHOT:
+            return End(Reason.INVALID_MODE, f"unknown mode {request.spec.mode}: expected Snapshot or Detach")
+        recorded = request.status.artifact_ref if request.status is not None else None
+        if recorded is None:
+            return await self._begin(request)
+        content = await self._caches.find(
+            VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, recorded.name), uid=recorded.uid or None
+        )
+        return _outcome(recorded.name, content)
+
+    async def bound_volume(
+        self, request: VolumeCaptureRequest
+    ) -> tuple[PersistentVolumeClaim, PersistentVolume] | End | Wait:
+        """Return the target and its volume, once they are bound to each other."""
+        target = request.spec.target
+        claim_key = ObjectKey(request.metadata.namespace, target.name)
+        claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, claim_key, uid=target.uid)
+        if claim is None:
+            message = f"there is no PersistentVolumeClaim {claim_key} with uid {target.uid}"
+            return End(Reason.NOT_FOUND, message)
+        phase = claim.status.phase if claim.status is not None else None
+        if phase == "Lost":
+            return End(Reason.INVALID_SOURCE, f"the PersistentVolumeClaim {claim_key} has lost its volume")
+        if phase != "Bound" or not claim.spec.volume_name:
+            return Wait()
+        volume = await self._caches.find(PERSISTENT_VOLUME, ObjectKey(None, claim.spec.volume_name))
+        if volume is None:
+            return End(Reason.NOT_FOUND, f"there is no PersistentVolume {claim.spec.volume_name}")
+        owner = volume.spec.claim_ref
+        if owner is not None and owner.uid not in {None, claim.metadata.uid}:
+            message = f"the PersistentVolume {volume.metadata.name} belongs to another claim"
+            return End(Reason.INCOMPATIBLE, message)
+        return claim, volume
+
+    async def _begin(self, request: VolumeCaptureRequest) -> End | Wait:
+        bound = await self.bound_volume(request)
+        if isinstance(bound, End | Wait):
+            return bound
+        claim, volume = bound
+        snapshot_class = await self._snapshot_class(claim, volume)
+        if isinstance(snapshot_class, End):
+            return snapshot_class
+        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy)
+        if keeper is None:
+            return Wait(UID_BARRIER_SECONDS)
+        content = await self._content(request, volume, snapshot_class, keeper)
+        if isinstance(content, End):
+            return content
+        reference = {
+            "apiVersion": VOLUME_SNAPSHOT_CONTENT.api_version,
+            "kind": VOLUME_SNAPSHOT_CONTENT.kind,
+            "name": content.metadata.name,
+            "uid": content.metadata.uid,
+        }
+        await self.record(request, artifactRef=reference)
+        return Wait()
+
+    async def _snapshot_class(
+        self, claim: PersistentVolumeClaim, volume: PersistentVolume
+    ) -> VolumeSnapshotClass | End:
+        """Follow claim, StorageClass, annotation and VolumeSnapshotClass: configuration, so it is read directly."""
+        if volume.spec.csi is None or not volume.spec.csi.volume_handle:
+            return End(Reason.INCOMPATIBLE, f"the PersistentVolume {volume.metadata.name} is not a CSI volume")
+        name = claim.spec.storage_class_name or volume.spec.storage_class_name
+        if not name:
+            message = f"the PersistentVolumeClaim {claim.metadata.key} names no StorageClass, so no snapshot class"
+            return End(Reason.INCOMPATIBLE, message)
+        storage: StorageClass
+        try:
+            storage = await self._direct.get(STORAGE_CLASS, ObjectKey(None, name))
+            chosen = storage.metadata.annotations.get(SNAPSHOT_CLASS)
+            if not chosen:
+                message = f"the StorageClass {name} has no annotation {SNAPSHOT_CLASS}: expected a class name"
+                return End(Reason.INCOMPATIBLE, message)
+            found = await self._direct.get(VOLUME_SNAPSHOT_CLASS, ObjectKey(None, chosen))
+        except NotFoundError as error:
+            return End(Reason.NOT_FOUND, str(error))
+        if found.driver != volume.spec.csi.driver:
+            message = f"the VolumeSnapshotClass {chosen} is for {found.driver}, the volume is of {volume.spec.csi.driver}"
+            return End(Reason.INCOMPATIBLE, message)
+        return found
+
+    async def _content(
+        self,
+        request: VolumeCaptureRequest,
+        volume: PersistentVolume,
+        snapshot_class: VolumeSnapshotClass,
+        keeper: ObjectKeeper,
+    ) -> VolumeSnapshotContent | End:
+        """Make the content object, or find the one that an earlier, interrupted reconcile made."""
+        name = snapshot_name(request.metadata.uid, request.spec.target.uid or "")
+        wanted = _content(name, request, volume, snapshot_class, keeper)
+        try:
+            return await self._store.create(VOLUME_SNAPSHOT_CONTENT, wanted)
+        except AlreadyExistsError:
+            found = await self._store.get(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, name))
+        if found.metadata.controller is None or found.metadata.controller.uid != keeper.metadata.uid:
+            message = f"the VolumeSnapshotContent {name} is there already, and not owned by the keeper of this request"
+            return End(Reason.INTERNAL_ERROR, message)
+        return found
+
+
+def _content(
+    name: str,
+    request: VolumeCaptureRequest,
+    volume: PersistentVolume,
+    snapshot_class: VolumeSnapshotClass,
+    keeper: ObjectKeeper,
+) -> Json:
+    csi = volume.spec.csi
+    spec: Json = {
+        "driver": snapshot_class.driver,
+        "deletionPolicy": snapshot_class.deletion_policy or "Delete",
+        "volumeSnapshotClassName": snapshot_class.metadata.name,
+        "source": {"volumeHandle": csi.volume_handle if csi is not None else None},
+        # The stock snapshotter wants to know for whom it works, although no VolumeSnapshot of that name ever exists.
+        "volumeSnapshotRef": {
+            "apiVersion": VOLUME_SNAPSHOT_CONTENT.api_version,
+            "kind": "VolumeSnapshot",
+            "name": name,
+            "namespace": request.metadata.namespace,
+            "uid": request.metadata.uid,
+        },
+    }
+    if volume.spec.volume_mode:
+        spec["sourceVolumeMode"] = volume.spec.volume_mode
+    return {"metadata": {"name": name, "ownerReferences": [msgspec.to_builtins(owned_by(keeper))]}, "spec": spec}
+
+
+def _outcome(name: str, content: VolumeSnapshotContent | None) -> End | Wait:
+    """Translate what the snapshotter reports."""
+    if content is None:
+        return End(Reason.NOT_FOUND, f"the VolumeSnapshotContent {name} is gone; it is not made again")
+    status = content.status
+    if status is not None and status.error is not None:
+        return End(Reason.FAILED, status.error.message or "the snapshotter reported an error without a message")
+    if status is not None and status.ready_to_use:
+        return End(Reason.COMPLETED, f"the snapshot is in VolumeSnapshotContent {name}")
+    return Wait()

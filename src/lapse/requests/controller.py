@@ -1,0 +1,122 @@
+"""What the controllers of all requests have in common: one attempt per reconcile, final means immutable.
+
+A reconcile reads the request, returns at once if it is final, and otherwise asks `advance` of its subclass for the next
+step: either `End`, which is written by the one finalise function, or `Wait`. It never sleeps and never loops.
+
+What is an outcome and what is not. NotFound (confirmed by a direct read), Forbidden, invalid configuration and an error
+that an executor reports are outcomes. A failure of our own calls (`StoreUnavailableError`, `ConflictError`) is not: it
+goes to the caller, who comes back with a growing delay. A request that never ends by itself ends at its deadline.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
+
+from lapse.core.clock import UnixNs
+from lapse.core.timestamps import from_timestamp
+from lapse.kube.controller import Result
+from lapse.kube.errors import ForbiddenError, InvalidError, UnknownKindError
+from lapse.requests.api.conditions import Reason, is_final
+from lapse.requests.errors import require
+from lapse.requests.finalise import End, Finaliser, R, conditions_of
+from lapse.requests.ownership import KeeperRefusedError
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.kube.resources import Json, Kind, ObjectKey
+    from lapse.objects.port import ObjectStore, Reader
+    from lapse.requests.caches import Caches
+    from lapse.requests.policy import Policy
+    from lapse.requests.ttl import AnnotationTTL
+
+_BACKSTOP_SECONDS: Final = 60.0
+"""A request that waits is looked at again after this time even if no event comes."""
+_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be done now; an event, or the time, brings the request back."""
+
+    seconds: float = _BACKSTOP_SECONDS
+
+
+class RequestController(ABC, Generic[R]):
+    """Base of the three request controllers."""
+
+    kind: ClassVar[Kind[Any]]
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        direct: Reader,
+        caches: Caches,
+        policy: Policy,
+        clock: Clock,
+        ttl: AnnotationTTL | None = None,
+    ) -> None:
+        """Take what is needed; ``ttl`` is given where annotations decide when finished requests go."""
+        require(self, store=store, direct=direct, caches=caches, policy=policy, clock=clock)
+        self._store, self._direct, self._caches = store, direct, caches
+        self._policy, self._clock, self._ttl = policy, clock, ttl
+        self._finaliser = Finaliser(store, policy=policy, clock=clock)
+
+    @abstractmethod
+    async def advance(self, request: R) -> End | Wait:
+        """Take the next step of a request that is not final."""
+
+    async def reconcile(self, key: ObjectKey) -> Result:
+        """Bring one request a step further; returns quickly."""
+        request = await self._caches.find(self.kind, key)
+        if request is not None and not is_final(conditions_of(request)):
+            # A cache that is behind could make us create a second artifact, so the step is decided on a direct read.
+            request = await self._caches.read(self.kind, key)
+        if request is None or request.metadata.deletion_timestamp:
+            return Result()
+        if is_final(conditions_of(request)):
+            return await self._rest(request)
+        step = await self._step(request)
+        if isinstance(step, Wait):
+            return self._look_again(request, step)
+        await self._finaliser.finalise(self.kind, request, step)
+        return Result() if self._ttl is None else Result(requeue_after=0.0)
+
+    async def _rest(self, request: R) -> Result:
+        if self._ttl is not None:
+            return await self._ttl.apply(self.kind, request)
+        await self._finaliser.annotate(self.kind, request)
+        return Result()
+
+    async def _step(self, request: R) -> End | Wait:
+        try:
+            step = await self.advance(request)
+        except ForbiddenError as error:
+            return End(Reason.RBAC_DENIED, str(error))
+        except (InvalidError, UnknownKindError, KeeperRefusedError) as error:
+            return End(Reason.INTERNAL_ERROR, str(error))
+        deadline = self._deadline(request)
+        if isinstance(step, Wait) and deadline is not None and self._clock.wall_ns() > deadline:
+            message = f"the request was not finished within {self._policy.request_deadline}"
+            return End(Reason.DEADLINE_EXCEEDED, message)
+        return step
+
+    def _deadline(self, request: R) -> UnixNs | None:
+        created = from_timestamp(request.metadata.creation_timestamp or "")
+        limit = self._policy.request_deadline.nanoseconds
+        return None if created is None or limit is None else UnixNs(created + limit)
+
+    def _look_again(self, request: R, step: Wait) -> Result:
+        deadline = self._deadline(request)
+        if deadline is None:
+            return Result(requeue_after=step.seconds)
+        # A nanosecond more: at the deadline itself it is not over yet.
+        left = (deadline - self._clock.wall_ns() + 1) / _NS
+        return Result(requeue_after=min(step.seconds, max(0.0, left)))
+
+    async def record(self, request: R, **status: Json) -> None:
+        """Write what a later reconcile must know into the status of a request that is not final."""
+        meta = request.metadata
+        await self._store.patch_status(self.kind, meta.key, status, uid=meta.uid, version=meta.resource_version)

@@ -1,0 +1,146 @@
+"""Volume capture, mode Detach: the claim goes, the volume stays and becomes the artifact.
+
+The order is what makes it safe. The keeper is made and the volume is recorded in the request *before* the claim is
+deleted, so that after a crash the next reconcile knows what it was about; the volume is given to the keeper only *after*
+the claim is gone, so that a request that fails half-way leaves the volume as it was.
+
+A claim is deleted by the engine's one helper, with the uid and the version that were read, not while it is held, and not
+while a pod uses it; then the request waits, until its deadline. A volume whose reclaim policy is not Retain is refused,
+because it would be deleted with its claim.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lapse.core.address import Address
+from lapse.core.clock import UnixNs
+from lapse.core.verdict import Reason as EngineReason
+from lapse.engine.ending import Ending
+from lapse.engine.holds import hold_of
+from lapse.kube.resources import ObjectKey
+from lapse.requests.api.conditions import Reason
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
+from lapse.requests.controller import Wait
+from lapse.requests.errors import require
+from lapse.requests.finalise import End
+from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.engine.ending import Ender
+    from lapse.objects.port import ObjectStore, Reader
+    from lapse.requests.api.kinds import ObjectRef, VolumeCaptureRequest
+    from lapse.requests.api.upstream import PersistentVolume, PersistentVolumeClaim
+    from lapse.requests.caches import Caches
+    from lapse.requests.capture import VolumeCapture
+    from lapse.requests.policy import Policy
+
+DOMAIN = "requests"
+
+
+class DetachReason(EngineReason):
+    """Why a claim is ended."""
+
+    DETACHED = "detached"
+
+
+class Detach:
+    """The steps of one mode; `VolumeCapture` drives it."""
+
+    def __init__(
+        self, *, store: ObjectStore, direct: Reader, caches: Caches, policy: Policy, ender: Ender, clock: Clock
+    ) -> None:
+        """Take what is needed, all of it."""
+        require(self, store=store, direct=direct, caches=caches, policy=policy, ender=ender, clock=clock)
+        self._store, self._direct, self._caches = store, direct, caches
+        self._policy, self._ender, self._clock = policy, ender, clock
+
+    async def advance(self, capture: VolumeCapture, request: VolumeCaptureRequest) -> End | Wait:
+        """Take the next step."""
+        recorded = request.status.artifact_ref if request.status is not None else None
+        if recorded is None:
+            return await self._begin(capture, request)
+        volume = await self._caches.find(PERSISTENT_VOLUME, ObjectKey(None, recorded.name), uid=recorded.uid)
+        if volume is None:
+            return End(Reason.NOT_FOUND, f"the PersistentVolume {recorded.name} is gone; nothing can be detached")
+        target = request.spec.target
+        claim = await self._caches.read(PERSISTENT_VOLUME_CLAIM, ObjectKey(request.metadata.namespace, target.name))
+        if claim is not None and claim.metadata.uid == target.uid:
+            return await self._end_claim(request, claim)
+        return await self._take_over(capture, request, recorded)
+
+    async def _begin(self, capture: VolumeCapture, request: VolumeCaptureRequest) -> End | Wait:
+        bound = await capture.bound_volume(request)
+        if isinstance(bound, End | Wait):
+            return bound
+        _, volume = bound
+        if volume.spec.persistent_volume_reclaim_policy != "Retain":
+            policy = volume.spec.persistent_volume_reclaim_policy
+            message = f"the PersistentVolume {volume.metadata.name} would go with its claim: its reclaim policy is"
+            return End(Reason.INCOMPATIBLE, f"{message} {policy}, expected Retain")
+        keeper = await ensure_keeper(self._store, capture.kind, request, policy=self._policy)
+        if keeper is None:
+            return Wait(UID_BARRIER_SECONDS)
+        await capture.record(request, artifactRef=_reference(volume))
+        return Wait(0.0)
+
+    async def _end_claim(self, request: VolumeCaptureRequest, claim: PersistentVolumeClaim) -> Wait:
+        meta = claim.metadata
+        pods = await self._direct.list(POD, namespace=meta.namespace)
+        users = [pod for pod in pods.items if meta.name in pod.claims and not _is_over(pod.status)]
+        if users or meta.deletion_timestamp:
+            return Wait()
+        now = UnixNs(self._clock.wall_ns())
+        ending = Ending(
+            domain=DOMAIN,
+            address=Address(PERSISTENT_VOLUME_CLAIM.kind, meta.namespace, meta.name),
+            kind=PERSISTENT_VOLUME_CLAIM,
+            key=meta.key,
+            uid=meta.uid,
+            version=meta.resource_version,
+            reason=DetachReason.DETACHED,
+            since=now,
+            anchor_ns=now,
+            policy=self._policy.digest,
+            hold=hold_of(meta.annotations),
+            details={"request": str(request.metadata.key), "volume": claim.spec.volume_name},
+        )
+        await self._ender.end(ending)
+        return Wait(UID_BARRIER_SECONDS)
+
+    async def _take_over(
+        self, capture: VolumeCapture, request: VolumeCaptureRequest, recorded: ObjectRef
+    ) -> End | Wait:
+        """Give the volume to the keeper, now that nobody claims it."""
+        keeper = await ensure_keeper(self._store, capture.kind, request, policy=self._policy)
+        if keeper is None:
+            return Wait(UID_BARRIER_SECONDS)
+        key = ObjectKey(None, recorded.name)
+        volume = await self._caches.read(PERSISTENT_VOLUME, key)
+        if volume is None or volume.metadata.uid != recorded.uid:
+            return End(Reason.NOT_FOUND, f"the PersistentVolume {recorded.name} is gone")
+        owner, meta = volume.metadata.controller, volume.metadata
+        if owner is not None and owner.uid != keeper.metadata.uid:
+            message = f"the PersistentVolume {meta.name} is managed by the {owner.kind} {owner.name} already"
+            return End(Reason.INCOMPATIBLE, message)
+        if owner is None:
+            owners = [*map(msgspec.to_builtins, meta.owner_references), msgspec.to_builtins(owned_by(keeper))]
+            changes = {"metadata": {"ownerReferences": owners}}
+            await self._store.patch(PERSISTENT_VOLUME, key, changes, uid=meta.uid, version=meta.resource_version)
+        return End(Reason.COMPLETED, f"the PersistentVolume {recorded.name} is detached")
+
+
+def _is_over(status: object) -> bool:
+    return getattr(status, "phase", None) in {"Succeeded", "Failed"}
+
+
+def _reference(volume: PersistentVolume) -> dict[str, str]:
+    return {
+        "apiVersion": PERSISTENT_VOLUME.api_version,
+        "kind": PERSISTENT_VOLUME.kind,
+        "name": volume.metadata.name,
+        "uid": volume.metadata.uid,
+    }

@@ -1,0 +1,223 @@
+"""Keepers: how long artifacts are kept after the request that asked for them.
+
+FollowObject: as long as what it follows. TTL: counted from creation. FollowObjectWithTTL: counted from ``lostAt``, which
+is set once when what it follows is lost and cleared if that comes back with the same uid.
+
+Doubt keeps. An object that the cache does not have is looked for directly; only 'not there' and 'another uid' mean that
+it is lost. Any other answer (a timeout, a refusal, a kind that the store no longer knows) means that nothing is known.
+A keeper is not due while it, what it follows, or anything it owns is held. The keeper is ended by the engine's sweep;
+garbage collection then removes what it owns, except what has another owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.clock import UnixNs
+from lapse.core.timestamps import from_timestamp, to_timestamp
+from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
+from lapse.kube.controller import Result
+from lapse.kube.errors import ForbiddenError, StoreUnavailableError, UnknownKindError
+from lapse.kube.resources import ObjectKey
+from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, KeeperPhase
+from lapse.requests.errors import require
+from lapse.requests.ttl import DELETE, InvalidTTLError, ttl_of
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.core.duration import Duration
+    from lapse.kube.resources import Json, Kind
+    from lapse.objects.port import ObjectStore, Reader
+    from lapse.requests.api.kinds import KeeperStatus, ObjectKeeper, ObjectRef
+    from lapse.requests.caches import Caches
+    from lapse.requests.keepers import Keepers
+
+FOLLOWS: Final = "follows"
+"""The index of the keepers' cache that finds who follows an object."""
+_BACKSTOP_SECONDS: Final = 60.0
+
+
+class KeeperReason(Reason):
+    """Why a keeper stays or goes, beside its TTL."""
+
+    FOLLOWED_PRESENT = "followed_present"
+    FOLLOWED_LOST = "followed_lost"
+
+
+class Followed(StrEnum):
+    """What is known about the object that a keeper follows."""
+
+    PRESENT = "present"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperState:
+    """What the decision about a keeper looks at."""
+
+    mode: str
+    followed: Followed
+    created: UnixNs | None
+    lost: UnixNs | None
+    """Since when the followed object is lost; None when it is not, or not known to be."""
+    ttl: Duration | None
+    """None when there is none or it cannot be read."""
+
+
+def decide(keeper: KeeperState, now: UnixNs) -> Verdict:
+    """Say whether a keeper is due."""
+    if keeper.mode == KeeperMode.TTL:
+        return _by_ttl(keeper.created, keeper.ttl, now)
+    if keeper.mode not in {KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL}:
+        return Unknown(UnknownReason.UNREADABLE_SIGNAL)
+    if keeper.followed is Followed.UNKNOWN:
+        return Unknown(UnknownReason.UNREADABLE_SIGNAL)
+    if keeper.followed is Followed.PRESENT:
+        return Keep(KeeperReason.FOLLOWED_PRESENT)
+    if keeper.mode == KeeperMode.FOLLOW_OBJECT:
+        return Due(DELETE, KeeperReason.FOLLOWED_LOST, since=now if keeper.lost is None else keeper.lost)
+    if keeper.lost is None:
+        return Keep(KeepReason.NOT_YET)  # until its loss is written down, no time is counted
+    return _by_ttl(keeper.lost, keeper.ttl, now)
+
+
+def _by_ttl(anchor: UnixNs | None, ttl: Duration | None, now: UnixNs) -> Verdict:
+    if anchor is None:
+        return Unknown(UnknownReason.MISSING_ANCHOR)
+    if ttl is None:
+        return Unknown(UnknownReason.INVALID_TTL)
+    if ttl.nanoseconds is None:
+        return Keep(KeepReason.NO_LIMIT)
+    over = UnixNs(anchor + ttl.nanoseconds)
+    if now <= over:
+        return Keep(KeepReason.NOT_YET, next_check=UnixNs(over + 1))
+    return Due(DELETE, DueReason.TTL_EXPIRED, since=over)
+
+
+def state_of(keeper: ObjectKeeper, followed: Followed) -> KeeperState:
+    """Return what is to be decided on."""
+    status = keeper.status
+    return KeeperState(
+        mode=keeper.spec.mode,
+        followed=followed,
+        created=from_timestamp(keeper.metadata.creation_timestamp or ""),
+        lost=from_timestamp(status.lost_at or "") if status is not None else None,
+        ttl=_ttl(keeper.spec.ttl),
+    )
+
+
+def _ttl(text: str | None) -> Duration | None:
+    try:
+        return ttl_of(text or "")
+    except InvalidTTLError:
+        return None
+
+
+def follow_key(api_version: str, kind: str, key: ObjectKey) -> str:
+    """Return the value of the index `FOLLOWS` for an object."""
+    return f"{api_version}/{kind}/{key}"
+
+
+def followed_by(keeper: ObjectKeeper) -> list[str]:
+    """Return what a keeper follows, for the index `FOLLOWS`."""
+    ref = keeper.spec.follow_object_ref
+    return [] if ref is None else [follow_key(ref.api_version, ref.kind, ObjectKey(ref.namespace, ref.name))]
+
+
+class Follower:
+    """Looks whether what is followed is there."""
+
+    def __init__(self, direct: Reader, caches: Caches) -> None:
+        """Ask ``caches`` first, and ``direct`` before anything is concluded."""
+        self._direct, self._caches = direct, caches
+
+    async def kind(self, ref: ObjectRef) -> Kind[Any]:
+        """Return the kind of what is followed; raises `UnknownKindError`."""
+        return await self._direct.resolve(ref.api_version, ref.kind)
+
+    async def look(self, ref: ObjectRef | None) -> Followed:
+        """Look in the cache, which can only say yes, then directly."""
+        if ref is None:
+            return Followed.UNKNOWN
+        try:
+            kind = await self.kind(ref)
+            found = await self._caches.find(kind, ObjectKey(ref.namespace, ref.name), uid=ref.uid)
+        except (ForbiddenError, UnknownKindError, StoreUnavailableError):
+            return Followed.UNKNOWN
+        return Followed.LOST if found is None else Followed.PRESENT
+
+    async def look_directly(self, ref: ObjectRef | None) -> tuple[Followed, Any]:
+        """Look past the cache; return the object, too, if it is there."""
+        if ref is None:
+            return Followed.UNKNOWN, None
+        try:
+            found = await self._caches.read(await self.kind(ref), ObjectKey(ref.namespace, ref.name))
+        except (ForbiddenError, UnknownKindError, StoreUnavailableError):
+            return Followed.UNKNOWN, None
+        return (Followed.PRESENT, found) if found is not None and found.metadata.uid == ref.uid else (Followed.LOST, None)
+
+
+class KeeperController:
+    """Keeps the status of keepers true, and tells the sweep of those whose followed object is lost."""
+
+    def __init__(
+        self, *, store: ObjectStore, direct: Reader, caches: Caches, keepers: Keepers, clock: Clock
+    ) -> None:
+        """Take what is needed, all of it."""
+        require(self, store=store, direct=direct, caches=caches, keepers=keepers, clock=clock)
+        self._store, self._caches, self._keepers, self._clock = store, caches, keepers, clock
+        self._follower = Follower(direct, caches)
+
+    async def reconcile(self, key: ObjectKey) -> Result:
+        """Look at one keeper. Costs no call of the store while the caches know that all is well."""
+        keeper = self._caches.of(OBJECT_KEEPER).get(key)
+        if keeper is None:
+            return Result()
+        if keeper.spec.mode == KeeperMode.TTL:
+            await self._write(keeper, phase=KeeperPhase.EXPIRING, anchor=state_of(keeper, Followed.UNKNOWN).created)
+            return Result()
+        followed = await self._follower.look(keeper.spec.follow_object_ref)
+        if followed is Followed.PRESENT:
+            self._keepers.found(keeper)
+            await self._write(keeper, phase=KeeperPhase.TRACKING)
+        elif followed is Followed.LOST:
+            await self._lost(keeper)
+        return Result(requeue_after=_BACKSTOP_SECONDS)
+
+    async def _lost(self, keeper: ObjectKeeper) -> None:
+        if keeper.spec.mode == KeeperMode.FOLLOW_OBJECT:
+            self._keepers.lost(keeper, UnixNs(self._clock.wall_ns()))
+            return
+        known = keeper.status.lost_at if keeper.status is not None else None
+        lost_at = known or to_timestamp(self._clock.wall_ns())
+        await self._write(keeper, phase=KeeperPhase.EXPIRING, lost_at=lost_at, anchor=from_timestamp(lost_at))
+
+    async def _write(
+        self, keeper: ObjectKeeper, *, phase: KeeperPhase, lost_at: str | None = None, anchor: UnixNs | None = None
+    ) -> None:
+        """Write the status if it is not that already; a race is lost, and looked at again."""
+        ttl = _ttl(keeper.spec.ttl)
+        expires_at = None
+        if anchor is not None and ttl is not None and ttl.nanoseconds is not None:
+            expires_at = to_timestamp(anchor + ttl.nanoseconds)
+        changes: Json = {"phase": phase, "lostAt": lost_at, "expiresAt": expires_at}
+        if _shown(keeper.status) == changes:
+            return
+        meta = keeper.metadata
+        await self._store.patch_status(
+            OBJECT_KEEPER, meta.key, changes, uid=meta.uid, version=meta.resource_version
+        )
+
+
+def _shown(status: KeeperStatus | None) -> Json:
+    if status is None:
+        return {}
+    return {"phase": status.phase, "lostAt": status.lost_at, "expiresAt": status.expires_at}
+
+
+def with_loss(state: KeeperState, lost: UnixNs | None) -> KeeperState:
+    """Return the state with the moment of a loss that is not written in the status."""
+    return state if lost is None else replace(state, lost=lost)

@@ -1,0 +1,121 @@
+"""Volume restore: wait for the claim that a provisioner makes from a source, and say what became of it.
+
+The controller makes a keeper and nothing else; the claim is made by the provisioner, which watches these requests. A
+restored claim is the user's: it is given to the keeper only where the policy says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import msgspec
+
+from lapse.core.timestamps import from_timestamp
+from lapse.kube.resources import ObjectKey
+from lapse.requests.api.conditions import ConditionStatus, Reason
+from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST, VolumeRestoreRequest
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.controller import RequestController, Wait
+from lapse.requests.finalise import End
+from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
+from lapse.requests.policy import RestoreOwnership
+
+if TYPE_CHECKING:
+    from lapse.kube.resources import Kind
+    from lapse.requests.api.kinds import ObjectKeeper
+    from lapse.requests.api.upstream import PersistentVolumeClaim
+
+PROVISIONING_FAILED: Final = "ProvisioningFailed"
+"""The condition by which a provisioner says on a claim that it has given up."""
+
+
+class VolumeRestore(RequestController[VolumeRestoreRequest]):
+    """Reconciles VolumeRestoreRequests."""
+
+    kind: ClassVar[Kind[Any]] = VOLUME_RESTORE_REQUEST
+
+    async def advance(self, request: VolumeRestoreRequest) -> End | Wait:
+        """See `RequestController`."""
+        unready = await self._judge_source(request)
+        if unready is not None:
+            return unready
+        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy)
+        if keeper is None:
+            return Wait(UID_BARRIER_SECONDS)
+        key = ObjectKey(request.metadata.namespace, request.spec.pvc_template.metadata.name)
+        claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key)
+        if claim is None:
+            return Wait()
+        if _is_older(claim, request):
+            message = f"the PersistentVolumeClaim {key} was there before this request: name one that does not exist"
+            return End(Reason.INCOMPATIBLE, message)
+        return await self._outcome(claim, keeper)
+
+    async def _judge_source(self, request: VolumeRestoreRequest) -> End | Wait | None:
+        """Return what stands in the way, None if nothing does."""
+        source = request.spec.source_ref
+        wanted = (source.api_version, source.kind)
+        if wanted == (VOLUME_SNAPSHOT_CONTENT.api_version, VOLUME_SNAPSHOT_CONTENT.kind):
+            return await self._judge_snapshot(source.name, source.uid)
+        if wanted == (PERSISTENT_VOLUME.api_version, PERSISTENT_VOLUME.kind):
+            return await self._judge_volume(source.name, source.uid)
+        message = f"cannot restore from a {source.kind} of {source.api_version}"
+        return End(Reason.INVALID_SOURCE, f"{message}: expected a VolumeSnapshotContent or a PersistentVolume")
+
+    async def _judge_snapshot(self, name: str, uid: str | None) -> End | Wait | None:
+        content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, name), uid=uid)
+        if content is None:
+            return End(Reason.NOT_FOUND, f"there is no VolumeSnapshotContent {name}" + (f" with uid {uid}" if uid else ""))
+        status = content.status
+        if status is not None and status.error is not None:
+            return End(Reason.INVALID_SOURCE, f"the VolumeSnapshotContent {name} has failed: {status.error.message}")
+        return None if status is not None and status.ready_to_use else Wait()
+
+    async def _judge_volume(self, name: str, uid: str | None) -> End | Wait | None:
+        volume = await self._caches.find(PERSISTENT_VOLUME, ObjectKey(None, name), uid=uid)
+        if volume is None:
+            return End(Reason.NOT_FOUND, f"there is no PersistentVolume {name}" + (f" with uid {uid}" if uid else ""))
+        phase = volume.status.phase if volume.status is not None else None
+        if phase == "Bound":
+            claimed = volume.spec.claim_ref
+            by = f" by {claimed.namespace}/{claimed.name}" if claimed is not None else ""
+            return End(Reason.PV_BOUND, f"the PersistentVolume {name} is in use{by}: detach it first")
+        return None if phase in {"Available", "Released"} else Wait()
+
+    async def _outcome(self, claim: PersistentVolumeClaim, keeper: ObjectKeeper) -> End | Wait:
+        """Translate what the provisioner reports on the claim."""
+        meta, status = claim.metadata, claim.status
+        if status is not None and status.phase == "Lost":
+            return End(Reason.RESTORE_FAILED, f"the PersistentVolumeClaim {meta.key} has lost its volume")
+        failed = next((one for one in (status and status.conditions) or () if one.type == PROVISIONING_FAILED), None)
+        if failed is not None and failed.status == ConditionStatus.TRUE:
+            return End(Reason.RESTORE_FAILED, failed.message or f"the provisioner gave up on {meta.key}")
+        if status is None or status.phase != "Bound":
+            return Wait()
+        if self._policy.restore_ownership is RestoreOwnership.KEEPER:
+            await self._give(claim, keeper)
+        reference = {
+            "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version,
+            "kind": PERSISTENT_VOLUME_CLAIM.kind,
+            "namespace": meta.namespace,
+            "name": meta.name,
+            "uid": meta.uid,
+        }
+        return End(Reason.COMPLETED, f"the data is in PersistentVolumeClaim {meta.key}", {"pvcRef": reference})
+
+    async def _give(self, claim: PersistentVolumeClaim, keeper: ObjectKeeper) -> None:
+        meta = claim.metadata
+        if any(owner.uid == keeper.metadata.uid for owner in meta.owner_references):
+            return
+        owners = [*map(msgspec.to_builtins, meta.owner_references), msgspec.to_builtins(owned_by(keeper))]
+        changes = {"metadata": {"ownerReferences": owners}}
+        await self._store.patch(
+            PERSISTENT_VOLUME_CLAIM, meta.key, changes, uid=meta.uid, version=meta.resource_version
+        )
+
+
+def _is_older(claim: PersistentVolumeClaim, request: VolumeRestoreRequest) -> bool:
+    """Whether a claim cannot be the answer to this request. Doubt is no reason to refuse it."""
+    made = from_timestamp(claim.metadata.creation_timestamp or "")
+    asked = from_timestamp(request.metadata.creation_timestamp or "")
+    return made is not None and asked is not None and made < asked
