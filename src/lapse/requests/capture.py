@@ -141,7 +141,9 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         except NotFoundError as error:
             return End(Reason.NOT_FOUND, str(error))
         if found.driver != volume.spec.csi.driver:
-            message = f"the VolumeSnapshotClass {chosen} is for {found.driver}, the volume is of {volume.spec.csi.driver}"
+            message = (
+                f"the VolumeSnapshotClass {chosen} is for {found.driver}, the volume is of {volume.spec.csi.driver}"
+            )
             return End(Reason.INCOMPATIBLE, message)
         return found
 

@@ -17,8 +17,8 @@ import msgspec
 
 from lapse.core.timestamps import to_timestamp
 from lapse.kube.errors import ConflictError, NotFoundError
-from lapse.requests.api.conditions import READY, Condition, Reason, is_final, ready_condition
 from lapse.requests.api.annotations import TTL
+from lapse.requests.api.conditions import READY, Condition, Reason, is_final, ready_condition
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock

@@ -157,15 +157,15 @@ class Follower:
             found = await self._caches.read(await self.kind(ref), ObjectKey(ref.namespace, ref.name))
         except (ForbiddenError, UnknownKindError, StoreUnavailableError):
             return Followed.UNKNOWN, None
-        return (Followed.PRESENT, found) if found is not None and found.metadata.uid == ref.uid else (Followed.LOST, None)
+        return (
+            (Followed.PRESENT, found) if found is not None and found.metadata.uid == ref.uid else (Followed.LOST, None)
+        )
 
 
 class KeeperController:
     """Keeps the status of keepers true, and tells the sweep of those whose followed object is lost."""
 
-    def __init__(
-        self, *, store: ObjectStore, direct: Reader, caches: Caches, keepers: Keepers, clock: Clock
-    ) -> None:
+    def __init__(self, *, store: ObjectStore, direct: Reader, caches: Caches, keepers: Keepers, clock: Clock) -> None:
         """Take what is needed, all of it."""
         require(self, store=store, direct=direct, caches=caches, keepers=keepers, clock=clock)
         self._store, self._caches, self._keepers, self._clock = store, caches, keepers, clock
@@ -207,9 +207,7 @@ class KeeperController:
         if _shown(keeper.status) == changes:
             return
         meta = keeper.metadata
-        await self._store.patch_status(
-            OBJECT_KEEPER, meta.key, changes, uid=meta.uid, version=meta.resource_version
-        )
+        await self._store.patch_status(OBJECT_KEEPER, meta.key, changes, uid=meta.uid, version=meta.resource_version)
 
 
 def _shown(status: KeeperStatus | None) -> Json:

@@ -110,7 +110,9 @@ class Keepers:
         return self._candidate(keeper, followed, self._strongest(related))
 
     async def _owned(self, keeper: ObjectKeeper) -> list[Object]:
-        fresh = [await self._caches.read(kind, obj.metadata.key) for kind, obj in self._caches.owned_by(keeper.metadata.uid)]
+        fresh = [
+            await self._caches.read(kind, obj.metadata.key) for kind, obj in self._caches.owned_by(keeper.metadata.uid)
+        ]
         return [obj for obj in fresh if obj is not None]
 
     def _strongest(self, objects: list[Object]) -> Hold | None:

@@ -65,7 +65,9 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
     async def _judge_snapshot(self, name: str, uid: str | None) -> End | Wait | None:
         content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, name), uid=uid)
         if content is None:
-            return End(Reason.NOT_FOUND, f"there is no VolumeSnapshotContent {name}" + (f" with uid {uid}" if uid else ""))
+            return End(
+                Reason.NOT_FOUND, f"there is no VolumeSnapshotContent {name}" + (f" with uid {uid}" if uid else "")
+            )
         status = content.status
         if status is not None and status.error is not None:
             return End(Reason.INVALID_SOURCE, f"the VolumeSnapshotContent {name} has failed: {status.error.message}")
@@ -109,9 +111,7 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
             return
         owners = [*map(msgspec.to_builtins, meta.owner_references), msgspec.to_builtins(owned_by(keeper))]
         changes = {"metadata": {"ownerReferences": owners}}
-        await self._store.patch(
-            PERSISTENT_VOLUME_CLAIM, meta.key, changes, uid=meta.uid, version=meta.resource_version
-        )
+        await self._store.patch(PERSISTENT_VOLUME_CLAIM, meta.key, changes, uid=meta.uid, version=meta.resource_version)
 
 
 def _is_older(claim: PersistentVolumeClaim, request: VolumeRestoreRequest) -> bool:

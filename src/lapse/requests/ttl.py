@@ -181,9 +181,7 @@ def candidate(kind: Kind[Any], request: Request, ttl: Duration | None) -> Candid
 class AnnotationTTL:
     """Mode annotation: looked at whenever a finished request is reconciled."""
 
-    def __init__(
-        self, *, sweep: Sweep[Finished], finaliser: Finaliser, clock: Clock, chance: Chance = chance
-    ) -> None:
+    def __init__(self, *, sweep: Sweep[Finished], finaliser: Finaliser, clock: Clock, chance: Chance = chance) -> None:
         """End requests by ``sweep``, write what is wrong by ``finaliser``."""
         self._sweep, self._finaliser, self._clock, self._chance = sweep, finaliser, clock, chance
 

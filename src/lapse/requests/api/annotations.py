@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 TTL: Final = "storage.deckhouse.io/ttl"
-"""On a finished request: how long it stays after its completion. Decides in mode annotation, informs in mode scanner."""
+"""On a finished request: how long it stays. Decides in mode annotation, only informs in mode scanner."""
 SNAPSHOT_CLASS: Final = "storage.deckhouse.io/volumesnapshotclass"
 """On a StorageClass: which VolumeSnapshotClass captures its volumes."""
