@@ -156,7 +156,8 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
     ) -> VolumeSnapshotContent | End:
         """Make the content object, or find the one that an earlier, interrupted reconcile made."""
         name = snapshot_name(request.metadata.uid, request.spec.target.uid or "")
-        wanted = _content(name, request, volume, snapshot_class, keeper)
+        spec = _content_spec(name, request, volume, snapshot_class)
+        wanted = {"metadata": {"name": name, "ownerReferences": [msgspec.to_builtins(owned_by(keeper))]}, "spec": spec}
         try:
             return await self._store.create(VOLUME_SNAPSHOT_CONTENT, wanted)
         except AlreadyExistsError:
@@ -167,12 +168,8 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         return found
 
 
-def _content(
-    name: str,
-    request: VolumeCaptureRequest,
-    volume: PersistentVolume,
-    snapshot_class: VolumeSnapshotClass,
-    keeper: ObjectKeeper,
+def _content_spec(
+    name: str, request: VolumeCaptureRequest, volume: PersistentVolume, snapshot_class: VolumeSnapshotClass
 ) -> Json:
     csi = volume.spec.csi
     spec: Json = {
@@ -191,7 +188,7 @@ def _content(
     }
     if volume.spec.volume_mode:
         spec["sourceVolumeMode"] = volume.spec.volume_mode
-    return {"metadata": {"name": name, "ownerReferences": [msgspec.to_builtins(owned_by(keeper))]}, "spec": spec}
+    return spec
 
 
 def _outcome(name: str, content: VolumeSnapshotContent | None) -> End | Wait:

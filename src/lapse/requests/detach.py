@@ -1,12 +1,12 @@
 """Volume capture, mode Detach: the claim goes, the volume stays and becomes the artifact.
 
 The order is what makes it safe. The keeper is made and the volume is recorded in the request *before* the claim is
-deleted, so that after a crash the next reconcile knows what it was about; the volume is given to the keeper only *after*
-the claim is gone, so that a request that fails half-way leaves the volume as it was.
+deleted, so that after a crash the next reconcile knows what it was about; the volume is given to the keeper only
+*after* the claim is gone, so that a request that fails half-way leaves the volume as it was.
 
-A claim is deleted by the engine's one helper, with the uid and the version that were read, not while it is held, and not
-while a pod uses it; then the request waits, until its deadline. A volume whose reclaim policy is not Retain is refused,
-because it would be deleted with its claim.
+A claim is deleted by the engine's one helper, with the uid and the version that were read, not while it is held, and
+not while a pod uses it; then the request waits, until its deadline. A volume whose reclaim policy is not Retain is
+refused, because it would be deleted with its claim.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keepers: how long artifacts are kept after the request that asked for them.
 
-FollowObject: as long as what it follows. TTL: counted from creation. FollowObjectWithTTL: counted from ``lostAt``, which
-is set once when what it follows is lost and cleared if that comes back with the same uid.
+FollowObject: as long as what it follows. TTL: counted from creation. FollowObjectWithTTL: counted from ``lostAt``,
+which is set once when what it follows is lost and cleared if that comes back with the same uid.
 
 Doubt keeps. An object that the cache does not have is looked for directly; only 'not there' and 'another uid' mean that
 it is lost. Any other answer (a timeout, a refusal, a kind that the store no longer knows) means that nothing is known.
@@ -71,9 +71,8 @@ def decide(keeper: KeeperState, now: UnixNs) -> Verdict:
     """Say whether a keeper is due."""
     if keeper.mode == KeeperMode.TTL:
         return _by_ttl(keeper.created, keeper.ttl, now)
-    if keeper.mode not in {KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL}:
-        return Unknown(UnknownReason.UNREADABLE_SIGNAL)
-    if keeper.followed is Followed.UNKNOWN:
+    follows = keeper.mode in {KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL}
+    if keeper.followed is Followed.UNKNOWN or not follows:
         return Unknown(UnknownReason.UNREADABLE_SIGNAL)
     if keeper.followed is Followed.PRESENT:
         return Keep(KeeperReason.FOLLOWED_PRESENT)

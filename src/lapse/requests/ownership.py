@@ -6,6 +6,7 @@ ordinary garbage collection removes what it owns, and what has a second owner st
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.errors import LapseError
@@ -40,10 +41,8 @@ async def ensure_keeper(
     try:
         keeper = await store.get(OBJECT_KEEPER, key)
     except NotFoundError:
-        try:
+        with suppress(AlreadyExistsError):  # another process was quicker; what it made is judged like any other
             await store.create(OBJECT_KEEPER, _keeper(key.name, kind, request, policy))
-        except AlreadyExistsError:
-            pass  # another process was quicker; what it made is judged like any other
         keeper = await store.get(OBJECT_KEEPER, key)
     _judge(keeper, request, policy)
     return keeper if keeper.metadata.uid else None

@@ -76,7 +76,7 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
     async def _judge_volume(self, name: str, uid: str | None) -> End | Wait | None:
         volume = await self._caches.find(PERSISTENT_VOLUME, ObjectKey(None, name), uid=uid)
         if volume is None:
-            return End(Reason.NOT_FOUND, f"there is no PersistentVolume {name}" + (f" with uid {uid}" if uid else ""))
+            return _missing(PERSISTENT_VOLUME, name, uid)
         phase = volume.status.phase if volume.status is not None else None
         if phase == "Bound":
             claimed = volume.spec.claim_ref
@@ -112,6 +112,10 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         owners = [*map(msgspec.to_builtins, meta.owner_references), msgspec.to_builtins(owned_by(keeper))]
         changes = {"metadata": {"ownerReferences": owners}}
         await self._store.patch(PERSISTENT_VOLUME_CLAIM, meta.key, changes, uid=meta.uid, version=meta.resource_version)
+
+
+def _missing(kind: Kind[Any], name: str, uid: str | None) -> End:
+    return End(Reason.NOT_FOUND, f"there is no {kind.kind} {name}" + (f" with uid {uid}" if uid else ""))
 
 
 def _is_older(claim: PersistentVolumeClaim, request: VolumeRestoreRequest) -> bool:

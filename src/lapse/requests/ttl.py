@@ -21,10 +21,12 @@ from lapse.core.jitter import Chance, around, chance
 from lapse.core.timestamps import from_timestamp
 from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
 from lapse.engine.deadlines import Deadlines
+from lapse.engine.ending import Ending
 from lapse.engine.holds import hold_of
+from lapse.engine.journal import Outcome
 from lapse.engine.sweep import Candidate
 from lapse.kube.controller import Result
-from lapse.requests.api import annotations
+from lapse.requests.api.annotations import TTL
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import REQUEST_KINDS
 from lapse.requests.finalise import Finaliser, R, Request, conditions_of
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.core.verdict import Reason
-    from lapse.engine.journal import Outcome
-    from lapse.engine.sweep import Sweep
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.requests.caches import Caches
     from lapse.requests.policy import Policy
@@ -188,7 +188,7 @@ class AnnotationTTL:
     async def apply(self, kind: Kind[R], request: R) -> Result:
         """End a finished request whose TTL is over, or say when to look again."""
         request = await self._finaliser.annotate(kind, request)
-        text = request.metadata.annotations.get(annotations.TTL, "")
+        text = request.metadata.annotations.get(TTL, "")
         try:
             ttl = ttl_of(text)
         except InvalidTTLError as error:
@@ -198,14 +198,29 @@ class AnnotationTTL:
         considered = candidate(kind, request, ttl)
         verdict = decide(considered.state, UnixNs(self._clock.wall_ns()))
         if isinstance(verdict, Due):
-            return await self._end(considered)
+            return await self._end(considered, verdict)
         if verdict.next_check is None:
             return Result()
         return Result(requeue_after=self._wait((verdict.next_check - self._clock.wall_ns()) / _NS))
 
-    async def _end(self, considered: Candidate[Finished]) -> Result:
-        outcome = await self._sweep.consider(considered)
-        return Result() if outcome.is_over else Result(requeue_after=self._wait(_LONGEST_WAIT_SECONDS))
+    async def _end(self, considered: Candidate[Finished], verdict: Due) -> Result:
+        """End it; there is nothing to read again, because the version covers all that was decided on."""
+        ending = Ending(
+            domain=DOMAIN,
+            address=considered.address,
+            kind=considered.kind,
+            key=considered.key,
+            uid=considered.uid,
+            version=considered.version,
+            reason=verdict.reason,
+            since=verdict.since,
+            anchor_ns=considered.state.completed,
+            policy=self._policy,
+            hold=considered.hold,
+        )
+        if await self._ender.end(ending) in {Outcome.ENDED, Outcome.GONE}:
+            return Result()
+        return Result(requeue_after=self._wait(_LONGEST_WAIT_SECONDS))
 
     def _wait(self, left: float) -> float:
         return max(_SHORTEST_WAIT_SECONDS, around(min(left, _LONGEST_WAIT_SECONDS), chance=self._chance))

@@ -61,7 +61,7 @@ class CaptureMode(StrEnum):
 
 
 class CaptureSpec(Struct, frozen=True):
-    """What is to be captured, and how. ``target`` is a claim of the request's namespace, and only the one of that uid."""
+    """What is to be captured, and how: ``target`` is a claim in the request's namespace, and only that of this uid."""
 
     mode: Annotated[str, Meta(extra_json_schema={"enum": [*CaptureMode]})]
     target: Annotated[ObjectRef, _WITH_UID, _LOCAL]
