@@ -9,6 +9,7 @@ Configuration (StorageClass, VolumeSnapshotClass) is not here: it is read direct
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lapse.kube.errors import NotFoundError
@@ -24,6 +25,8 @@ from lapse.requests.api.kinds import (
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lapse.core.clock import Clock
     from lapse.objects.port import ObjectStore
 
@@ -51,6 +54,7 @@ class Caches:
         self._store, self._clock = store, clock
         self._informers: dict[Kind[Any], Informer[Any]] = {}
         self._running: asyncio.TaskGroup | None = None
+        self._handlers: list[Callable[[Kind[Any], Any, Any], None]] = []
         for kind in WATCHED:
             self.of(kind)
 
@@ -60,9 +64,17 @@ class Caches:
             informer: Informer[T] = Informer(self._store, kind, clock=self._clock)
             informer.index(OWNER, lambda obj: (owner.uid for owner in obj.metadata.owner_references))
             self._informers[kind] = informer
+            for handler in self._handlers:
+                informer.subscribe(partial(handler, kind))
             if self._running is not None:
                 self._running.create_task(informer.run(), name=f"lapse-cache-{kind.plural}")
         return self._informers[kind]
+
+    def subscribe_all(self, handler: Callable[[Kind[Any], Any, Any], None]) -> None:
+        """Call ``handler`` with kind, old and new for every change of any kind, also of those that come later."""
+        self._handlers.append(handler)
+        for kind, informer in self._informers.items():
+            informer.subscribe(partial(handler, kind))
 
     async def run(self) -> None:
         """Fill the caches until cancelled."""

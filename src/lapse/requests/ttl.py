@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.core.verdict import Reason
+    from lapse.engine.ending import Ender
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.requests.caches import Caches
     from lapse.requests.policy import Policy
@@ -181,9 +182,12 @@ def candidate(kind: Kind[Any], request: Request, ttl: Duration | None) -> Candid
 class AnnotationTTL:
     """Mode annotation: looked at whenever a finished request is reconciled."""
 
-    def __init__(self, *, sweep: Sweep[Finished], finaliser: Finaliser, clock: Clock, chance: Chance = chance) -> None:
-        """End requests by ``sweep``, write what is wrong by ``finaliser``."""
-        self._sweep, self._finaliser, self._clock, self._chance = sweep, finaliser, clock, chance
+    def __init__(
+        self, *, ender: Ender, finaliser: Finaliser, policy: Policy, clock: Clock, chance: Chance = chance
+    ) -> None:
+        """End requests by ``ender``, write what is wrong by ``finaliser``."""
+        self._ender, self._finaliser, self._clock, self._chance = ender, finaliser, clock, chance
+        self._policy = policy.digest
 
     async def apply(self, kind: Kind[R], request: R) -> Result:
         """End a finished request whose TTL is over, or say when to look again."""

@@ -1,0 +1,233 @@
+"""The requests domain, put together: which controllers and sweeps there are, and what wakes which.
+
+The caches run everywhere; controllers and sweeps run where this process leads. Everything is level-triggered: an event
+only says where to look, and a lost event is made up for by the backstop of the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.jitter import Chance, chance
+from lapse.engine.ending import Ender
+from lapse.engine.metrics import ErrorKind
+from lapse.engine.sweep import Sweep, SweepLoop
+from lapse.kube.controller import Controller
+from lapse.kube.resources import ObjectKey
+from lapse.kube.workqueue import WorkQueue
+from lapse.requests.api.kinds import (
+    MANIFEST_CAPTURE_REQUEST,
+    OBJECT_KEEPER,
+    VOLUME_CAPTURE_REQUEST,
+    VOLUME_RESTORE_REQUEST,
+)
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.caches import Caches
+from lapse.requests.capture import VolumeCapture
+from lapse.requests.detach import Detach
+from lapse.requests.finalise import Finaliser
+from lapse.requests.keeper import FOLLOWS, KeeperController, follow_key, followed_by
+from lapse.requests.keepers import Keepers
+from lapse.requests.manifests import ManifestCapture
+from lapse.requests.names import keeper_name
+from lapse.requests.policy import Policy, TTLMode
+from lapse.requests.restore import VolumeRestore
+from lapse.requests.ttl import DOMAIN, AnnotationTTL, FinishedRequests
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.engine.journal import Journal
+    from lapse.engine.metrics import Metrics
+    from lapse.kube.resources import Kind, Object
+    from lapse.objects.port import ObjectStore, Reader
+    from lapse.requests.api.kinds import VolumeCaptureRequest, VolumeRestoreRequest
+
+ACTOR: Final = "lapse"
+SCAN_INTERVAL_SECONDS: Final = 60.0
+"""How long a sweep sleeps at the most; it is woken by the next deadline."""
+_CLAIM: Final = "claim"
+_SOURCE: Final = "source"
+_KEEPER: Final = "keeper"
+
+
+class CacheService:
+    """A service of the coordinator that keeps the caches filled."""
+
+    name = "request-caches"
+
+    def __init__(self, caches: Caches) -> None:
+        """Fill ``caches``."""
+        self._caches = caches
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """See `lapse.engine.coordinator.Service`."""
+        filling = asyncio.create_task(self._caches.run(), name="lapse-request-caches")
+        waiting = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait({filling, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (filling, waiting):
+                task.cancel()
+            await asyncio.wait({filling, waiting})
+        if not stopping.is_set():
+            filling.result()
+
+
+class ControllerService:
+    """A service of the coordinator that reconciles one kind, once the caches know everything."""
+
+    def __init__(self, controller: Controller[ObjectKey], caches: Caches) -> None:
+        """Run ``controller``."""
+        self.name = controller.name
+        self._controller, self._caches = controller, caches
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """See `lapse.engine.coordinator.Service`."""
+        synced = asyncio.create_task(self._caches.wait_until_synced())
+        stopped = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait({synced, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (synced, stopped):
+                task.cancel()
+        if not stopping.is_set():
+            await self._controller.run(stopping)
+
+
+class Requests:
+    """Everything that runs for requests on one object store."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        policy: Policy,
+        journal: Journal,
+        metrics: Metrics,
+        clock: Clock,
+        direct: Reader | None = None,
+        dry_run: bool = False,
+        chance: Chance = chance,
+    ) -> None:
+        """Put it together; nothing runs yet. ``direct`` reads configuration: the store itself unless said otherwise."""
+        self.store, self.policy, self._clock, self._metrics = store, policy, clock, metrics
+        self.caches = Caches(store, clock=clock)
+        self.ender = Ender(store, journal, clock=clock, metrics=metrics, actor=ACTOR, dry_run=dry_run)
+        reader = store if direct is None else direct
+        self.keepers = Keepers(self.caches, direct=reader, policy=policy, clock=clock)
+        self.finished = FinishedRequests(self.caches, policy=policy)
+        make = partial(Sweep, ender=self.ender, journal=journal, clock=clock, metrics=metrics)
+        self.loops = [_loop(make(self.keepers), "keepers", self.keepers)]
+        if policy.request_ttl_mode is TTLMode.SCANNER:
+            self.loops.append(_loop(make(self.finished), "request-ttl", self.finished))
+        self._build(reader, chance)
+        self._wire()
+
+    def _build(self, direct: Reader, chance: Chance) -> None:
+        store, policy, clock, caches = self.store, self.policy, self._clock, self.caches
+        common: dict[str, Any] = {
+            "store": store, "direct": direct, "caches": caches, "policy": policy, "clock": clock,
+        }  # fmt: skip
+        ttl = None
+        if policy.request_ttl_mode is TTLMode.ANNOTATION:
+            finaliser = Finaliser(store, policy=policy, clock=clock)
+            ttl = AnnotationTTL(ender=self.ender, finaliser=finaliser, policy=policy, clock=clock, chance=chance)
+        detach = Detach(ender=self.ender, **common)
+        self.capture = VolumeCapture(detach=detach, ttl=ttl, **common)
+        self.restore = VolumeRestore(ttl=ttl, **common)
+        self.manifests = ManifestCapture(ttl=ttl, **common)
+        self.keeper = KeeperController(store=store, direct=direct, caches=caches, keepers=self.keepers, clock=clock)
+        self._queues: dict[Kind[Any], WorkQueue[ObjectKey]] = {}
+        self.controllers: list[Controller[ObjectKey]] = []
+        for kind, one in (
+            (VOLUME_CAPTURE_REQUEST, self.capture),
+            (VOLUME_RESTORE_REQUEST, self.restore),
+            (MANIFEST_CAPTURE_REQUEST, self.manifests),
+            (OBJECT_KEEPER, self.keeper),
+        ):
+            queue: WorkQueue[ObjectKey] = WorkQueue(clock, chance=chance)
+            self._queues[kind] = queue
+            self.controllers.append(Controller(kind.plural, one.reconcile, queue=queue, on_error=self._count_error))
+
+    def _count_error(self, _error: Exception) -> None:
+        self._metrics.failed(DOMAIN, ErrorKind.RECONCILE)
+
+    # --- what wakes which -------------------------------------------------------------------------------------------
+
+    def _wire(self) -> None:
+        captures, restores = self.caches.of(VOLUME_CAPTURE_REQUEST), self.caches.of(VOLUME_RESTORE_REQUEST)
+        captures.index(_CLAIM, _target)
+        captures.index(_KEEPER, lambda request: [keeper_name(VOLUME_CAPTURE_REQUEST.short, request.metadata.uid)])
+        restores.index(_CLAIM, _wanted_claim)
+        restores.index(_SOURCE, _source)
+        self.caches.of(OBJECT_KEEPER).index(FOLLOWS, followed_by)
+        for kind, queue in self._queues.items():
+            self.caches.of(kind).subscribe(partial(_add, queue))
+        self.caches.of(PERSISTENT_VOLUME_CLAIM).subscribe(self._claim_changed)
+        for source in (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME):
+            self.caches.of(source).subscribe(partial(self._source_changed, source))
+        self.caches.subscribe_all(self._anything_changed)
+
+    def _wake(self, kind: Kind[Any], index: str, value: str) -> None:
+        for request in self.caches.of(kind).indexed(index, value):
+            self._queues[kind].add(request.metadata.key)
+
+    def _claim_changed(self, old: Object | None, new: Object | None) -> None:
+        place = str(_some(old, new).metadata.key)
+        self._wake(VOLUME_CAPTURE_REQUEST, _CLAIM, place)
+        self._wake(VOLUME_RESTORE_REQUEST, _CLAIM, place)
+
+    def _source_changed(self, kind: Kind[Any], old: Object | None, new: Object | None) -> None:
+        meta = _some(old, new).metadata
+        self._wake(VOLUME_RESTORE_REQUEST, _SOURCE, f"{kind.kind}/{meta.name}")
+        if meta.controller is not None:
+            self._wake(VOLUME_CAPTURE_REQUEST, _KEEPER, meta.controller.name)
+
+    def _anything_changed(self, kind: Kind[Any], old: Object | None, new: Object | None) -> None:
+        """Wake the keepers of what appeared or went away."""
+        if old is None or new is None:
+            key = _some(old, new).metadata.key
+            self._wake(OBJECT_KEEPER, FOLLOWS, follow_key(kind.api_version, kind.kind, key))
+
+    # --- what runs --------------------------------------------------------------------------------------------------
+
+    @property
+    def services(self) -> list[CacheService]:
+        """What runs in every process."""
+        return [CacheService(self.caches)]
+
+    @property
+    def leader_services(self) -> list[ControllerService]:
+        """What runs in the process that leads."""
+        return [ControllerService(controller, self.caches) for controller in self.controllers]
+
+
+def _loop(sweep: Sweep[Any], name: str, domain: FinishedRequests | Keepers) -> SweepLoop:
+    loop = SweepLoop(sweep, name=name, interval=SCAN_INTERVAL_SECONDS)
+    domain.deadlines.on_earlier = loop.wake
+    return loop
+
+
+def _add(queue: WorkQueue[ObjectKey], _old: Object | None, new: Object | None) -> None:
+    if new is not None:
+        queue.add(new.metadata.key)
+
+
+def _some(old: Object | None, new: Object | None) -> Object:
+    found = old if new is None else new
+    assert found is not None  # noqa: S101 - an informer reports at least one of them
+    return found
+
+
+def _target(request: VolumeCaptureRequest) -> list[str]:
+    return [str(ObjectKey(request.metadata.namespace, request.spec.target.name))]
+
+
+def _wanted_claim(request: VolumeRestoreRequest) -> list[str]:
+    return [str(ObjectKey(request.metadata.namespace, request.spec.pvc_template.metadata.name))]
+
+
+def _source(request: VolumeRestoreRequest) -> list[str]:
+    return [f"{request.spec.source_ref.kind}/{request.spec.source_ref.name}"]
