@@ -1,0 +1,158 @@
+"""Directories into archives and back: whole or not at all.
+
+An archive is written under a temporary name, synced, and renamed; a directory is unpacked under a temporary name beside
+its destination and renamed. So after a crash or on a full disk there is either the whole thing or nothing of that name,
+and leftovers are recognised by their names and removed. An archive is unpacked only if its checksum is the one that was
+noted when it was written.
+
+Not captured: sockets, and changes that are made while the archive is being written are captured or not.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import tarfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, cast
+
+from lapse.core.errors import LapseError
+from lapse.core.identity import owner_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PART: Final = ".part"
+_BLOCK: Final = 1024 * 1024
+_LEVEL: Final = 6
+
+
+class ArchiveError(LapseError):
+    """{action} failed: {problem}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A finished archive."""
+
+    path: Path
+    sha256: str
+    """Of the file."""
+    unpacked_bytes: int
+
+
+class _Hashed:
+    """A file that knows the checksum of what was written to it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self._digest.update(data)
+        return self._file.write(data)
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def pack(directory: Path, target: Path) -> Archive:
+    """Write all of ``directory`` into ``target``; raises `ArchiveError` and leaves nothing behind when it cannot."""
+    action = f"capturing {directory}"
+    if not directory.is_dir():
+        raise ArchiveError(action=action, problem="there is no such directory")
+    part = _part_of(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            digest, size = _write(directory, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+        _sync_folder(target.parent)
+    except (OSError, tarfile.TarError) as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise ArchiveError(action=action, problem=_why(error)) from error
+    return Archive(target, digest, size)
+
+
+def unpack(archive: Path, sha256: str, directory: Path) -> None:
+    """Unpack into ``directory``, which must not exist or be empty; raises `ArchiveError` and leaves it as it was."""
+    action = f"restoring {archive.name} into {directory}"
+    part = _part_of(directory)
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise ArchiveError(action=action, problem="it exists and is not an empty directory")
+        if _checksum(archive) != sha256:
+            raise ArchiveError(action=action, problem="the archive is damaged: its checksum is not the one noted")
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        part.mkdir(mode=0o700)
+        with tarfile.open(archive, "r:gz") as tar:
+            # Our own archive, just verified; links out of the tree are kept as they were, names out of it are refused.
+            tar.extractall(part, filter="tar")
+        part.replace(directory)
+        _sync_folder(directory.parent)
+    except (OSError, tarfile.TarError, EOFError) as error:
+        raise ArchiveError(action=action, problem=_why(error)) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what interrupted writes of earlier runs left. Nobody may be writing there."""
+    for part in _parts(folder):
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+
+
+def _parts(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.glob(f".*{_PART}")) if folder.is_dir() else iter(())
+
+
+def _part_of(target: Path) -> Path:
+    return target.with_name(f".{target.name[:200]}.{owner_token()}{_PART}")
+
+
+def _write(directory: Path, file: IO[bytes]) -> tuple[str, int]:
+    hashed = _Hashed(file)
+    size = 0
+    with (
+        gzip.GzipFile("", "wb", _LEVEL, cast("IO[bytes]", hashed), mtime=0) as packed,
+        tarfile.open(mode="w|", fileobj=packed, format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for path in (directory, *sorted(directory.rglob("*"))):
+            if path.is_socket():
+                continue
+            tar.add(path, arcname=path.relative_to(directory).as_posix(), recursive=False)
+            size += path.lstat().st_size if path.is_file() and not path.is_symlink() else 0
+    return hashed.hexdigest(), size
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f" ({error.filename})" if error.filename else "")
+    return str(error) or type(error).__name__
