@@ -32,6 +32,13 @@ class ErrorKind(StrEnum):
     """A round of a loop."""
     REQUEST = "request"
     """An HTTP request that was right and could not be served."""
+    ITEM = "item"
+    """One thing that could lapse: it could not be decided or ended, and is looked at again."""
+    JOURNAL = "journal"
+    """A row that could not be written."""
+
+
+_VERDICTS: Final = ("due", "keep", "unknown")
 
 
 class Metrics:
@@ -49,11 +56,22 @@ class Metrics:
         )
         self._lag = Histogram(
             "lapse_expiry_lag_seconds",
-            "How long the oldest item of each round had been due when it was removed",
+            "How long it had been due when it was removed: each item, or the oldest of a round",
             ["domain"],
             buckets=_LAG_BUCKETS,
             registry=self._registry,
         )
+        self._decisions = Counter(
+            "lapse_decisions", "What was decided, one per look", ["domain", "verdict"], registry=self._registry
+        )
+        self._held = Gauge("lapse_held", "What is due and held", ["domain"], registry=self._registry)
+        self._next_expiry = Gauge(
+            "lapse_next_expiry_timestamp_seconds",
+            "When the next item has to be looked at; 0 when there is none",
+            ["domain"],
+            registry=self._registry,
+        )
+        self._leader = Gauge("lapse_leader", "Whether this process leads", registry=self._registry)
         self._errors = Counter("lapse_errors", "What failed", ["domain", "kind"], registry=self._registry)
         self._duration = Histogram(
             "lapse_loop_duration_seconds",
@@ -77,6 +95,14 @@ class Metrics:
             self._errors.labels(domain, kind)
         self._lag.labels(domain)
 
+    def expect_sweep(self, domain: str, *, reasons: Iterable[Reason]) -> None:
+        """Set every series of a domain that decides item by item to zero."""
+        self.expect_domain(domain, reasons=reasons)
+        for verdict in _VERDICTS:
+            self._decisions.labels(domain, verdict)
+        self._held.labels(domain)
+        self._next_expiry.labels(domain)
+
     def expect_loops(self, names: Iterable[str]) -> None:
         """Set every series of these loops to zero."""
         for name in names:
@@ -84,10 +110,26 @@ class Metrics:
             self._last_success.labels(name)
 
     def deleted(self, domain: str, reason: Reason, *, count: int, lag_seconds: float | None) -> None:
-        """Count what was let lapse; ``lag_seconds`` is how long the oldest of it had been due."""
+        """Count what was let lapse; ``lag_seconds`` is how long it, or the oldest of it, had been due."""
         self._deletions.labels(domain, reason).inc(count)
         if lag_seconds is not None:
             self._lag.labels(domain).observe(lag_seconds)
+
+    def decided(self, domain: str, verdict: str) -> None:
+        """Count one decision: due, keep or unknown."""
+        self._decisions.labels(domain, verdict).inc()
+
+    def holding(self, domain: str, count: int) -> None:
+        """Tell how many items are due and held."""
+        self._held.labels(domain).set(count)
+
+    def expecting(self, domain: str, next_expiry: float | None) -> None:
+        """Tell when the next item has to be looked at, in Unix time."""
+        self._next_expiry.labels(domain).set(next_expiry or 0)
+
+    def leading(self, *, leads: bool) -> None:
+        """Tell whether this process leads."""
+        self._leader.set(leads)
 
     def failed(self, domain: str, kind: ErrorKind) -> None:
         """Count a failure."""

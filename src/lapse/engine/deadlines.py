@@ -1,0 +1,88 @@
+"""Deadlines: which of many things is due next, when each has one moment that may move or vanish.
+
+A heap with lazy deletion. A change costs O(log n), the next deadline O(1), and finding what is due costs what is due,
+however much is known. Not safe to share between threads: it belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+    from lapse.core.clock import UnixNs
+
+    K = TypeVar("K", bound=Hashable)
+else:
+    K = TypeVar("K")
+
+_ALWAYS_ALLOWED: Final = 64
+"""Outdated entries that are never worth a rebuild."""
+
+
+class Deadlines(Generic[K]):
+    """One deadline per key."""
+
+    def __init__(self, on_earlier: Callable[[], None] = lambda: None) -> None:
+        """Call ``on_earlier``, which may be replaced later, when a deadline is set that comes before all others."""
+        self.on_earlier = on_earlier
+        self._heap: list[tuple[UnixNs, int, K]] = []
+        # The serial tells the entry that counts from those that a change has outdated, and keeps keys from being
+        # compared, which need no order of their own.
+        self._current: dict[K, int] = {}
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._current)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._current
+
+    def set(self, key: K, when: UnixNs) -> None:
+        """Give a key its deadline, instead of any that it had."""
+        earliest = self.next()
+        self._serial += 1
+        self._current[key] = self._serial
+        heapq.heappush(self._heap, (when, self._serial, key))
+        self._drop_outdated()
+        if earliest is None or when < earliest:
+            self.on_earlier()
+
+    def discard(self, key: K) -> None:
+        """Forget a key, known or not."""
+        if self._current.pop(key, None) is not None:
+            self._drop_outdated()
+
+    def next(self) -> UnixNs | None:
+        """Return the earliest deadline; None when there is none."""
+        while self._heap and self._is_outdated(self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now: UnixNs) -> Iterator[K]:
+        """Yield the keys whose deadline is not after ``now``, earliest first.
+
+        Keys may be set and discarded meanwhile; that is how a caller says that it is done with one. A key that was
+        neither is due again, at the same moment, once the iterator is closed.
+        """
+        taken = []
+        try:
+            while (when := self.next()) is not None and when <= now:
+                entry = heapq.heappop(self._heap)
+                taken.append(entry)
+                yield entry[2]
+        finally:
+            for entry in taken:
+                if not self._is_outdated(entry):
+                    heapq.heappush(self._heap, entry)
+
+    def _is_outdated(self, entry: tuple[UnixNs, int, K]) -> bool:
+        return self._current.get(entry[2]) != entry[1]
+
+    def _drop_outdated(self) -> None:
+        # Deadlines that keep moving would otherwise fill the heap with what they were. Paid for by the changes since.
+        if len(self._heap) > 2 * len(self._current) + _ALWAYS_ALLOWED:
+            self._heap = [entry for entry in self._heap if not self._is_outdated(entry)]
+            heapq.heapify(self._heap)

@@ -1,0 +1,205 @@
+"""Ending: the only place of the product that removes an object on its own account.
+
+Everything that lapses, by a sweep or by a controller, goes through `Ender.end`. The act carries the uid and the version
+that the decision was made on, so it removes exactly what was decided about or nothing. Holds, guards and dry runs are
+looked at here, so that no caller can forget them.
+
+- Objects and journal in one database: act and row are one transaction.
+- Otherwise: a row with the intent, the act, a row with the outcome. An intent that cannot be written prevents the act.
+
+Whatever goes wrong is an outcome, never an exception: journalled, counted and logged. Not guaranteed: after FAILED the
+object may be gone nevertheless, when the store did not answer; the next look tells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from structlog.contextvars import get_contextvars
+
+from lapse.core.clock import UnixNs
+from lapse.core.errors import LapseError
+from lapse.core.identity import owner_token
+from lapse.core.log import get_logger
+from lapse.core.verdict import KeepReason, Reason, UnknownReason
+from lapse.engine.journal import Entry, Journal, Outcome
+from lapse.engine.metrics import ErrorKind, Metrics
+from lapse.kube.errors import ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lapse.core.address import Address
+    from lapse.core.clock import Clock
+    from lapse.engine.holds import Hold
+    from lapse.kube.resources import Kind, ObjectKey
+    from lapse.objects.port import ObjectStore
+
+_NS: Final = 1_000_000_000
+_log = get_logger("lapse.engine.ending")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What is to be ended, and why."""
+
+    domain: str
+    address: Address
+    kind: Kind[Any]
+    key: ObjectKey
+    uid: str
+    version: str
+    reason: Reason
+    since: UnixNs
+    """When it became due."""
+    anchor_ns: int | None
+    """What the time was counted from."""
+    policy: str
+    hold: Hold | None
+    details: dict[str, Any] | None = None
+    """What the journal is to remember of it, such as the handle of a volume."""
+
+
+class Guard(Protocol):
+    """Somebody who may be against an act at any time: a deletion budget, a frozen domain, a clock that jumped."""
+
+    def objection(self, ending: Ending, now: UnixNs) -> Reason | None:
+        """Return why nothing may be ended now; None when it may."""
+        ...
+
+
+class Ender:
+    """Ends objects of one store on behalf of ``actor``."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        journal: Journal,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        actor: str,
+        dry_run: bool = False,
+        guards: Sequence[Guard] = (),
+    ) -> None:
+        """Ask ``guards`` before every act; with ``dry_run`` everything happens but the act."""
+        self.actor = actor
+        self._store, self._journal = store, journal
+        self._clock, self._metrics = clock, metrics
+        self._dry_run = dry_run
+        self._guards = tuple(guards)
+
+    async def end(self, ending: Ending) -> Outcome:
+        """Remove the object, unless it is held, changed or refused; return what came of it."""
+        now = UnixNs(self._clock.wall_ns())
+        due = self._entry(ending, Outcome.ENDED, now)
+        if ending.hold is not None and ending.hold.active(now):
+            held = {"hold": ending.hold.reason, "until_ns": ending.hold.until}
+            return await self._stays(replace(due, verdict="keep", reason=KeepReason.HELD, details=held), Outcome.HELD)
+        objection = self._objection(ending, now)
+        if objection is not None:
+            return await self._stays(replace(due, verdict="unknown", reason=objection), Outcome.REFUSED)
+        if self._dry_run:
+            return await self._stays(due, Outcome.WOULD_END)
+        outcome = await (self._end_together(ending, due) if self._together else self._end_apart(ending, due))
+        if outcome is Outcome.ENDED:
+            lag = max(0.0, (self._clock.wall_ns() - ending.since) / _NS)
+            self._metrics.deleted(ending.domain, ending.reason, count=1, lag_seconds=lag)
+        return outcome
+
+    def _objection(self, ending: Ending, now: UnixNs) -> Reason | None:
+        try:
+            return next((found for guard in self._guards if (found := guard.objection(ending, now))), None)
+        except Exception as error:  # noqa: BLE001 - a guard that cannot speak is against it: doubt means keep
+            _log.warning("guard_failed", domain=ending.domain, error=type(error).__name__, exc_info=True)
+            self._metrics.failed(ending.domain, ErrorKind.ITEM)
+            return UnknownReason.UNREADABLE_SIGNAL
+
+    @property
+    def _together(self) -> bool:
+        return self._journal.shares(self._store)
+
+    async def _end_together(self, ending: Ending, due: Entry) -> Outcome:
+        outcome, problem = await self._delete(ending, row=due)
+        if outcome is not Outcome.ENDED:
+            await self._tell(_with_problem(replace(due, outcome=outcome), problem))
+        return outcome
+
+    async def _end_apart(self, ending: Ending, due: Entry) -> Outcome:
+        attempt = owner_token()
+        if not await self._tell(replace(due, outcome=Outcome.INTENT, attempt=attempt)):
+            return Outcome.FAILED
+        outcome, problem = await self._delete(ending)
+        written_ns = self._clock.wall_ns()
+        told = replace(due, time_ns=written_ns, outcome=outcome, attempt=attempt)
+        # Without this row the intent stays unfinished, which is the truth that is left.
+        await self._tell(_with_problem(told, problem))
+        return outcome
+
+    async def _delete(self, ending: Ending, row: Entry | None = None) -> tuple[Outcome, Exception | None]:
+        try:
+            also = None if row is None else self._journal.writer(row)
+            await self._store.delete(ending.kind, ending.key, uid=ending.uid, version=ending.version, also=also)
+        except NotFoundError:
+            return Outcome.GONE, None
+        except ConflictError:
+            return Outcome.CHANGED, None
+        except Exception as error:  # noqa: BLE001 - whatever it was, one failing item must not stop the rest
+            # A LapseError says all there is to say; anything else is a defect, and needs its traceback.
+            defect = not isinstance(error, LapseError)
+            _log.warning("not_ended", domain=ending.domain, error=type(error).__name__, exc_info=defect)
+            self._metrics.failed(ending.domain, ErrorKind.ITEM)
+            return Outcome.FAILED, error
+        return Outcome.ENDED, None
+
+    async def _stays(self, due: Entry, outcome: Outcome) -> Outcome:
+        """Journal that nothing was done, once: whoever asks again and again gets one row."""
+        try:
+            await self._journal.note(replace(due, outcome=outcome))
+        except Exception as error:  # noqa: BLE001 - it stays whether or not that could be written
+            self._not_journalled(due, error)
+        return outcome
+
+    async def _tell(self, entry: Entry) -> bool:
+        try:
+            await self._journal.append(entry)
+        except Exception as error:  # noqa: BLE001 - what was done is done, and what was not is not begun
+            self._not_journalled(entry, error)
+            return False
+        return True
+
+    def _not_journalled(self, entry: Entry, error: Exception) -> None:
+        _log.error("not_journalled", domain=entry.domain, outcome=entry.outcome, error=type(error).__name__)
+        self._metrics.failed(entry.domain, ErrorKind.JOURNAL)
+
+    def _entry(self, ending: Ending, outcome: Outcome, now: UnixNs) -> Entry:
+        return Entry(
+            time_ns=now,
+            domain=ending.domain,
+            address=str(ending.address),
+            uid=ending.uid,
+            version=ending.version,
+            verdict="due",
+            reason=ending.reason,
+            anchor_ns=ending.anchor_ns,
+            policy=ending.policy,
+            actor=self.actor,
+            outcome=outcome,
+            details=ending.details,
+            tick=current_tick(),
+        )
+
+
+def current_tick() -> str:
+    """Return the id of the tick or reconcile at hand, as the log lines carry it; empty outside of one."""
+    found = get_contextvars()
+    return str(found.get("tick") or found.get("reconcile") or "")
+
+
+def _with_problem(entry: Entry, problem: Exception | None) -> Entry:
+    if problem is None:
+        return entry
+    # Only our own messages are known to hold no secret.
+    text = str(problem) if isinstance(problem, LapseError) else ""
+    return replace(entry, details={**(entry.details or {}), "error": type(problem).__name__, "problem": text})

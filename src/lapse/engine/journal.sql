@@ -1,0 +1,47 @@
+-- The journal's statements. Rows are appended and never changed: what was true when it was written stays written.
+
+-- name: schema_1
+-- The id is the order of appending; it decides between rows of the same moment.
+CREATE TABLE journal (
+    id        INTEGER PRIMARY KEY AUTOINCREMENT,
+    time_ns   INTEGER NOT NULL,
+    domain    TEXT    NOT NULL,
+    address   TEXT    NOT NULL,
+    uid       TEXT    NOT NULL,
+    version   TEXT    NOT NULL,
+    verdict   TEXT    NOT NULL,
+    reason    TEXT    NOT NULL,
+    anchor_ns INTEGER,
+    policy    TEXT    NOT NULL,
+    actor     TEXT    NOT NULL,
+    outcome   TEXT    NOT NULL,
+    details   TEXT,
+    tick      TEXT    NOT NULL,
+    attempt   TEXT
+) STRICT;
+-- The id stands at the end of every index by itself, so each of these gives its rows in the order that is asked for.
+CREATE INDEX journal_by_time ON journal (time_ns);
+CREATE INDEX journal_by_address ON journal (address, time_ns);
+CREATE INDEX journal_by_uid ON journal (uid, time_ns);
+-- Only rows of acts that could not be written in one transaction with the act.
+CREATE INDEX journal_by_attempt ON journal (attempt, outcome) WHERE attempt IS NOT NULL;
+
+-- name: append
+INSERT INTO journal (
+    time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: entries
+-- The conditions are put in between: one statement with "or not asked for" behind every condition would use no index.
+SELECT
+    time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt, id
+FROM journal
+
+-- name: newest_first
+ORDER BY time_ns DESC, id DESC LIMIT ?
+
+-- name: unfinished
+-- Intents that no later row speaks of.
+attempt IS NOT NULL AND outcome = 'intent' AND NOT EXISTS (
+    SELECT 1 FROM journal AS later WHERE later.attempt = journal.attempt AND later.outcome <> 'intent'
+)
