@@ -7,6 +7,7 @@ come from the operating system's generator and never from `random`.
 from __future__ import annotations
 
 import secrets
+from uuid import uuid4
 
 
 def owner_token() -> str:
@@ -22,3 +23,8 @@ def secret_token() -> str:
 def secret_bytes(size: int = 32) -> bytes:
     """Return fresh key material."""
     return secrets.token_bytes(size)
+
+
+def uuid() -> str:
+    """Return a fresh identity of an object, in the form that Kubernetes gives its own."""
+    return str(uuid4())

@@ -1,0 +1,394 @@
+"""The object store in one SQLite file: what an API server does for controllers, for one machine and without a server.
+
+Guarantees, beyond those of the port. A write is answered when it is durable as the database's ``synchronous`` says, and
+shares its commit with the process's other writers. Versions are one counter for the whole store, in the order of the
+commits, so a watch misses nothing. A read sees every write, of any process, that was answered before it began. Several
+processes may use one file; each sees the others' changes within a tenth of a second. ``delete(also=...)`` writes in the
+deletion's own transaction.
+
+As Kubernetes has it, and on purpose: names, labels, annotations and sizes are bounded; a patch that changes nothing is
+no change; a patch that names a uid or resource version of its own is held to it. Unlike it: namespaces are not objects,
+any valid one exists; there are no finalizers, so a deletion is done when it is answered.
+
+Not guaranteed: how long the past is kept, only how much of it (``changes_kept``, ``bytes_kept``): a list in pages or a
+watch that fell behind that gets `GoneError`. What was deleted stays in the file until its log is trimmed. A store
+belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from lapse.core.identity import uuid
+from lapse.core.timestamps import to_timestamp
+from lapse.db.database import Database
+from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseError
+from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
+from lapse.kube.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    ObjectError,
+    StoreUnavailableError,
+    UnknownKindError,
+)
+from lapse.kube.resources import NO_LABELS, Event, EventType, Json, Kind, Object, ObjectKey, Page
+from lapse.objects import documents
+from lapse.objects.documents import as_json, check_key, decode, encode
+from lapse.objects.gc import Collector
+from lapse.objects.history import Question, changes_after, page, read_cursor, read_version
+from lapse.objects.metadata_rules import namespace_problems
+from lapse.objects.tables import (
+    SQL,
+    Place,
+    Record,
+    Retention,
+    Tables,
+    find,
+    kind_name,
+    next_version,
+    owners_text,
+    place_of,
+    rows,
+)
+from lapse.objects.wakeups import Wakeups
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+    from pathlib import Path
+
+    import apsw
+
+    from lapse.core.clock import Clock
+    from lapse.db.group_commit import Operation
+    from lapse.objects.history import Change
+
+T = TypeVar("T", bound=Object)
+A = TypeVar("A")
+
+SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=[SQL["schema_1"]])  # "LapO"
+CHANGES_KEPT: Final = 100_000
+BYTES_KEPT: Final = 256 * 1024 * 1024
+_QUICK_PAGE: Final = 500
+"""A list up to this long is read where it is asked for; longer ones in a thread, else the event loop stands still."""
+_BOOKMARK_NS: Final = 1_000_000_000
+_SECOND: Final = 1_000_000_000
+
+
+def open_embedded(
+    path: Path, *, kinds: Iterable[Kind[Any]], clock: Clock, synchronous: Synchronous = Synchronous.FULL
+) -> EmbeddedStore:
+    """Open or create the file; raises `StoreUnavailableError` when it cannot be used."""
+    try:
+        database = Database(SQLiteFile(path, synchronous=synchronous), SCHEMA)
+    except DatabaseError as error:
+        raise _unavailable(error) from error.__cause__
+    return EmbeddedStore(database, kinds=kinds, clock=clock)
+
+
+class EmbeddedStore:
+    """See the module. It owns ``database`` from now on."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        kinds: Iterable[Kind[Any]],
+        clock: Clock,
+        changes_kept: int = CHANGES_KEPT,
+        bytes_kept: int = BYTES_KEPT,
+    ) -> None:
+        """Touch nothing yet."""
+        self._database = database
+        self._kinds = {(kind.api_version, kind.kind): kind for kind in kinds}
+        self._clock = clock
+        self._tables = Tables(Retention(changes_kept, bytes_kept))
+        self._wakeups = Wakeups(database.file, clock=clock, noticed=self._look_for_garbage)
+        self._collector = Collector(self._submit, tables=self._tables, clock=clock, done=self._wakeups.wake)
+        self._looked = False
+
+    @property
+    def database(self) -> Database:
+        """See `ObjectStore`."""
+        return self._database
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def get(self, kind: Kind[T], key: ObjectKey) -> T:
+        """See `Reader`."""
+        check_key(self._known(kind), key)
+        self._begin()
+        found = self._read(lambda cursor: rows(cursor, SQL["body"], place_of(kind, key)))
+        if not found:
+            raise _not_found(kind, key)
+        return _decode(kind, found[0][0])
+
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] = NO_LABELS,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Page[T]:
+        """See `Reader`."""
+        self._check_namespace(kind, namespace)
+        if limit is not None and limit < 0:
+            raise InvalidError(kind=kind.kind, name="list", problem=f"limit is {limit}; expected a positive number")
+        question = Question(kind_name(kind), namespace, labels, limit or None)
+        start = None if after is None else read_cursor(kind.kind, after)
+
+        def look() -> Page[T]:
+            found = self._read(lambda cursor: page(cursor, question, start))
+            items = tuple(_decode(kind, body) for body in found.bodies)
+            return Page(items, str(found.moment), None if found.next is None else str(found.next))
+
+        self._begin()
+        return look() if limit and limit <= _QUICK_PAGE else await asyncio.to_thread(look)
+
+    async def resolve(self, api_version: str, kind: str) -> Kind[Any]:
+        """See `Reader`."""
+        try:
+            return self._kinds[api_version, kind]
+        except KeyError:
+            raise UnknownKindError(kind=kind, api_version=api_version) from None
+
+    async def watch(self, kind: Kind[T], *, namespace: str | None = None, since: str) -> AsyncGenerator[Event[T], None]:
+        """See `ObjectStore`. Ends when the store is closed."""
+        self._check_namespace(kind, namespace)
+        name = kind_name(kind)
+        seen = read_version(kind.kind, since)
+        told_ns = -_BOOKMARK_NS
+        self._begin()
+        async with self._wakeups.listening(name) as woken:
+            while True:
+                woken.clear()
+                before = seen
+                batch = self._read(partial(changes_after, version=before, kind=name, namespace=namespace))
+                for change in batch.changes:
+                    yield _event(kind, change)
+                seen = batch.seen
+                now_ns = self._clock.monotonic_ns()
+                if not batch.changes and seen > before and now_ns - told_ns >= _BOOKMARK_NS:
+                    told_ns = now_ns
+                    yield Event(EventType.BOOKMARK, None, str(seen))
+                if not batch.more:
+                    await woken.wait()
+                    if self._wakeups.closed:
+                        return
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+    # An operation that finds a reason to refuse returns it. One that raises would be undone with a savepoint, and its
+    # whole group with it would be run again.
+
+    async def create(self, kind: Kind[T], obj: T | Json) -> T:
+        """See `ObjectStore`."""
+        draft = documents.draft(self._known(kind), obj)
+        key = ObjectKey(draft.metadata.get("namespace"), draft.metadata["name"])
+        place, uid, owners = place_of(kind, key), uuid(), owners_text(draft.owners)
+
+        def create(cursor: apsw.Cursor) -> tuple[Any, bool]:
+            version = next_version(cursor)
+            created = to_timestamp(self._clock.wall_ns() // _SECOND * _SECOND)
+            body = draft.encode(uid=uid, version=version, created=created)
+            record = Record(uid, version, len(body), owners, body)
+            garbage = self._tables.insert(cursor, place, record=record)
+            if garbage is None:
+                return AlreadyExistsError(kind=kind.kind, name=key), False
+            return body, garbage
+
+        return _decode(kind, await self._write(place, create))
+
+    async def patch(
+        self, kind: Kind[T], key: ObjectKey, changes: Json, *, uid: str | None = None, version: str | None = None
+    ) -> T:
+        """See `ObjectStore`."""
+        known = self._known(kind)
+        asked = as_json(kind, key, changes)
+        make = self._patching(known, key, lambda old: documents.patched(known, old, asked), uid=uid, version=version)
+        return _decode(kind, await self._write(place_of(kind, key), make))
+
+    async def patch_status(
+        self, kind: Kind[T], key: ObjectKey, changes: Json, *, uid: str | None = None, version: str | None = None
+    ) -> T:
+        """See `ObjectStore`."""
+        known = self._known(kind)
+        if not known.status:
+            raise InvalidError(kind=kind.kind, name=key, problem="its status cannot be patched apart from the rest")
+        asked = as_json(kind, key, changes)
+        make = self._patching(
+            known, key, lambda old: documents.with_status(known, old, asked), uid=uid, version=version
+        )
+        return _decode(kind, await self._write(place_of(kind, key), make))
+
+    async def delete(
+        self,
+        kind: Kind[Any],
+        key: ObjectKey,
+        *,
+        uid: str | None = None,
+        version: str | None = None,
+        also: Callable[[Any], None] | None = None,
+    ) -> None:
+        """See `ObjectStore`."""
+        check_key(self._known(kind), key)
+        place = place_of(kind, key)
+        number = None if version is None else int(version) if version.isascii() and version.isdigit() else -1
+
+        def delete(cursor: apsw.Cursor) -> tuple[Any, bool]:
+            garbage = self._tables.remove(cursor, place, uid=uid, version=number)
+            if garbage is None:
+                return _why_not(cursor, kind, key, uid=uid, version=version), False
+            if also is not None:
+                also(cursor)
+            return None, garbage
+
+        await self._write(place, delete)
+
+    async def check(self) -> None:
+        """See `ObjectStore`."""
+        self._read(lambda cursor: rows(cursor, SQL["check"]))
+
+    async def close(self) -> None:
+        """See `ObjectStore`."""
+        await self._wakeups.close()
+        await self._collector.close()
+        await asyncio.to_thread(self._database.close)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _patching(
+        self, kind: Kind[Any], key: ObjectKey, change: Callable[[Json], Json], *, uid: str | None, version: str | None
+    ) -> Operation[tuple[Any, bool]]:
+        """Make the operation that reads, compares, changes and writes; it answers with the new body."""
+        check_key(kind, key)
+        place = place_of(kind, key)
+
+        def patch(cursor: apsw.Cursor) -> tuple[Any, bool]:
+            old = find(cursor, place)
+            if old is None:
+                return _not_found(kind, key), False
+            if (conflict := _conflict(kind, key, found=(old.uid, old.version), uid=uid, version=version)) is not None:
+                return conflict, False
+            try:
+                new = change(decode(old.body))
+                if encode(new) == old.body:
+                    return old.body, False
+                number = next_version(cursor)
+                body = documents.stamped(kind.kind, new, number)
+            except ObjectError as error:
+                return error, False
+            record = Record(old.uid, number, len(body), owners_text(documents.owners_of(new)), body)
+            return body, self._tables.replace(cursor, place, old=old, new=record)
+
+        return patch
+
+    async def _write(self, place: Place, operation: Operation[tuple[Any, bool]]) -> Any:  # noqa: ANN401 - the body, or nothing
+        try:
+            answer, garbage = await self._submit(operation)
+        except asyncio.CancelledError:
+            self._looked = False  # it may be written, and have left garbage
+            raise
+        if isinstance(answer, ObjectError):
+            raise answer
+        self._wakeups.wake(place.kind)
+        if garbage:
+            self._collector.call()
+        return answer
+
+    async def _submit(self, operation: Operation[A]) -> A:
+        self._begin()
+        try:
+            return await self._database.write(operation)
+        except DatabaseError as error:
+            raise _unavailable(error) from error.__cause__
+
+    def _read(self, look: Callable[[apsw.Cursor], A]) -> A:
+        try:
+            return self._database.read_together(look)
+        except DatabaseError as error:
+            raise _unavailable(error) from error.__cause__
+
+    def _begin(self) -> None:
+        """At first use, go on with what a process that was killed left to collect."""
+        if not self._looked:
+            self._look_for_garbage()
+
+    def _look_for_garbage(self) -> None:
+        with suppress(StoreUnavailableError):  # whoever asks for anything else will be told
+            self._looked = True
+            if self._read(lambda cursor: rows(cursor, SQL["is_anything_queued"]))[0][0]:
+                self._collector.call()
+
+    def _known(self, kind: Kind[Any]) -> Kind[Any]:
+        """Return the kind as the store was told of it; a caller may use another view of it, such as documents."""
+        try:
+            return self._kinds[kind.api_version, kind.kind]
+        except KeyError:
+            raise UnknownKindError(kind=kind.kind, api_version=kind.api_version) from None
+
+    def _check_namespace(self, kind: Kind[Any], namespace: str | None) -> None:
+        namespaced = self._known(kind).namespaced
+        if namespace is not None:
+            for problem in namespace_problems(namespace, namespaced=namespaced):
+                raise InvalidError(kind=kind.kind, name="list", problem=problem)
+
+
+def _decode(kind: Kind[T], body: bytes) -> T:
+    try:
+        return kind.decode(body)
+    except msgspec.ValidationError as error:
+        problem = f"what is stored cannot be read as this kind ({error})"
+        raise InvalidError(kind=kind.kind, name="object", problem=problem) from error
+
+
+def _event(kind: Kind[T], change: Change) -> Event[T]:
+    version = str(change.version)
+    if change.type is not EventType.DELETED:
+        return Event(change.type, _decode(kind, change.body), version)
+    body = decode(change.body)  # as it was last, but at the version of its deletion
+    body["metadata"]["resourceVersion"] = version
+    return Event(change.type, kind.convert(body), version)
+
+
+def _why_not(
+    cursor: apsw.Cursor, kind: Kind[Any], key: ObjectKey, *, uid: str | None, version: str | None
+) -> ObjectError:
+    found = rows(cursor, SQL["identity"], place_of(kind, key))
+    conflict = _conflict(kind, key, found=found[0], uid=uid, version=version) if found else None
+    return conflict or _not_found(kind, key)
+
+
+def _conflict(
+    kind: Kind[Any], key: ObjectKey, *, found: tuple[str, int], uid: str | None, version: str | None
+) -> ConflictError | None:
+    found_uid, found_version = found
+    if uid is not None and uid != found_uid:
+        problem = f"its uid is {found_uid}, expected {uid}"
+    elif version is not None and version != str(found_version):
+        problem = f"its resource version is {found_version}, expected {version}"
+    else:
+        return None
+    return ConflictError(kind=kind.kind, name=key, problem=problem)
+
+
+def _not_found(kind: Kind[Any], key: ObjectKey) -> NotFoundError:
+    return NotFoundError(kind=kind.kind, name=key)
+
+
+def _unavailable(error: DatabaseError) -> StoreUnavailableError:
+    match error:
+        case CommitUnknownError():
+            problem = f"whether the change was made is unknown, look again ({error.problem})"
+        case DatabaseClosedError():
+            problem = "it is closed"
+        case _:
+            problem = error.problem
+    return StoreUnavailableError(problem=problem)

@@ -1,0 +1,152 @@
+-- The embedded object store's tables and statements. A place is (kind, namespace, name): kind is "apiVersion/Kind", namespace is empty
+-- for kinds of the whole cluster.
+
+-- name: schema_1
+-- What exists. Small rows, so that looking up, listing names and deleting never touch a body. A current body is the one in `changes`
+-- whose version stands here: written once, not once for the object and once more for its history.
+CREATE TABLE objects (
+    kind      TEXT    NOT NULL,
+    namespace TEXT    NOT NULL,
+    name      TEXT    NOT NULL,
+    uid       TEXT    NOT NULL,
+    version   INTEGER NOT NULL,
+    size      INTEGER NOT NULL, -- bytes of the body
+    owners    TEXT    NOT NULL, -- uids of the owners, as a JSON array: which rows of `owners` are this object's
+    PRIMARY KEY (kind, namespace, name)
+) WITHOUT ROWID, STRICT;
+CREATE UNIQUE INDEX objects_by_uid ON objects (uid);
+-- Every write has one row and one version, without gaps, in the order of the commits. body is NULL for a deletion; previous is the version
+-- that was replaced, NULL for a creation. So the state at any moment V that the log reaches back to is: what is current with a version up to V,
+-- and the previous ones of all changes after V where these are not after V themselves.
+CREATE TABLE changes (
+    version   INTEGER PRIMARY KEY,
+    kind      TEXT    NOT NULL,
+    namespace TEXT    NOT NULL,
+    name      TEXT    NOT NULL,
+    previous  INTEGER,
+    freed     INTEGER NOT NULL, -- bytes of the previous body, which is kept as long as this row counts
+    body      BLOB              -- last, so that a look at the other columns does not walk over it
+) STRICT;
+-- Who depends on whom, by uid, whether or not the owner exists.
+CREATE TABLE owners (
+    owner     TEXT NOT NULL,
+    dependent TEXT NOT NULL,
+    PRIMARY KEY (owner, dependent)
+) WITHOUT ROWID, STRICT;
+-- Owners that are gone and may have left dependents: the collector's work, written with the change that made it.
+CREATE TABLE garbage (
+    id    INTEGER PRIMARY KEY,
+    owner TEXT NOT NULL
+) STRICT;
+-- One row. Changes up to the horizon no longer count; bytes are those of previous bodies kept for changes in (horizon, counted].
+CREATE TABLE log (
+    id      INTEGER PRIMARY KEY CHECK (id = 1),
+    horizon INTEGER NOT NULL,
+    counted INTEGER NOT NULL,
+    bytes   INTEGER NOT NULL
+) STRICT;
+-- Versions begin at 2, because "0" means "any" to Kubernetes clients, and an empty store is at 1.
+INSERT INTO log (id, horizon, counted, bytes) VALUES (1, 1, 1, 0);
+
+-- name: tip
+SELECT coalesce(max(version), 1) FROM changes;
+
+-- name: moment
+SELECT horizon, (SELECT coalesce(max(version), 1) FROM changes) FROM log;
+
+-- name: body
+SELECT changes.body FROM objects JOIN changes USING (version)
+WHERE objects.kind = ? AND objects.namespace = ? AND objects.name = ?;
+
+-- name: find
+SELECT objects.uid, objects.version, objects.size, objects.owners, changes.body FROM objects JOIN changes USING (version)
+WHERE objects.kind = ? AND objects.namespace = ? AND objects.name = ?;
+
+-- name: identity
+SELECT uid, version FROM objects WHERE kind = ? AND namespace = ? AND name = ?;
+
+-- name: insert
+INSERT INTO objects (kind, namespace, name, uid, version, size, owners) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (kind, namespace, name) DO NOTHING;
+
+-- name: replace
+UPDATE objects SET version = ?4, size = ?5, owners = ?6 WHERE kind = ?1 AND namespace = ?2 AND name = ?3;
+
+-- name: remove
+-- Compares and removes in one step.
+DELETE FROM objects
+WHERE kind = ?1 AND namespace = ?2 AND name = ?3 AND uid = coalesce(?4, uid) AND version = coalesce(?5, version)
+RETURNING uid, version, size, owners;
+
+-- name: log_change
+INSERT INTO changes (version, kind, namespace, name, previous, freed, body) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: log_removal
+INSERT INTO changes (version, kind, namespace, name, previous, freed, body)
+VALUES ((SELECT max(version) + 1 FROM changes), ?, ?, ?, ?, ?, NULL);
+
+-- name: list_current
+-- Ordered by the primary key, and read only as far as the page goes.
+SELECT objects.namespace, objects.name, changes.body FROM objects JOIN changes USING (version)
+WHERE objects.kind = ?1 AND (objects.namespace, objects.name) > (?2, ?3) AND objects.namespace <= ?4 AND objects.version <= ?5
+ORDER BY objects.namespace, objects.name;
+
+-- name: list_replaced
+-- What was current at the moment ?5 and was changed or removed after it.
+SELECT changes.namespace, changes.name, before.body FROM changes JOIN changes AS before ON before.version = changes.previous
+WHERE changes.version > ?5 AND changes.previous <= ?5 AND changes.kind = ?1
+AND (changes.namespace, changes.name) > (?2, ?3) AND changes.namespace <= ?4
+ORDER BY changes.namespace, changes.name;
+
+-- name: changes_since
+-- A deletion reports the last body.
+SELECT changes.version, changes.previous, changes.body IS NULL, coalesce(changes.body, before.body)
+FROM changes LEFT JOIN changes AS before ON changes.body IS NULL AND before.version = changes.previous
+WHERE changes.version > ?1 AND changes.kind = ?2 AND (?3 IS NULL OR changes.namespace = ?3)
+ORDER BY changes.version;
+
+-- name: is_alive
+SELECT EXISTS (SELECT 1 FROM objects WHERE uid = ?);
+
+-- name: add_owner
+INSERT INTO owners (owner, dependent) VALUES (?, ?);
+
+-- name: remove_owner
+DELETE FROM owners WHERE owner = ? AND dependent = ?;
+
+-- name: queue_if_owner
+INSERT INTO garbage (owner) SELECT ?1 WHERE EXISTS (SELECT 1 FROM owners WHERE owner = ?1);
+
+-- name: queue_if_gone
+INSERT INTO garbage (owner) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM objects WHERE uid = ?1);
+
+-- name: is_anything_queued
+SELECT EXISTS (SELECT 1 FROM garbage);
+
+-- name: first_queued
+SELECT id, owner FROM garbage ORDER BY id LIMIT 1;
+
+-- name: unqueue
+DELETE FROM garbage WHERE id = ?;
+
+-- name: dependents
+SELECT objects.kind, objects.namespace, objects.name, objects.owners FROM owners JOIN objects ON objects.uid = owners.dependent
+WHERE owners.owner = ? LIMIT ?;
+
+-- name: count_bytes
+UPDATE log SET
+    bytes = bytes + (SELECT coalesce(sum(freed), 0) FROM changes WHERE version > log.counted AND version <= ?1),
+    counted = ?1
+RETURNING horizon, bytes;
+
+-- name: oldest_changes
+SELECT version, previous, freed, body IS NULL FROM changes WHERE version > ? ORDER BY version LIMIT ?;
+
+-- name: forget
+DELETE FROM changes WHERE version = ?;
+
+-- name: move_horizon
+UPDATE log SET horizon = ?1, bytes = bytes - ?2;
+
+-- name: check
+SELECT count(*) FROM log;

@@ -1,0 +1,130 @@
+"""Garbage collection of the embedded store: what nobody owns any more goes, down the chain.
+
+A dependent goes when none of its owners exists; while one lives it stays, and the references to the dead ones are taken
+from it, as Kubernetes does. An owner exists when an object has its uid. Unlike Kubernetes it may live in any namespace.
+
+The work is a queue in the database. The transaction that removes an owner, or that stores an object with an owner that
+is gone, writes the owner's uid to the queue; the collector takes it from there in small transactions of its own. The
+other way, removing all dependents in the owner's transaction, lost: ten thousand of them would keep every writer
+waiting. As the queue is written with its cause and emptied with its effect, a crash at any moment loses nothing:
+whoever opens the file next, or sees a commit in it, goes on. Two collectors on one file are harmless; each step decides
+on what it finds under the write lock.
+
+It is apart from `lapse.engine.ending` on purpose: that one ends what lapses, by decision; this one follows from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.jitter import backoff
+from lapse.core.log import get_logger
+from lapse.kube.errors import StoreUnavailableError
+from lapse.objects.documents import decode, stamped, without_owners
+from lapse.objects.tables import SQL, Place, Record, Tables, find, is_alive, next_version, owners_text, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import apsw
+
+    from lapse.core.clock import Clock
+    from lapse.db.group_commit import Operation
+
+_log = get_logger("lapse.objects.gc")
+_STEP: Final = 100
+"""Dependents in one transaction: a few milliseconds, for which other writers wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one transaction did: the kinds whose objects it touched, and whether there is more to do."""
+
+    touched: frozenset[str]
+    more: bool
+
+
+def collect_some(tables: Tables, at_most: int = _STEP) -> Operation[Step]:
+    """Make one step: at most so many dependents of the first owner in the queue."""
+
+    def collect(cursor: apsw.Cursor) -> Step:
+        queued = rows(cursor, SQL["first_queued"])
+        if not queued:
+            return Step(frozenset(), more=False)
+        number, owner = queued[0]
+        touched = set()
+        # Uids do not come back; but if ever one did, doubt keeps what depends on it.
+        dependents = [] if is_alive(cursor, owner) else rows(cursor, SQL["dependents"], (owner, at_most))
+        for kind, namespace, name, owners in dependents:
+            _settle(tables, cursor, Place(kind, namespace, name), owners=decode(owners))
+            touched.add(kind)
+        if len(dependents) < at_most:
+            cursor.execute(SQL["unqueue"], (number,))
+        return Step(frozenset(touched), more=True)
+
+    return collect
+
+
+def _settle(tables: Tables, cursor: apsw.Cursor, place: Place, *, owners: list[str]) -> None:
+    """Remove one dependent, or take its dead owners from it."""
+    gone = {owner for owner in owners if not is_alive(cursor, owner)}
+    if len(gone) == len(owners):
+        tables.remove(cursor, place, uid=None, version=None)
+        return
+    old = find(cursor, place)
+    if old is None:
+        return
+    version = next_version(cursor)
+    body = stamped(place.kind, without_owners(decode(old.body), gone), version)
+    left = owners_text([owner for owner in owners if owner not in gone])
+    tables.replace(cursor, place, old=old, new=Record(old.uid, version, len(body), left, body))
+
+
+class Collector:
+    """Works the queue off in the background, whenever it is called. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        write: Callable[[Operation[Step]], Awaitable[Step]],
+        *,
+        tables: Tables,
+        clock: Clock,
+        done: Callable[[str], None],
+    ) -> None:
+        """Do nothing yet. ``done`` is told after each step which kinds changed."""
+        self._write = write
+        self._step = collect_some(tables)
+        self._clock = clock
+        self._done = done
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+
+    def call(self) -> None:
+        """See that the queue is worked off. Must be called on the event loop."""
+        self._again = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work(), name="lapse-object-garbage")
+
+    async def close(self) -> None:
+        """Stop between two steps; what is left is for whoever opens the file next."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _work(self) -> None:
+        failures = 0
+        while self._again:
+            self._again = False
+            try:
+                while (step := await self._write(self._step)).more:
+                    failures = 0
+                    for kind in step.touched:
+                        self._done(kind)
+            except StoreUnavailableError as error:
+                _log.warning("garbage_collection_failed", problem=str(error))
+                self._again = True
+                await self._clock.sleep(backoff(failures))
+                failures += 1

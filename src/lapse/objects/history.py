@@ -1,0 +1,164 @@
+"""Reads the embedded store's change log: what happened after a version, and what there was at one.
+
+Each call sees one moment of the database and leaves no statement open. `GoneError` when the log no longer reaches back
+far enough, and also when a version lies in the future: the file was then put back from a backup, and what the caller
+has seen is no part of its history.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from lapse.kube.errors import GoneError, InvalidError
+from lapse.kube.resources import EventType, Struct
+from lapse.objects.tables import SQL, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import apsw
+
+_BATCH_CHANGES: Final = 500
+_BATCH_BYTES: Final = 8 * 1024 * 1024
+_BEYOND_NAMESPACES: Final = "~"
+"""Sorts after every namespace."""
+
+
+class Change(NamedTuple):
+    """One line of the log, with the body that there is now or, for a deletion, was last."""
+
+    type: EventType
+    version: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What happened next; ``seen`` is the version up to which nothing else did."""
+
+    changes: list[Change]
+    seen: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which objects a list asks for."""
+
+    kind: str
+    namespace: str | None
+    labels: Mapping[str, str]
+    limit: int | None
+
+
+class Cursor(NamedTuple):
+    """Where the next page begins: after this object, at this moment."""
+
+    moment: int
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        """Print as `Page.next`."""
+        return f"{self.moment}/{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The bodies of one page, the moment they show, and where the next page begins."""
+
+    bodies: list[bytes]
+    moment: int
+    next: Cursor | None
+
+
+class _Labelled(Struct, frozen=True):
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Body(Struct, frozen=True):
+    metadata: _Labelled
+
+
+_labels_of: Final = msgspec.json.Decoder(_Body).decode
+
+
+def read_version(kind: str, text: str) -> int:
+    """Read a version that this store once printed."""
+    if not text.isascii() or not text.isdigit():
+        raise InvalidError(kind=kind, name="list", problem=f"resourceVersion is {text!r}; expected one of this store")
+    return int(text)
+
+
+def read_cursor(kind: str, text: str) -> Cursor:
+    """Read `Page.next`."""
+    match text.split("/"):
+        case [moment, namespace, name] if moment.isascii() and moment.isdigit():
+            return Cursor(int(moment), namespace, name)
+    raise InvalidError(kind=kind, name="list", problem=f"the page begins at {text!r}; expected a page's own next")
+
+
+def changes_after(cursor: apsw.Cursor, *, version: int, kind: str, namespace: str | None) -> Batch:
+    """Return the changes of a kind after a version, in order, as many as fit in memory well."""
+    cursor.execute("BEGIN")
+    _, tip = _check_reach(cursor, version)
+    changes: list[Change] = []
+    more = False
+    size = 0
+    lines: Iterable[Any] = cursor.execute(SQL["changes_since"], (version, kind, namespace))
+    for number, previous, removed, body in lines:
+        if len(changes) == _BATCH_CHANGES or size > _BATCH_BYTES:
+            more = True
+            break
+        event = EventType.DELETED if removed else EventType.ADDED if previous is None else EventType.MODIFIED
+        changes.append(Change(event, number, body))
+        size += len(body)
+    cursor.execute("COMMIT")
+    return Batch(changes, changes[-1].version if more else tip, more)
+
+
+def page(cursor: apsw.Cursor, question: Question, start: Cursor | None) -> Found:
+    """Return one page, of now or, with ``start``, of the moment when the list began."""
+    cursor.execute("BEGIN")
+    tip = rows(cursor, SQL["tip"])[0][0] if start is None else _check_reach(cursor, start.moment)[1]
+    moment = tip if start is None else start.moment
+    bodies: list[bytes] = []
+    last = following = None
+    for namespace, name, body in _walk(cursor, question, start, moment=moment, changed=tip > moment):
+        if question.labels and not _has_labels(body, question.labels):
+            continue
+        if len(bodies) == question.limit:
+            following = last
+            break
+        bodies.append(body)
+        last = Cursor(moment, namespace, name)
+    cursor.execute("COMMIT")
+    return Found(bodies, moment, following)
+
+
+def _walk(
+    cursor: apsw.Cursor, question: Question, start: Cursor | None, *, moment: int, changed: bool
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the objects of that moment in order, read only as far as they are taken."""
+    first, beyond = question.namespace or "", question.namespace or _BEYOND_NAMESPACES
+    place = (start.namespace, start.name) if start else (first, "")
+    values = (question.kind, *place, beyond, moment)
+    replaced = rows(cursor, SQL["list_replaced"], values) if changed else []
+    current: Iterable[Any] = cursor.execute(SQL["list_current"], values)
+    return heapq.merge(replaced, current)
+
+
+def _check_reach(cursor: apsw.Cursor, version: int) -> tuple[int, int]:
+    horizon, tip = rows(cursor, SQL["moment"])[0]
+    if not horizon <= version <= tip:
+        raise GoneError(version=version)
+    return horizon, tip
+
+
+def _has_labels(body: bytes, labels: Mapping[str, str]) -> bool:
+    found = _labels_of(body).metadata.labels
+    return all(found.get(name) == value for name, value in labels.items())

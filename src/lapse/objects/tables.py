@@ -1,0 +1,177 @@
+"""What the embedded store does inside a transaction: one object in, changed or out, with its line in the change log.
+
+Every function takes the cursor of a write transaction and leaves the tables consistent: an object points to its body in
+the log, the owners' table mirrors the owner references, and an owner that is gone while something depends on it stands
+in the garbage queue. Whether a change is allowed is decided before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from lapse.db.statements import load_statements
+from lapse.objects.documents import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import apsw
+
+    from lapse.kube.resources import Kind, ObjectKey
+
+SQL: Final = load_statements("lapse.objects", "embedded.sql")
+NO_OWNERS: Final = "[]"
+_TRIM_EVERY: Final = 64
+_TRIM_AT_MOST: Final = 2 * _TRIM_EVERY
+_TRIM_BYTES: Final = 16 * 1024 * 1024
+"""These bound one piece of trimming, during which others wait; twice as many go as come, so that it keeps up."""
+_INSERT: Final = SQL["insert"]
+_REMOVE: Final = SQL["remove"]
+_TIP: Final = SQL["tip"]
+_LOG_CHANGE: Final = SQL["log_change"]
+_LOG_REMOVAL: Final = SQL["log_removal"]
+_QUEUE_IF_OWNER: Final = SQL["queue_if_owner"]
+
+
+class Place(NamedTuple):
+    """Where an object is found in the tables."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much of the past is kept: for watches that resume, and for lists in pages."""
+
+    changes: int
+    bytes: int
+
+
+class Record(NamedTuple):
+    """What the tables know of one object."""
+
+    uid: str
+    version: int
+    size: int
+    owners: str
+    body: bytes
+
+
+def kind_name(kind: Kind[Any]) -> str:
+    """Return how the tables name a kind."""
+    return f"{kind.api_version}/{kind.kind}"
+
+
+def place_of(kind: Kind[Any], key: ObjectKey) -> Place:
+    """Return where the object of that key is."""
+    return Place(f"{kind.api_version}/{kind.kind}", key.namespace or "", key.name)
+
+
+def rows(cursor: apsw.Cursor, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+    """Run a statement to its end. What the rows hold is the tables' business, so they have no type."""
+    return cursor.execute(sql, values).fetchall()
+
+
+def next_version(cursor: apsw.Cursor) -> int:
+    """Return the version of the next change; it is taken when that is written."""
+    return int(rows(cursor, _TIP)[0][0]) + 1
+
+
+def find(cursor: apsw.Cursor, place: Place) -> Record | None:
+    """Return one object, if it is there."""
+    found = rows(cursor, SQL["find"], place)
+    return Record(*found[0]) if found else None
+
+
+def is_alive(cursor: apsw.Cursor, uid: str) -> bool:
+    """Tell whether an object has this uid."""
+    return bool(rows(cursor, SQL["is_alive"], (uid,))[0][0])
+
+
+class Tables:
+    """Writes; see the module. Each returns whether there is garbage to collect now."""
+
+    def __init__(self, retention: Retention) -> None:
+        """Take how long the log is to be."""
+        self._retention = retention
+
+    def insert(self, cursor: apsw.Cursor, place: Place, *, record: Record) -> bool | None:
+        """Add an object; None when its place is taken."""
+        cursor.execute(_INSERT, (*place, record.uid, record.version, record.size, record.owners))
+        if not cursor.connection.changes():
+            return None
+        self._log(cursor, place, version=record.version, previous=None, freed=0, body=record.body)
+        return record.owners != NO_OWNERS and _add_owners(cursor, record.uid, decode(record.owners))
+
+    def replace(self, cursor: apsw.Cursor, place: Place, *, old: Record, new: Record) -> bool:
+        """Give an object a new body and, perhaps, other owners."""
+        cursor.execute(SQL["replace"], (*place, new.version, new.size, new.owners))
+        self._log(cursor, place, version=new.version, previous=old.version, freed=old.size, body=new.body)
+        if old.owners == new.owners:
+            return False
+        before, after = decode(old.owners), decode(new.owners)
+        for owner in before:
+            if owner not in after:
+                cursor.execute(SQL["remove_owner"], (owner, old.uid))
+        return _add_owners(cursor, old.uid, [owner for owner in after if owner not in before])
+
+    def remove(self, cursor: apsw.Cursor, place: Place, *, uid: str | None, version: int | None) -> bool | None:
+        """Remove an object that is as expected; None when there is no such object."""
+        removed = rows(cursor, _REMOVE, (*place, uid, version))
+        if not removed:
+            return None
+        found_uid, found_version, size, owners = removed[0]
+        if owners != NO_OWNERS:
+            cursor.executemany(SQL["remove_owner"], [(owner, found_uid) for owner in decode(owners)])
+        cursor.execute(_LOG_REMOVAL, (*place, found_version, size))
+        self._trim(cursor, cursor.connection.last_insert_rowid())
+        cursor.execute(_QUEUE_IF_OWNER, (found_uid,))
+        return cursor.connection.changes() > 0
+
+    def _log(
+        self, cursor: apsw.Cursor, place: Place, *, version: int, previous: int | None, freed: int, body: bytes
+    ) -> None:
+        cursor.execute(_LOG_CHANGE, (version, *place, previous, freed, body))
+        self._trim(cursor, version)
+
+    def _trim(self, cursor: apsw.Cursor, version: int) -> None:
+        """Forget the oldest changes, a bounded number, when there are too many.
+
+        The newest one always stays: versions go on from it. A row goes when the change that replaced it goes, so every
+        moment after the horizon can still be told.
+        """
+        if version % _TRIM_EVERY:
+            return
+        horizon, kept = rows(cursor, SQL["count_bytes"], (version,))[0]
+        newest_doomed = version - max(self._retention.changes, 1)
+        doomed: list[tuple[int]] = []
+        freed_bytes = 0
+        moved = horizon
+        for number, previous, freed, removed in rows(cursor, SQL["oldest_changes"], (horizon, _TRIM_AT_MOST)):
+            too_many = number <= newest_doomed or kept - freed_bytes > self._retention.bytes
+            if not too_many or number == version or freed_bytes > _TRIM_BYTES:
+                break
+            moved = number
+            freed_bytes += freed
+            doomed += [(gone,) for gone in (previous, number if removed else None) if gone is not None]
+        if moved != horizon:
+            cursor.executemany(SQL["forget"], doomed)
+            cursor.execute(SQL["move_horizon"], (moved, freed_bytes))
+
+
+def _add_owners(cursor: apsw.Cursor, uid: str, owners: Iterable[str]) -> bool:
+    """Note owners; queue those that do not exist, so that the dependent is looked at."""
+    garbage = False
+    for owner in owners:
+        cursor.execute(SQL["add_owner"], (owner, uid))
+        cursor.execute(SQL["queue_if_gone"], (owner,))
+        garbage |= cursor.connection.changes() > 0
+    return garbage
+
+
+def owners_text(owners: list[str]) -> str:
+    """Return owners as the tables keep them."""
+    return encode(owners).decode() if owners else NO_OWNERS
