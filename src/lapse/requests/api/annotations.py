@@ -6,5 +6,7 @@ from typing import Final
 
 TTL: Final = "storage.deckhouse.io/ttl"
 """On a finished request: how long it stays. Decides in mode annotation, only informs in mode scanner."""
+EXPIRES_AT: Final = "storage.deckhouse.io/expires-at"
+"""On a finished request, for people who read lists: when it will go. Nothing is decided by it."""
 SNAPSHOT_CLASS: Final = "storage.deckhouse.io/volumesnapshotclass"
 """On a StorageClass: which VolumeSnapshotClass captures its volumes."""

@@ -55,8 +55,9 @@ class ConditionStatus(StrEnum):
 
 
 class Condition(Struct, frozen=True):
-    """One statement about an object. ``status`` is text, because a reader must survive values that it does not know."""
+    """One statement about an object."""
 
+    # Status and reason are text: a reader must survive values that it does not know.
     type: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 316})]
     status: Annotated[str, Meta(extra_json_schema={"enum": [*ConditionStatus]})]
     reason: Annotated[str, Meta(extra_json_schema={"maxLength": 1024})] = ""

@@ -16,6 +16,8 @@ from msgspec import Meta
 
 from lapse.kube.resources import Kind, ObjectMeta, Struct
 from lapse.requests.api.conditions import Condition
+from lapse.requests.api.rules import MAX_TTL_CHARACTERS
+from lapse.requests.api.validation import validator
 
 STORAGE: Final = "storage.deckhouse.io/v1alpha1"
 STATE_SNAPSHOTTER: Final = "state-snapshotter.deckhouse.io/v1alpha1"
@@ -30,13 +32,29 @@ Uid = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 128})]
 ApiVersion = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 317})]
 KindName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 63})]
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+AccessMode = Annotated[
+    str, Meta(extra_json_schema={"enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]})
+]
 Count = Annotated[int, Meta(extra_json_schema={"minimum": 0, "format": "int64"})]
 Checksum = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
-Conditions = Annotated[tuple[Condition, ...], Meta(extra_json_schema={"maxItems": 32})]
+Quantity = Annotated[
+    int | str,
+    Meta(extra_json_schema={"pattern": r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[numkMGTPE]|[eE][0-9]+)?$"}),
+]
+Conditions = Annotated[
+    tuple[Condition, ...],
+    Meta(
+        extra_json_schema={
+            "maxItems": 32,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        }
+    ),
+]
 
 
 class ObjectRef(Struct, frozen=True):
-    """Names another object. ``uid`` is None where any object of that name will do."""
+    """Names another object; without ``uid``, whichever has that name."""
 
     api_version: ApiVersion
     kind: KindName
@@ -90,8 +108,8 @@ class VolumeCaptureRequest(Struct, frozen=True):
 class TemplateResources(Struct, frozen=True):
     """How much storage the claim asks for, at least and at most."""
 
-    requests: dict[str, int | str] | None = None
-    limits: dict[str, int | str] | None = None
+    requests: dict[str, Quantity] | None = None
+    limits: dict[str, Quantity] | None = None
 
 
 class TemplateMeta(Struct, frozen=True):
@@ -107,7 +125,7 @@ class TemplateSpec(Struct, frozen=True):
 
     storage_class_name: Name | None = None
     volume_mode: Annotated[str, Meta(extra_json_schema={"enum": ["Block", "Filesystem"]})] | None = None
-    access_modes: Annotated[tuple[str, ...], Meta(extra_json_schema={"maxItems": 8})] = ()
+    access_modes: Annotated[tuple[AccessMode, ...], Meta(extra_json_schema={"maxItems": 4})] | None = None
     resources: TemplateResources | None = None
 
 
@@ -239,14 +257,11 @@ class KeeperPhase(StrEnum):
 
 
 class KeeperSpec(Struct, frozen=True):
-    """How long the keeper lives: ``ttl`` is for the modes named after it, and so is ``follow_object_ref``.
-
-    What is followed has a uid: an object that comes later under the same name is another one.
-    """
+    """How long the keeper lives: ``ttl`` and ``follow_object_ref`` are for the modes that are named after them."""
 
     mode: Annotated[str, Meta(extra_json_schema={"enum": [*KeeperMode]})]
     follow_object_ref: Annotated[ObjectRef, _WITH_UID] | None = None
-    ttl: Annotated[str, Meta(extra_json_schema={"maxLength": 100})] | None = None
+    ttl: Annotated[str, Meta(extra_json_schema={"maxLength": MAX_TTL_CHARACTERS})] | None = None
 
 
 class KeeperStatus(Struct, frozen=True):
@@ -267,16 +282,37 @@ class ObjectKeeper(Struct, frozen=True):
 
 
 VOLUME_CAPTURE_REQUEST: Final = Kind(
-    STORAGE, "VolumeCaptureRequest", "volumecapturerequests", VolumeCaptureRequest, short="vcr"
+    STORAGE,
+    "VolumeCaptureRequest",
+    "volumecapturerequests",
+    VolumeCaptureRequest,
+    short="vcr",
+    validate=validator(VolumeCaptureRequest),
 )
 VOLUME_RESTORE_REQUEST: Final = Kind(
-    STORAGE, "VolumeRestoreRequest", "volumerestorerequests", VolumeRestoreRequest, short="vrr"
+    STORAGE,
+    "VolumeRestoreRequest",
+    "volumerestorerequests",
+    VolumeRestoreRequest,
+    short="vrr",
+    validate=validator(VolumeRestoreRequest),
 )
 MANIFEST_CAPTURE_REQUEST: Final = Kind(
-    STATE_SNAPSHOTTER, "ManifestCaptureRequest", "manifestcapturerequests", ManifestCaptureRequest, short="mcr"
+    STATE_SNAPSHOTTER,
+    "ManifestCaptureRequest",
+    "manifestcapturerequests",
+    ManifestCaptureRequest,
+    short="mcr",
+    validate=validator(ManifestCaptureRequest),
 )
 MANIFEST_CHECKPOINT: Final = Kind(
-    STATE_SNAPSHOTTER, "ManifestCheckpoint", "manifestcheckpoints", ManifestCheckpoint, namespaced=False, short="mcp"
+    STATE_SNAPSHOTTER,
+    "ManifestCheckpoint",
+    "manifestcheckpoints",
+    ManifestCheckpoint,
+    namespaced=False,
+    short="mcp",
+    validate=validator(ManifestCheckpoint),
 )
 MANIFEST_CHUNK: Final = Kind(
     STATE_SNAPSHOTTER,
@@ -286,8 +322,16 @@ MANIFEST_CHUNK: Final = Kind(
     namespaced=False,
     status=False,
     short="mcpchunk",
+    validate=validator(ManifestCheckpointContentChunk),
 )
-OBJECT_KEEPER: Final = Kind(DECKHOUSE, "ObjectKeeper", "objectkeepers", ObjectKeeper, namespaced=False)
+OBJECT_KEEPER: Final = Kind(
+    DECKHOUSE,
+    "ObjectKeeper",
+    "objectkeepers",
+    ObjectKeeper,
+    namespaced=False,
+    validate=validator(ObjectKeeper),
+)
 
 REQUEST_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_CAPTURE_REQUEST, VOLUME_RESTORE_REQUEST, MANIFEST_CAPTURE_REQUEST)
 """The kinds that a TTL after completion applies to."""
