@@ -25,7 +25,7 @@ from lapse.requests.ownership import KeeperRefusedError
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
-    from lapse.kube.resources import Json, Kind, ObjectKey
+    from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.caches import Caches
     from lapse.requests.policy import Policy
@@ -116,7 +116,7 @@ class RequestController(ABC, Generic[R]):
         left = (deadline - self._clock.wall_ns() + 1) / _NS
         return Result(requeue_after=min(step.seconds, max(0.0, left)))
 
-    async def record(self, request: R, **status: Json) -> None:
+    async def record(self, request: R, **status: object) -> None:
         """Write what a later reconcile must know into the status of a request that is not final."""
         meta = request.metadata
         await self._store.patch_status(self.kind, meta.key, status, uid=meta.uid, version=meta.resource_version)
