@@ -36,6 +36,8 @@ class ErrorKind(StrEnum):
     """One thing that could lapse: it could not be decided or ended, and is looked at again."""
     JOURNAL = "journal"
     """A row that could not be written."""
+    RECONCILE = "reconcile"
+    """A look at one object; it is looked at again."""
 
 
 _VERDICTS: Final = ("due", "keep", "unknown")

@@ -29,6 +29,7 @@ from lapse.core.timestamps import to_timestamp
 from lapse.db.database import Database
 from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseError
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
+from lapse.engine.journal import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
 from lapse.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Object)
 A = TypeVar("A")
 
-SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=[SQL["schema_1"]])  # "LapO"
+SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=[SQL["schema_1"], *JOURNAL_SCRIPTS])  # "LapO"
 CHANGES_KEPT: Final = 100_000
 BYTES_KEPT: Final = 256 * 1024 * 1024
 _QUICK_PAGE: Final = 500

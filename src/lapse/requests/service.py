@@ -166,7 +166,8 @@ class Requests:
         for kind, queue in self._queues.items():
             self.caches.of(kind).subscribe(partial(_add, queue))
         self.caches.of(PERSISTENT_VOLUME_CLAIM).subscribe(self._claim_changed)
-        for source in (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME):
+        sources: tuple[Kind[Any], ...] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME)
+        for source in sources:
             self.caches.of(source).subscribe(partial(self._source_changed, source))
         self.caches.subscribe_all(self._anything_changed)
 

@@ -17,7 +17,6 @@ import shutil
 import tarfile
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from lapse.core.errors import LapseError
@@ -25,6 +24,7 @@ from lapse.core.identity import owner_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _PART: Final = ".part"
 _BLOCK: Final = 1024 * 1024
