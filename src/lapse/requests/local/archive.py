@@ -10,11 +10,13 @@ Not captured: sockets, and changes that are made while the archive is being writ
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import os
 import shutil
 import tarfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final, cast
@@ -45,14 +47,19 @@ class Archive:
     unpacked_bytes: int
 
 
+Stop = Callable[[], bool]
+"""Asked again and again during long work; True gives it up."""
+
+
 class _Hashed:
     """A file that knows the checksum of what was written to it."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+    def __init__(self, file: IO[bytes], stop: Stop) -> None:
+        self._file, self._stop = file, stop
         self._digest = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
+        _go_on_unless(self._stop)
         self._digest.update(data)
         return self._file.write(data)
 
@@ -60,7 +67,7 @@ class _Hashed:
         return self._digest.hexdigest()
 
 
-def pack(directory: Path, target: Path) -> Archive:
+def pack(directory: Path, target: Path, *, stop: Stop = lambda: False) -> Archive:
     """Write all of ``directory`` into ``target``; raises `ArchiveError` and leaves nothing behind when it cannot."""
     action = f"capturing {directory}"
     if not directory.is_dir():
@@ -70,7 +77,7 @@ def pack(directory: Path, target: Path) -> Archive:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            digest, size = _write(directory, file)
+            digest, size = _write(directory, file, stop)
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
@@ -82,26 +89,57 @@ def pack(directory: Path, target: Path) -> Archive:
     return Archive(target, digest, size)
 
 
-def unpack(archive: Path, sha256: str, directory: Path) -> None:
-    """Unpack into ``directory``, which must not exist or be empty; raises `ArchiveError` and leaves it as it was."""
+def unpack(
+    archive: Path, sha256: str, directory: Path, *, arrived: Callable[[Path], None], stop: Stop = lambda: False
+) -> None:
+    """Unpack into ``directory``, which must not exist or be empty; raises `ArchiveError` and leaves it as it was.
+
+    ``arrived`` is called with the complete directory, still under its temporary name, before it gets its own.
+    """
     action = f"restoring {archive.name} into {directory}"
+
+    def fill(part: Path) -> None:
+        if _checksum(archive) != sha256:
+            raise ArchiveError(action=action, problem="the archive is damaged: its checksum is not the one noted")
+        with tarfile.open(archive, "r:gz") as tar:
+            # Our own archive, just verified; links out of the tree are kept as they were, names out of it are refused.
+            tar.extractall(part, members=_until(stop, tar), filter="tar")
+
+    _make(directory, fill, action=action, arrived=arrived)
+
+
+def _make(directory: Path, fill: Callable[[Path], None], *, action: str, arrived: Callable[[Path], None]) -> None:
+    """Fill a directory under a temporary name, then give it its own."""
     part = _part_of(directory)
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise ArchiveError(action=action, problem="it exists and is not an empty directory")
-        if _checksum(archive) != sha256:
-            raise ArchiveError(action=action, problem="the archive is damaged: its checksum is not the one noted")
         directory.parent.mkdir(parents=True, exist_ok=True)
         part.mkdir(mode=0o700)
-        with tarfile.open(archive, "r:gz") as tar:
-            # Our own archive, just verified; links out of the tree are kept as they were, names out of it are refused.
-            tar.extractall(part, filter="tar")
+        fill(part)
+        arrived(part)
         part.replace(directory)
         _sync_folder(directory.parent)
-    except (OSError, tarfile.TarError, EOFError) as error:
+    except (OSError, tarfile.TarError, EOFError, shutil.Error) as error:
         raise ArchiveError(action=action, problem=_why(error)) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def copy(source: Path, directory: Path, *, arrived: Callable[[Path], None], stop: Stop = lambda: False) -> None:
+    """Copy a directory into another one, under the same rules as `unpack`."""
+    action = f"restoring {source} into {directory}"
+
+    def one(from_: str, to: str) -> str:
+        _go_on_unless(stop)
+        return shutil.copy2(from_, to, follow_symlinks=False)
+
+    def fill(part: Path) -> None:
+        if not source.is_dir():
+            raise ArchiveError(action=action, problem=f"there is no directory {source}")
+        shutil.copytree(source, part, symlinks=True, copy_function=one, dirs_exist_ok=True)
+
+    _make(directory, fill, action=action, arrived=arrived)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -121,8 +159,19 @@ def _part_of(target: Path) -> Path:
     return target.with_name(f".{target.name[:200]}.{owner_token()}{_PART}")
 
 
-def _write(directory: Path, file: IO[bytes]) -> tuple[str, int]:
-    hashed = _Hashed(file)
+def _go_on_unless(stop: Stop) -> None:
+    if stop():
+        raise InterruptedError(errno.EINTR, "it was interrupted")
+
+
+def _until(stop: Stop, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    for member in tar:
+        _go_on_unless(stop)
+        yield member
+
+
+def _write(directory: Path, file: IO[bytes], stop: Stop) -> tuple[str, int]:
+    hashed = _Hashed(file, stop)
     size = 0
     with (
         gzip.GzipFile("", "wb", _LEVEL, cast("IO[bytes]", hashed), mtime=0) as packed,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.kube.resources import ObjectKey
+    from lapse.requests.api.upstream import VolumeSnapshotContent
 
 DRIVER: Final = "local.lapse.dev"
 CLASS: Final = "local"
@@ -28,20 +29,29 @@ class Places:
 
     @property
     def snapshots(self) -> Path:
-        """Archives, one per snapshot content."""
+        """Archives that go with their snapshot content."""
         return self.root / "snapshots"
 
-    def archive(self, content_name: str) -> Path:
-        """Return the archive of a snapshot content."""
+    def archive(self, content: VolumeSnapshotContent) -> Path:
+        """Return the archive of a snapshot content; one that is to be retained is kept where nothing is removed."""
+        kept = content.spec.deletion_policy != "Delete"
+        return (self.root / "retained" if kept else self.snapshots) / f"{content.metadata.name}.tar.gz"
+
+    def removable(self, content_name: str) -> Path:
+        """Return the archive that goes when the content of that name is gone."""
         return self.snapshots / f"{content_name}.tar.gz"
 
     def volume(self, claim: ObjectKey) -> Path:
         """Return where a restore goes that names no directory."""
         return self.root / "volumes" / (claim.namespace or "") / claim.name
 
-    def content_of(self, archive: Path) -> str:
-        """Return the name of the snapshot content that an archive belongs to."""
-        return archive.name.removesuffix(".tar.gz")
+    def contents(self) -> list[str]:
+        """Return the names of the snapshot contents whose removable archives are here."""
+        return [path.name.removesuffix(".tar.gz") for path in self.snapshots.glob("*.tar.gz")]
+
+    def arrival(self, request_uid: str) -> Path:
+        """Return where is noted which directory a restore has made."""
+        return self.root / "arrivals" / request_uid
 
 
 def snapshot_handle(archive: Path, sha256: str) -> str:

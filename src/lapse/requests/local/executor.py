@@ -1,0 +1,111 @@
+"""The local executor, put together: what it looks at, and what it prepares before it begins."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lapse.engine.metrics import ErrorKind
+from lapse.kube.controller import Controller
+from lapse.kube.errors import AlreadyExistsError
+from lapse.kube.resources import ObjectKey
+from lapse.kube.workqueue import WorkQueue
+from lapse.requests.api.annotations import SNAPSHOT_CLASS
+from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
+from lapse.requests.api.upstream import (
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    STORAGE_CLASS,
+    VOLUME_SNAPSHOT_CLASS,
+    VOLUME_SNAPSHOT_CONTENT,
+)
+from lapse.requests.local.archive import remove_leftovers
+from lapse.requests.local.places import CLASS, DRIVER
+from lapse.requests.local.provisioner import CLAIM, Provisioner
+from lapse.requests.local.snapshotter import Snapshotter
+from lapse.requests.service import ControllerService
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from lapse.core.clock import Clock
+    from lapse.engine.metrics import Metrics
+    from lapse.kube.resources import Kind, Object
+    from lapse.objects.port import ObjectStore
+    from lapse.requests.api.upstream import PersistentVolume
+    from lapse.requests.caches import Caches
+    from lapse.requests.local.places import Places
+
+DOMAIN = "requests"
+
+
+class LocalExecutor:
+    """A leader-only service of the coordinator."""
+
+    name = "local-executor"
+
+    def __init__(self, store: ObjectStore, caches: Caches, *, places: Places, clock: Clock, metrics: Metrics) -> None:
+        """Share the caches of the controllers; nothing runs yet."""
+        self._store, self._places, self._metrics = store, places, metrics
+        provisioner = Provisioner(store, caches, places=places, clock=clock)
+        snapshotter = Snapshotter(store, caches, places=places, clock=clock)
+        self._contents: WorkQueue[ObjectKey] = WorkQueue(clock)
+        self._claims: WorkQueue[ObjectKey] = WorkQueue(clock)
+        self._restores: WorkQueue[ObjectKey] = WorkQueue(clock)
+        self._services = [
+            ControllerService(Controller(name, reconcile, queue=queue, workers=2, on_error=self._count_error), caches)
+            for name, reconcile, queue in (
+                ("local-snapshots", snapshotter.reconcile, self._contents),
+                ("local-claims", provisioner.reconcile_claim, self._claims),
+                ("local-restores", provisioner.reconcile_restore, self._restores),
+            )
+        ]
+        caches.of(PERSISTENT_VOLUME).index(CLAIM, _claim_of)
+        caches.of(VOLUME_SNAPSHOT_CONTENT).subscribe(partial(_add, self._contents))
+        caches.of(PERSISTENT_VOLUME_CLAIM).subscribe(partial(_add, self._claims))
+        caches.of(VOLUME_RESTORE_REQUEST).subscribe(partial(_add, self._restores))
+        self._caches = caches
+        sources: tuple[Kind[Any], ...] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM)
+        for kind in sources:
+            caches.of(kind).subscribe(self._source_changed)
+
+    def _count_error(self, _error: Exception) -> None:
+        self._metrics.failed(DOMAIN, ErrorKind.RECONCILE)
+
+    def _source_changed(self, _old: Object | None, _new: Object | None) -> None:
+        """Look at all restores that wait: on one machine there are few."""
+        for request in self._caches.of(VOLUME_RESTORE_REQUEST).items():
+            self._restores.add(request.metadata.key)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """See `lapse.engine.coordinator.Service`."""
+        import asyncio
+
+        await self._prepare()
+        async with asyncio.TaskGroup() as group:
+            for service in self._services:
+                group.create_task(service.run(stopping), name=f"lapse-{service.name}")
+
+    async def _prepare(self) -> None:
+        """Make the classes, and look again at what an earlier run may have left."""
+        remove_leftovers(self._places.snapshots)
+        for name in self._places.contents():
+            self._contents.add(ObjectKey(None, name))
+        storage = {"metadata": {"name": CLASS, "annotations": {SNAPSHOT_CLASS: CLASS}}, "provisioner": DRIVER}
+        snapshots = {"metadata": {"name": CLASS}, "driver": DRIVER, "deletionPolicy": "Delete"}
+        for kind, body in ((STORAGE_CLASS, storage), (VOLUME_SNAPSHOT_CLASS, snapshots)):
+            wanted: Any = body
+            with suppress(AlreadyExistsError):
+                await self._store.create(kind, wanted)
+
+
+def _add(queue: WorkQueue[ObjectKey], old: Object | None, new: Object | None) -> None:
+    found = old if new is None else new
+    if found is not None:
+        queue.add(found.metadata.key)
+
+
+def _claim_of(volume: PersistentVolume) -> list[str]:
+    ref = volume.spec.claim_ref
+    return [] if ref is None or not ref.name else [str(ObjectKey(ref.namespace, ref.name))]

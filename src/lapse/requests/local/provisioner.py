@@ -1,0 +1,212 @@
+"""Volumes from directories: plays the provisioner and the binder for claims of our driver.
+
+A claim that names a directory is bound to a volume that is this directory. A restore request whose source is ready gets
+a claim, a new directory with the data and a volume. Directories are never removed: what is in them is the user's.
+
+After a crash in the middle of a restore, the next look finds by the noted identity of the directory that it was made by
+this very restore, and goes on; a directory of anybody else is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.timestamps import to_timestamp
+from lapse.kube.controller import Result
+from lapse.kube.errors import AlreadyExistsError
+from lapse.kube.resources import ObjectKey
+from lapse.requests.api.conditions import is_final
+from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.finalise import conditions_of
+from lapse.requests.local.archive import ArchiveError, Stop, copy, unpack
+from lapse.requests.local.places import CLASS, DIRECTORY, DRIVER, RESTORE, digest_of
+from lapse.requests.local.work import in_thread
+from lapse.requests.restore import PROVISIONING_FAILED
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.kube.resources import Json
+    from lapse.objects.port import ObjectStore
+    from lapse.requests.api.kinds import ObjectRef, VolumeRestoreRequest
+    from lapse.requests.api.upstream import PersistentVolumeClaim
+    from lapse.requests.caches import Caches
+    from lapse.requests.local.places import Places
+
+CLAIM: Final = "claim of a volume"
+"""The index of the cache of volumes that finds the volume of a claim."""
+Fill = Callable[[Path, Callable[[Path], None], Stop], None]
+"""Fills a directory; tells of it before it gets its name; may be stopped."""
+
+
+class Provisioner:
+    """Reconciles claims and restore requests, of which it writes the claims only."""
+
+    def __init__(self, store: ObjectStore, caches: Caches, *, places: Places, clock: Clock) -> None:
+        """Make volumes in ``places`` unless a claim says where."""
+        self._store, self._caches, self._places, self._clock = store, caches, places, clock
+
+    # --- claims -----------------------------------------------------------------------------------------------------
+
+    async def reconcile_claim(self, key: ObjectKey) -> Result:
+        """Bind a claim that names a directory; release the volume of a claim that is gone."""
+        claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key)
+        if claim is None:
+            await self._release(key)
+        elif DIRECTORY in claim.metadata.annotations and RESTORE not in claim.metadata.annotations:
+            await self._adopt(claim)
+        return Result()
+
+    async def _adopt(self, claim: PersistentVolumeClaim) -> None:
+        if _is_bound(claim) or _has_failed(claim):
+            return
+        directory = Path(claim.metadata.annotations[DIRECTORY])
+        if not await in_thread(lambda _stop: directory.is_absolute() and directory.is_dir()):
+            await self._fail(claim, f"{directory} is not a directory: expected the absolute path of one that exists")
+        else:
+            await self._bind(claim, directory)
+
+    async def _release(self, key: ObjectKey) -> None:
+        for volume in self._caches.of(PERSISTENT_VOLUME).indexed(CLAIM, str(key)):
+            if volume.spec.csi is not None and volume.spec.csi.driver == DRIVER and _phase(volume) != "Released":
+                meta = volume.metadata
+                await self._store.patch_status(PERSISTENT_VOLUME, meta.key, {"phase": "Released"}, uid=meta.uid)
+
+    async def _bind(self, claim: PersistentVolumeClaim, directory: Path) -> None:
+        """Make the volume, then say on both sides that they belong together. Every step can be repeated."""
+        meta = claim.metadata
+        name = f"local-{meta.uid}"
+        spec: Json = {
+            "csi": {"driver": DRIVER, "volumeHandle": str(directory)},
+            "claimRef": {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": meta.namespace,
+                         "name": meta.name, "uid": meta.uid},
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": CLASS,
+            "volumeMode": "Filesystem",
+        }  # fmt: skip
+        try:
+            volume = await self._store.create(PERSISTENT_VOLUME, {"metadata": {"name": name}, "spec": spec})
+        except AlreadyExistsError:
+            volume = await self._store.get(PERSISTENT_VOLUME, ObjectKey(None, name))
+        await self._store.patch_status(
+            PERSISTENT_VOLUME, volume.metadata.key, {"phase": "Bound"}, uid=volume.metadata.uid
+        )
+        changes = {"spec": {"volumeName": name, "storageClassName": claim.spec.storage_class_name or CLASS}}
+        await self._store.patch(PERSISTENT_VOLUME_CLAIM, meta.key, changes, uid=meta.uid)
+        await self._store.patch_status(PERSISTENT_VOLUME_CLAIM, meta.key, {"phase": "Bound"}, uid=meta.uid)
+
+    async def _fail(self, claim: PersistentVolumeClaim, message: str) -> None:
+        condition = {
+            "type": PROVISIONING_FAILED,
+            "status": "True",
+            "reason": PROVISIONING_FAILED,
+            "message": message,
+            "lastTransitionTime": to_timestamp(self._clock.wall_ns()),
+        }
+        changes = {"phase": "Pending", "conditions": [condition]}
+        await self._store.patch_status(PERSISTENT_VOLUME_CLAIM, claim.metadata.key, changes, uid=claim.metadata.uid)
+
+    # --- restores ---------------------------------------------------------------------------------------------------
+
+    async def reconcile_restore(self, key: ObjectKey) -> Result:
+        """Make the claim that a restore request asks for."""
+        request = await self._caches.find(VOLUME_RESTORE_REQUEST, key)
+        if request is None or is_final(conditions_of(request)):
+            return Result()
+        fill = await self._source(request)
+        if fill is None:
+            return Result()
+        claim = await self._claim_for(request)
+        if claim.metadata.annotations.get(RESTORE) != request.metadata.uid or _is_bound(claim) or _has_failed(claim):
+            return Result()
+        directory = Path(claim.metadata.annotations[DIRECTORY])
+        noted = self._places.arrival(request.metadata.uid)
+        try:
+            if not _is_ours(directory, noted):
+                await in_thread(lambda stop: fill(directory, lambda path: _note(path, noted), stop))
+        except ArchiveError as error:
+            await self._fail(claim, str(error))
+        else:
+            await self._bind(claim, directory)
+            noted.unlink(missing_ok=True)
+        return Result()
+
+    async def _source(self, request: VolumeRestoreRequest) -> Fill | None:
+        """Return what fills a directory with the data; None while there is nothing of ours to restore from."""
+        ref = request.spec.source_ref
+        if ref.kind == PERSISTENT_VOLUME.kind:
+            return await self._volume_source(ref)
+        if ref.kind == VOLUME_SNAPSHOT_CONTENT.kind:
+            return await self._snapshot_source(ref)
+        return None
+
+    async def _snapshot_source(self, ref: ObjectRef) -> Fill | None:
+        content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, ref.name), uid=ref.uid)
+        if content is None or content.spec.driver != DRIVER or content.status is None:
+            return None
+        digest = digest_of(content.status.snapshot_handle or "")
+        if not content.status.ready_to_use or digest is None:
+            return None
+        archive = self._places.archive(content)
+        return lambda directory, arrived, stop: unpack(archive, digest, directory, arrived=arrived, stop=stop)
+
+    async def _volume_source(self, ref: ObjectRef) -> Fill | None:
+        volume = await self._caches.find(PERSISTENT_VOLUME, ObjectKey(None, ref.name), uid=ref.uid)
+        csi = volume.spec.csi if volume is not None else None
+        if csi is None or csi.driver != DRIVER or _phase(volume) == "Bound":
+            return None
+        source = Path(csi.volume_handle or "")
+        return lambda directory, arrived, stop: copy(source, directory, arrived=arrived, stop=stop)
+
+    async def _claim_for(self, request: VolumeRestoreRequest) -> PersistentVolumeClaim:
+        template, meta = request.spec.pvc_template, request.metadata
+        key = ObjectKey(meta.namespace, template.metadata.name)
+        found = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key)
+        if found is not None:
+            return found
+        given = template.metadata.annotations or {}
+        directory = given.get(DIRECTORY) or str(self._places.volume(key))
+        annotations = {**given, DIRECTORY: directory, RESTORE: meta.uid}
+        body: Json = {
+            "metadata": {
+                "name": key.name,
+                "namespace": key.namespace,
+                "labels": template.metadata.labels or {},
+                "annotations": annotations,
+            },
+            "spec": {"storageClassName": template.spec.storage_class_name or CLASS, "volumeMode": "Filesystem"},
+        }
+        try:
+            return await self._store.create(PERSISTENT_VOLUME_CLAIM, body)
+        except AlreadyExistsError:
+            return await self._store.get(PERSISTENT_VOLUME_CLAIM, key)
+
+
+def _is_bound(claim: PersistentVolumeClaim) -> bool:
+    return claim.status is not None and claim.status.phase == "Bound"
+
+
+def _has_failed(claim: PersistentVolumeClaim) -> bool:
+    conditions = claim.status.conditions if claim.status is not None else None
+    return any(condition.type == PROVISIONING_FAILED for condition in conditions or ())
+
+
+def _phase(volume: Any) -> str | None:  # noqa: ANN401 - a volume of ours
+    return volume.status.phase if volume.status is not None else None
+
+
+def _note(directory: Path, noted: Path) -> None:
+    """Write down which directory is about to get its name: a rename does not change its identity."""
+    found = directory.stat()
+    noted.parent.mkdir(parents=True, exist_ok=True)
+    noted.write_text(f"{found.st_dev}:{found.st_ino}")
+
+
+def _is_ours(directory: Path, noted: Path) -> bool:
+    try:
+        found = directory.stat()
+        return noted.read_text() == f"{found.st_dev}:{found.st_ino}"
+    except OSError:
+        return False

@@ -1,0 +1,79 @@
+"""Snapshots of directories: plays the CSI snapshotter for contents of our driver.
+
+A content that is neither ready nor failed is captured; one that is gone loses its archive, once the store itself has
+confirmed that it is gone. An archive is removed for no other reason.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lapse.core.log import get_logger
+from lapse.core.timestamps import to_timestamp
+from lapse.kube.controller import Result
+from lapse.kube.errors import ConflictError, NotFoundError
+from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.local.archive import ArchiveError, pack
+from lapse.requests.local.places import DRIVER, snapshot_handle
+from lapse.requests.local.work import in_thread
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.kube.resources import Json, ObjectKey
+    from lapse.objects.port import ObjectStore
+    from lapse.requests.api.upstream import VolumeSnapshotContent
+    from lapse.requests.caches import Caches
+    from lapse.requests.local.places import Places
+
+_log = get_logger("lapse.requests.local.snapshotter")
+
+
+class Snapshotter:
+    """Reconciles VolumeSnapshotContents."""
+
+    def __init__(self, store: ObjectStore, caches: Caches, *, places: Places, clock: Clock) -> None:
+        """Keep archives in ``places``."""
+        self._store, self._caches, self._places, self._clock = store, caches, places, clock
+
+    async def reconcile(self, key: ObjectKey) -> Result:
+        """Capture what is to be captured, remove what nobody wants any more."""
+        content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, key)
+        if content is None:
+            self._remove(key.name)
+        elif content.spec.driver == DRIVER and not _is_settled(content):
+            await self._report(content, await self._capture(content))
+        return Result()
+
+    async def _capture(self, content: VolumeSnapshotContent) -> Json:
+        target = self._places.archive(content)
+        source = Path(content.spec.source.volume_handle or "")
+        try:
+            archive = await in_thread(lambda stop: pack(source, target, stop=stop))
+        except ArchiveError as error:
+            failed = {"message": str(error), "time": to_timestamp(self._clock.wall_ns())}
+            return {"readyToUse": False, "error": failed}
+        return {
+            "readyToUse": True,
+            "snapshotHandle": snapshot_handle(archive.path, archive.sha256),
+            "restoreSize": archive.unpacked_bytes,
+            "creationTime": self._clock.wall_ns(),
+        }
+
+    async def _report(self, content: VolumeSnapshotContent, status: Json) -> None:
+        meta = content.metadata
+        try:
+            await self._store.patch_status(VOLUME_SNAPSHOT_CONTENT, meta.key, status, uid=meta.uid)
+        except (ConflictError, NotFoundError):
+            _log.info("snapshot_unwanted", content=meta.name)  # its deletion brings us back to remove the archive
+
+    def _remove(self, name: str) -> None:
+        archive = self._places.removable(name)
+        if archive.exists():
+            archive.unlink(missing_ok=True)
+            _log.info("archive_removed", content=name)
+
+
+def _is_settled(content: VolumeSnapshotContent) -> bool:
+    status = content.status
+    return status is not None and (bool(status.ready_to_use) or status.error is not None)
