@@ -31,10 +31,16 @@ from pydantic_settings import (
 
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
+from lapse.requests.api.kinds import KeeperMode
+from lapse.requests.policy import RestoreOwnership, TTLMode
 
 PREFIX: Final = "LAPSE_"
 CONFIG_VARIABLE: Final = "LAPSE_CONFIG"
 FILE_NAME: Final = "lapse.toml"
+FOUNDING_NAMES: Final = (
+    "REQUEST_TTL", "REQUEST_TTL_MODE", "REQUEST_DEADLINE", "KEEPER_MODE", "KEEPER_TTL", "RESTORE_OWNERSHIP",
+)  # fmt: skip
+"""Variables that are accepted without the prefix, because deployments that follow the founding documents have them."""
 _MAX_PORT: Final = 65_535
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
@@ -58,6 +64,13 @@ def _interval(value: object) -> Duration:
     duration = _duration(value)
     if duration.nanoseconds is not None and duration.nanoseconds <= 0:
         raise ValueError("expected a duration above zero, or never")
+    return duration
+
+
+def _lifetime(value: object) -> Duration:
+    duration = _interval(value)
+    if duration.is_never:
+        raise ValueError("expected a duration above zero, such as 24h")
     return duration
 
 
@@ -102,6 +115,13 @@ def _keys_url(value: object) -> str:
     return value
 
 
+def _keeper_mode(value: object) -> KeeperMode:
+    modes = [KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL]
+    if value not in modes:
+        raise ValueError(f"expected {' or '.join(modes)}")
+    return KeeperMode(str(value))
+
+
 def _choice(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
@@ -136,6 +156,27 @@ class Settings(BaseSettings):
     keys_sweep_interval: Interval = Field(
         default=Duration.of_seconds(1),
         description="Pause between rounds that remove expired keys physically; never turns them off",
+    )
+    request_ttl: Interval = Field(
+        default=Duration.parse("10m"), description="How long a finished request stays; never keeps it"
+    )
+    request_ttl_mode: Annotated[TTLMode, BeforeValidator(_choice)] = Field(
+        default=TTLMode.SCANNER,
+        description="Who decides when a finished request goes: scanner is request_ttl, annotation is the request's own",
+    )
+    request_deadline: Interval = Field(
+        default=Duration.parse("24h"), description="When a request that does not finish fails; never lets it wait"
+    )
+    keeper_mode: Annotated[KeeperMode, PlainValidator(_keeper_mode)] = Field(
+        default=KeeperMode.FOLLOW_OBJECT_WITH_TTL,
+        description="How long snapshots stay: FollowObject with the request, FollowObjectWithTTL keeper_ttl longer",
+    )
+    keeper_ttl: Annotated[Duration, PlainValidator(_lifetime)] = Field(
+        default=Duration.parse("24h"), description="How long snapshots outlive their request"
+    )
+    restore_ownership: Annotated[RestoreOwnership, BeforeValidator(_choice)] = Field(
+        default=RestoreOwnership.USER,
+        description="Whose restored data is: user, or keeper to let it go with the keeper",
     )
     http_host: Host = Field(
         default="127.0.0.1", description="Address of the API and the pages; other than loopback needs a token"
@@ -214,6 +255,9 @@ def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str 
     if path is not None:
         for key, value, origin in _read_file(path, problems):
             values[key], origins[key] = value, origin
+    for name in FOUNDING_NAMES:
+        if name in os.environ:
+            values[name.lower()], origins[name.lower()] = os.environ[name], Origin("environment", name)
     for key, value in EnvSettingsSource(Settings)().items():
         values[key], origins[key] = value, Origin("environment", PREFIX + key.upper())
     for key, flag in (flags or {}).items():

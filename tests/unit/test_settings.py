@@ -8,7 +8,7 @@ import pytest
 
 from lapse.cli.flags import Flags
 from lapse.core.duration import NEVER, Duration
-from lapse.settings import Settings, SettingsError, load_settings, show_value
+from lapse.settings import FOUNDING_NAMES, Settings, SettingsError, load_settings, show_value
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +68,8 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(monkeyp
 def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = {"keys_url": "memory://", "keys_sweep_interval": "2s", "http_allowed_hosts": "a.example.org"}
     samples |= {"http_port": "1", "probes_port": "1", "log_format": "json", "log_level": "debug", "state_dir": "/x"}
+    samples |= {"request_ttl": "5m", "request_ttl_mode": "annotation", "request_deadline": "5m", "keeper_ttl": "5m"}
+    samples |= {"keeper_mode": "FollowObject", "restore_ownership": "keeper"}
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
     write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n")
@@ -202,3 +204,40 @@ def test_a_password_in_a_url_is_never_shown(url: str) -> None:
 
 def test_a_path_with_an_at_sign_is_no_password() -> None:
     assert show_value("file:///home/me@work/keys.db") == "file:///home/me@work/keys.db"
+
+
+@pytest.mark.parametrize("name", FOUNDING_NAMES)
+def test_the_names_of_the_founding_documents_are_accepted_and_yield_to_ours(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = {"REQUEST_TTL_MODE": "annotation", "KEEPER_MODE": "FollowObject", "RESTORE_OWNERSHIP": "keeper"}
+    other = {"REQUEST_TTL_MODE": "scanner", "KEEPER_MODE": "FollowObjectWithTTL", "RESTORE_OWNERSHIP": "user"}
+    monkeypatch.setenv(name, good.get(name, "7m"))
+    loaded = load_settings()
+    assert str(getattr(loaded.settings, name.lower())) == good.get(name, "7m")
+    assert str(loaded.origins[name.lower()]) == f"environment {name}"
+
+    monkeypatch.setenv(f"LAPSE_{name}", other.get(name, "8m"))
+    assert str(getattr(load_settings().settings, name.lower())) == other.get(name, "8m")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("request_ttl", "10minutes"),
+        ("request_ttl", "0s"),
+        ("request_ttl", "0"),
+        ("request_ttl", "-1h"),
+        ("request_ttl", "600"),
+        ("request_deadline", "0s"),
+        ("keeper_ttl", "never"),
+        ("keeper_ttl", "-1s"),
+        ("keeper_mode", "TTL"),
+        ("keeper_mode", "followobject"),
+        ("request_ttl_mode", "both"),
+        ("restore_ownership", "nobody"),
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_refused_at_the_start(key: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=key):
+        load_settings({key: value})

@@ -44,6 +44,18 @@ class Flags(StateFlags):
     """Where keys are stored, such as memory:// or file:///path/keys.db."""
     keys_sweep_interval: Flag = None
     """Pause between rounds that remove expired keys physically, such as 1s; never turns them off."""
+    request_ttl: Flag = None
+    """How long a finished request stays, such as 10m; never keeps it."""
+    request_ttl_mode: Flag = None
+    """scanner: request_ttl decides when a finished request goes; annotation: the request's own annotation does."""
+    request_deadline: Flag = None
+    """When a request that does not finish fails, such as 24h; never lets it wait."""
+    keeper_mode: Flag = None
+    """FollowObject: snapshots go with their request; FollowObjectWithTTL: keeper_ttl later."""
+    keeper_ttl: Flag = None
+    """How long snapshots outlive their request, such as 24h."""
+    restore_ownership: Flag = None
+    """user: restored data is the user's; keeper: it goes with the keeper."""
     http_host: Flag = None
     """Address of the API and the pages; other than loopback needs a token."""
     http_port: Flag = None
