@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from lapse.engine.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.loop import SweepLoop
+    from lapse.requests.embedded import LocalRequests
+    from lapse.requests.policy import Policy
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint
     from lapse.web.state import StateDatabase
@@ -31,10 +33,16 @@ if TYPE_CHECKING:
 
 _FORCE_SECONDS: Final = 9.0
 """After this a process that should end is ended, so that ten seconds are kept."""
+_LEADER_SECONDS: Final = 15
+"""How long another process waits to lead after this one has died without a word."""
 
 
 class OpenBindError(LapseError):
     """{address} is open to other machines and nobody has a token; see lapse tokens create --name NAME --scope admin."""
+
+
+class NotSyncedError(LapseError):
+    """The caches of the object store are still being filled."""
 
 
 def up(flags: Flags = NO_FLAGS) -> int:
@@ -77,6 +85,7 @@ class _Process:
     state: StateDatabase
     admission: Admission
     keys: AsyncKeys
+    requests: LocalRequests
     http: Endpoint
     probes: Endpoint
     coordinator: Coordinator
@@ -93,7 +102,9 @@ class _Process:
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.metrics import Metrics
         from lapse.keys.aio import open_keys_async
+        from lapse.keys.election import Election
         from lapse.keys.loop import DOMAIN
+        from lapse.requests.embedded import LocalRequests, open_store
         from lapse.web.listener import Endpoint
         from lapse.web.state import StateDatabase
         from lapse.web.tokens import Admission, TokenStore
@@ -109,17 +120,32 @@ class _Process:
         if not http.loopback_only and not tokens.any_usable():
             raise OpenBindError(address=f"{http.host}:{http.port}")
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
-        loops = _loops(loaded, keys, metrics)
-        coordinator = Coordinator(clock=clock, metrics=metrics, loops=loops)
+        store = open_store(settings.state_dir, clock=clock)
+        stack.push_async_callback(store.close)
+        local = settings.state_dir / "local"
+        requests = LocalRequests.build(store, local, policy=_policy(settings), clock=clock, metrics=metrics)
+        coordinator = Coordinator(
+            clock=clock,
+            metrics=metrics,
+            loops=[*_loops(loaded, keys, metrics), *requests.requests.loops],
+            leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
+        )
         admission = Admission(tokens, loopback_only=http.loopback_only)
-        return cls(settings, clock, metrics, state, admission, keys, http, probes, coordinator)
+        return cls(settings, clock, metrics, state, admission, keys, requests, http, probes, coordinator)
 
     async def run(self) -> None:
         """Serve and tick until the coordinator is told to stop."""
         from lapse.web.listener import Listener
 
         listeners = [Listener("http", self._api(), self.http), Listener("probes", self._probes(), self.probes)]
-        await self.coordinator.run(listeners)
+        await self.coordinator.run([*listeners, *self.requests.requests.services], self.requests.leader_services)
+
+    def check(self) -> None:
+        """Raise a `LapseError` unless the stores answer and the caches are filled."""
+        self.keys.backend.check()
+        self.requests.store.database.read("SELECT 1")
+        if not self.requests.requests.caches.synced:
+            raise NotSyncedError
 
     def _api(self) -> ASGIApp:
         from lapse.keys.url import parse_url
@@ -149,11 +175,24 @@ class _Process:
         from lapse.web.security import AllowedHosts
 
         return create_probes(
-            readiness=Readiness(self.keys.backend.check),
+            readiness=Readiness(self.check),
             stopping=lambda: self.coordinator.stopping,
             metrics=self.metrics,
             hosts=AllowedHosts(self.settings.probes_host, self.probes.port, self.settings.http_allowed_hosts),
         )
+
+
+def _policy(settings: Settings) -> Policy:
+    from lapse.requests.policy import Policy
+
+    return Policy(
+        request_ttl=settings.request_ttl,
+        request_ttl_mode=settings.request_ttl_mode,
+        request_deadline=settings.request_deadline,
+        keeper_mode=settings.keeper_mode,
+        keeper_ttl=settings.keeper_ttl,
+        restore_ownership=settings.restore_ownership,
+    )
 
 
 def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]:

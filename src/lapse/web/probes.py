@@ -30,7 +30,7 @@ CHECK_SECONDS: Final = 2.0
 
 
 class Readiness:
-    """Whether the store answers. One check at a time: a store that hangs must not eat the threads of the rest."""
+    """Whether the stores answer. One check at a time: a store that hangs must not eat the threads of the rest."""
 
     def __init__(self, check: Callable[[], None], *, seconds: float = CHECK_SECONDS) -> None:
         """Ask by ``check``, which blocks and raises a `LapseError`."""
@@ -46,11 +46,11 @@ class Readiness:
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(asyncio.wait([running])), self._seconds)
         if not running.done():
-            return f"the keys store did not answer within {self._seconds:g} s"
+            return f"a store did not answer within {self._seconds:g} s"
         error = running.exception()
         if error is None:
             return None
-        return str(error) if isinstance(error, LapseError) else f"the keys store failed with {type(error).__name__}"
+        return str(error) if isinstance(error, LapseError) else f"a store failed with {type(error).__name__}"
 
 
 def create_probes(
