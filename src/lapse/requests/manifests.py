@@ -181,7 +181,7 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
             "type": READY,
             "status": ConditionStatus.TRUE,
             "reason": Reason.COMPLETED,
-            "message": f"{total} objects in {len(packed)} chunks",
+            "message": f"objects: {total}, chunks: {len(packed)}",
             "lastTransitionTime": to_timestamp(self._clock.wall_ns()),
         }
         return {
@@ -276,7 +276,7 @@ def _is_ready(checkpoint: ManifestCheckpoint) -> bool:
 def _completion(checkpoint: ManifestCheckpoint) -> End:
     name, status = checkpoint.metadata.name, checkpoint.status
     total, chunks = (status.total_objects, len(status.chunks)) if status is not None else (None, 0)
-    message = f"the ManifestCheckpoint {name} holds {total} objects in {chunks} chunks"
+    message = f"the ManifestCheckpoint {name} is complete (objects: {total}, chunks: {chunks})"
     return End(Reason.COMPLETED, message, {"checkpointName": name})
 
 

@@ -184,7 +184,7 @@ async def test_manifests_are_captured_whole_and_come_back_in_order(world: World)
     name = checkpoint_name(request.metadata.uid)
     assert await world.outcome() == (
         Reason.COMPLETED,
-        f"the ManifestCheckpoint {name} holds 4 objects in 1 chunks",
+        f"the ManifestCheckpoint {name} is complete (objects: 4, chunks: 1)",
     )
     status = (await world.found()).status
     assert status is not None
