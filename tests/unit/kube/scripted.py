@@ -140,10 +140,12 @@ class View:
 async def running(informer: Informer[Any], clock: VirtualClock) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(informer.run())
     await settle(clock)
-    yield task
-    assert not task.done(), "an informer never ends by itself"
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    try:
+        yield task
+        assert not task.done(), "an informer never ends by itself"
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def names(objects: Iterable[Thing]) -> list[str]:

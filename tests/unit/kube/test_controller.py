@@ -215,6 +215,28 @@ async def test_an_item_that_is_cut_off_is_worked_on_in_the_next_run(
     assert work.finished == [A]
 
 
+async def test_work_that_never_waits_leaves_room_for_others_and_can_be_stopped(
+    queue: WorkQueue[ObjectKey], clock: VirtualClock
+) -> None:
+    looked = 0
+
+    async def look(_key: ObjectKey) -> Result:
+        nonlocal looked
+        looked += 1
+        return Result()
+
+    for number in range(1_000):
+        queue.add(ObjectKey(None, str(number)))
+    stopping = asyncio.Event()
+    task = asyncio.create_task(Controller("things", look, queue=queue).run(stopping))
+    await settle(clock, 10)
+    stopping.set()
+    await task
+
+    assert 0 < looked < 100
+    assert len(queue) == 1_000 - looked
+
+
 async def test_it_ends_when_the_queue_is_closed_and_empty(
     queue: WorkQueue[ObjectKey], work: Work, clock: VirtualClock
 ) -> None:

@@ -385,7 +385,7 @@ async def test_who_subscribes_late_is_told_of_everything_that_exists(
 
 
 async def test_who_subscribes_from_within_a_handler_misses_nothing_and_sees_nothing_twice(
-    informer: Informer[Thing], store: ScriptedStore, clock: VirtualClock
+    informer: Informer[Thing], store: ScriptedStore, clock: VirtualClock, errors: list[Exception]
 ) -> None:
     views: list[View] = []
 
@@ -399,6 +399,7 @@ async def test_who_subscribes_from_within_a_handler_misses_nothing_and_sees_noth
 
     async with running(informer, clock):
         assert [names(view.objects.values()) for view in views] == [["a", "b"]] * 3
+        assert errors == [], "no view was told of anything that it knew already"
 
 
 async def test_items_may_be_iterated_while_things_change(
