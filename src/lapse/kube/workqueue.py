@@ -84,9 +84,10 @@ class WorkQueue(Generic[K]):
         if self._closed or self._deadlines.get(key, when + 1) <= when:
             return
         self._deadlines[key] = when
-        heappush(self._heap, (when, next(self._serial), key))
+        entry = (when, next(self._serial), key)
+        heappush(self._heap, entry)
         self._drop_stale()
-        if self._heap[0][0] == when:
+        if self._heap[0] is entry:
             self._set_timer()
 
     def retry(self, key: K) -> None:
@@ -104,6 +105,7 @@ class WorkQueue(Generic[K]):
 
         May be cancelled at any time; no key is lost by that.
         """
+        await self._clock.sleep(0)  # work that never waits must not keep the event loop from everybody else
         await self._permits.acquire()
         if not self._ready:
             self._permits.release()  # the permit of `close` goes from hand to hand
