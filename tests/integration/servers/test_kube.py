@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import ssl
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.servers import KubectlError, KubeServer, Server, ServerFailedError, kube_server, wait_until
 from tests.servers.kube.server import COMPONENTS
 from tests.servers.pool import Desk, Pool, RemotePool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[3]
 
 
 def widget(name: str, *, namespace: str = "default", **metadata: object) -> str:
@@ -137,56 +144,17 @@ private = pytest.mark.server("kube", private=True)
 unhurried = pytest.mark.timeout(300)  # each start takes four seconds, or a minute on cores that others keep busy
 
 
-@private
-@unhurried
-def test_a_kill_of_everything_loses_no_object_and_a_start_brings_it_back() -> None:
+@pytest.fixture(scope="module")
+def own_kube() -> Iterator[KubeServer]:
+    """One for the tests that hurt it and heal it again."""
     with kube_server() as server:
-        create(server, widget("kept"))
-        before = server.pid
-        server.kill()
-        assert not server.is_running()
-        assert not any(server.component(name).is_running() for name in COMPONENTS)
-        server.start()
-        assert server.is_running()
-        assert server.pid == server.component("apiserver").pid != before
-        assert server.kubectl("get", "widget", "kept", "-o", "name") == "widget.test.lapse.dev/kept\n"
-        server.restart()
-        assert server.kubectl("get", "widget", "kept", "-o", "name") == "widget.test.lapse.dev/kept\n"
-        processes = [server.component(name).pid for name in COMPONENTS]
-    assert not server.folder.exists()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+        yield server
 
 
 @private
 @unhurried
-def test_each_component_can_be_hurt_on_its_own() -> None:
-    with kube_server(crds=()) as server:
-        api, store = server.component("apiserver"), server.component("etcd")
-        with api.paused(), pytest.raises(TimeoutError):
-            ssl.get_server_certificate((server.host, server.port), timeout=0.3)
-        assert get(server, "/readyz?verbose", token=server.admin_token)[0] == 200
-        with store.paused():
-            assert api.is_running()
-        server.component("controller-manager").kill()
-        assert api.is_running()
-        assert not server.is_running()
-        server.component("controller-manager").start()
-        api.kill()
-        with pytest.raises(KubectlError, match="refused"):
-            server.kubectl("get", "namespaces")
-        api.start()
-        assert "default" in server.kubectl("get", "namespaces")
-        with pytest.raises(
-            ValueError, match="there is no component 'scheduler', but etcd, apiserver, controller-manager"
-        ):
-            server.component("scheduler")
-
-
-@private
-@unhurried
-def test_nothing_of_it_listens_beyond_loopback() -> None:
-    with kube_server(crds=()) as server:
-        found = [listening(server.component(name).pid) for name in COMPONENTS]
+def test_nothing_of_it_listens_beyond_loopback(own_kube: KubeServer) -> None:
+    found = [listening(own_kube.component(name).pid) for name in COMPONENTS]
     assert {address for address, _ in set.union(*found)} == {"0100007F"}  # 127.0.0.1 as /proc writes it
     assert [len(addresses) for addresses in found] == [2, 1, 1]
 
@@ -206,6 +174,85 @@ def listening(pid: int) -> set[tuple[str, str]]:
 
 @private
 @unhurried
+def test_a_kill_of_everything_loses_no_object_and_a_start_brings_it_back(own_kube: KubeServer) -> None:
+    create(own_kube, widget("kept"))
+    before = own_kube.pid
+    own_kube.kill()
+    assert not own_kube.is_running()
+    assert not any(own_kube.component(name).is_running() for name in COMPONENTS)
+    own_kube.start()
+    assert own_kube.is_running()
+    assert own_kube.pid == own_kube.component("apiserver").pid != before
+    assert own_kube.kubectl("get", "widget", "kept", "-o", "name") == "widget.test.lapse.dev/kept\n"
+
+
+@private
+@unhurried
+def test_a_restart_in_order_keeps_the_address_and_the_objects(own_kube: KubeServer) -> None:
+    create(own_kube, widget("restarted"))
+    before = {name: own_kube.component(name).pid for name in COMPONENTS}
+    own_kube.restart()
+    assert all(own_kube.component(name).pid != pid for name, pid in before.items())
+    assert own_kube.kubectl("get", "widget", "restarted", "-o", "name") == "widget.test.lapse.dev/restarted\n"
+
+
+@private
+@unhurried
+def test_each_component_can_be_killed_on_its_own(own_kube: KubeServer) -> None:
+    api, manager = own_kube.component("apiserver"), own_kube.component("controller-manager")
+    manager.kill()
+    assert api.is_running()
+    assert not own_kube.is_running()
+    manager.start()
+    api.kill()
+    with pytest.raises(KubectlError, match="refused"):
+        own_kube.kubectl("get", "namespaces")
+    api.start()
+    assert own_kube.is_running()
+    assert "namespace/default" in own_kube.kubectl("get", "namespaces", "-o", "name").split()
+
+
+@private
+@unhurried
+def test_a_paused_api_server_keeps_silent_and_goes_on_afterwards(own_kube: KubeServer) -> None:
+    with own_kube.component("apiserver").paused(), pytest.raises(TimeoutError):
+        ssl.get_server_certificate((own_kube.host, own_kube.port), timeout=0.3)
+    assert get(own_kube, "/api", token=own_kube.admin_token)[0] == 200
+
+
+@private
+@unhurried
+def test_a_component_that_is_none_is_refused_with_the_names_of_those_there_are(own_kube: KubeServer) -> None:
+    with pytest.raises(ValueError, match="no component 'scheduler', but etcd, apiserver, controller-manager"):
+        own_kube.component("scheduler")
+
+
+# Starts a control plane, tells its folder and processes, and waits.
+HARNESS = """
+import signal
+from tests.servers import kube_server
+from tests.servers.kube.server import COMPONENTS
+with kube_server(crds=()) as server:
+    print(server.folder, *(server.component(name).pid for name in COMPONENTS), flush=True)
+    signal.pause()
+"""
+
+
+@private
+@unhurried
+def test_all_components_and_the_folder_go_when_the_run_is_killed() -> None:
+    command = [sys.executable, "-c", HARNESS]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        folder, *pids = run.stdout.readline().split()
+        assert len(pids) == 3
+        run.kill()
+    traces = [Path(folder), *(Path("/proc") / pid for pid in pids)]
+    wait_until(lambda: not any(trace.exists() for trace in traces), what="the end of all components")
+
+
+@private
+@unhurried
 @pytest.mark.parametrize(
     ("option", "program"), [("apiserver_flags", "kube-apiserver"), ("manager_flags", "kube-controller-manager")]
 )
@@ -219,11 +266,12 @@ def test_a_component_that_does_not_start_says_which_and_why(option: str, program
 @private
 @unhurried
 def test_only_the_given_definitions_are_made_and_a_wrong_one_is_refused_with_the_reason(tmp_path: Path) -> None:
-    source = Path(__file__).parents[2] / "servers" / "kube" / "crds" / "widgets.yaml"
+    source = ROOT / "tests" / "servers" / "kube" / "crds" / "widgets.yaml"
     with kube_server(crds=[source]) as server:
         assert server.kubectl("get", "crd", "-o", "name").split() == [
             "customresourcedefinition.apiextensions.k8s.io/widgets.test.lapse.dev"
         ]
+    assert not server.folder.exists()
     (tmp_path / "wrong.yaml").write_text(source.read_text().replace("scope: Namespaced", "scope: Everywhere"))
     with (
         pytest.raises(ServerFailedError, match=r"(?s)definitions were not taken.*Everywhere"),

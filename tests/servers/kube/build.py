@@ -140,7 +140,7 @@ def _download(go: Go, module: GoModule, *, work: Path, tell: Tell) -> int:
     watch = Watch(tell, _Ticker(tell, work / "output.log", progress))
     lines = _run(go, ["list", "-deps", *module.packages], module=module, work=work, watch=watch).splitlines()
     downloads = sum(map(_is_download, lines))
-    tell(f"{downloads} modules were missing, {len(lines) - downloads} packages to compile at most")
+    tell(f"{downloads} modules were missing, {len(lines) - downloads} packages to build")
     return len(lines) - downloads
 
 
@@ -151,7 +151,7 @@ def _is_download(line: str) -> bool:
 def _build(go: Go, module: GoModule, *, folder: Path, work: Path, tell: Tell, packages: int) -> None:
     def progress(lines: list[str]) -> str:
         last = f", last {lines[-1]}" if lines else ""
-        return f"{len(lines)} of at most {packages} packages compiled{last}"
+        return f"{len(lines)} of {packages} packages compiled, less what is in the cache of Go{last}"
 
     watch = Watch(tell, _Ticker(tell, work / "output.log", progress))
     arguments = ["build", "-v", *module.flags, "-o", f"{folder}/{module.output}", *module.packages]

@@ -1,9 +1,10 @@
 """Starts the three components on loopback, in the order in which they need each other.
 
 Guarantees: RBAC is on; the definitions (CRDs) are there before the controller-manager starts, because its garbage
-collector looks for new kinds only every 30 seconds; when `kube_server` has started, the default ServiceAccount is there
-and orphans are collected. A kill loses nothing that was acknowledged: etcd leaves the disk to the kernel, which
-outlives it. Not there: pods that run, and any controller that is not named in `components`.
+collector looks for new kinds only every 30 seconds; when `kube_server` has started, the default ServiceAccount is
+there, and what a deleted owner leaves goes within a second or two. A kill loses nothing that was acknowledged: etcd
+leaves the disk to the kernel, which outlives it. Not there: pods that run, and any controller that `components` does
+not name.
 """
 
 from __future__ import annotations
