@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
 
-from tests.conformance.kinds.documents import CASES, Case
+from lapse.requests.api.annotations import EXPIRES_AT
+from lapse.requests.api.kinds import VOLUME_CAPTURE_REQUEST
+from tests.conformance.kinds.documents import CAPTURE, CASES, READY, Case, changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
 
 NAMESPACE = "lapse-kinds"
 DRY: dict[str, str] = {"dryRun": "All"}
-MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
 class Server:
@@ -27,23 +29,34 @@ class Server:
 
     def refusals(self, case: Case) -> list[str]:
         """What the server finds wrong with a document, one text for each cause; nothing is left behind."""
-        start = {name: part for name, part in (case.old or case.document).items() if name != "status"}
-        status = case.document.get("status")
-        if case.old is None and status is None:
-            return causes(self._client.post(path(case.kind), json=start, params=DRY))
-        created = self._client.post(path(case.kind), json=start)
-        if created.is_error:
-            return causes(created)
-        place = f"{path(case.kind)}/{start['metadata']['name']}"
-        try:
-            whole = {**case.document, "metadata": {**created.json()["metadata"], **case.document["metadata"]}}
+        if case.old is None and case.document.get("status") is None:
+            return causes(self._client.post(path(case.kind), json=case.document, params=DRY))
+        with self.holding(case.kind, without_status(case.old or case.document)) as (place, held):
+            whole = {**case.document, "metadata": {**held["metadata"], **case.document["metadata"]}}
             found = causes(self._client.put(place, json=whole, params=DRY))
-            if status is not None:
-                changes = {"status": status}
-                found += causes(self._client.patch(f"{place}/status", json=changes, params=DRY, headers=MERGE))
-            return found
+            if case.document.get("status") is None:
+                return found
+            return found + causes(self._client.patch(f"{place}/status", **status_patch(case.document), params=DRY))
+
+    @contextmanager
+    def holding(self, kind: Kind[Any], document: Json) -> Iterator[tuple[str, Json]]:
+        """Store a document, with its status, for a while."""
+        created = self._client.post(path(kind), json=document).raise_for_status()
+        place = f"{path(kind)}/{document['metadata']['name']}"
+        try:
+            if "status" in document:
+                self._client.patch(f"{place}/status", **status_patch(document)).raise_for_status()
+            yield place, created.json()
         finally:
             self._client.delete(place).raise_for_status()
+
+
+def without_status(document: Json) -> Json:
+    return {name: part for name, part in document.items() if name != "status"}
+
+
+def status_patch(document: Json) -> dict[str, Any]:
+    return {"json": {"status": document["status"]}, "headers": {"Content-Type": "application/merge-patch+json"}}
 
 
 def path(kind: Kind[Any]) -> str:
@@ -80,3 +93,12 @@ def test_the_api_server_judges_as_the_table_says(server: Server, case: Case) -> 
     else:
         assert any(refusal.startswith(f"{case.wrong}") for refusal in refusals)
         assert any(case.says in refusal for refusal in refusals)
+
+
+def test_kubectl_lists_a_request_with_its_outcome(server: Server, shared_kube: KubeServer) -> None:
+    request = changed(CAPTURE, "status.conditions", [READY])
+    request["metadata"]["annotations"] = {EXPIRES_AT: "2030-01-31T12:10:00Z"}
+    with server.holding(VOLUME_CAPTURE_REQUEST, request):
+        lines = shared_kube.kubectl("get", "vcr", "-n", NAMESPACE).splitlines()
+    assert lines[0].split() == ["NAME", "MODE", "TARGET", "READY", "REASON", "EXPIRES", "AGE"]
+    assert lines[1].split()[:6] == ["one", "Snapshot", "data", "True", "Completed", "2030-01-31T12:10:00Z"]

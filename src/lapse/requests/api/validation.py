@@ -10,6 +10,7 @@ absent, except that a document that its own type could not be read from is refus
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,8 +107,8 @@ def _list(value: list[Any] | tuple[Any, ...], schema: Json, at: str) -> Iterator
     for index, item in enumerate(value):
         yield from _value(item, schema["items"], f"{at}[{index}]")
     for name in schema.get("x-kubernetes-list-map-keys", ()):
-        found = [item.get(name) for item in value if isinstance(item, dict)]
-        yield from (f"{at}: must have one item at most with {name} {one}" for one in found if found.count(one) > 1)
+        found = Counter(str(item.get(name)) for item in value if isinstance(item, dict))
+        yield from (f"{at}: must have one item at most with {name} {one}" for one, times in found.items() if times > 1)
 
 
 def _text(value: str, schema: Json, at: str) -> Iterator[str]:
