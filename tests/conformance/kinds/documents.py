@@ -1,6 +1,6 @@
 """One table of good and bad documents of our kinds.
 
-It runs against the validators of the embedded store and against the CRDs on a real API server; both must judge alike.
+It runs against the embedded store with its validators and against a real API server with the CRDs; both judge alike.
 """
 
 from __future__ import annotations
