@@ -95,6 +95,8 @@ def patched(kind: Kind[Any], old: Json, changes: Json) -> Json:
 def with_status(kind: Kind[Any], old: Json, changes: Json) -> Json:
     """Return ``old`` with ``changes`` to the status alone."""
     new = {**old, "status": merge(old.get("status"), changes)}
+    if problems := kind.validate(new, old):
+        _refuse(kind, old["metadata"]["name"], "; ".join(problems))
     _check_readable(kind, old["metadata"]["name"], new)
     return new
 

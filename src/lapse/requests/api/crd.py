@@ -114,10 +114,7 @@ def _schema(kind: Kind[Any]) -> Json:
     schema = schema_of(kind.type)
     # Of these three the server has its own schema and allows no other.
     named: Json = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
-    schema["properties"] = named | {name: part for name, part in schema["properties"].items() if name != "metadata"}
-    schema["required"].remove("metadata")
-    if not schema["required"]:
-        del schema["required"]
+    schema["properties"] = named | schema["properties"]
     for rule in RULES[kind.kind]:
         _place(schema, rule).append({"rule": rule.cel, "message": rule.message})
     return schema

@@ -23,8 +23,13 @@ _SCALARS: dict[type[inspect.Type], Json] = {
 
 
 def schema_of(structure: type[Any]) -> Json:
-    """Return the schema of a structure."""
-    return _schema(inspect.type_info(structure))
+    """Return the schema of a kind's structure, without metadata: every store has its own rules for that."""
+    schema = _schema(inspect.type_info(structure))
+    del schema["properties"]["metadata"]
+    schema["required"].remove("metadata")
+    if not schema["required"]:
+        del schema["required"]
+    return schema
 
 
 def _schema(found: inspect.Type) -> Json:

@@ -3,17 +3,16 @@
 They judge as a Kubernetes API server judges by our CRDs, by the same schema and the same rules; one table of documents
 runs against both. A problem names its place and what was expected there.
 
-Fields that the schema does not know are no problem: a server drops them, the embedded store keeps them. Null counts as
-absent, except that a document that its own type could not be read from is refused.
+Metadata is the store's own business. Fields that the schema does not know are no problem: a server drops them, the
+embedded store keeps them. Null counts as absent.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from lapse.core.timestamps import from_timestamp
 from lapse.requests.api.rules import RULES, Rule
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
     from lapse.kube.resources import Json, Problems, Validate
 
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_MOST_NAME_CHARACTERS: Final = 253
 _DATE_TIME: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
@@ -48,24 +45,9 @@ def validator(structure: type[Any]) -> Validate:
 
     def validate(new: Json, old: Json | None) -> Problems:
         # A rule may rely on what the schema demands, so it is asked only about documents of the right shape.
-        return (
-            [*_name_problems(new), *_object(new, schema(), "")]
-            or [*_rule_problems(RULES[structure.__name__], new, old)]
-            or [*_unreadable(structure, new)]
-        )
+        return [*_object(new, schema(), "")] or [*_rule_problems(RULES[structure.__name__], new, old)]
 
     return validate
-
-
-def _name_problems(document: Json) -> Iterator[str]:
-    metadata = document.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    if not isinstance(name, str) or not name:
-        yield "metadata.name: is required"
-    elif len(name) > _MOST_NAME_CHARACTERS:
-        yield f"metadata.name: must have at most {_MOST_NAME_CHARACTERS} characters, not {len(name)}"
-    elif not _NAME.fullmatch(name):
-        yield "metadata.name: must be lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
 
 
 # --- shape ------------------------------------------------------------------------------------------------------------
@@ -106,8 +88,8 @@ def _list(value: list[Any] | tuple[Any, ...], schema: Json, at: str) -> Iterator
     for index, item in enumerate(value):
         yield from _value(item, schema["items"], f"{at}[{index}]")
     for name in schema.get("x-kubernetes-list-map-keys", ()):
-        found = [item.get(name) for item in value if isinstance(item, dict)]
-        yield from (f"{at}: must have one item at most with {name} {one}" for one in found if found.count(one) > 1)
+        found = Counter(str(item.get(name)) for item in value if isinstance(item, dict))
+        yield from (f"{at}: must have one item at most with {name} {one}" for one, times in found.items() if times > 1)
 
 
 def _text(value: str, schema: Json, at: str) -> Iterator[str]:
@@ -146,10 +128,3 @@ def _at(document: Json | None, place: tuple[str, ...]) -> Any:  # noqa: ANN401 -
     for name in place:
         value = None if value is None else value.get(name)
     return value
-
-
-def _unreadable(structure: type[Any], document: Json) -> Iterator[str]:
-    try:
-        msgspec.convert(document, structure, strict=False)
-    except msgspec.ValidationError as error:
-        yield str(error)

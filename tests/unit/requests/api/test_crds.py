@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from lapse.requests.api.crd import crd, main, to_yaml
+from lapse.requests.api.kinds import OUR_KINDS
+
+if TYPE_CHECKING:
+    from lapse.kube.resources import Kind
+
+FOLDER = Path(__file__).parents[4] / "deploy" / "crds"
+
+
+def test_the_definitions_in_the_repository_are_what_the_code_says(tmp_path: Path) -> None:
+    main(tmp_path)
+    written = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert written == {file.name: file.read_text() for file in FOLDER.iterdir()}, (
+        "run python -m lapse.requests.api.crd deploy/crds"
+    )
+
+
+@pytest.mark.parametrize("kind", OUR_KINDS, ids=lambda kind: kind.kind)
+def test_what_is_written_reads_as_what_was_meant(kind: Kind[Any]) -> None:
+    assert yaml.safe_load(to_yaml(crd(kind))) == crd(kind)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "true",
+        "No",
+        "null",
+        "",
+        "a: b",
+        "- a",
+        "# a",
+        "1",
+        "1.5",
+        "~",
+        "a\nb",
+        'a "b" \\c',
+        "µ",
+        {},
+        [],
+        7,
+        True,
+        ["a", 1],
+    ],
+)
+def test_texts_that_mean_something_to_yaml_stay_texts(value: object) -> None:
+    document = {"one": value, "list": [{"a": value, "b": {"c": value}}]}
+    assert yaml.safe_load(to_yaml(document)) == document
+
+
+@pytest.mark.parametrize(
+    ("plural", "names"),
+    [
+        ("volumecapturerequests", ["Mode", "Target", "Ready", "Reason", "Expires", "Age"]),
+        ("volumerestorerequests", ["Source", "Claim", "Ready", "Reason", "Expires", "Age"]),
+        ("manifestcapturerequests", ["Checkpoint", "Ready", "Reason", "Expires", "Age"]),
+        ("objectkeepers", ["Mode", "Follows", "TTL", "Phase", "Expires", "Age"]),
+    ],
+)
+def test_a_list_shows_what_a_person_wants_to_know_first(plural: str, names: list[str]) -> None:
+    version = yaml.safe_load((FOLDER / f"{plural}.yaml").read_text())["spec"]["versions"][0]
+    assert [column["name"] for column in version["additionalPrinterColumns"]] == names
+
+
+@pytest.mark.parametrize("kind", OUR_KINDS, ids=lambda kind: kind.kind)
+def test_status_has_a_write_path_of_its_own_wherever_there_is_one(kind: Kind[Any]) -> None:
+    version = crd(kind)["spec"]["versions"][0]
+    has_status = "status" in version["schema"]["openAPIV3Schema"]["properties"]
+    assert kind.status == has_status == ("subresources" in version)
