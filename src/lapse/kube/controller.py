@@ -3,7 +3,8 @@
 ``reconcile`` is told where to look and makes the world fit; it says when it wants to look again and may be called at
 any time, any number of times. One key is never reconciled twice at the same time.
 
-Errors. `StoreUnavailableError` and `ConflictError` are everyday life: look again, later each time. Anything else is a
+Errors. `StoreUnavailableError`, `ConflictError` and `NotFoundError` (the object went away in the middle) are everyday
+life: look again, later each time. Anything else is a
 defect or a denial: logged with its traceback, and looked at again as well, because the next change of the world may be
 what resolves it. A success ends the back-off. No error ends a worker.
 
@@ -23,7 +24,7 @@ from structlog.contextvars import bound_contextvars
 from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
-from lapse.kube.errors import ConflictError, StoreUnavailableError
+from lapse.kube.errors import ConflictError, NotFoundError, StoreUnavailableError
 from lapse.kube.workqueue import QueueClosedError, WorkQueue
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Controller(Generic[K]):
 
     def _failed(self, key: K, error: Exception) -> None:
         self._queue.retry(key)
-        if isinstance(error, StoreUnavailableError | ConflictError):
+        if isinstance(error, StoreUnavailableError | ConflictError | NotFoundError):
             _log.info("reconcile_postponed", error=type(error).__name__, reason=str(error))
         else:
             _log.error("reconcile_failed", error=type(error).__name__, reason=str(error), exc_info=error)

@@ -16,6 +16,7 @@ from lapse.kube.errors import NotFoundError
 from lapse.kube.informer import Informer
 from lapse.kube.resources import Kind, Object, ObjectKey
 from lapse.requests.api.kinds import (
+    CHUNK_METADATA,
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     OBJECT_KEEPER,
@@ -38,6 +39,7 @@ WATCHED: Final[tuple[Kind[Any], ...]] = (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
     MANIFEST_CHECKPOINT,
+    CHUNK_METADATA,
     VOLUME_SNAPSHOT_CONTENT,
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.controller import Result
-from lapse.kube.errors import ForbiddenError, InvalidError, UnknownKindError
+from lapse.kube.errors import ForbiddenError, InvalidError, StoreUnavailableError, UnknownKindError
 from lapse.requests.api.conditions import Reason, is_final
 from lapse.requests.errors import require
 from lapse.requests.finalise import End, Finaliser, R, conditions_of
@@ -97,11 +97,19 @@ class RequestController(ABC, Generic[R]):
             return End(Reason.RBAC_DENIED, str(error))
         except (InvalidError, UnknownKindError, KeeperRefusedError) as error:
             return End(Reason.INTERNAL_ERROR, str(error))
+        except StoreUnavailableError as error:
+            if not self._is_late(request):
+                raise
+            return self._too_late(f"; the last attempt failed: {error}")
+        return self._too_late() if isinstance(step, Wait) and self._is_late(request) else step
+
+    def _too_late(self, why: str = "") -> End:
+        limit = self._policy.request_deadline
+        return End(Reason.DEADLINE_EXCEEDED, f"the request was not finished within {limit}{why}")
+
+    def _is_late(self, request: R) -> bool:
         deadline = self._deadline(request)
-        if isinstance(step, Wait) and deadline is not None and self._clock.wall_ns() > deadline:
-            message = f"the request was not finished within {self._policy.request_deadline}"
-            return End(Reason.DEADLINE_EXCEEDED, message)
-        return step
+        return deadline is not None and self._clock.wall_ns() > deadline
 
     def _deadline(self, request: R) -> UnixNs | None:
         created = from_timestamp(request.metadata.creation_timestamp or "")

@@ -220,6 +220,12 @@ class ManifestCheckpoint(Struct, frozen=True):
     status: CheckpointStatus | None = None
 
 
+class MetadataOnly(Struct, frozen=True):
+    """Any object, of which only the metadata matters."""
+
+    metadata: ObjectMeta
+
+
 class ChunkSpec(Struct, frozen=True):
     """A part of a checkpoint: base64 of gzip of a JSON array; ``checksum`` is the sha256 of the gzip bytes, in hex."""
 
@@ -324,6 +330,16 @@ MANIFEST_CHUNK: Final = Kind(
     short="mcpchunk",
     validate=validator(ManifestCheckpointContentChunk),
 )
+CHUNK_METADATA: Final = Kind(
+    MANIFEST_CHUNK.api_version,
+    MANIFEST_CHUNK.kind,
+    MANIFEST_CHUNK.plural,
+    MetadataOnly,
+    namespaced=False,
+    status=False,
+    short=MANIFEST_CHUNK.short,
+)
+"""Chunks without their data: a cache of all of them must stay small."""
 OBJECT_KEEPER: Final = Kind(
     DECKHOUSE,
     "ObjectKeeper",
