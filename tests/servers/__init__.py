@@ -16,6 +16,8 @@ from __future__ import annotations
 from tests.servers.cassandra import cassandra_server
 from tests.servers.dynamodb import dynamodb_server
 from tests.servers.errors import ServerFailedError, ServerMissingError
+from tests.servers.kube.control_plane import kube_server
+from tests.servers.kube.server import KubectlError, KubeServer
 from tests.servers.pool import STARTERS
 from tests.servers.postgres import postgres_server
 from tests.servers.programs import NAMES
@@ -27,12 +29,15 @@ from tests.servers.waiting import wait_until
 __all__ = [
     "NAMES",
     "STARTERS",
+    "KubeServer",
+    "KubectlError",
     "Relay",
     "Server",
     "ServerFailedError",
     "ServerMissingError",
     "cassandra_server",
     "dynamodb_server",
+    "kube_server",
     "postgres_server",
     "redis_server",
     "valkey_server",

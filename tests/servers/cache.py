@@ -15,8 +15,9 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
+from tests.servers.process import check_interrupted
 from tests.servers.progress import Watch, megabytes
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tests.servers.progress import Tell
 
 TELL_EVERY_SECONDS = 5
+TELL_WAITING_EVERY_SECONDS = 30
 
 
 class Package(Protocol):
@@ -83,12 +85,23 @@ def cached(package: Package) -> Path | None:
 @contextlib.contextmanager
 def _locked(path: Path, *, tell: Tell, what: str) -> Iterator[None]:
     with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell(f"{what}: waiting for another run that fetches it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        told: float | None = None
+        while not _try_lock(lock):
+            now = time.monotonic()
+            if told is None or now - told >= TELL_WAITING_EVERY_SECONDS:
+                told = now
+                tell(f"{what}: waiting for another run that fetches it")
+            check_interrupted()
+            time.sleep(0.05)
         yield
+
+
+def _try_lock(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _size(folder: Path) -> int:

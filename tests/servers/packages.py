@@ -41,17 +41,22 @@ def _last_words(log: Path) -> str:
     return " | ".join(telling[:2] or lines[-2:])[:600]
 
 
-def _run(
+def run_tool(
     argv: Sequence[str | Path],
     *,
     cwd: Path,
     watch: Watch,
     env: Mapping[str, str] | None = None,
+    politely: bool = False,
 ) -> str:
-    """Run one tool in its working folder; returns its output. Raises `FetchError` with what it said last."""
+    """Run one tool in its working folder; returns its output. Raises `FetchError` with what it said last.
+
+    The output is in `output.log` there as it comes. `politely` lets everybody else on the machine go first.
+    """
     log = cwd / "output.log"
     log.unlink(missing_ok=True)
-    code = run_command(argv, log=log, cwd=cwd, env={**ENGLISH, **(env or {})}, every_second=watch.tick)
+    prefix = ["nice", "-n", "10"] if politely and shutil.which("nice") is not None else []
+    code = run_command([*prefix, *argv], log=log, cwd=cwd, env={**ENGLISH, **(env or {})}, every_second=watch.tick)
     if code != 0:
         raise FetchError(f"{Path(argv[0]).name} ended with code {code}: {_last_words(log)}")
     return log.read_text(errors="replace")
@@ -74,7 +79,7 @@ class Wheel:
             # Linked files would share their modes with uv's own cache.
             *("--link-mode", "copy", "--target", folder, "-r", HERE / "wheels" / f"{self.name}.txt"),
         ]
-        _run(argv, cwd=work, watch=watch)
+        run_tool(argv, cwd=work, watch=watch)
         return self.version
 
 
@@ -101,9 +106,9 @@ class Jars:
             options = f"{os.environ.get('MAVEN_OPTS', '')} -Djavax.net.ssl.trustStore={CERTIFICATES_FOR_JAVA}"
             env["MAVEN_OPTS"] = options.strip()
         try:
-            _run(argv, cwd=work, env=env, watch=watch)
+            run_tool(argv, cwd=work, env=env, watch=watch)
         except FetchError:  # a hundred transfers: one that broke is worth a second try, which goes on from there
-            _run([*argv, "-U"], cwd=work, env=env, watch=watch)
+            run_tool([*argv, "-U"], cwd=work, env=env, watch=watch)
         return self.version
 
 
@@ -144,10 +149,10 @@ class Debian:
             self._download(work, options=[], watch=watch)
         except FetchError:  # no package lists here, or older than the archive: get lists of our own
             options = self._private_lists(work)
-            _run(["apt-get", *options, "-q", "update"], cwd=work, watch=watch)
+            run_tool(["apt-get", *options, "-q", "update"], cwd=work, watch=watch)
             self._download(work, options=options, watch=watch)
         for package in sorted(work.glob("*.deb")):
-            _run(["dpkg", "-x", package, folder], cwd=work, watch=watch)
+            run_tool(["dpkg", "-x", package, folder], cwd=work, watch=watch)
         relocate_links(folder)
         return next(work.glob(f"{self.name}_*.deb")).name.split("_")[1].replace("%3a", ":").rpartition(":")[2]
 
@@ -161,14 +166,14 @@ class Debian:
         # Unsandboxed when root: apt's own user cannot write into a folder below a home.
         options = [*options, "-o", "APT::Sandbox::User=root", "-q"]
         wanted = [self.name, *self.also]
-        plan = _run(
+        plan = run_tool(
             ["apt-get", *options, "--simulate", "--no-install-recommends", "install", *wanted],
             cwd=work,
             watch=watch,
         )
         # `Inst name (version ...)` is new here; `Inst name [old] (new ...)` is here already, if older.
         missing = re.findall(r"^Inst (\S+) \(", plan, re.MULTILINE)
-        _run(["apt-get", *options, "download", *{*wanted, *missing}], cwd=work, watch=watch)
+        run_tool(["apt-get", *options, "download", *{*wanted, *missing}], cwd=work, watch=watch)
 
 
 def relocate_links(folder: Path) -> None:

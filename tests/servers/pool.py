@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 from tests.servers.cassandra import cassandra_server
 from tests.servers.dynamodb import dynamodb_server
 from tests.servers.errors import ServerFailedError, ServerMissingError
+from tests.servers.kube.control_plane import kube_server
+from tests.servers.kube.server import KubeServer
 from tests.servers.postgres import postgres_server
 from tests.servers.process import INTERRUPTED
 from tests.servers.programs import NAMES, find, find_java
@@ -39,7 +41,9 @@ STARTERS: dict[str, Callable[[Tell], contextlib.AbstractContextManager[Server]]]
     "cassandra": lambda tell: cassandra_server(tell=tell),
     "dynamodb": lambda tell: dynamodb_server(tell=tell),
     "postgres": lambda tell: postgres_server(tell=tell),
+    "kube": lambda tell: kube_server(tell=tell),
 }
+KINDS: dict[str, type[Server]] = {"kube": KubeServer}
 ON_JAVA = {"cassandra", "dynamodb"}
 
 
@@ -198,7 +202,7 @@ class RemotePool:
     def get(self, name: str) -> Server:
         facts = self._ask("get", name)["server"]
         assert isinstance(facts, dict)
-        return Server.from_json(facts)
+        return KINDS.get(name, Server).from_json(facts)
 
     def check(self, name: str) -> None:
         self._ask("check", name)

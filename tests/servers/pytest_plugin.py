@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.servers.errors import ServerFailedError, ServerMissingError
+from tests.servers.kube.server import KubeServer
 from tests.servers.pool import Desk, Pool, RemotePool, Servers, prepare
 from tests.servers.programs import NAMES
 from tests.servers.progress import tell_stderr
@@ -191,3 +192,11 @@ def shared_dynamodb(pytestconfig: pytest.Config) -> Server:
 @pytest.fixture(scope="session")
 def shared_postgres(pytestconfig: pytest.Config) -> Server:
     return _shared(pytestconfig, "postgres")
+
+
+@pytest.fixture(scope="session")
+def shared_kube(pytestconfig: pytest.Config) -> KubeServer:
+    """With the definitions of `deploy/crds` and `tests/servers/kube/crds`. Work in namespaces of your own."""
+    server = _shared(pytestconfig, "kube")
+    assert isinstance(server, KubeServer)
+    return server

@@ -15,7 +15,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tests.servers.errors import ServerFailedError
 from tests.servers.ports import LOOPBACK
@@ -46,6 +46,7 @@ class Launch:
     stop_signal: signal.Signals = signal.SIGTERM
     # What is left when the run is over is thrown away, so most need not end in order then.
     end_signal: signal.Signals = signal.SIGKILL
+    log_name: str = "server.log"  # several processes of one server share the folder, each with a log of its own
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Server:
     password: str | None = None
     ca_file: Path | None = None
     control: Control | None = field(default=None, repr=False)
+    PATHS: ClassVar[tuple[str, ...]] = ("folder", "log", "ca_file")
 
     def keys_url(self, space: str = "lapse", *, port: int | None = None) -> str:
         """The URL for `lapse.open_keys`; `space` is a database number, keyspace or table; `port` a relay's."""
@@ -88,7 +90,7 @@ class Server:
             return f"dynamodb://eu-west-1/{space}?endpoint=http://{address}"
         raise ValueError(f"{self.name} holds no keys: redis, valkey, cassandra and dynamodb do")
 
-    def shared(self) -> Server:
+    def shared(self) -> Self:
         """The same server without the means to end it."""
         return dataclasses.replace(self, control=None)
 
@@ -98,9 +100,9 @@ class Server:
         return {name: str(value) if isinstance(value, Path) else value for name, value in facts.items()}
 
     @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Server:
+    def from_json(cls, facts: Mapping[str, Any]) -> Self:
         """The reverse of `to_json`."""
-        paths = {name: Path(facts[name]) for name in ("folder", "log", "ca_file") if facts[name] is not None}
+        paths = {name: Path(facts[name]) for name in cls.PATHS if facts[name] is not None}
         return cls(**{**facts, **paths})
 
     def _held(self) -> Control:
@@ -190,7 +192,7 @@ def private_folder(name: str, account: Account | None = None) -> Iterator[Path]:
 @contextlib.contextmanager
 def running(launch: Launch) -> Iterator[Server]:
     """The server, answering, until the block ends. Ends it also when this process is killed."""
-    program, log = launch.program, launch.folder / "server.log"
+    program, log = launch.program, launch.folder / launch.log_name
     process = Supervised(
         launch.argv,
         log=log,
