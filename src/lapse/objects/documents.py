@@ -20,7 +20,7 @@ from lapse.objects.merge_patch import merge
 from lapse.objects.metadata_rules import metadata_problems, namespace_problems
 
 if TYPE_CHECKING:
-    from lapse.kube.resources import Json, Kind, ObjectKey
+    from lapse.kube.resources import Json, Kind
 
 LARGEST_DOCUMENT: Final = 1536 * 1024
 """1.5 MiB, what etcd takes. It is no limit of ours, but what works here must work on Kubernetes."""
@@ -64,7 +64,7 @@ def draft(kind: Kind[Any], obj: Any) -> Draft:  # noqa: ANN401 - an object of th
     _check(kind, name, body, None)
     rest = {field: msgspec.Raw(encode(value)) for field, value in body.items() if field != "metadata"}
     size = sum(len(bytes(value)) for value in rest.values()) + len(encode(metadata)) + _STAMPS_SIZE
-    _check_size(kind, name, size)
+    check_size(kind, name, size)
     return Draft(metadata=metadata, rest=rest, owners=owners_of(body))
 
 
@@ -110,13 +110,15 @@ def without_owners(old: Json, gone: set[str]) -> Json:
     return {**old, "metadata": metadata}
 
 
-def stamped(kind_name: str, body: Json, version: int) -> bytes:
+def stamped(body: Json, version: int) -> bytes:
     """Return the stored form of a changed object at its new version."""
-    metadata = body["metadata"]
-    raw = encode({**body, "metadata": {**metadata, "resourceVersion": str(version)}})
-    if len(raw) > LARGEST_DOCUMENT:
-        raise InvalidError(kind=kind_name, name=metadata["name"], problem=_too_large(len(raw)))
-    return raw
+    return encode({**body, "metadata": {**body["metadata"], "resourceVersion": str(version)}})
+
+
+def check_size(kind: Kind[Any], name: object, size: int) -> None:
+    """Refuse a document that is too large."""
+    if size > LARGEST_DOCUMENT:
+        _refuse(kind, name, f"it has {size} bytes; expected at most {LARGEST_DOCUMENT}")
 
 
 def owners_of(body: Json) -> list[str]:
@@ -135,10 +137,13 @@ def as_json(kind: Kind[Any], name: object, value: Any) -> Json:  # noqa: ANN401 
     return found
 
 
-def check_key(kind: Kind[Any], key: ObjectKey) -> None:
-    """Refuse a key that no object of the kind can have because of its namespace, or the lack of one."""
-    for problem in namespace_problems(key.namespace, namespaced=kind.namespaced):
-        _refuse(kind, key, problem)
+def check_namespace(kind: Kind[Any], name: object, namespace: str | None) -> None:
+    """Refuse a namespace where there is none, and the lack of one where there is; nothing is said about its form.
+
+    Where nothing can be, nothing is found: that is an answer, not a mistake.
+    """
+    if bool(namespace) is not kind.namespaced:
+        _refuse(kind, name, "; ".join(namespace_problems(namespace, namespaced=kind.namespaced)))
 
 
 def _metadata(kind: Kind[Any], name: object, body: Json) -> Json:
@@ -186,15 +191,6 @@ def _check_readable(kind: Kind[Any], name: object, body: Json) -> None:
             _ = found.metadata
     except msgspec.ValidationError as error:
         _refuse(kind, name, str(error))
-
-
-def _check_size(kind: Kind[Any], name: object, size: int) -> None:
-    if size > LARGEST_DOCUMENT:
-        _refuse(kind, name, _too_large(size))
-
-
-def _too_large(size: int) -> str:
-    return f"it has {size} bytes; expected at most {LARGEST_DOCUMENT}"
 
 
 def _desired(kind: Kind[Any], body: Json) -> bytes:

@@ -41,10 +41,9 @@ from lapse.kube.errors import (
 )
 from lapse.kube.resources import NO_LABELS, Event, EventType, Json, Kind, Object, ObjectKey, Page
 from lapse.objects import documents
-from lapse.objects.documents import as_json, check_key, decode, encode
+from lapse.objects.documents import as_json, check_namespace, decode, encode
 from lapse.objects.gc import Collector
 from lapse.objects.history import Question, changes_after, page, read_cursor, read_version
-from lapse.objects.metadata_rules import namespace_problems
 from lapse.objects.tables import (
     SQL,
     Place,
@@ -123,7 +122,7 @@ class EmbeddedStore:
 
     async def get(self, kind: Kind[T], key: ObjectKey) -> T:
         """See `Reader`."""
-        check_key(self._known(kind), key)
+        check_namespace(self._known(kind), key, key.namespace)
         self._begin()
         found = self._read(lambda cursor: rows(cursor, SQL["body"], place_of(kind, key)))
         if not found:
@@ -140,7 +139,9 @@ class EmbeddedStore:
         after: str | None = None,
     ) -> Page[T]:
         """See `Reader`."""
-        self._check_namespace(kind, namespace)
+        known = self._known(kind)
+        if namespace is not None:
+            check_namespace(known, "list", namespace)
         if limit is not None and limit < 0:
             raise InvalidError(kind=kind.kind, name="list", problem=f"limit is {limit}; expected a positive number")
         question = Question(kind_name(kind), namespace, labels, limit or None)
@@ -163,7 +164,9 @@ class EmbeddedStore:
 
     async def watch(self, kind: Kind[T], *, namespace: str | None = None, since: str) -> AsyncGenerator[Event[T], None]:
         """See `ObjectStore`. Ends when the store is closed."""
-        self._check_namespace(kind, namespace)
+        known = self._known(kind)
+        if namespace is not None:
+            check_namespace(known, "list", namespace)
         name = kind_name(kind)
         seen = read_version(kind.kind, since)
         told_ns = -_BOOKMARK_NS
@@ -239,7 +242,7 @@ class EmbeddedStore:
         also: Callable[[Any], None] | None = None,
     ) -> None:
         """See `ObjectStore`."""
-        check_key(self._known(kind), key)
+        check_namespace(self._known(kind), key, key.namespace)
         place = place_of(kind, key)
         number = None if version is None else int(version) if version.isascii() and version.isdigit() else -1
 
@@ -269,7 +272,7 @@ class EmbeddedStore:
         self, kind: Kind[Any], key: ObjectKey, change: Callable[[Json], Json], *, uid: str | None, version: str | None
     ) -> Operation[tuple[Any, bool]]:
         """Make the operation that reads, compares, changes and writes; it answers with the new body."""
-        check_key(kind, key)
+        check_namespace(kind, key, key.namespace)
         place = place_of(kind, key)
 
         def patch(cursor: apsw.Cursor) -> tuple[Any, bool]:
@@ -283,7 +286,8 @@ class EmbeddedStore:
                 if encode(new) == old.body:
                     return old.body, False
                 number = next_version(cursor)
-                body = documents.stamped(kind.kind, new, number)
+                body = documents.stamped(new, number)
+                documents.check_size(kind, key, len(body))
             except ObjectError as error:
                 return error, False
             record = Record(old.uid, number, len(body), owners_text(documents.owners_of(new)), body)
@@ -334,12 +338,6 @@ class EmbeddedStore:
             return self._kinds[kind.api_version, kind.kind]
         except KeyError:
             raise UnknownKindError(kind=kind.kind, api_version=kind.api_version) from None
-
-    def _check_namespace(self, kind: Kind[Any], namespace: str | None) -> None:
-        namespaced = self._known(kind).namespaced
-        if namespace is not None:
-            for problem in namespace_problems(namespace, namespaced=namespaced):
-                raise InvalidError(kind=kind.kind, name="list", problem=problem)
 
 
 def _decode(kind: Kind[T], body: bytes) -> T:

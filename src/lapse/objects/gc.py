@@ -77,7 +77,7 @@ def _settle(tables: Tables, cursor: apsw.Cursor, place: Place, *, owners: list[s
     if old is None:
         return
     version = next_version(cursor)
-    body = stamped(place.kind, without_owners(decode(old.body), gone), version)
+    body = stamped(without_owners(decode(old.body), gone), version)
     left = owners_text([owner for owner in owners if owner not in gone])
     tables.replace(cursor, place, old=old, new=Record(old.uid, version, len(body), left, body))
 
@@ -118,13 +118,23 @@ class Collector:
         failures = 0
         while self._again:
             self._again = False
-            try:
-                while (step := await self._write(self._step)).more:
-                    failures = 0
-                    for kind in step.touched:
-                        self._done(kind)
-            except StoreUnavailableError as error:
-                _log.warning("garbage_collection_failed", problem=str(error))
-                self._again = True
-                await self._clock.sleep(backoff(failures))
-                failures += 1
+            if await self._succeed():
+                failures = 0
+                continue
+            self._again = True
+            await self._clock.sleep(backoff(failures))
+            failures += 1
+
+    async def _succeed(self) -> bool:
+        """Work until nothing is queued; tell whether that was possible."""
+        try:
+            while (step := await self._write(self._step)).more:
+                for kind in step.touched:
+                    self._done(kind)
+        except StoreUnavailableError as error:
+            _log.warning("garbage_collection_failed", problem=str(error))
+            return False
+        except Exception:  # noqa: BLE001 - a mistake of ours must not stop collection for good
+            _log.exception("garbage_collection_failed")
+            return False
+        return True

@@ -148,8 +148,8 @@ def _walk(
     place = (start.namespace, start.name) if start else (first, "")
     values = (question.kind, *place, beyond, moment)
     replaced = rows(cursor, SQL["list_replaced"], values) if changed else []
-    current: Iterable[Any] = cursor.execute(SQL["list_current"], values)
-    return heapq.merge(replaced, current)
+    # A generator around the cursor, because a merge that is not read to its end closes what it reads from.
+    return heapq.merge(replaced, (row for row in cursor.execute(SQL["list_current"], values)))
 
 
 def _check_reach(cursor: apsw.Cursor, version: int) -> tuple[int, int]:

@@ -1,0 +1,154 @@
+"""Lists of the embedded store show one moment, in pages too, whatever is written meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lapse.db.database import Database
+from lapse.db.sqlite import SQLiteFile, Synchronous
+from lapse.kube.errors import GoneError, InvalidError
+from lapse.objects.embedded import SCHEMA, EmbeddedStore
+from tests.unit.objects.kinds import BOX, KINDS, NOTE, SHELF, box, key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from lapse.core.clock import VirtualClock
+    from lapse.kube.resources import Object
+
+
+def names(items: Sequence[Object]) -> list[str]:
+    return [str(item.metadata.key) for item in items]
+
+
+async def make(store: EmbeddedStore, *keys: str, **metadata: object) -> None:
+    for text in keys:
+        namespace, _, name = text.partition("/")
+        await store.create(BOX, box(name, namespace, **metadata))
+
+
+async def test_a_list_is_ordered_by_namespace_and_name_and_may_be_of_one_namespace(store: EmbeddedStore) -> None:
+    await make(store, "b/x", "a/z", "a-b/y", "a/b", "a/a")
+    await store.create(NOTE, box("other", "a"))
+    assert names((await store.list(BOX)).items) == ["a/a", "a/b", "a/z", "a-b/y", "b/x"]
+    assert names((await store.list(BOX, namespace="a")).items) == ["a/a", "a/b", "a/z"]
+    assert (await store.list(BOX, namespace="c")).items == ()
+
+
+async def test_labels_choose_and_all_of_them_count(store: EmbeddedStore) -> None:
+    await make(store, "n/a", labels={"x": "1"})
+    await make(store, "n/b", labels={"x": "1", "y": "2"})
+    await make(store, "n/c")
+    assert names((await store.list(BOX, labels={"x": "1"})).items) == ["n/a", "n/b"]
+    assert names((await store.list(BOX, labels={"x": "1", "y": "2"})).items) == ["n/b"]
+    assert (await store.list(BOX, labels={"x": "2"})).items == ()
+
+
+async def test_a_page_has_as_many_matches_as_were_asked_for(store: EmbeddedStore) -> None:
+    for number in range(6):
+        await make(store, f"n/b{number}", labels={"even": str(number % 2 == 0)})
+    first = await store.list(BOX, labels={"even": "True"}, limit=2)
+    assert (names(first.items), first.next is not None) == (["n/b0", "n/b2"], True)
+    second = await store.list(BOX, labels={"even": "True"}, limit=2, after=first.next)
+    assert (names(second.items), second.next) == (["n/b4"], None)
+
+
+async def test_a_list_that_fits_exactly_has_no_next_page(store: EmbeddedStore) -> None:
+    await make(store, "n/a", "n/b")
+    assert (await store.list(BOX, limit=2)).next is None
+    assert (await store.list(BOX, limit=1)).next is not None
+
+
+async def test_all_pages_show_the_moment_of_the_first(store: EmbeddedStore) -> None:
+    await make(store, "n/a", "n/b", "n/c", "n/d", "n/e")
+    whole = await store.list(BOX)
+    first = await store.list(BOX, limit=1)
+    await store.patch(BOX, key("b"), {"spec": {"size": 1}})
+    await store.patch(BOX, key("b"), {"spec": {"size": 2}})
+    await store.delete(BOX, key("c"))
+    await store.create(BOX, box("c"))
+    await store.patch(BOX, key("c"), {"spec": {"size": 3}})
+    await store.patch(BOX, key("d"), {"spec": {"size": 4}})
+    await store.delete(BOX, key("d"))
+    await store.create(BOX, box("bb"))
+    await store.delete(BOX, key("a"))
+    items = list(first.items)
+    page = first
+    while page.next is not None:
+        page = await store.list(BOX, limit=1, after=page.next)
+        assert page.resource_version == first.resource_version
+        items += page.items
+    assert tuple(items) == whole.items
+
+
+async def test_a_wrong_question_is_refused(store: EmbeddedStore) -> None:
+    for ask in (
+        store.list(BOX, after="nonsense"),
+        store.list(BOX, after="x/n/a"),
+        store.list(BOX, limit=-1),
+        store.list(SHELF, namespace="n"),
+    ):
+        with pytest.raises(InvalidError):
+            await ask
+
+
+def short_store(tmp_path: Path, clock: VirtualClock, **kept: int) -> EmbeddedStore:
+    file = SQLiteFile(tmp_path / "short.db", synchronous=Synchronous.NORMAL)
+    return EmbeddedStore(Database(file, SCHEMA), kinds=KINDS, clock=clock, **kept)
+
+
+async def write_many(store: EmbeddedStore, number: int) -> None:
+    for size in range(number):
+        await store.patch(NOTE, key("busy"), {"data": {"size": size, "content": "x" * 1_000}})
+
+
+async def test_only_so_many_changes_are_kept_and_what_exists_stays_whole(tmp_path: Path, clock: VirtualClock) -> None:
+    store = short_store(tmp_path, clock, changes_kept=100)
+    try:
+        await make(store, "n/a", "n/b")
+        await store.create(NOTE, box("busy"))
+        await store.create(NOTE, box("gone"))
+        await store.delete(NOTE, key("gone"))
+        first = await store.list(BOX, limit=1)
+        await write_many(store, 1_000)
+        with pytest.raises(GoneError):
+            await store.list(BOX, limit=1, after=first.next)
+        with pytest.raises(GoneError):
+            await anext(store.watch(BOX, since=first.resource_version))
+        kept = store.database.read("SELECT count(*) FROM changes")[0][0]
+        assert 100 <= kept <= 100 + 2 * 64 + 3
+        assert names((await store.list(BOX)).items) == ["n/a", "n/b"]
+        assert (await store.get(NOTE, key("busy"))).body["data"]["size"] == 999
+    finally:
+        await store.close()
+
+
+async def test_the_past_is_bounded_in_bytes_as_well(tmp_path: Path, clock: VirtualClock) -> None:
+    store = short_store(tmp_path, clock, bytes_kept=50_000)
+    try:
+        await store.create(NOTE, box("busy"))
+        await write_many(store, 500)
+        size = store.database.read("SELECT sum(length(body)) FROM changes")[0][0]
+        assert size < 50_000 + 64 * 2_000
+        ((horizon, noted, counted),) = store.database.read("SELECT horizon, bytes, counted FROM log")
+        sql = "SELECT sum(freed) FROM changes WHERE version > ? AND version <= ?"
+        assert store.database.read(sql, (horizon, counted)) == [(noted,)]
+    finally:
+        await store.close()
+
+
+async def test_versions_go_on_even_if_nothing_is_kept(tmp_path: Path, clock: VirtualClock) -> None:
+    store = short_store(tmp_path, clock, changes_kept=0, bytes_kept=0)
+    try:
+        seen = 0
+        for _ in range(100):
+            made = await store.create(BOX, box())
+            await store.delete(BOX, key())
+            assert int(made.metadata.resource_version) > seen
+            seen = int((await store.list(BOX)).resource_version)
+            assert seen > int(made.metadata.resource_version)
+    finally:
+        await store.close()
