@@ -45,13 +45,11 @@ HELD_SECONDS: Final = 600.0
 """How often something held is looked at again: its hold may stand on another object, whose release nobody reports."""
 REFUSED_SECONDS: Final = 60.0
 """How often something that a guard was against is tried again."""
-_BREATH: Final = 64
-"""Items that one worker may take before everybody else may run once: decisions alone never wait for anything."""
 _BATCHES_PER_SECOND: Final = 10
 _SHORTEST_WAIT_SECONDS: Final = 0.1
+_SOONEST_SECONDS: Final = 0.01
 _LONGEST_RETRY_SECONDS: Final = 300.0
 _NS: Final = 1_000_000_000
-_MS: Final = 1_000_000
 _log = get_logger("lapse.engine.sweep")
 
 S = TypeVar("S")
@@ -215,11 +213,12 @@ class Sweep(Generic[S]):
         self._width, self._chance = width, chance
         self._attempts: Counter[str] = Counter()
         self._held: OrderedDict[str, int] = OrderedDict()
+        self._began = UnixNs(0)
         metrics.expect_sweep(domain.name, reasons=domain.reasons)
 
     async def run(self, *, proceed: Callable[[], bool], limit: int | None = None) -> SweepReport:
         """Look at everything that may be due, at most ``limit`` items, while ``proceed`` says so."""
-        now = self._now()
+        now = self._began = self._now()
         pull = _Pull(self.domain.due(now), proceed, limit)
         try:
             async with asyncio.TaskGroup() as group:
@@ -243,8 +242,7 @@ class Sweep(Generic[S]):
             except Exception as error:  # noqa: BLE001 - one failing item never stops the rest
                 came_to = await self._failed(candidate, error)
             pull.counts[came_to] += 1
-            if pull.counts["looked"] % _BREATH == 0:
-                await self.clock.sleep(0)
+            await self.clock.sleep(0)  # what is only decided waits for nothing: the rest of the process has its turn
 
     async def _look(self, candidate: Candidate[S], pull: _Pull[S]) -> str:
         """Decide, recheck, act; return what to count."""
@@ -307,20 +305,19 @@ class Sweep(Generic[S]):
         self, candidate: Candidate[S], outcome: Outcome, asked: UnixNs | None, now: UnixNs
     ) -> UnixNs | None:
         if outcome in {Outcome.CHANGED, Outcome.FAILED}:
-            wait = backoff(
-                self._attempts[candidate.uid], first=1.0, longest=_LONGEST_RETRY_SECONDS, chance=self._chance
-            )
+            attempt = self._attempts[candidate.uid]
             self._attempts[candidate.uid] += 1
-            return _later(now, wait)
-        self._attempts.pop(candidate.uid, None)
+            asked = _later(now, backoff(attempt, first=1.0, longest=_LONGEST_RETRY_SECONDS, chance=self._chance))
+        else:
+            self._attempts.pop(candidate.uid, None)
         if outcome is Outcome.REFUSED:
-            return _later(now, REFUSED_SECONDS)
+            asked = _later(now, REFUSED_SECONDS)
         if outcome is Outcome.HELD:
             until = candidate.hold.until if candidate.hold is not None and candidate.hold.active(now) else None
-            moments = [moment for moment in (asked, until, _later(now, HELD_SECONDS)) if moment is not None]
-            return UnixNs(max(min(moments), now + _MS))
-        # A moment that is already over would be looked at again at once, and again.
-        return None if asked is None else UnixNs(max(asked, now + _MS))
+            asked = min(moment for moment in (asked, until, _later(now, HELD_SECONDS)) if moment is not None)
+        # A moment that is over, also one that a clock which was set back calls over, would be looked at again in this
+        # very run, and again.
+        return None if asked is None else max(asked, _later(max(now, self._began), _SOONEST_SECONDS))
 
     def _ending(self, candidate: Candidate[S], verdict: Due) -> Ending:
         return Ending(

@@ -50,3 +50,21 @@ def test_two_processes_worth_of_metrics_do_not_share_anything() -> None:
     one.failed("keys", ErrorKind.TICK)
 
     assert 'lapse_errors_total{domain="keys",kind="tick"}' not in series(other)
+
+
+def test_a_process_that_has_not_been_elected_does_not_lead() -> None:
+    metrics = Metrics("1")
+    assert series(metrics)["lapse_leader"] == 0
+
+    metrics.leading(leads=True)
+    assert series(metrics)["lapse_leader"] == 1
+
+
+def test_the_next_expiry_is_zero_when_there_is_none() -> None:
+    metrics = Metrics("1")
+    name = 'lapse_next_expiry_timestamp_seconds{domain="requests"}'
+    metrics.expecting("requests", 1_700_000_000)
+    assert series(metrics)[name] == 1_700_000_000
+
+    metrics.expecting("requests", None)
+    assert series(metrics)[name] == 0

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core.clock import UnixNs
+from lapse.engine.deadlines import Deadlines
+
+KEYS = st.sampled_from("abcdefgh")
+MOMENTS = st.integers(0, 20)
+CHANGES = st.lists(st.one_of(st.tuples(KEYS, MOMENTS), st.tuples(KEYS, st.none())), max_size=60)
+
+
+def filled(**moments: int) -> Deadlines[str]:
+    deadlines = Deadlines[str]()
+    for key, when in moments.items():
+        deadlines.set(key, UnixNs(when))
+    return deadlines
+
+
+def test_what_is_due_comes_earliest_first_and_the_rest_not_at_all() -> None:
+    assert list(filled(late=3, early=1, later=9, now=5).due(UnixNs(5))) == ["early", "late", "now"]
+
+
+def test_a_deadline_that_moves_counts_only_where_it_is_now() -> None:
+    deadlines = filled(a=1, b=2)
+    deadlines.set("a", UnixNs(7))
+
+    assert deadlines.next() == 2
+    assert list(deadlines.due(UnixNs(9))) == ["b", "a"]
+
+
+def test_what_was_discarded_is_forgotten() -> None:
+    deadlines = filled(a=1)
+    deadlines.discard("a")
+    deadlines.discard("never known")
+
+    assert deadlines.next() is None
+    assert list(deadlines.due(UnixNs(9))) == []
+    assert len(deadlines) == 0
+
+
+def test_a_key_that_was_taken_and_not_settled_is_due_again() -> None:
+    deadlines = filled(a=1, b=2, c=3)
+    taking = deadlines.due(UnixNs(9))
+    assert [next(taking), next(taking)] == ["a", "b"]
+    deadlines.discard("a")
+    taking.close()  # type: ignore[attr-defined]  # it is a generator
+
+    assert list(deadlines.due(UnixNs(9))) == ["b", "c"]
+
+
+def test_a_key_that_is_set_to_the_same_moment_while_it_is_taken_comes_once() -> None:
+    deadlines = filled(a=1)
+    for key in deadlines.due(UnixNs(1)):
+        deadlines.set(key, UnixNs(2))
+        deadlines.set(key, UnixNs(2))
+
+    assert list(deadlines.due(UnixNs(9))) == ["a"]
+
+
+def test_only_a_deadline_before_all_others_is_news() -> None:
+    news: list[str] = []
+    deadlines = Deadlines[str](on_earlier=lambda: news.append("earlier"))
+    for key, when in (("a", 5), ("b", 9), ("c", 5), ("d", 4)):
+        deadlines.set(key, UnixNs(when))
+
+    assert len(news) == 2, "a was the first, d came before it"
+
+
+def test_a_deadline_that_keeps_moving_does_not_fill_the_memory() -> None:
+    deadlines = filled(a=1, b=2)
+    for when in range(10_000):
+        deadlines.set("a", UnixNs(when + 10))
+
+    assert len(deadlines._heap) < 200
+
+
+@given(CHANGES, MOMENTS)
+def test_it_agrees_with_a_sorted_dictionary(changes: list[tuple[str, int | None]], now: int) -> None:
+    deadlines, model = Deadlines[str](), dict[str, int]()
+    for key, when in changes:
+        if when is None:
+            deadlines.discard(key)
+            model.pop(key, None)
+        else:
+            deadlines.set(key, UnixNs(when))
+            model[key] = when
+
+    assert deadlines.next() == min(model.values(), default=None)
+    assert len(deadlines) == len(model)
+    for _ in range(2):  # looking changes nothing
+        found = list(deadlines.due(UnixNs(now)))
+        assert sorted(found) == sorted(key for key, when in model.items() if when <= now)
+        assert [model[key] for key in found] == sorted(model[key] for key in found)

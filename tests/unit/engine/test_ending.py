@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.contextvars import bound_contextvars
+
+from lapse.core.clock import UnixNs, VirtualClock
+from lapse.core.verdict import Reason, UnknownReason
+from lapse.engine.ending import Ender, Ending, Guard
+from lapse.engine.holds import Hold
+from lapse.engine.journal import Outcome, SQLiteJournal
+from lapse.kube.errors import StoreUnavailableError
+from tests.unit.engine.stage import NS, START, THING, Things, ending_of, key, play, series
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lapse.db.database import Database
+    from lapse.engine.journal import Row
+    from lapse.engine.metrics import Metrics
+    from lapse.kube.resources import Kind, ObjectKey
+    from lapse.objects.embedded import EmbeddedStore
+
+FAR = UnixNs((START + 3600) * NS)
+
+
+@pytest.fixture(params=["one database", "two databases"])
+def any_journal(request: pytest.FixtureRequest, journal: SQLiteJournal, far_journal: SQLiteJournal) -> SQLiteJournal:
+    return journal if request.param == "one database" else far_journal
+
+
+@pytest.fixture
+def ender(store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics) -> Ender:
+    return Ender(store, any_journal, clock=clock, metrics=metrics, actor="test")
+
+
+async def outcomes(journal: SQLiteJournal) -> list[Outcome]:
+    """Return what was journalled, oldest first, without intents."""
+    rows = await journal.entries()
+    return [row.outcome for row in reversed(rows) if row.outcome is not Outcome.INTENT]
+
+
+async def test_what_is_due_is_removed_and_journalled_with_all_that_decided(
+    things: Things, ender: Ender, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    thing = await things.add("a")
+    clock.advance(3)
+    with bound_contextvars(tick="tick-9"):
+        assert await ender.end(ending_of(thing)) is Outcome.ENDED
+
+    assert await things.left() == []
+    row: Row = (await any_journal.entries())[0]
+    assert (row.domain, row.address, row.uid) == ("things", "Thing.test.lapse.dev/default/a", thing.metadata.uid)
+    assert (row.version, row.verdict, row.reason) == (thing.metadata.resource_version, "due", "ttl_expired")
+    assert (row.anchor_ns, row.policy, row.actor) == ((START - 60) * NS, "p1", "test")
+    assert (row.outcome, row.details, row.tick) == (Outcome.ENDED, {"shelf": 7}, "tick-9")
+    assert row.time_ns == (START + 3) * NS
+    found = series(metrics)
+    assert found['lapse_deletions_total{domain="things",reason="ttl_expired"}'] == 1
+    assert found['lapse_expiry_lag_seconds_sum{domain="things"}'] == 3
+
+
+async def test_what_is_held_is_not_touched_and_journalled_once(
+    things: Things, ender: Ender, any_journal: SQLiteJournal
+) -> None:
+    thing = await things.add("a")
+    for _ in range(3):
+        assert await ender.end(ending_of(thing, hold=Hold("audit", FAR))) is Outcome.HELD
+
+    assert await things.left() == ["a"]
+    (row,) = await any_journal.entries()
+    assert (row.verdict, row.reason, row.outcome) == ("keep", "held", Outcome.HELD)
+    assert row.details == {"hold": "audit", "until_ns": FAR}
+
+
+async def test_a_hold_that_is_over_holds_nothing(things: Things, ender: Ender, clock: VirtualClock) -> None:
+    thing = await things.add("a")
+    clock.advance(3600)
+
+    assert await ender.end(ending_of(thing, hold=Hold("audit", FAR))) is Outcome.ENDED
+
+
+async def test_a_dry_run_says_once_what_it_would_end(
+    things: Things, store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    thing = await things.add("a")
+    ender = Ender(store, any_journal, clock=clock, metrics=metrics, actor="test", dry_run=True)
+    for _ in range(2):
+        assert await ender.end(ending_of(thing)) is Outcome.WOULD_END
+
+    assert await things.left() == ["a"]
+    assert await outcomes(any_journal) == [Outcome.WOULD_END]
+    assert series(metrics).get('lapse_deletions_total{domain="things",reason="ttl_expired"}', 0) == 0
+
+
+async def test_what_is_gone_already_is_a_success(
+    things: Things, store: EmbeddedStore, ender: Ender, any_journal: SQLiteJournal, metrics: Metrics
+) -> None:
+    thing = await things.add("a")
+    await store.delete(THING, key("a"))
+
+    assert await ender.end(ending_of(thing)) is Outcome.GONE
+    assert await outcomes(any_journal) == [Outcome.GONE]
+    assert series(metrics).get('lapse_deletions_total{domain="things",reason="ttl_expired"}', 0) == 0
+
+
+async def test_what_changed_since_the_decision_stays(things: Things, ender: Ender, any_journal: SQLiteJournal) -> None:
+    thing = await things.add("a")
+    await things.patch("a", {"spec": {"expires": 0}})
+
+    assert await ender.end(ending_of(thing)) is Outcome.CHANGED
+    assert await things.left() == ["a"]
+    assert await outcomes(any_journal) == [Outcome.CHANGED]
+
+
+async def test_another_object_of_the_same_name_stays(
+    things: Things, store: EmbeddedStore, ender: Ender, any_journal: SQLiteJournal
+) -> None:
+    thing = await things.add("a")
+    await store.delete(THING, key("a"))
+    await things.add("a")
+
+    assert await ender.end(ending_of(thing)) is Outcome.CHANGED
+    assert await things.left() == ["a"]
+
+
+# --- guards ----------------------------------------------------------------------------------------------------------
+
+
+class Against:
+    def __init__(self, objection: Callable[[], Reason | None]) -> None:
+        self._objection = objection
+
+    def objection(self, ending: Ending, now: UnixNs) -> Reason | None:
+        return self._objection()
+
+
+def no_word() -> Reason | None:
+    raise RuntimeError("cannot say")
+
+
+@pytest.mark.parametrize("guard", [Against(lambda: UnknownReason.CLOCK_JUMPED), Against(no_word)])
+async def test_a_guard_that_objects_or_cannot_speak_prevents_the_act(
+    things: Things,
+    store: EmbeddedStore,
+    any_journal: SQLiteJournal,
+    clock: VirtualClock,
+    metrics: Metrics,
+    guard: Guard,
+) -> None:
+    thing = await things.add("a")
+    guards: list[Guard] = [Against(lambda: None), guard]
+    ender = Ender(store, any_journal, clock=clock, metrics=metrics, actor="test", guards=guards)
+
+    assert await ender.end(ending_of(thing)) is Outcome.REFUSED
+    assert await things.left() == ["a"]
+    (row,) = await any_journal.entries()
+    assert (row.verdict, row.outcome) == ("unknown", Outcome.REFUSED)
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+class Broken:
+    """The real store, except that deletions fail as they are told to: before they happen, or after."""
+
+    def __init__(self, store: EmbeddedStore, error: BaseException, *, after: bool = False) -> None:
+        self._store, self._error, self._after = store, error, after
+
+    @property
+    def database(self) -> Database:
+        return self._store.database
+
+    async def delete(
+        self, kind: Kind[Any], key: ObjectKey, *, uid: str, version: str, also: Callable[[Any], None] | None
+    ) -> None:
+        if self._after:
+            await self._store.delete(kind, key, uid=uid, version=version, also=also)
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError(problem="it restarts"), RuntimeError("a defect, token=hush")])
+async def test_a_failure_is_an_outcome_and_never_raised(
+    things: Things,
+    store: EmbeddedStore,
+    any_journal: SQLiteJournal,
+    clock: VirtualClock,
+    metrics: Metrics,
+    error: Exception,
+) -> None:
+    thing = await things.add("a")
+    broken: Any = Broken(store, error)
+    ender = Ender(broken, any_journal, clock=clock, metrics=metrics, actor="test")
+
+    assert await ender.end(ending_of(thing)) is Outcome.FAILED
+    assert await outcomes(any_journal) == [Outcome.FAILED]
+    row = (await any_journal.entries())[0]
+    assert row.details is not None
+    assert row.details["error"] == type(error).__name__
+    assert "hush" not in str(row.details)
+    assert series(metrics)['lapse_errors_total{domain="things",kind="item"}'] == 1
+
+
+async def test_in_one_database_there_is_no_act_without_its_row(
+    things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    def crash(_cursor: object) -> None:
+        raise RuntimeError("between the act and its row")
+
+    thing = await things.add("a")
+    play(journal, writer=lambda _entry: crash)
+    ender = Ender(store, journal, clock=clock, metrics=metrics, actor="test")
+
+    assert await ender.end(ending_of(thing)) is Outcome.FAILED
+    assert await things.left() == ["a"]
+
+
+async def test_in_one_database_there_is_no_row_without_its_act(
+    things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    thing = await things.add("a")
+    await things.patch("a", {"spec": {"expires": 0}})
+    ender = Ender(store, journal, clock=clock, metrics=metrics, actor="test")
+    await ender.end(ending_of(thing))
+
+    assert await outcomes(journal) == [Outcome.CHANGED], "and not ENDED"
+
+
+async def test_in_two_databases_the_intent_comes_before_the_act_and_the_outcome_after_it(
+    things: Things, store: EmbeddedStore, far_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    thing = await things.add("a")
+    ender = Ender(store, far_journal, clock=clock, metrics=metrics, actor="test")
+    await ender.end(ending_of(thing))
+    outcome, intent = await far_journal.entries()
+
+    assert (intent.outcome, outcome.outcome) == (Outcome.INTENT, Outcome.ENDED)
+    assert intent.attempt == outcome.attempt
+    assert intent.details == {"shelf": 7}, "what must be remembered is written before the act"
+    assert await far_journal.unfinished() == []
+
+
+async def test_a_crash_after_the_act_leaves_an_intent_that_is_found(
+    things: Things, store: EmbeddedStore, far_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    thing = await things.add("a")
+    dying: Any = Broken(store, asyncio.CancelledError(), after=True)  # the nearest to a kill that a test survives
+    ender = Ender(dying, far_journal, clock=clock, metrics=metrics, actor="test")
+    with suppress(asyncio.CancelledError):
+        await ender.end(ending_of(thing))
+
+    assert await things.left() == []
+    (row,) = await far_journal.unfinished()
+    assert (row.uid, row.outcome) == (thing.metadata.uid, Outcome.INTENT)
+
+
+async def test_an_intent_that_cannot_be_written_prevents_the_act(
+    things: Things, store: EmbeddedStore, far_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    thing = await things.add("a")
+    far_journal.database.close()
+    ender = Ender(store, far_journal, clock=clock, metrics=metrics, actor="test")
+
+    assert await ender.end(ending_of(thing)) is Outcome.FAILED
+    assert await things.left() == ["a"]
+    assert series(metrics)['lapse_errors_total{domain="things",kind="journal"}'] == 1
