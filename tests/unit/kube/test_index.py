@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from lapse.kube.index import Index
-from tests.unit.kube.scripted import names, thing
+from tests.unit.kube.scripted import Thing, names, thing
 
 
 def test_a_value_that_no_object_has_any_more_takes_no_room() -> None:
-    index = Index(lambda obj: [obj.metadata.uid, obj.metadata.name])
+    index: Index[Thing] = Index(lambda obj: [obj.metadata.uid, obj.metadata.name])
     for number in range(100):
         index.replace(None, thing("a", 1, uid=str(number)))
         index.replace(thing("a", 1, uid=str(number)), None)
@@ -14,7 +14,7 @@ def test_a_value_that_no_object_has_any_more_takes_no_room() -> None:
 
 
 def test_an_object_is_found_by_each_of_its_values() -> None:
-    index = Index(lambda obj: obj.owner.split())
+    index: Index[Thing] = Index(lambda obj: obj.owner.split())
     index.replace(None, thing("a", 1, owner="x y"))
     index.replace(None, thing("b", 1, owner="y"))
     index.replace(thing("a", 1, owner="x y"), thing("a", 2, owner="y z"))
@@ -25,7 +25,7 @@ def test_an_object_is_found_by_each_of_its_values() -> None:
 
 
 def test_what_was_returned_does_not_change_with_the_index() -> None:
-    index = Index(lambda obj: [obj.owner])
+    index: Index[Thing] = Index(lambda obj: [obj.owner])
     index.replace(None, thing("a", 1, owner="x"))
     found = index.find("x")
     index.replace(thing("a", 1, owner="x"), None)
