@@ -1,4 +1,4 @@
-"""Several processes work on one file and are killed in the middle: what they were told is true, nothing is half done."""
+"""Several processes work on one file and are killed in the middle: what they were told is true, and nothing is half."""
 
 from __future__ import annotations
 
