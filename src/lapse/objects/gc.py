@@ -110,7 +110,7 @@ class Collector:
     async def close(self) -> None:
         """Stop between two steps; what is left is for whoever opens the file next."""
         task, self._task = self._task, None
-        if task is not None:
+        if task is not None and not task.done():
             task.cancel()
             await asyncio.wait([task])
 

@@ -73,7 +73,7 @@ class Wakeups:
 
     async def _stop(self) -> None:
         poller, self._poller = self._poller, None
-        if poller is not None:
+        if poller is not None and not poller.done():
             poller.cancel()
             await asyncio.wait([poller])
 
