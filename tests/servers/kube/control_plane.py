@@ -86,6 +86,7 @@ def _server(site: Site, components: dict[str, Server], tokens: Tokens, *, start_
         ca_file=api.ca_file,
         control=KubeControl(api.control.launch, api.control.process, components),
         programs=site.program.path,
+        etcd_url=components["etcd"].url,
         admin_token=tokens.admin,
         user_token=tokens.user,
     )

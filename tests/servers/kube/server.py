@@ -32,6 +32,7 @@ class KubeServer(Server):
     """A control plane. `url`, `pid` and `log` are the API server's; `kubeconfig` is the administrator's."""
 
     programs: Path
+    etcd_url: str
     admin_token: str = field(repr=False)
     user_token: str = field(repr=False)
     user: str = USER
