@@ -11,6 +11,7 @@ servers. The translations that are not obvious:
 
 from __future__ import annotations
 
+import io
 import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -204,7 +205,7 @@ class KubernetesStore:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS), headers={"User-Agent": "lapse-contract"}
             )
-        content = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else io.BytesIO(msgspec.json.encode(body))  # bytes of a megabyte make it warn
         headers = {"Content-Type": MERGE_PATCH if method == "PATCH" else "application/json"}
         try:
             async with self._session.request(
