@@ -7,7 +7,7 @@ import re
 
 from lapse.core.clock import SystemClock
 from lapse.core.timestamps import from_timestamp
-from lapse.kube.errors import AlreadyExistsError, NotFoundError, UnknownKindError
+from lapse.kube.errors import AlreadyExistsError, InvalidError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, ObjectMeta
 from tests.conformance.objects.book import (
     CLUSTER_WIDGET,
@@ -195,6 +195,17 @@ async def an_object_of_a_million_characters_is_stored(world: World) -> None:
     namespace, data = await world.namespace(), "x" * 1_048_576
     made = await make(world, namespace, data=data)
     assert (await world.store.get(WIDGET, key_of(made))).body["spec"]["data"] == data
+
+
+@case
+async def an_object_of_four_million_characters_is_refused(world: World) -> None:
+    namespace = await world.namespace()
+    with refused(InvalidError):
+        await make(world, namespace, data="x" * 4_000_000)
+    made = await make(world, namespace, size=1)
+    with refused(InvalidError):
+        await world.store.patch(WIDGET, key_of(made), {"spec": {"data": "x" * 4_000_000}})
+    assert (await world.store.get(WIDGET, key_of(made))).body == made.body
 
 
 @case

@@ -325,12 +325,15 @@ async def what_the_store_fills_in_cannot_be_patched(world: World) -> None:
 
 
 @case
-async def an_object_cannot_be_renamed(world: World) -> None:
+async def an_object_cannot_become_another(world: World) -> None:
     namespace = await world.namespace()
     made = await make(world, namespace, size=1)
     for change in ({"name": "b"}, {"namespace": "elsewhere"}):
         with refused(InvalidError):
             await world.store.patch(WIDGET, key_of(made), {"metadata": change})
+    for change in ({"kind": "Gadget"}, {"metadata": None}):
+        with refused(InvalidError):
+            await world.store.patch(WIDGET, key_of(made), change)
     assert names(await world.store.list(WIDGET, namespace=namespace)) == ["a"]
     assert (await world.store.get(WIDGET, key_of(made))).body == made.body
 

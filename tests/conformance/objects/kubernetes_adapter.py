@@ -253,6 +253,8 @@ def _error(code: int, content: bytes, kind: Kind[Any], name: str, *, uid: str | 
     causes = (status.get("details") or {}).get("causes") or []
     if uid is not None and code == 422 and any(cause.get("field") == "metadata.uid" for cause in causes):
         return ConflictError(kind=kind.kind, name=name, problem=problem)
+    if code == 500 and "request is too large" in problem:  # etcd's limit, which lies below the server's own
+        return InvalidError(kind=kind.kind, name=name, problem=problem)
     if code == 404 and reason is None:
         return UnknownKindError(kind=kind.kind, api_version=kind.api_version)
     if code == 409 and reason == "AlreadyExists":
@@ -263,6 +265,7 @@ def _error(code: int, content: bytes, kind: Kind[Any], name: str, *, uid: str | 
         409: ConflictError(kind=kind.kind, name=name, problem=problem),
         410: GoneError(version=name),
         400: InvalidError(kind=kind.kind, name=name, problem=problem),
+        413: InvalidError(kind=kind.kind, name=name, problem=problem),
         422: InvalidError(kind=kind.kind, name=name, problem=problem),
     }
     return answers.get(code) or StoreUnavailableError(problem=f"{code} {problem}")

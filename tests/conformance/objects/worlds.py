@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -9,16 +10,63 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
+from lapse.core.clock import SystemClock
+from lapse.db.database import Database
+from lapse.db.sqlite import SQLiteFile, Synchronous
 from lapse.kube.resources import untyped
-from tests.conformance.objects.book import KINDS, unique
+from lapse.objects.embedded import SCHEMA, EmbeddedStore
+from tests.conformance.objects.book import CLUSTER_WIDGET, KINDS, unique
 from tests.conformance.objects.kubernetes_adapter import KubernetesStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
+    from lapse.objects.port import ObjectStore
     from tests.servers import KubeServer
 
+CHANGES_KEPT = 300
+"""More than any case makes, and few enough to make that many more on purpose."""
 NAMESPACE = untyped("v1", "Namespace", "namespaces", namespaced=False)
+
+
+class EmbeddedWorld:
+    """A file of its own; any namespace is there."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+
+    async def namespace(self) -> str:
+        return unique("contract")
+
+    async def age_version(self, version: str) -> str:
+        """The same one, after more changes than are kept."""
+        await self._change_much()
+        return version
+
+    async def age_page(self, token: str) -> str:
+        await self._change_much()
+        return token
+
+    async def _change_much(self) -> None:
+        made = await self.store.create(CLUSTER_WIDGET, {"metadata": {"name": unique("busy")}, "spec": {}})
+        for turn in range(0, 3 * CHANGES_KEPT, 50):
+            await asyncio.gather(
+                *(
+                    self.store.patch(CLUSTER_WIDGET, made.metadata.key, {"spec": {"turn": number}})
+                    for number in range(turn, turn + 50)
+                )
+            )
+
+
+@contextlib.asynccontextmanager
+async def embedded_world(folder: Path) -> AsyncIterator[EmbeddedWorld]:
+    database = Database(SQLiteFile(folder / "objects.db", synchronous=Synchronous.NORMAL), SCHEMA)
+    store = EmbeddedStore(database, kinds=KINDS, clock=SystemClock(), changes_kept=CHANGES_KEPT)
+    try:
+        yield EmbeddedWorld(store)
+    finally:
+        await store.close()
 
 
 class KubernetesWorld:
