@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from lapse.core.clock import SystemClock
 from lapse.core.identity import secret_bytes
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Object)
 
-PATIENCE_SECONDS: Final = 20.0
-"""How long a case waits for what must come: long, because a real server on a busy machine is slow, not wrong."""
 POLL_SECONDS: Final = 0.01
 LAST: Final = "zz-last"
 GROUP: Final = "test.lapse.dev/v1"
@@ -72,6 +70,11 @@ class World(Protocol):
     @property
     def store(self) -> ObjectStore:
         """What is tried."""
+        ...
+
+    @property
+    def patience(self) -> float:
+        """How many seconds a case waits for what must come."""
         ...
 
     async def namespace(self) -> str:
@@ -164,16 +167,29 @@ async def outcomes(*attempts: Awaitable[object]) -> list[object]:
     return list(await asyncio.gather(*attempts, return_exceptions=True))
 
 
-async def eventually(check: Callable[[], Awaitable[bool]], what: str) -> None:
+async def eventually(world: World, check: Callable[[], Awaitable[bool]], what: str) -> None:
     """Wait until ``check`` says yes."""
     clock = SystemClock()
-    end = clock.monotonic_ns() + int(PATIENCE_SECONDS * 1_000_000_000)
+    end = clock.monotonic_ns() + int(world.patience * 1_000_000_000)
     while not await check():
-        assert clock.monotonic_ns() < end, f"not in {PATIENCE_SECONDS:g} s: {what}"
+        assert clock.monotonic_ns() < end, f"not in {world.patience:g} s: {what}"
         await clock.sleep(POLL_SECONDS)
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """An event that is no bookmark, and so has an object."""
+
+    type: EventType
+    object: Any
+    resource_version: str
+
+
+def change(event: Event[Any]) -> Change:
+    """See `Change`."""
+    return Change(event.type, event.object, event.resource_version)
 
 
 class Watch:
@@ -182,6 +198,7 @@ class Watch:
     def __init__(self, world: World, since: str, *, namespace: str | None, kind: Kind[Any] = WIDGET) -> None:
         """Start after the version ``since``."""
         self._open = lambda version: world.store.watch(kind, namespace=namespace, since=version)
+        self._patience = world.patience
         self.last = since
         """The version to resume from."""
         self._events = self._open(since)
@@ -189,7 +206,7 @@ class Watch:
     async def any_event(self) -> Event[Any]:
         """Return the next event, bookmarks included."""
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(self._patience):
                 while True:
                     try:
                         event = await anext(self._events)
@@ -199,17 +216,17 @@ class Watch:
                         self.last = event.resource_version
                         return event
         except TimeoutError:
-            raise AssertionError(f"no event in {PATIENCE_SECONDS:g} s") from None
+            raise AssertionError(f"no event in {self._patience:g} s") from None
 
-    async def next(self) -> Event[Any]:
+    async def next(self) -> Change:
         """Return the next event that is a change."""
         while (event := await self.any_event()).type is EventType.BOOKMARK:
             pass
-        return event
+        return change(event)
 
-    async def until(self, name: str) -> list[Event[Any]]:
+    async def until(self, name: str) -> list[Change]:
         """Return the changes before the first one of the object ``name``."""
-        found: list[Event[Any]] = []
+        found: list[Change] = []
         while (event := await self.next()).object.metadata.name != name:
             found.append(event)
         return found
@@ -231,7 +248,7 @@ async def watching(
         await watch.close()
 
 
-async def changes_since(world: World, since: str, namespace: str) -> list[Event[Any]]:
+async def changes_since(world: World, since: str, namespace: str) -> list[Change]:
     """Return all changes of widgets since a version: a last object is made, and what comes before it is the answer."""
     last = unique(LAST)
     await make(world, namespace, last)
@@ -240,6 +257,6 @@ async def changes_since(world: World, since: str, namespace: str) -> list[Event[
     return [event for event in found if not event.object.metadata.name.startswith(LAST)]
 
 
-def told(events: list[Event[Any]]) -> list[tuple[str, str]]:
+def told(events: list[Change]) -> list[tuple[str, str]]:
     """Shorten events to what happened to whom."""
     return [(event.type.value, event.object.metadata.name) for event in events]

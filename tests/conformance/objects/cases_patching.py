@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError, ObjectError
-from lapse.kube.resources import Document, ObjectKey
+from lapse.kube.resources import Document, Json, ObjectKey
 from tests.conformance.objects.book import (
     NARROW,
     WIDGET,
@@ -145,11 +145,13 @@ async def a_precondition_on_a_missing_object_is_not_found(world: World) -> None:
     namespace = await world.namespace()
     made = await make(world, namespace)
     await world.store.delete(WIDGET, key_of(made))
-    for how in ({"uid": made.metadata.uid}, {"version": version_of(made)}):
+    for uid, version in ((made.metadata.uid, None), (None, version_of(made)), (made.metadata.uid, version_of(made))):
         with refused(NotFoundError):
-            await world.store.patch(WIDGET, key_of(made), {"spec": {"size": 2}}, **how)
+            await world.store.patch(WIDGET, key_of(made), {"spec": {"size": 2}}, uid=uid, version=version)
         with refused(NotFoundError):
-            await world.store.delete(WIDGET, key_of(made), **how)
+            await world.store.patch_status(WIDGET, key_of(made), {"phase": "Done"}, uid=uid, version=version)
+        with refused(NotFoundError):
+            await world.store.delete(WIDGET, key_of(made), uid=uid, version=version)
 
 
 async def _race(world: World, racers: int) -> None:
@@ -293,7 +295,7 @@ async def what_changes_nothing_keeps_the_version(world: World) -> None:
     await world.store.create(WIDGET, widget(namespace, "a", labels={"x": "y"}, size=1, inner={"a": [1]}))
     key = ObjectKey(namespace, "a")
     made = await world.store.patch_status(WIDGET, key, {"phase": "Done"})
-    same = [
+    same: list[Document] = [
         await world.store.patch(WIDGET, key, {}),
         await world.store.patch(WIDGET, key, {"spec": {"size": 1, "inner": {"a": [1]}}}),
         await world.store.patch(WIDGET, key, {"metadata": {"labels": {"x": "y", "absent": None}}}),
@@ -328,10 +330,13 @@ async def what_the_store_fills_in_cannot_be_patched(world: World) -> None:
 async def an_object_cannot_become_another(world: World) -> None:
     namespace = await world.namespace()
     made = await make(world, namespace, size=1)
-    for change in ({"name": "b"}, {"namespace": "elsewhere"}):
-        with refused(InvalidError):
-            await world.store.patch(WIDGET, key_of(made), {"metadata": change})
-    for change in ({"kind": "Gadget"}, {"metadata": None}):
+    changes: list[Json] = [
+        {"metadata": {"name": "b"}},
+        {"metadata": {"namespace": "elsewhere"}},
+        {"metadata": None},
+        {"kind": "Gadget"},
+    ]
+    for change in changes:
         with refused(InvalidError):
             await world.store.patch(WIDGET, key_of(made), change)
     assert names(await world.store.list(WIDGET, namespace=namespace)) == ["a"]

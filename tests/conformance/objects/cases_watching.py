@@ -11,12 +11,13 @@ from lapse.kube.resources import EventType, Json, ObjectKey
 from tests.conformance.objects.book import (
     CLUSTER_WIDGET,
     NARROW,
-    PATIENCE_SECONDS,
     POLL_SECONDS,
     WIDGET,
+    Change,
     Widget,
     World,
     case,
+    change,
     changes_since,
     key_of,
     make,
@@ -200,7 +201,7 @@ async def every_change_of_racing_writers_is_reported_once_and_in_order(world: Wo
     assert [event.resource_version for event in again[: len(events)]] == [event.resource_version for event in events]
 
 
-def _apply(state: dict[str, Json], events: list[Event[Any]]) -> dict[str, Json]:
+def _apply(state: dict[str, Json], events: list[Change]) -> dict[str, Json]:
     for event in events:
         name = event.object.metadata.name
         if event.type is EventType.DELETED:
@@ -275,7 +276,7 @@ async def a_watch_from_too_long_ago_is_gone(world: World) -> None:
     old = await world.age_version(since)
     watch = world.store.watch(WIDGET, namespace=namespace, since=old)
     with refused(GoneError):
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(world.patience):
             while (await anext(watch)).type is EventType.BOOKMARK:
                 pass
     now = await _now(world, namespace)
@@ -286,14 +287,14 @@ async def a_watch_from_too_long_ago_is_gone(world: World) -> None:
 async def a_version_that_is_none_is_refused(world: World) -> None:
     watch = world.store.watch(WIDGET, namespace=await world.namespace(), since="nonsense")
     with refused(ObjectError):  # Kubernetes answers 500 here, as if the fault were its own
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(world.patience):
             await anext(watch)
 
 
 @case
 async def a_bookmark_is_a_version_to_resume_from(world: World) -> None:
     namespace, elsewhere = await world.namespace(), await world.namespace()
-    seen: list[Event[Any]] = []
+    seen: list[Change] = []
     async with watching(world, await _now(world, namespace), namespace=namespace) as watch:
         reading = asyncio.ensure_future(watch.next())
         await SystemClock().sleep(10 * POLL_SECONDS)  # Kubernetes sends none for what was there when the watch began
@@ -303,7 +304,7 @@ async def a_bookmark_is_a_version_to_resume_from(world: World) -> None:
         seen.append(await reading)
         while (event := await watch.any_event()).type is not EventType.BOOKMARK or len(seen) < 2:
             if event.type is not EventType.BOOKMARK:
-                seen.append(event)
+                seen.append(change(event))
     assert event.object is None
     assert told(seen) == [("ADDED", "a"), ("ADDED", "b")]
     await make(world, namespace, "c")
@@ -311,11 +312,11 @@ async def a_bookmark_is_a_version_to_resume_from(world: World) -> None:
     assert told(rest) == [("ADDED", "c")], "a bookmark names nothing older than what was reported before it"
 
 
-async def _first(watch: AsyncGenerator[Event[Any], None]) -> Event[Any]:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+async def _first(world: World, watch: AsyncGenerator[Event[Any], None]) -> Change:
+    async with asyncio.timeout(world.patience):
         while (event := await anext(watch)).type is EventType.BOOKMARK:
             pass
-    return event
+        return change(event)
 
 
 @case
@@ -326,7 +327,7 @@ async def a_closed_watch_reports_nothing_more(world: World) -> None:
     await unused.aclose()
     used = world.store.watch(WIDGET, namespace=namespace, since=since)
     await make(world, namespace, "a")
-    assert told([await _first(used)]) == [("ADDED", "a")]
+    assert told([await _first(world, used)]) == [("ADDED", "a")]
     await used.aclose()
     await make(world, namespace, "b")
     for watch in (unused, used):
@@ -339,11 +340,32 @@ async def a_closed_watch_reports_nothing_more(world: World) -> None:
 async def a_watch_that_waits_can_be_cancelled(world: World) -> None:
     namespace = await world.namespace()
     watch = world.store.watch(WIDGET, namespace=namespace, since=await _now(world, namespace))
-    waiting = asyncio.ensure_future(_first(watch))
+    waiting = asyncio.ensure_future(_first(world, watch))
     await SystemClock().sleep(10 * POLL_SECONDS)
     waiting.cancel()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        [result] = await asyncio.gather(waiting, return_exceptions=True)
-    assert isinstance(result, asyncio.CancelledError)
+    async with asyncio.timeout(world.patience):
+        await asyncio.wait([waiting])
+    assert waiting.cancelled()
     await watch.aclose()
     await make(world, namespace, "still-works")
+
+
+@case
+async def every_change_since_a_bookmark_is_reported(world: World) -> None:
+    namespace = await world.namespace()
+    since = await _now(world, namespace)
+    expected: list[tuple[str, str]] = []
+    for turn in range(5):
+        made = await make(world, namespace, f"w{turn}")
+        await world.store.patch(WIDGET, key_of(made), {"spec": {"turn": turn}})
+        expected += [("ADDED", f"w{turn}"), ("MODIFIED", f"w{turn}")]
+    await make(world, namespace, "last")
+    seen: list[Change] = []
+    while not seen or seen[-1].object.metadata.name != "last":
+        async with watching(world, since, namespace=namespace) as watch:
+            while (event := await watch.any_event()).type is not EventType.BOOKMARK:
+                seen.append(change(event))
+                if seen[-1].object.metadata.name == "last":
+                    break
+        since = event.resource_version
+    assert told(seen[:-1]) == expected, "a bookmark hid what was not yet reported"

@@ -20,6 +20,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from lapse.core.clock import SystemClock
 from lapse.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -109,10 +110,14 @@ class KubernetesStore:
             if answer.status != 200:
                 raise _error(answer.status, await answer.read(), kind, since)
             pending = b""
-            async for part in answer.content.iter_any():
-                *lines, pending = (pending + part).split(b"\n")
-                for line in lines:
-                    yield _event(kind, since, msgspec.json.decode(line))
+            try:
+                async for part in answer.content.iter_any():
+                    *lines, pending = (pending + part).split(b"\n")
+                    for line in lines:
+                        yield _event(kind, since, msgspec.json.decode(line))
+            finally:
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()  # a farewell by TLS would outlive the event loop
 
     async def create(self, kind: Kind[T], obj: T | Json) -> T:
         body = kind.body(obj)
@@ -169,6 +174,7 @@ class KubernetesStore:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+            await SystemClock().sleep(0)  # aborted connections end in the loop's next turn
 
     # --- requests -----------------------------------------------------------------------------------------------------
 

@@ -27,14 +27,17 @@ if TYPE_CHECKING:
 
 CHANGES_KEPT = 300
 """More than any case makes, and few enough to make that many more on purpose."""
+PATIENCE_SECONDS = 20.0
+"""Long, because a busy machine is slow, not wrong."""
 NAMESPACE = untyped("v1", "Namespace", "namespaces", namespaced=False)
 
 
 class EmbeddedWorld:
     """A file of its own; any namespace is there."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, patience: float = PATIENCE_SECONDS) -> None:
         self.store = store
+        self.patience = patience
 
     async def namespace(self) -> str:
         return unique("contract")
@@ -74,6 +77,7 @@ class KubernetesWorld:
 
     def __init__(self, server: KubeServer, store: KubernetesStore) -> None:
         self.store = store
+        self.patience = PATIENCE_SECONDS
         self._server = server
 
     async def namespace(self) -> str:
