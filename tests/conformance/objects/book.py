@@ -29,7 +29,7 @@ from lapse.kube.resources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Mapping
 
     from lapse.objects.port import ObjectStore
 
@@ -122,7 +122,7 @@ def widget(namespace: str | None, name: str, /, *, labels: Mapping[str, str] | N
 
 async def make(world: World, namespace: str, name: str = "a", **spec: object) -> Document:
     """Create a widget."""
-    return await world.store.create(WIDGET, widget(namespace, name, **spec))
+    return await world.store.create(WIDGET, {**widget(namespace, name), "spec": spec})
 
 
 def key_of(obj: Object) -> ObjectKey:
@@ -197,11 +197,14 @@ class Watch:
 
     def __init__(self, world: World, since: str, *, namespace: str | None, kind: Kind[Any] = WIDGET) -> None:
         """Start after the version ``since``."""
-        self._open = lambda version: world.store.watch(kind, namespace=namespace, since=version)
+        self._world, self._kind, self._namespace = world, kind, namespace
         self._patience = world.patience
         self.last = since
         """The version to resume from."""
-        self._events = self._open(since)
+        self._events = self._open()
+
+    def _open(self) -> AsyncGenerator[Event[Any], None]:
+        return self._world.store.watch(self._kind, namespace=self._namespace, since=self.last)
 
     async def any_event(self) -> Event[Any]:
         """Return the next event, bookmarks included."""
@@ -211,7 +214,7 @@ class Watch:
                     try:
                         event = await anext(self._events)
                     except StopAsyncIteration:
-                        self._events = self._open(self.last)
+                        self._events = self._open()
                     else:
                         self.last = event.resource_version
                         return event

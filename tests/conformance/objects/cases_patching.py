@@ -279,14 +279,14 @@ async def generation_rises_with_the_spec_only(world: World) -> None:
 async def every_change_has_a_version_of_its_own(world: World) -> None:
     made = await make(world, await world.namespace(), size=1)
     key = key_of(made)
-    versions = [
-        version_of(made),
-        version_of(await world.store.patch(WIDGET, key, {"spec": {"size": 2}})),
-        version_of(await world.store.patch(WIDGET, key, {"metadata": {"labels": {"a": "b"}}})),
-        version_of(await world.store.patch_status(WIDGET, key, {"phase": "Done"})),
-        version_of(await world.store.patch(WIDGET, key, {"spec": {"size": 1}})),
+    states: list[Document] = [
+        made,
+        await world.store.patch(WIDGET, key, {"spec": {"size": 2}}),
+        await world.store.patch(WIDGET, key, {"metadata": {"labels": {"a": "b"}}}),
+        await world.store.patch_status(WIDGET, key, {"phase": "Done"}),
+        await world.store.patch(WIDGET, key, {"spec": {"size": 1}}),
     ]
-    assert len(set(versions)) == 5
+    assert len({version_of(state) for state in states}) == 5
 
 
 @case

@@ -14,6 +14,7 @@ from tests.conformance.objects.book import (
     POLL_SECONDS,
     WIDGET,
     Change,
+    Watch,
     Widget,
     World,
     case,
@@ -291,24 +292,30 @@ async def a_version_that_is_none_is_refused(world: World) -> None:
             await anext(watch)
 
 
+async def _bookmark(world: World, watch: Watch, elsewhere: str) -> Event[Any]:
+    """Wait for a bookmark while something happens that the watch does not report: without that there need be none."""
+    busy = await make(world, elsewhere, unique("busy"))
+    waiting = asyncio.ensure_future(watch.any_event())
+    turn = 0
+    while not (await asyncio.wait([waiting], timeout=10 * POLL_SECONDS))[0]:
+        turn += 1
+        await world.store.patch(WIDGET, key_of(busy), {"spec": {"turn": turn}})
+    event = await waiting
+    assert event.type is EventType.BOOKMARK, told([change(event)])
+    return event
+
+
 @case
 async def a_bookmark_is_a_version_to_resume_from(world: World) -> None:
     namespace, elsewhere = await world.namespace(), await world.namespace()
-    seen: list[Change] = []
     async with watching(world, await _now(world, namespace), namespace=namespace) as watch:
-        reading = asyncio.ensure_future(watch.next())
-        await SystemClock().sleep(10 * POLL_SECONDS)  # Kubernetes sends none for what was there when the watch began
         await make(world, namespace, "a")
         await make(world, namespace, "b")
-        await make(world, elsewhere, "other")
-        seen.append(await reading)
-        while (event := await watch.any_event()).type is not EventType.BOOKMARK or len(seen) < 2:
-            if event.type is not EventType.BOOKMARK:
-                seen.append(change(event))
-    assert event.object is None
-    assert told(seen) == [("ADDED", "a"), ("ADDED", "b")]
+        assert told([await watch.next(), await watch.next()]) == [("ADDED", "a"), ("ADDED", "b")]
+        bookmark = await _bookmark(world, watch, elsewhere)
+    assert bookmark.object is None
     await make(world, namespace, "c")
-    rest = await changes_since(world, event.resource_version, namespace)
+    rest = await changes_since(world, bookmark.resource_version, namespace)
     assert told(rest) == [("ADDED", "c")], "a bookmark names nothing older than what was reported before it"
 
 
