@@ -162,6 +162,16 @@ def refused(*errors: type[Exception]) -> Iterator[None]:
     raise AssertionError(f"expected {' or '.join(error.__name__ for error in errors)}, and nothing was raised")
 
 
+@contextlib.asynccontextmanager
+async def patiently(world: World) -> AsyncIterator[None]:
+    """Demand that the block ends in reasonable time."""
+    try:
+        async with asyncio.timeout(world.patience):
+            yield
+    except TimeoutError:
+        raise AssertionError(f"nothing happened in {world.patience:g} s") from None
+
+
 async def outcomes(*attempts: Awaitable[object]) -> list[object]:
     """Run attempts at the same time; an error is an outcome."""
     return list(await asyncio.gather(*attempts, return_exceptions=True))
@@ -198,7 +208,6 @@ class Watch:
     def __init__(self, world: World, since: str, *, namespace: str | None, kind: Kind[Any] = WIDGET) -> None:
         """Start after the version ``since``."""
         self._world, self._kind, self._namespace = world, kind, namespace
-        self._patience = world.patience
         self.last = since
         """The version to resume from."""
         self._events = self._open()
@@ -208,18 +217,15 @@ class Watch:
 
     async def any_event(self) -> Event[Any]:
         """Return the next event, bookmarks included."""
-        try:
-            async with asyncio.timeout(self._patience):
-                while True:
-                    try:
-                        event = await anext(self._events)
-                    except StopAsyncIteration:
-                        self._events = self._open()
-                    else:
-                        self.last = event.resource_version
-                        return event
-        except TimeoutError:
-            raise AssertionError(f"no event in {self._patience:g} s") from None
+        async with patiently(self._world):
+            while True:
+                try:
+                    event = await anext(self._events)
+                except StopAsyncIteration:
+                    self._events = self._open()
+                else:
+                    self.last = event.resource_version
+                    return event
 
     async def next(self) -> Change:
         """Return the next event that is a change."""

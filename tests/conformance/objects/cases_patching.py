@@ -236,9 +236,11 @@ async def a_patch_of_status_touches_nothing_else(world: World) -> None:
 @case
 async def status_merges_and_null_removes(world: World) -> None:
     made = await make(world, await world.namespace())
-    await world.store.patch_status(WIDGET, key_of(made), {"a": 1, "b": {"c": 1, "d": 1}, "conditions": [{"type": "X"}]})
-    new = await world.store.patch_status(WIDGET, key_of(made), {"a": None, "b": {"c": 2}, "conditions": []})
-    assert new.body["status"] == {"b": {"c": 2, "d": 1}, "conditions": []}
+    first = {"kept": 1, "gone": 1, "inner": {"changed": 1, "kept": 1}, "conditions": [{"type": "X"}]}
+    await world.store.patch_status(WIDGET, key_of(made), first)
+    changes: Json = {"gone": None, "inner": {"changed": 2}, "conditions": []}
+    new = await world.store.patch_status(WIDGET, key_of(made), changes)
+    assert new.body["status"] == {"kept": 1, "inner": {"changed": 2, "kept": 1}, "conditions": []}
 
 
 @case

@@ -22,6 +22,7 @@ from tests.conformance.objects.book import (
     changes_since,
     key_of,
     make,
+    patiently,
     refused,
     told,
     unique,
@@ -33,7 +34,7 @@ from tests.conformance.objects.book import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from lapse.kube.resources import Event
+    from lapse.kube.resources import Event, Page
 
 
 async def _now(world: World, namespace: str) -> str:
@@ -214,28 +215,26 @@ def _apply(state: dict[str, Json], events: list[Change]) -> dict[str, Json]:
     return state
 
 
+async def _come_and_go(world: World, namespace: str, name: str) -> None:
+    for turn in range(5):
+        made = await make(world, namespace, name, turn=turn)
+        await world.store.patch(WIDGET, key_of(made), {"spec": {"more": turn}})
+        if turn < 4:
+            await world.store.delete(WIDGET, key_of(made))
+
+
 @case
 async def a_list_and_the_events_after_it_make_the_present(world: World) -> None:
     namespace = await world.namespace()
-    lists = []
-
-    async def write(name: str) -> None:
-        for turn in range(4):
-            made = await make(world, namespace, name, turn=turn)
-            await world.store.patch(WIDGET, key_of(made), {"spec": {"more": turn}})
-            if turn < 3:
-                await world.store.delete(WIDGET, key_of(made))
-
-    async def look() -> None:
-        for _ in range(6):
-            lists.append(await world.store.list(WIDGET, namespace=namespace))
-            await SystemClock().sleep(POLL_SECONDS)
-
-    await asyncio.gather(*(write(name) for name in "abcd"), look())
+    lists: list[Page[Any]] = []
+    writing = asyncio.gather(*(_come_and_go(world, namespace, name) for name in "abcd"))
+    while not writing.done():
+        lists.append(await world.store.list(WIDGET, namespace=namespace))
+    await writing
     await make(world, namespace, "last")
     present = {item.metadata.name: item.body for item in (await world.store.list(WIDGET, namespace=namespace)).items}
     del present["last"]
-    for page in lists:
+    for page in lists[:: len(lists) // 10 + 1]:
         async with watching(world, page.resource_version, namespace=namespace) as watch:
             events = await watch.until("last")
         state = {item.metadata.name: item.body for item in page.items}
@@ -277,7 +276,7 @@ async def a_watch_from_too_long_ago_is_gone(world: World) -> None:
     old = await world.age_version(since)
     watch = world.store.watch(WIDGET, namespace=namespace, since=old)
     with refused(GoneError):
-        async with asyncio.timeout(world.patience):
+        async with patiently(world):
             while (await anext(watch)).type is EventType.BOOKMARK:
                 pass
     now = await _now(world, namespace)
@@ -288,7 +287,7 @@ async def a_watch_from_too_long_ago_is_gone(world: World) -> None:
 async def a_version_that_is_none_is_refused(world: World) -> None:
     watch = world.store.watch(WIDGET, namespace=await world.namespace(), since="nonsense")
     with refused(ObjectError):  # Kubernetes answers 500 here, as if the fault were its own
-        async with asyncio.timeout(world.patience):
+        async with patiently(world):
             await anext(watch)
 
 
@@ -320,7 +319,7 @@ async def a_bookmark_is_a_version_to_resume_from(world: World) -> None:
 
 
 async def _first(world: World, watch: AsyncGenerator[Event[Any], None]) -> Change:
-    async with asyncio.timeout(world.patience):
+    async with patiently(world):
         while (event := await anext(watch)).type is EventType.BOOKMARK:
             pass
         return change(event)
@@ -350,7 +349,7 @@ async def a_watch_that_waits_can_be_cancelled(world: World) -> None:
     waiting = asyncio.ensure_future(_first(world, watch))
     await SystemClock().sleep(10 * POLL_SECONDS)
     waiting.cancel()
-    async with asyncio.timeout(world.patience):
+    async with patiently(world):
         await asyncio.wait([waiting])
     assert waiting.cancelled()
     await watch.aclose()

@@ -53,9 +53,16 @@ class KubernetesStore:
     database = None
 
     def __init__(
-        self, url: str, *, ca_file: Path | None, certificate: tuple[Path, Path] | None, kinds: Iterable[Kind[Any]] = ()
+        self,
+        url: str,
+        *,
+        ca_file: Path | None,
+        certificate: tuple[Path, Path] | None = None,
+        token: str = "",
+        kinds: Iterable[Kind[Any]] = (),
     ) -> None:
-        """``certificate`` is the client's, with its key."""
+        """The client shows a ``certificate``, given with its key, or a ``token``."""
+        self._headers = {"User-Agent": "lapse-contract", **({"Authorization": f"Bearer {token}"} if token else {})}
         self._url = url
         self._kinds = {(kind.api_version, kind.kind): kind for kind in kinds}
         self._tls: ssl.SSLContext | bool = True
@@ -209,7 +216,7 @@ class KubernetesStore:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS), headers={"User-Agent": "lapse-contract"}
+                timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS), headers=self._headers
             )
         content = None if body is None else io.BytesIO(msgspec.json.encode(body))  # bytes of a megabyte make it warn
         headers = {"Content-Type": MERGE_PATCH if method == "PATCH" else "application/json"}
