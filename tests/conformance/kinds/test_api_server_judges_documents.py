@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import ssl
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Json, Kind
     from tests.servers.kube.server import KubeServer
 
-NAMESPACE = "lapse-kinds"
+# Several processes of one run share the server.
+OURS = f"lapse-kinds-{os.getpid()}"
 DRY: dict[str, str] = {"dryRun": "All"}
 
 
@@ -32,17 +34,18 @@ class Server:
         if case.old is None and case.document.get("status") is None:
             return causes(self._client.post(path(case.kind), json=case.document, params=DRY))
         with self.holding(case.kind, without_status(case.old or case.document)) as (place, held):
-            whole = {**case.document, "metadata": {**held["metadata"], **case.document["metadata"]}}
-            found = causes(self._client.put(place, json=whole, params=DRY))
+            metadata = {**held["metadata"], **case.document["metadata"], "name": OURS}
+            found = causes(self._client.put(place, json={**case.document, "metadata": metadata}, params=DRY))
             if case.document.get("status") is None:
                 return found
             return found + causes(self._client.patch(f"{place}/status", **status_patch(case.document), params=DRY))
 
     @contextmanager
     def holding(self, kind: Kind[Any], document: Json) -> Iterator[tuple[str, Json]]:
-        """Store a document, with its status, for a while."""
+        """Store a document, with its status, for a while and under a name that is ours."""
+        document = changed(document, "metadata.name", OURS)
         created = self._client.post(path(kind), json=document).raise_for_status()
-        place = f"{path(kind)}/{document['metadata']['name']}"
+        place = f"{path(kind)}/{OURS}"
         try:
             if "status" in document:
                 self._client.patch(f"{place}/status", **status_patch(document)).raise_for_status()
@@ -60,7 +63,7 @@ def status_patch(document: Json) -> dict[str, Any]:
 
 
 def path(kind: Kind[Any]) -> str:
-    within = f"namespaces/{NAMESPACE}/" if kind.namespaced else ""
+    within = f"namespaces/{OURS}/" if kind.namespaced else ""
     return f"/apis/{kind.api_version}/{within}{kind.plural}"
 
 
@@ -81,7 +84,7 @@ def server(shared_kube: KubeServer) -> Iterator[Server]:
         timeout=30,
     )
     with client:
-        client.post("/api/v1/namespaces", json={"metadata": {"name": NAMESPACE}}).raise_for_status()
+        client.post("/api/v1/namespaces", json={"metadata": {"name": OURS}}).raise_for_status()
         yield Server(client)
 
 
@@ -99,6 +102,6 @@ def test_kubectl_lists_a_request_with_its_outcome(server: Server, shared_kube: K
     request = changed(CAPTURE, "status.conditions", [READY])
     request["metadata"]["annotations"] = {EXPIRES_AT: "2030-01-31T12:10:00Z"}
     with server.holding(VOLUME_CAPTURE_REQUEST, request):
-        lines = shared_kube.kubectl("get", "vcr", "-n", NAMESPACE).splitlines()
+        lines = shared_kube.kubectl("get", "vcr", "-n", OURS).splitlines()
     assert lines[0].split() == ["NAME", "MODE", "TARGET", "READY", "REASON", "EXPIRES", "AGE"]
-    assert lines[1].split()[:6] == ["one", "Snapshot", "data", "True", "Completed", "2030-01-31T12:10:00Z"]
+    assert lines[1].split()[:6] == [OURS, "Snapshot", "data", "True", "Completed", "2030-01-31T12:10:00Z"]
