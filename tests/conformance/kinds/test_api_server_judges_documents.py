@@ -10,7 +10,7 @@ import pytest
 
 from lapse.requests.api.annotations import EXPIRES_AT
 from lapse.requests.api.kinds import VOLUME_CAPTURE_REQUEST
-from tests.conformance.kinds.documents import CAPTURE, CASES, READY, Case, changed
+from tests.conformance.kinds.documents import CAPTURE, CASES, GOOD, READY, Case, changed, nonsense
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 
 # Several processes of one run share the server.
 OURS = f"lapse-kinds-{os.getpid()}"
+FULL = [
+    "capture: a final status",
+    "restore: a snapshot",
+    "restore: a claim in status",
+    "manifests: one target",
+    "checkpoint: chunks",
+    "chunk: no objects",
+    "keeper: follows an object and lasts for a time",
+    "keeper: a status",
+]
+"""Documents that have every field, taken together."""
 DRY: dict[str, str] = {"dryRun": "All"}
 
 
@@ -33,7 +44,10 @@ class Server:
         """What the server finds wrong with a document, one text for each cause; nothing is left behind."""
         if case.old is None and case.document.get("status") is None:
             return causes(self._client.post(path(case.kind), json=case.document, params=DRY))
-        with self.holding(case.kind, without_status(case.old or case.document)) as (place, held):
+        start = without_status(case.old or case.document)
+        if case.old is None and (found := causes(self._client.post(path(case.kind), json=start, params=DRY))):
+            return found
+        with self.holding(case.kind, start) as (place, held):
             metadata = {**held["metadata"], **case.document["metadata"], "name": OURS}
             found = causes(self._client.put(place, json={**case.document, "metadata": metadata}, params=DRY))
             if case.document.get("status") is None:
@@ -96,6 +110,14 @@ def test_the_api_server_judges_as_the_table_says(server: Server, case: Case) -> 
     else:
         assert any(refusal.startswith(f"{case.wrong}") for refusal in refusals)
         assert any(case.says in refusal for refusal in refusals)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_the_api_server_and_the_validator_agree_about_nonsense(server: Server, name: str) -> None:
+    case = next(case for case in GOOD if case.name == name)
+    for document in nonsense(case.document):
+        refusals = server.refusals(Case(name, case.kind, document))
+        assert bool(refusals) == bool(case.kind.validate(document, None)), (document, refusals)
 
 
 def test_kubectl_lists_a_request_with_its_outcome(server: Server, shared_kube: KubeServer) -> None:
