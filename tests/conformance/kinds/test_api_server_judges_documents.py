@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from lapse.requests.api.annotations import EXPIRES_AT
-from lapse.requests.api.kinds import VOLUME_CAPTURE_REQUEST
-from tests.conformance.kinds.documents import CAPTURE, CASES, GOOD, READY, Case, changed, nonsense
+from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, VOLUME_CAPTURE_REQUEST
+from tests.conformance.kinds.documents import CAPTURE, CASES, GOOD, MANIFESTS, READY, Case, changed, nonsense
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,3 +127,10 @@ def test_kubectl_lists_a_request_with_its_outcome(server: Server, shared_kube: K
         lines = shared_kube.kubectl("get", "vcr", "-n", OURS).splitlines()
     assert lines[0].split() == ["NAME", "MODE", "TARGET", "READY", "REASON", "EXPIRES", "AGE"]
     assert lines[1].split()[:6] == [OURS, "Snapshot", "data", "True", "Completed", "2030-01-31T12:10:00Z"]
+
+
+def test_the_largest_requests_can_still_be_finished(server: Server) -> None:
+    targets = [{"apiVersion": "v1", "kind": "ConfigMap", "name": f"settings-{number}"} for number in range(10_000)]
+    request = changed(changed(MANIFESTS, "spec.targets", targets), "status.conditions", [READY])
+    with server.holding(MANIFEST_CAPTURE_REQUEST, request) as (_place, held):
+        assert len(held["spec"]["targets"]) == 10_000
