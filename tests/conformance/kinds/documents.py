@@ -20,6 +20,8 @@ from lapse.requests.api.kinds import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lapse.kube.resources import Json, Kind
 
 NO_DURATION = "must be a duration such as 10m, 1h30m, 7d or PT10M, or never"
@@ -219,6 +221,11 @@ BAD = [
     capture("a time in other words", "status.completionTimestamp", "yesterday", "status.completionTimestamp"),
     capture("a time without a zone", "status.completionTimestamp", "2030-01-31T12:00:00", "status.completionTimestamp"),
     capture("a 32nd of January", "status.completionTimestamp", "2030-01-32T12:00:00Z", "status.completionTimestamp"),
+    capture("a time that is a list", "status.completionTimestamp", ["a"], "status.completionTimestamp"),
+    capture(
+        "a time on two lines", "status.completionTimestamp", "2030-01-31T12:00:00Z\n", "status.completionTimestamp"
+    ),
+    capture("a generation beyond 64 bits", "status.observedGeneration", 2**63, "status.observedGeneration"),
     capture("two conditions of one type", "status.conditions", [READY, READY], "status.conditions"),
     capture("conditions that are no list", "status.conditions", READY, "status.conditions"),
     capture(
@@ -407,3 +414,20 @@ CHANGES = [
 ]
 
 CASES = [*GOOD, *BAD, *CHANGES]
+
+# --- every field with every kind of nonsense --------------------------------------------------------------------------
+
+NONSENSE = ["", 0, -1, True, [], ["a"], {}, {"a": 1}, "x" * 400, 2**63, "never", MISSING]
+
+
+def nonsense(original: Json) -> Iterator[Json]:
+    """Yield the document with each of its fields, one at a time, replaced by what does not belong there."""
+    for place in _places({name: original[name] for name in ("spec", "status") if name in original}):
+        yield from (changed(original, place, value) for value in NONSENSE)
+
+
+def _places(found: object, before: str = "") -> Iterator[str]:
+    parts = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    for name, part in parts:
+        yield f"{before}{name}"
+        yield from _places(part, f"{before}{name}.")

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from lapse.kube.resources import Kind, ObjectMeta, Struct
-from lapse.requests.api.conditions import Condition
+from lapse.requests.api.conditions import TIME_PATTERN, Condition
 from lapse.requests.api.rules import MAX_TTL_CHARACTERS
 from lapse.requests.api.validation import validator
 
@@ -31,11 +31,11 @@ Namespace = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 
 Uid = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 128})]
 ApiVersion = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 317})]
 KindName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 63})]
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+Time = Annotated[str, Meta(extra_json_schema={"pattern": TIME_PATTERN})]
 AccessMode = Annotated[
     str, Meta(extra_json_schema={"enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]})
 ]
-Count = Annotated[int, Meta(extra_json_schema={"minimum": 0, "format": "int64"})]
+Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
 Checksum = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 Quantity = Annotated[
     int | str,
