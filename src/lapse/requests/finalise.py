@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from lapse.core.timestamps import to_timestamp
+from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.kube.errors import ConflictError, NotFoundError
-from lapse.requests.api.annotations import TTL
+from lapse.requests.api.annotations import EXPIRES_AT, TTL
 from lapse.requests.api.conditions import READY, Condition, Reason, is_final, ready_condition
 
 if TYPE_CHECKING:
@@ -108,12 +108,24 @@ class Finaliser:
                 return
 
     async def annotate(self, kind: Kind[R], request: R) -> R:
-        """Write the TTL annotation unless there is one; return the request as it is then."""
-        meta = request.metadata
+        """Write the TTL annotation unless there is one; return the request as it is then.
+
+        Beside it stands when that will be, for people who look; nothing is decided by it.
+        """
+        meta, ttl = request.metadata, self._policy.request_ttl
         if TTL in meta.annotations:
             return request
-        changes = {"metadata": {"annotations": {TTL: str(self._policy.request_ttl)}}}
+        told = {TTL: str(ttl)}
+        if ttl.nanoseconds is not None:
+            told[EXPIRES_AT] = to_timestamp(self._completion(request) + ttl.nanoseconds)
+        changes = {"metadata": {"annotations": told}}
         return await self._store.patch(kind, meta.key, changes, uid=meta.uid, version=meta.resource_version)
+
+    def _completion(self, request: Request) -> int:
+        """Return when the request was completed; now, if it is just about to be."""
+        completed = request.status.completion_timestamp if request.status is not None else None
+        known = from_timestamp(completed or "")
+        return self._clock.wall_ns() if known is None else known
 
     async def declare_invalid_ttl(self, kind: Kind[R], request: R, message: str) -> None:
         """Say on a final request that its TTL annotation cannot be read. Says it once."""
