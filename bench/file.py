@@ -32,6 +32,7 @@ from bench.contest import (
     step,
     wall_seconds,
 )
+from bench.loops import over_keys, over_pairs_with_ttl, swap_pairs
 
 T = TypeVar("T")
 NAMES: Final = ("lapse normal", "lapse full", "apsw normal", "apsw full", "diskcache")
@@ -156,19 +157,13 @@ class Lapse:
             assert all(self._keys.insert_many(items))
 
     def get(self, keys: Sequence[str]) -> None:
-        get = self._keys.ttl_get
-        for key in keys:
-            get(key)
+        over_keys(self._keys.ttl_get, keys)
 
     def insert(self, pairs: Pairs) -> None:
-        insert = self._keys.insert_if_not_exists
-        for key, value in pairs:
-            insert(key, value, TTL_SECONDS)
+        over_pairs_with_ttl(self._keys.insert_if_not_exists, pairs)
 
     def swap(self, pairs: Pairs) -> None:
-        swap = self._keys.compare_and_swap
-        for key, value in pairs:
-            swap(key, value, value, TTL_SECONDS)
+        swap_pairs(self._keys.compare_and_swap, pairs)
 
     def value(self, key: str) -> str | None:
         return self._keys.ttl_get(key)
@@ -236,9 +231,7 @@ class Diskcache:
                     self._cache.set(key, value, expire=_FILL_TTL_SECONDS)
 
     def get(self, keys: Sequence[str]) -> None:
-        get = self._cache.get
-        for key in keys:
-            get(key)
+        over_keys(self._cache.get, keys)
 
     def insert(self, pairs: Pairs) -> None:
         add = self._cache.add
