@@ -32,7 +32,7 @@ from bench.contest import (
     step,
     wall_seconds,
 )
-from bench.loops import over_keys, over_pairs_with_ttl, swap_pairs
+from bench.loops import BlockingLapse, over_keys
 
 T = TypeVar("T")
 NAMES: Final = ("lapse normal", "lapse full", "apsw normal", "apsw full", "diskcache")
@@ -142,34 +142,16 @@ def _slices(things: Sequence[T], length: int) -> Iterator[Sequence[T]]:
 Pairs = Iterable[tuple[str, str]]
 
 
-class Lapse:
+class Lapse(BlockingLapse):
     """The blocking face."""
 
     def __init__(self, path: Path, sync: str) -> None:
-        import lapse
-
-        self._store = lapse.open_keys(f"file://{path}?sync={sync}".replace(" ", "%20"))
-        self._keys = self._store.app(APP_ID)
+        super().__init__(f"file://{path}?sync={sync}".replace(" ", "%20"))
 
     def fill(self, pairs: Pairs) -> None:
         left = iter(pairs)
         while items := [(key, value, _FILL_TTL_SECONDS) for key, value in islice(left, 10_000)]:
             assert all(self._keys.insert_many(items))
-
-    def get(self, keys: Sequence[str]) -> None:
-        over_keys(self._keys.ttl_get, keys)
-
-    def insert(self, pairs: Pairs) -> None:
-        over_pairs_with_ttl(self._keys.insert_if_not_exists, pairs)
-
-    def swap(self, pairs: Pairs) -> None:
-        swap_pairs(self._keys.compare_and_swap, pairs)
-
-    def value(self, key: str) -> str | None:
-        return self._keys.ttl_get(key)
-
-    def close(self) -> None:
-        self._store.close()
 
 
 class Apsw:

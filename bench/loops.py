@@ -1,10 +1,16 @@
-"""The loops that contenders have in common. A loop is called once for many thousand operations, so it costs nothing."""
+"""What contenders have in common: loops, and Lapse itself.
+
+A loop is called once for many thousand operations, so that it is shared costs them nothing.
+"""
+
+# ruff: noqa: D102 - contenders have their methods in common
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.contest import TTL_SECONDS
+import lapse
+from bench.contest import APP_ID, TTL_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -58,3 +64,30 @@ async def swap_pairs_awaited(call: Callable[[str, str, str, int], Awaitable[Any]
     """As `swap_pairs`, one call awaited after the other."""
     for key, value in pairs:
         await call(key, value, value, TTL_SECONDS)
+
+
+class BlockingLapse:
+    """The blocking face, validation included, with the background sweep as it is by default."""
+
+    def __init__(self, url: str) -> None:
+        """Open the store."""
+        self._store = lapse.open_keys(url)
+        self._keys = self._store.app(APP_ID)
+
+    def get(self, keys: Iterable[str]) -> None:
+        over_keys(self._keys.ttl_get, keys)
+
+    def insert(self, pairs: Pairs) -> None:
+        over_pairs_with_ttl(self._keys.insert_if_not_exists, pairs)
+
+    def put(self, pairs: Pairs) -> None:
+        over_pairs_with_ttl(self._keys.put, pairs)
+
+    def swap(self, pairs: Pairs) -> None:
+        swap_pairs(self._keys.compare_and_swap, pairs)
+
+    def value(self, key: str) -> str | None:
+        return self._keys.ttl_get(key)
+
+    def close(self) -> None:
+        self._store.close()

@@ -29,13 +29,13 @@ from bench.contest import (
     step,
 )
 from bench.loops import (
+    BlockingLapse,
     over_keys,
     over_keys_awaited,
     over_pairs,
     over_pairs_awaited,
     over_pairs_with_ttl,
     set_items,
-    swap_pairs,
     swap_pairs_awaited,
 )
 
@@ -147,32 +147,11 @@ class Bench:
 # --- the contenders --------------------------------------------------------------------------------------------------
 
 
-class Lapse:
-    """The blocking face, validation included, with the background sweep as it is by default."""
+class Lapse(BlockingLapse):
+    """The blocking face."""
 
     def __init__(self, room: int) -> None:
-        import lapse
-
-        self._store = lapse.open_keys("memory://")
-        self._keys = self._store.app(APP_ID)
-
-    def get(self, keys: list[str]) -> None:
-        over_keys(self._keys.ttl_get, keys)
-
-    def insert(self, pairs: Pairs) -> None:
-        over_pairs_with_ttl(self._keys.insert_if_not_exists, pairs)
-
-    def put(self, pairs: Pairs) -> None:
-        over_pairs_with_ttl(self._keys.put, pairs)
-
-    def swap(self, pairs: Pairs) -> None:
-        swap_pairs(self._keys.compare_and_swap, pairs)
-
-    def value(self, key: str) -> str | None:
-        return self._keys.ttl_get(key)
-
-    def close(self) -> None:
-        self._store.close()
+        super().__init__("memory://")
 
 
 class LapseAwaited:

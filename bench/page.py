@@ -102,7 +102,7 @@ by the run itself; one command repeats it:
 {verdict}
 
 Compare ratios, not absolute figures: those belong to the machine below. A difference of less than 1.5x is within what
-one machine shows from one run to the next.
+one machine shows from one run to the next; on servers the figures say how far the rounds lie apart.
 """
 
 
@@ -317,7 +317,7 @@ def servers_figures(results: servers.Results) -> str:
 
 Operations per second of wall time, and the CPU time that one operation takes in the client's process. The servers run
 on the same machine and take their share of it. Over a network, not measured here, an operation takes longer, so what
-Lapse adds or saves should weigh less.
+Lapse adds or saves should weigh less. Beside the rates: where the middle half of the ratios of the single rounds lies.
 
 {tables}"""
 
@@ -328,8 +328,13 @@ def _server_figures(outcome: servers.Outcome) -> str:
         [TITLES[kind], *(_rate(rate) for callers in servers.CALLERS for rate in _both(outcome.rates[kind, callers]))]
         for kind in _ON_SERVERS
     ]
+    for callers in servers.CALLERS:
+        heads.append(f"ratios, {claims.callers_name(callers)}")
+        for row, kind in zip(rows, _ON_SERVERS, strict=True):
+            low, high = outcome.rates[kind, callers].middle
+            row.append(f"{low:.2f} to {high:.2f}")
     rows.append(
-        ["CPU time", *(f"{used:.0f} us" for callers in servers.CALLERS for used in _both(outcome.cpu[callers]))]
+        ["CPU time", *(f"{used:.0f} us" for callers in servers.CALLERS for used in _both(outcome.cpu[callers])), "", ""]
     )
     many = f"`get_many` of {servers.MANY} keys takes {outcome.many:.1f} times as long as one get.\n"
     return f"{outcome.title}:\n\n{_table(heads, rows)}\n\n{many}"
@@ -382,8 +387,9 @@ def _method(run: Run) -> str:
   is the median of the ratios of the rounds. The plain driver sends what Lapse sends, and every answer is checked. It is
   redis-py's asyncio client (with hiredis) and aiobotocore, as they come, with as many connections as Lapse has; and
   scylla-driver with the consistency and the policies of Lapse: one caller by `session.execute` beside the blocking face
-  of Lapse, 64 by callbacks beside 64 tasks that wait. Elsewhere callers are tasks of one event loop on both sides. On
-  Redis and Valkey Lapse leaves the client and the pool of redis-py out, which may be why it is quicker where it is.
+  of Lapse, 64 by callbacks beside 64 tasks that wait, in 64 buckets, each of which a `get_many` has to ask. Elsewhere
+  callers are tasks of one event loop on both sides. On Redis and Valkey Lapse leaves the client and the pool of
+  redis-py out, which may be why it is quicker where it is.
 """
 
 

@@ -10,6 +10,7 @@ A server that cannot be had, or does not start, is an outcome as well: it says w
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -70,6 +71,8 @@ class Duel:
     raw: float
     ratio: float
     """The median of the rounds' ratios, which is not the ratio of the medians."""
+    middle: tuple[float, float]
+    """Between these lies the middle half of the rounds' ratios: how sure the median is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,9 @@ def _rounds(plan: Plan, started: Sequence[Contender], callers: int) -> dict[str,
 
 def duel(ours: Sequence[float], raw: Sequence[float]) -> Duel:
     """Compare what was measured in pairs."""
-    return Duel(median(ours), median(raw), median([mine / other for mine, other in zip(ours, raw, strict=True)]))
+    ratios = [mine / other for mine, other in zip(ours, raw, strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return Duel(median(ours), median(raw), median(ratios), (low, high))
 
 
 # --- the contenders --------------------------------------------------------------------------------------------------
