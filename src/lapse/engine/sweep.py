@@ -48,6 +48,7 @@ REFUSED_SECONDS: Final = 60.0
 _BATCHES_PER_SECOND: Final = 10
 _SHORTEST_WAIT_SECONDS: Final = 0.1
 _SOONEST_SECONDS: Final = 0.01
+_FAILING_REMEMBERED: Final = 100_000
 _LONGEST_RETRY_SECONDS: Final = 300.0
 _NS: Final = 1_000_000_000
 _log = get_logger("lapse.engine.sweep")
@@ -305,6 +306,8 @@ class Sweep(Generic[S]):
         self, candidate: Candidate[S], outcome: Outcome, asked: UnixNs | None, now: UnixNs
     ) -> UnixNs | None:
         if outcome in {Outcome.CHANGED, Outcome.FAILED}:
+            if len(self._attempts) > _FAILING_REMEMBERED:  # left by what failed and was then deleted by somebody else
+                self._attempts.clear()
             attempt = self._attempts[candidate.uid]
             self._attempts[candidate.uid] += 1
             asked = _later(now, backoff(attempt, first=1.0, longest=_LONGEST_RETRY_SECONDS, chance=self._chance))
