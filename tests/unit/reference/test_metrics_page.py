@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lapse.core.clock import VirtualClock
+from lapse.engine.coordinator import Loop
 from lapse.engine.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.loop import SweepLoop
@@ -26,7 +27,7 @@ async def exposition() -> str:
         store = open_store(folder, clock=clock)
         stack.push_async_callback(store.close)
         requests = LocalRequests.build(store, folder / "local", policy=Policy(), clock=clock, metrics=metrics).requests
-        loops = [SweepLoop(keys, interval=1, metrics=metrics), *requests.loops]
+        loops: list[Loop] = [SweepLoop(keys, interval=1, metrics=metrics), *requests.loops]
         metrics.expect_loops([loop.name for loop in loops])
     return metrics.exposition().decode()
 
