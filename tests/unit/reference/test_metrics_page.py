@@ -4,6 +4,7 @@ import re
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from lapse.core.clock import VirtualClock
 from lapse.engine.coordinator import Loop
@@ -13,6 +14,9 @@ from lapse.keys.loop import SweepLoop
 from lapse.requests.embedded import LocalRequests, open_store
 from lapse.requests.policy import Policy
 from tests.markdown import REFERENCE, code, table
+
+if TYPE_CHECKING:
+    from lapse.engine.coordinator import Loop
 
 PAGE = REFERENCE / "metrics.md"
 SUFFIX = re.compile(r"_(?:bucket|count|sum|created)$")
