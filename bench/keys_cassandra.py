@@ -26,7 +26,7 @@ from tests.servers import cassandra_server
 if TYPE_CHECKING:
     from tests.servers import Server
 
-PLAN: Final = Plan(rounds=31, operations=256, warm_up=3_000)
+PLAN: Final = Plan(rounds=25, operations=256, warm_up=2_000)
 QUICK: Final = Plan(rounds=3, operations=64, warm_up=200)
 BUCKETS: Final = 64
 PATIENT: Final = {f"{kind}_timeout": "30s" for kind in ("cas_contention", "write_request", "read_request")}
