@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lapse.core.clock import VirtualClock
-from lapse.core.verdict import DueReason
 from lapse.engine.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.loop import SweepLoop
+from lapse.requests.embedded import LocalRequests, open_store
+from lapse.requests.policy import Policy
 from tests.markdown import REFERENCE, code, table
 
 PAGE = REFERENCE / "metrics.md"
@@ -19,8 +22,17 @@ async def exposition() -> str:
     async with open_keys_async("memory://", clock=VirtualClock(), sweep=False) as keys:
         loop = SweepLoop(keys, interval=1, metrics=metrics)
         metrics.expect_loops([loop.name])
-    metrics.expect_sweep("requests", reasons=[DueReason.TTL_EXPIRED])
+    await expect_requests(metrics)
     return metrics.exposition().decode()
+
+
+async def expect_requests(metrics: Metrics) -> None:
+    clock = VirtualClock()
+    with TemporaryDirectory() as folder:
+        store = open_store(Path(folder), clock=clock)
+        local = LocalRequests.build(store, Path(folder), policy=Policy(), clock=clock, metrics=metrics)
+        metrics.expect_loops([loop.name for loop in local.requests.loops])
+        await store.close()
 
 
 async def test_the_page_lists_exactly_the_metrics_there_are() -> None:
