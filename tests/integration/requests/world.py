@@ -232,7 +232,7 @@ class World:
     async def _is_caught_up(self) -> bool:
         if self.store._read(lambda cursor: rows(cursor, SQL["is_anything_queued"]))[0][0]:
             return False
-        for kind, cache in self.requests.caches._informers.items():
+        for kind, cache in list(self.requests.caches._informers.items()):
             stored = {obj.metadata.key: obj.metadata.resource_version for obj in await self.all(kind)}
             if stored != {obj.metadata.key: obj.metadata.resource_version for obj in cache.items()}:
                 return False
