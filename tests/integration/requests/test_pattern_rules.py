@@ -529,7 +529,7 @@ async def test_a_timeout_or_a_500_of_our_own_call_is_not_an_outcome(
     tmp_path: Path,
     ask: Any,
     *,
-    lost: bool,  # noqa: ANN401
+    lost: bool,
 ) -> None:
     """Each call of the whole story fails once, in turn; each time the story ends as it would have."""
     failed_at = 0
