@@ -529,8 +529,8 @@ class Interleavings(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.run(self._pass(round(seconds * SECOND)))
 
-    @rule(which=WHICH, off=st.sampled_from([-1, 0, 1]), act=st.booleans())
-    def a_deadline_comes(self, which: int, off: int, act: bool) -> None:  # noqa: FBT001 - drawn
+    @rule(which=WHICH, off=st.sampled_from([-1, 0, 1, 1]), act=st.booleans(), fates=FATES)
+    def a_deadline_comes(self, which: int, off: int, act: bool, fates: list[str]) -> None:  # noqa: FBT001 - drawn
         """Exactly, or a nanosecond before or after; perhaps everybody acts at once."""
         now = self.clock.wall_ns()
         dues = [self.witness.request_due(life) for life in self.witness.alive.values() if life.kind in REQUESTS]
@@ -540,7 +540,7 @@ class Interleavings(RuleBasedStateMachine):
             self.run(self._pass(ahead[which % len(ahead)] + off - now))
         if act:
             self.controllers_work_until_nothing_is_left(0)
-            self.all_processes_sweep_at_once()
+            self.a_process_sweeps(0, fates)
 
     async def _pass(self, ns: int) -> None:
         self.clock.advance(ns=ns)
