@@ -246,7 +246,19 @@ class Interleavings(RuleBasedStateMachine):
         await self.world.capture("first", claim)
         source = await self.store.get(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, "foreign"))
         await self.world.restore("first", source, claim="first")
-        await self.world.capture_manifests("first", await self.world.config_map("thing"))
+        thing = await self.world.config_map("thing")
+        await self.world.capture_manifests("first", thing)
+        await self._keeper("first", KeeperMode.FOLLOW_OBJECT_WITH_TTL, thing.metadata.uid)
+
+    async def _keeper(self, name: str, mode: KeeperMode, thing: str | None) -> None:
+        spec: Json = {"mode": mode}
+        if mode is not KeeperMode.FOLLOW_OBJECT:
+            spec["ttl"] = f"{KEEPER_TTL}s"
+        if mode is not KeeperMode.TTL:
+            followed = next(name for name, uid in self.things.items() if uid == thing)
+            ref = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": NAMESPACE, "name": followed}
+            spec["followObjectRef"] = {**ref, "uid": thing}
+        await asked(self.store.create(OBJECT_KEEPER, {"metadata": {"name": name}, "spec": spec}))
 
     @invariant()
     def the_rules_hold(self) -> None:
@@ -329,17 +341,10 @@ class Interleavings(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"), mode=st.sampled_from(KeeperMode), which=WHICH)
     def make_a_keeper(self, name: str, mode: KeeperMode, which: int) -> None:
         thing = self.pick(which, lambda life: life.kind == "ConfigMap")
-        spec: Json = {"mode": mode}
-        if mode is not KeeperMode.FOLLOW_OBJECT:
-            spec["ttl"] = f"{KEEPER_TTL}s"
-        if mode is not KeeperMode.TTL:
-            if thing is None:
-                return
-            ref = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": NAMESPACE, "name": thing.name}
-            spec["followObjectRef"] = {**ref, "uid": thing.uid}
-        self.run(asked(self.store.create(OBJECT_KEEPER, {"metadata": {"name": name}, "spec": spec})))
+        if thing is not None:
+            self.run(self._keeper(name, mode, thing.uid))
 
-    @rule(name=st.sampled_from(["thing", "other"]), same=st.booleans())
+    @rule(name=st.sampled_from(["thing", "thing", "other"]), same=st.sampled_from([True, True, False]))
     def a_thing_goes_or_comes(self, name: str, same: bool) -> None:  # noqa: FBT001 - drawn
         thing = self.witness.alive.get(("v1/ConfigMap", NAMESPACE, name))
         if thing is not None:
