@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 FOLLOWS: Final = "follows"
 """The index of the keepers' cache that finds who follows an object."""
 _BACKSTOP_SECONDS: Final = 60.0
+_UNREADABLE_NS: Final = 60_000_000_000
+"""How soon to look again for an object that could not be read."""
 
 
 class KeeperReason(Reason):
@@ -72,8 +74,11 @@ def decide(keeper: KeeperState, now: UnixNs) -> Verdict:
     if keeper.mode == KeeperMode.TTL:
         return _by_ttl(keeper.created, keeper.ttl, now)
     follows = keeper.mode in {KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL}
-    if keeper.followed is Followed.UNKNOWN or not follows:
+    if not follows:
         return Unknown(UnknownReason.UNREADABLE_SIGNAL)
+    if keeper.followed is Followed.UNKNOWN:
+        # Nothing about the keeper changes when its object can be read again, so nobody else would bring it back.
+        return Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=UnixNs(now + _UNREADABLE_NS))
     if keeper.followed is Followed.PRESENT:
         return Keep(KeeperReason.FOLLOWED_PRESENT)
     if keeper.mode == KeeperMode.FOLLOW_OBJECT:
