@@ -36,47 +36,14 @@ from lapse.requests.keeper import KeeperController
 from lapse.requests.manifests import ManifestCapture
 from lapse.requests.policy import Policy, RestoreOwnership
 from lapse.requests.restore import VolumeRestore
+from tests.integration.requests.stories import answer, detach, done, manifests, restore, snapshot
 from tests.integration.requests.world import NAMESPACE, Call, World, content_key, keeper_key, kind_of, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.kube.resources import Json, Kind, Object
-
-    Ask = Callable[[World], Awaitable[Any]]
-
-
-async def snapshot(world: World) -> Any:  # noqa: ANN401 - a request
-    return await world.capture("one", await world.volume())
-
-
-async def detach(world: World) -> Any:  # noqa: ANN401 - a request
-    return await world.capture("one", await world.volume(), mode="Detach")
-
-
-async def restore(world: World) -> Any:  # noqa: ANN401 - a request
-    return await world.restore("one", await world.snapshot())
-
-
-async def manifests(world: World) -> Any:  # noqa: ANN401 - a request
-    return await world.capture_manifests("one", await world.config_map("settings"))
-
-
-async def answer(world: World, request: Any) -> None:  # noqa: ANN401 - a request
-    """Play the executor: all is well."""
-    if kind_of(request) is VOLUME_RESTORE_REQUEST:
-        await world.provision(request)
-    elif kind_of(request) is VOLUME_CAPTURE_REQUEST and request.spec.mode == "Snapshot":
-        await world.snapshot_ready(request)
-
-
-async def done(world: World, ask: Ask) -> Any:  # noqa: ANN401 - asks for a request and returns it
-    request = await ask(world)
-    await world.live(2, step=1)
-    await answer(world, request)
-    await world.live(2, step=1)
-    assert await world.reason(request) == Reason.COMPLETED
-    return await world.fresh(request)
+    from tests.integration.requests.stories import Ask
 
 
 every_request = pytest.mark.parametrize("ask", [snapshot, detach, restore, manifests])
