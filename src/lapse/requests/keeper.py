@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 FOLLOWS: Final = "follows"
 """The index of the keepers' cache that finds who follows an object."""
 _BACKSTOP_SECONDS: Final = 60.0
-_UNREADABLE_NS: Final = 60_000_000_000
-"""How soon to look again for an object that could not be read."""
+_LOOK_AGAIN_NS: Final = 60_000_000_000
+"""A keeper that was due but for what it follows: the sweep looks again, as nothing about the keeper itself changes."""
 
 
 class KeeperReason(Reason):
@@ -74,13 +74,10 @@ def decide(keeper: KeeperState, now: UnixNs) -> Verdict:
     if keeper.mode == KeeperMode.TTL:
         return _by_ttl(keeper.created, keeper.ttl, now)
     follows = keeper.mode in {KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL}
-    if not follows:
-        return Unknown(UnknownReason.UNREADABLE_SIGNAL)
-    if keeper.followed is Followed.UNKNOWN:
-        # Nothing about the keeper changes when its object can be read again, so nobody else would bring it back.
-        return Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=UnixNs(now + _UNREADABLE_NS))
+    if keeper.followed is Followed.UNKNOWN or not follows:
+        return Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=UnixNs(now + _LOOK_AGAIN_NS))
     if keeper.followed is Followed.PRESENT:
-        return Keep(KeeperReason.FOLLOWED_PRESENT)
+        return Keep(KeeperReason.FOLLOWED_PRESENT, next_check=UnixNs(now + _LOOK_AGAIN_NS))
     if keeper.mode == KeeperMode.FOLLOW_OBJECT:
         return Due(DELETE, KeeperReason.FOLLOWED_LOST, since=now if keeper.lost is None else keeper.lost)
     if keeper.lost is None:
