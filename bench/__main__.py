@@ -1,4 +1,4 @@
-"""Run the benchmark: ``python -m bench [--quick] [--only NAME] [--out FOLDER]``."""
+"""Run the benchmark: ``python -m bench [--quick] [--only PART ...] [--out FOLDER]``."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from bench import chart, expiry, file, memory, page, startup, writers
+from bench import chart, claims, expiry, file, memory, page, servers, startup, writers
 from bench.contest import ContenderError, require_linux, this_machine
-from bench.plans import FULL, QUICK
+from bench.plans import FULL, QUICK, SERVERS, Plans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _COMMAND: Final = "make bench"
-_QUESTIONS: Final = ("memory", "expiry", "file", "writers", "startup")
 
 
 def main() -> None:
-    """Ask the questions and write the page."""
+    """Run the parts and write the page."""
     options = _options()
     require_linux()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is left is cleaned up
@@ -31,10 +33,11 @@ def main() -> None:
     start = time.perf_counter()
     try:
         if options.only:
-            _ask_one(options.only, quick=options.quick, folder=folder)
+            for name in dict.fromkeys(options.only):
+                print("\n" + "\n".join(_PARTS[name](QUICK if options.quick else FULL, folder)))
         else:
             out = options.out or _ROOT / ("build/benchmarks" if options.quick else "docs")
-            _write(_ask_all(quick=options.quick, folder=folder), out)
+            _write(_run_all(quick=options.quick, folder=folder), out)
     except ContenderError as error:
         sys.exit(f"\n{error}")
     finally:
@@ -47,33 +50,76 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="small sizes: shows that it works, its figures mean nothing"
     )
-    parser.add_argument("--only", choices=_QUESTIONS, help="one question; its figures are printed, no page is written")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(_PARTS),
+        metavar="PART",
+        help=f"these parts alone: {', '.join(_PARTS)}; their figures are printed, no page is written",
+    )
     parser.add_argument(
         "--out", type=Path, help="folder for the page and the chart (default: docs; build/benchmarks if quick)"
     )
     return parser.parse_args()
 
 
-def _ask_one(name: str, *, quick: bool, folder: Path) -> None:
-    plans = QUICK if quick else FULL
-    match name:
-        case "memory":
-            in_memory = memory.run(plans.memory)
-            sections = [page.memory_ratios(in_memory), page.memory_figures(in_memory)]
-        case "expiry":
-            sections = [page.expiry_figures(expiry.run(plans.expiry))]
-        case "file":
-            in_file = file.run(plans.file, folder)
-            sections = [page.file_ratios(in_file), page.file_figures(in_file)]
-        case "writers":
-            together = writers.run(plans.writers, folder)
-            sections = [page.writers_ratios(together), page.writers_figures(together)]
-        case _:
-            sections = [page.startup_figures(startup.run(plans.startup))]
-    print("\n" + "\n".join(sections))
+# --- single parts, printed -------------------------------------------------------------------------------------------
 
 
-def _ask_all(*, quick: bool, folder: Path) -> page.Run:
+def _memory(plans: Plans, _folder: Path) -> list[str]:
+    results = memory.run(plans.memory)
+    return [page.memory_ratios(results), page.memory_figures(results), page.claims_section(claims.of_memory(results))]
+
+
+def _expiry(plans: Plans, _folder: Path) -> list[str]:
+    results = expiry.run(plans.expiry)
+    return [page.expiry_figures(results), page.claims_section(claims.of_expiry(results))]
+
+
+def _file(plans: Plans, folder: Path) -> list[str]:
+    results = file.run(plans.file, folder)
+    return [page.file_ratios(results), page.file_figures(results), page.claims_section(claims.of_file(results))]
+
+
+def _writers(plans: Plans, folder: Path) -> list[str]:
+    results = writers.run(plans.writers, folder)
+    return [
+        page.writers_ratios(results),
+        page.writers_figures(results),
+        page.claims_section(claims.of_writers(results)),
+    ]
+
+
+def _startup(plans: Plans, _folder: Path) -> list[str]:
+    return [page.startup_figures(startup.run(plans.startup))]
+
+
+def _server(name: str) -> Callable[[Plans, Path], list[str]]:
+    def part(plans: Plans, _folder: Path) -> list[str]:
+        results = {name: servers.run(SERVERS[name], plans.servers[name])}
+        return [
+            page.servers_ratios(results),
+            page.servers_figures(results),
+            page.claims_section(claims.of_servers(results)),
+        ]
+
+    return part
+
+
+_PARTS: Final[dict[str, Callable[[Plans, Path], list[str]]]] = {
+    "startup": _startup,
+    "memory": _memory,
+    "expiry": _expiry,
+    "file": _file,
+    "writers": _writers,
+    **{name: _server(name) for name in SERVERS},
+}
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+
+def _run_all(*, quick: bool, folder: Path) -> page.Run:
     plans = QUICK if quick else FULL
     machine, start = this_machine(folder), time.perf_counter()
     return page.Run(
@@ -82,6 +128,7 @@ def _ask_all(*, quick: bool, folder: Path) -> page.Run:
         expiry=expiry.run(plans.expiry),
         file=file.run(plans.file, folder),
         writers=writers.run(plans.writers, folder),
+        servers={name: servers.run(part, plans.servers[name]) for name, part in SERVERS.items()},
         machine=machine,
         plans=plans,
         command=f"{_COMMAND} BENCH_ARGS=--quick" if quick else _COMMAND,

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 TTL_SECONDS: Final = 900
 APP_ID: Final = 7
-PACKAGES: Final = ("apsw", "cachebox", "cachetools", "diskcache", "moka-py", "theine")
+PACKAGES: Final = (
+    *("apsw", "cachebox", "cachetools", "diskcache", "moka-py", "theine"),
+    *("redis", "hiredis", "scylla-driver", "aiobotocore"),
+)
 
 _ANSWER_SECONDS: Final = 300
 _spawn: Final = multiprocessing.get_context("spawn")

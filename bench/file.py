@@ -32,6 +32,7 @@ from bench.contest import (
     step,
     wall_seconds,
 )
+from bench.loops import BlockingLapse, over_keys
 
 T = TypeVar("T")
 NAMES: Final = ("lapse normal", "lapse full", "apsw normal", "apsw full", "diskcache")
@@ -141,40 +142,16 @@ def _slices(things: Sequence[T], length: int) -> Iterator[Sequence[T]]:
 Pairs = Iterable[tuple[str, str]]
 
 
-class Lapse:
+class Lapse(BlockingLapse):
     """The blocking face."""
 
     def __init__(self, path: Path, sync: str) -> None:
-        import lapse
-
-        self._store = lapse.open_keys(f"file://{path}?sync={sync}".replace(" ", "%20"))
-        self._keys = self._store.app(APP_ID)
+        super().__init__(f"file://{path}?sync={sync}".replace(" ", "%20"))
 
     def fill(self, pairs: Pairs) -> None:
         left = iter(pairs)
         while items := [(key, value, _FILL_TTL_SECONDS) for key, value in islice(left, 10_000)]:
             assert all(self._keys.insert_many(items))
-
-    def get(self, keys: Sequence[str]) -> None:
-        get = self._keys.ttl_get
-        for key in keys:
-            get(key)
-
-    def insert(self, pairs: Pairs) -> None:
-        insert = self._keys.insert_if_not_exists
-        for key, value in pairs:
-            insert(key, value, TTL_SECONDS)
-
-    def swap(self, pairs: Pairs) -> None:
-        swap = self._keys.compare_and_swap
-        for key, value in pairs:
-            swap(key, value, value, TTL_SECONDS)
-
-    def value(self, key: str) -> str | None:
-        return self._keys.ttl_get(key)
-
-    def close(self) -> None:
-        self._store.close()
 
 
 class Apsw:
@@ -236,9 +213,7 @@ class Diskcache:
                     self._cache.set(key, value, expire=_FILL_TTL_SECONDS)
 
     def get(self, keys: Sequence[str]) -> None:
-        get = self._cache.get
-        for key in keys:
-            get(key)
+        over_keys(self._cache.get, keys)
 
     def insert(self, pairs: Pairs) -> None:
         add = self._cache.add

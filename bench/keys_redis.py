@@ -1,119 +1,75 @@
-"""How much does Lapse cost on Redis and Valkey? Ours against the plain driver doing the same, 1 and 64 callers.
+"""Redis and Valkey: ours beside redis-py's asyncio client with hiredis, as it comes, with as many connections.
 
-The plain driver is redis-py's asyncio client with hiredis, as it comes, with one connection per caller; it sends the
-very commands that Lapse sends: GET, and EVALSHA of Lapse's own scripts. Both take turns in every round on one event
-loop, so a busy moment of the machine hits both alike. ``python -m bench.keys_redis [--quick]`` prints the table.
+It sends the very commands that Lapse sends: GET, and EVALSHA of Lapse's own scripts. Lapse uses the connections of the
+same driver, without the driver's client and pool around them; that is what it can be quicker by.
 """
 
 from __future__ import annotations
 
-import asyncio
-import sys
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import redis.asyncio
 
-import lapse
+from bench.contest import APP_ID, TTL_SECONDS
+from bench.servers import CALLERS, Part, Plan, Tasks
 from lapse.keys.backends.redis.scripts import SCRIPTS
 from lapse.keys.backends.redis.space import Partition
 from lapse.keys.layout import Prefix, partition_keys
-from tests.servers import Server, redis_server, valkey_server
+from tests.servers import redis_server, valkey_server
 
-OPERATIONS: Final = ("get", "insert", "swap")
-CALLERS: Final = (1, 64)
-_APP: Final = 7
-_TTL: Final = 900
-_MANY: Final = [f"many:{number:03}" for number in range(100)]
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
 
-Act = Callable[[str], Awaitable[Any]]
-Results = dict[tuple[str, int], tuple[float, float]]
-"""Operations a second by operation and callers: ours, theirs."""
+    from tests.servers import Server
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How much to do."""
-
-    rounds: int = 9
-    operations: int = 3_200
+PLAN: Final = Plan(rounds=21, operations=1_280, warm_up=640)
+QUICK: Final = Plan(rounds=3, operations=256, warm_up=64)
 
 
-QUICK: Final = Plan(rounds=2, operations=640)
+def _part(name: str, start: Callable[[], AbstractContextManager[Server]]) -> Part:
+    return Part(
+        name,
+        start=start,
+        ours_url=lambda server: f"{server.keys_url()}?connections={CALLERS[-1]}",
+        raw="bench.keys_redis:Driver",
+        raw_url=lambda server: server.url,
+    )
 
 
-async def run(plan: Plan, server: Server) -> tuple[Results, float]:
-    """Return the rates, and how many times as long as one get a get_many of 100 keys takes."""
-    async with (
-        lapse.open_keys_async(f"{server.keys_url()}?connections=64") as keys,
-        redis.asyncio.Redis.from_url(server.url, max_connections=64) as driver,
-    ):
-        app = keys.app(_APP)
-        await app.insert_many([(key, "v", _TTL) for key in ("hot", *_MANY)])
-        ours: dict[str, Act] = {
-            "get": lambda _: app.ttl_get("hot"),
-            "insert": lambda key: app.insert_if_not_exists(key, "device:XYZ789", _TTL),
-            "swap": lambda _: app.compare_and_swap("hot", "v", "v", _TTL),
+REDIS: Final = _part("Redis", redis_server)
+VALKEY: Final = _part("Valkey", valkey_server)
+
+
+class Driver(Tasks):
+    """The plain driver."""
+
+    def __init__(self, name: str, url: str) -> None:
+        """Connect, and load the scripts."""
+        super().__init__(name)
+        self._driver = redis.asyncio.Redis.from_url(url, max_connections=CALLERS[-1])
+        self._names, self._ends, self._records = Partition.of(
+            "lapse", partition_keys(Prefix.APPLICATION_TTL, APP_ID)[0]
+        )
+        self._scripts = {
+            kind: self.loop.run_until_complete(self._driver.script_load(SCRIPTS[kind].source))
+            for kind in ("insert", "swap")
         }
-        theirs = await _plain(driver)
-        results: Results = {}
-        for operation in OPERATIONS:
-            for callers in CALLERS:
-                rates: tuple[list[float], list[float]] = ([], [])
-                for number in range(plan.rounds):
-                    for side, acts in zip(rates, (ours, theirs), strict=True):
-                        label = f"{callers}:{number}:{side is rates[0]}"
-                        side.append(await _rate(acts[operation], callers, plan.operations, label))
-                results[operation, callers] = median(rates[0]), median(rates[1])
-        ratios = [
-            await _rate(ours["get"], 1, 200, "") / await _rate(lambda _: app.get_many(_MANY), 1, 200, "")
-            for _ in range(2 * plan.rounds)
-        ]
-        return results, median(ratios)
+        self._ttl_ms = str(TTL_SECONDS * 1000)
 
+    def call(self, kind: str, key: str, value: str) -> Awaitable[object]:
+        """See `Tasks`."""
+        record = self._records + key
+        if kind == "get":
+            return self._driver.get(record)
+        places = (self._names, self._ends, record)
+        last = () if kind == "insert" else (value,)
+        return self._driver.evalsha(self._scripts[kind], len(places), *places, value, self._ttl_ms, *last)
 
-async def _plain(driver: redis.asyncio.Redis) -> dict[str, Act]:
-    names, ends, records = Partition.of("lapse", partition_keys(Prefix.APPLICATION_TTL, _APP)[0])
-    insert, swap = [await driver.script_load(SCRIPTS[name].source) for name in ("insert", "swap")]
-    ttl_ms = str(_TTL * 1000)
+    def expected(self, kind: str, value: str) -> object:
+        """See `Bench`. A get of the plain driver answers bytes."""
+        return value.encode() if kind == "get" else 1
 
-    def call(script: str, key: str, *arguments: str) -> Awaitable[Any]:
-        return driver.evalsha(script, 3, names, ends, records + key, *arguments)
-
-    return {
-        "get": lambda _: driver.get(records + "hot"),
-        "insert": lambda key: call(insert, key, "device:XYZ789", ttl_ms),
-        "swap": lambda _: call(swap, "hot", "v", ttl_ms, "v"),
-    }
-
-
-async def _rate(act: Act, callers: int, operations: int, label: str) -> float:
-    each = operations // callers
-
-    async def work(caller: int) -> None:
-        for number in range(each):
-            await act(f"{label}:{caller}:{number}")
-
-    start = time.perf_counter()
-    await asyncio.gather(*map(work, range(callers)))
-    return callers * each / (time.perf_counter() - start)
-
-
-def main() -> None:
-    """Print one table per server."""
-    plan = QUICK if "--quick" in sys.argv else Plan()
-    for start in (redis_server, valkey_server):
-        with start() as server:
-            results, many = asyncio.run(run(plan, server))
-        print(f"\n{server.name} {server.version}\n\n| operation | callers | lapse | plain driver | ratio |")
-        print("|---|---:|---:|---:|---:|")
-        for (operation, callers), (ours, theirs) in results.items():
-            print(f"| {operation} | {callers} | {ours:,.0f}/s | {theirs:,.0f}/s | {ours / theirs:.2f}x |")
-        print(f"\nget_many of 100 keys takes {many:.1f} times as long as one get.")
-
-
-if __name__ == "__main__":
-    main()
+    async def disconnect(self) -> None:
+        """See `Tasks`."""
+        await self._driver.aclose()

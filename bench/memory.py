@@ -1,7 +1,8 @@
 """How quick and how large is a store in memory? Ours, and what else one could take in Python.
 
-Each contender's loops are written out, with its own quickest call for the same purpose: a common wrapper would cost as
-much as the lookup that it measures. What a contender cannot do it does not show: nobody but Lapse has compare-and-swap.
+Each contender is called in its own quickest way for the same purpose, straight from a loop: a wrapper around the call
+would cost as much as the lookup that it measures. What a contender cannot do it does not show: nobody but Lapse has
+compare-and-swap.
 """
 
 # ruff: noqa: D102 - contenders have their methods in common; the class says what is special about each
@@ -26,6 +27,16 @@ from bench.contest import (
     make_values,
     resident_bytes,
     step,
+)
+from bench.loops import (
+    BlockingLapse,
+    over_keys,
+    over_keys_awaited,
+    over_pairs,
+    over_pairs_awaited,
+    over_pairs_with_ttl,
+    set_items,
+    swap_pairs_awaited,
 )
 
 NAMES: Final = ("lapse", "lapse awaited", "dict", "cachebox", "moka-py", "cachetools", "theine")
@@ -136,40 +147,11 @@ class Bench:
 # --- the contenders --------------------------------------------------------------------------------------------------
 
 
-class Lapse:
-    """The blocking face, validation included, with the background sweep as it is by default."""
+class Lapse(BlockingLapse):
+    """The blocking face."""
 
     def __init__(self, room: int) -> None:
-        import lapse
-
-        self._store = lapse.open_keys("memory://")
-        self._keys = self._store.app(APP_ID)
-
-    def get(self, keys: list[str]) -> None:
-        get = self._keys.ttl_get
-        for key in keys:
-            get(key)
-
-    def insert(self, pairs: Pairs) -> None:
-        insert = self._keys.insert_if_not_exists
-        for key, value in pairs:
-            insert(key, value, TTL_SECONDS)
-
-    def put(self, pairs: Pairs) -> None:
-        put = self._keys.put
-        for key, value in pairs:
-            put(key, value, TTL_SECONDS)
-
-    def swap(self, pairs: Pairs) -> None:
-        swap = self._keys.compare_and_swap
-        for key, value in pairs:
-            swap(key, value, value, TTL_SECONDS)
-
-    def value(self, key: str) -> str | None:
-        return self._keys.ttl_get(key)
-
-    def close(self) -> None:
-        self._store.close()
+        super().__init__("memory://")
 
 
 class LapseAwaited:
@@ -183,36 +165,16 @@ class LapseAwaited:
         self._keys = self._store.app(APP_ID)
 
     def get(self, keys: list[str]) -> None:
-        async def work() -> None:
-            get = self._keys.ttl_get
-            for key in keys:
-                await get(key)
-
-        self._loop.run_until_complete(work())
+        self._loop.run_until_complete(over_keys_awaited(self._keys.ttl_get, keys))
 
     def insert(self, pairs: Pairs) -> None:
-        async def work() -> None:
-            insert = self._keys.insert_if_not_exists
-            for key, value in pairs:
-                await insert(key, value, TTL_SECONDS)
-
-        self._loop.run_until_complete(work())
+        self._loop.run_until_complete(over_pairs_awaited(self._keys.insert_if_not_exists, pairs))
 
     def put(self, pairs: Pairs) -> None:
-        async def work() -> None:
-            put = self._keys.put
-            for key, value in pairs:
-                await put(key, value, TTL_SECONDS)
-
-        self._loop.run_until_complete(work())
+        self._loop.run_until_complete(over_pairs_awaited(self._keys.put, pairs))
 
     def swap(self, pairs: Pairs) -> None:
-        async def work() -> None:
-            swap = self._keys.compare_and_swap
-            for key, value in pairs:
-                await swap(key, value, value, TTL_SECONDS)
-
-        self._loop.run_until_complete(work())
+        self._loop.run_until_complete(swap_pairs_awaited(self._keys.compare_and_swap, pairs))
 
     def value(self, key: str) -> str | None:
         return self._loop.run_until_complete(self._keys.ttl_get(key))
@@ -223,82 +185,61 @@ class LapseAwaited:
         self._loop.close()
 
 
-class Dict:
+class _Cache:
+    """What peers have in common: `get` answers a value or None, `clear` empties."""
+
+    _cache: Any
+
+    def get(self, keys: list[str]) -> None:
+        over_keys(self._cache.get, keys)
+
+    def value(self, key: str) -> str | None:
+        value: str | None = self._cache.get(key)
+        return value
+
+    def close(self) -> None:
+        self._cache.clear()
+
+
+class _Mapping(_Cache):
+    """A peer that is used like a dict."""
+
+    def insert(self, pairs: Pairs) -> None:
+        over_pairs(self._cache.setdefault, pairs)
+
+    def put(self, pairs: Pairs) -> None:
+        set_items(self._cache, pairs)
+
+
+class Dict(_Mapping):
     """No expiry, no validation, no lock beyond the interpreter's: the floor under everything written in Python."""
 
     def __init__(self, room: int) -> None:
-        self._cache: dict[str, str] = {}
-
-    def get(self, keys: list[str]) -> None:
-        get = self._cache.get
-        for key in keys:
-            get(key)
-
-    def insert(self, pairs: Pairs) -> None:
-        setdefault = self._cache.setdefault
-        for key, value in pairs:
-            setdefault(key, value)
-
-    def put(self, pairs: Pairs) -> None:
-        cache = self._cache
-        for key, value in pairs:
-            cache[key] = value
-
-    def value(self, key: str) -> str | None:
-        return self._cache.get(key)
-
-    def close(self) -> None:
         self._cache = {}
 
 
-class Cachetools:
+class Cachetools(_Mapping):
     """One TTL for all keys, given at construction; not thread-safe, and measured without the lock that it asks for."""
 
     def __init__(self, room: int) -> None:
         import cachetools
 
-        self._cache: cachetools.TTLCache[str, str] = cachetools.TTLCache(room, TTL_SECONDS)
-
-    def get(self, keys: list[str]) -> None:
-        get = self._cache.get
-        for key in keys:
-            get(key)
+        self._cache = cachetools.TTLCache(room, TTL_SECONDS)
 
     def subscript(self, keys: list[str]) -> None:
         cache = self._cache
         for key in keys:
             cache[key]
 
-    def insert(self, pairs: Pairs) -> None:
-        setdefault = self._cache.setdefault
-        for key, value in pairs:
-            setdefault(key, value)
 
-    def put(self, pairs: Pairs) -> None:
-        cache = self._cache
-        for key, value in pairs:
-            cache[key] = value
-
-    def value(self, key: str) -> str | None:
-        return self._cache.get(key)
-
-    def close(self) -> None:
-        self._cache.clear()
-
-
-class Theine:
+class Theine(_Cache):
     """A TTL per key. Has no insert-if-absent: a look and a set, which another thread may come between."""
 
     def __init__(self, room: int) -> None:
         import theine
 
-        self._cache: theine.Cache[str, str] = theine.Cache(room)
+        self._cache = theine.Cache(room)
         self._ttl = timedelta(seconds=TTL_SECONDS)
-
-    def get(self, keys: list[str]) -> None:
-        get = self._cache.get
-        for key in keys:
-            get(key)
 
     def insert(self, pairs: Pairs) -> None:
         get, put, ttl = self._cache.get, self._cache.set, self._ttl
@@ -312,24 +253,20 @@ class Theine:
             put(key, value, ttl)
 
     def value(self, key: str) -> str | None:
-        return self._cache.get(key)[0]
+        value: str | None = self._cache.get(key)[0]
+        return value
 
     def close(self) -> None:
         self._cache.close()
 
 
-class Moka:
+class Moka(_Cache):
     """A compiled library (Rust). Insert-if-absent is `get_with`, which calls for the value."""
 
     def __init__(self, room: int) -> None:
         import moka_py
 
-        self._cache: moka_py.Moka[str, str] = moka_py.Moka(room, ttl=TTL_SECONDS)
-
-    def get(self, keys: list[str]) -> None:
-        get = self._cache.get
-        for key in keys:
-            get(key)
+        self._cache = moka_py.Moka(room, ttl=TTL_SECONDS)
 
     def insert(self, pairs: Pairs) -> None:
         get_with = self._cache.get_with
@@ -337,45 +274,22 @@ class Moka:
             get_with(key, lambda: value)  # noqa: B023 - called at once
 
     def put(self, pairs: Pairs) -> None:
-        put = self._cache.set
-        for key, value in pairs:
-            put(key, value)
-
-    def value(self, key: str) -> str | None:
-        return self._cache.get(key)
-
-    def close(self) -> None:
-        self._cache.clear()
+        over_pairs(self._cache.set, pairs)
 
 
-class Cachebox:
+class Cachebox(_Cache):
     """A compiled library (Rust), with a TTL per key."""
 
     def __init__(self, room: int) -> None:
         import cachebox
 
-        self._cache: cachebox.VTTLCache[str, str] = cachebox.VTTLCache(room)
-
-    def get(self, keys: list[str]) -> None:
-        get = self._cache.get
-        for key in keys:
-            get(key)
+        self._cache = cachebox.VTTLCache(room)
 
     def insert(self, pairs: Pairs) -> None:
-        setdefault = self._cache.setdefault
-        for key, value in pairs:
-            setdefault(key, value, TTL_SECONDS)
+        over_pairs_with_ttl(self._cache.setdefault, pairs)
 
     def put(self, pairs: Pairs) -> None:
-        insert = self._cache.insert
-        for key, value in pairs:
-            insert(key, value, TTL_SECONDS)
-
-    def value(self, key: str) -> str | None:
-        return self._cache.get(key)
-
-    def close(self) -> None:
-        self._cache.clear()
+        over_pairs_with_ttl(self._cache.insert, pairs)
 
 
 _CONTENDERS: Final[dict[str, Callable[[int], Any]]] = {

@@ -48,6 +48,7 @@ REFUSED_SECONDS: Final = 60.0
 _BATCHES_PER_SECOND: Final = 10
 _SHORTEST_WAIT_SECONDS: Final = 0.1
 _SOONEST_SECONDS: Final = 0.01
+_FAILING_REMEMBERED: Final = 100_000
 _LONGEST_RETRY_SECONDS: Final = 300.0
 _NS: Final = 1_000_000_000
 _log = get_logger("lapse.engine.sweep")
@@ -305,6 +306,8 @@ class Sweep(Generic[S]):
         self, candidate: Candidate[S], outcome: Outcome, asked: UnixNs | None, now: UnixNs
     ) -> UnixNs | None:
         if outcome in {Outcome.CHANGED, Outcome.FAILED}:
+            if len(self._attempts) > _FAILING_REMEMBERED:  # left by what failed and was then deleted by somebody else
+                self._attempts.clear()
             attempt = self._attempts[candidate.uid]
             self._attempts[candidate.uid] += 1
             asked = _later(now, backoff(attempt, first=1.0, longest=_LONGEST_RETRY_SECONDS, chance=self._chance))
@@ -381,8 +384,8 @@ class SweepLoop:
     """A `lapse.engine.coordinator.Loop` over one sweep, woken by deadlines.
 
     Whoever keeps the domain's index calls `wake` when a deadline appears that comes before all others; without it the
-    loop finds out at its interval. When a term begins there may be much that is overdue; until the first run that
-    finds no more, it is ended at ``overdue_per_second``.
+    loop finds out at its interval. What was overdue when a term began is ended at ``overdue_per_second``, whenever the
+    index learns of it; what becomes due during the term is not slowed down.
     """
 
     def __init__(
@@ -402,12 +405,12 @@ class SweepLoop:
         self._batch = max(1, overdue_per_second // _BATCHES_PER_SECOND)
         self._pause = self._batch / overdue_per_second
         self._turn: Turn | None = None
-        self._spreading = True
+        self._began_ns = 0
         self._next_batch_ns = 0
 
     def begin(self, turn: Turn) -> None:
         """See `lapse.engine.coordinator.Steered`."""
-        self._turn, self._spreading, self._next_batch_ns = turn, True, 0
+        self._turn, self._began_ns, self._next_batch_ns = turn, self._sweep.clock.wall_ns(), 0
 
     def wake(self) -> None:
         """Look at the deadlines again, now. Belongs to the event loop; without a turn there is nothing to wake."""
@@ -416,15 +419,14 @@ class SweepLoop:
 
     async def tick(self) -> float | None:
         """Sweep; return the seconds to the next deadline."""
-        if not self._spreading:
-            report = await self._sweep.run(proceed=self._proceed)
-            return self._wait(report)
+        deadline = self._sweep.domain.next_deadline()
+        if deadline is None or deadline > self._began_ns:
+            return self._wait(await self._sweep.run(proceed=self._proceed))
         now_ns = self._sweep.clock.monotonic_ns()
         if now_ns < self._next_batch_ns:  # somebody woke us, but what is overdue is to be spread
             return (self._next_batch_ns - now_ns) / _NS
         self._next_batch_ns = now_ns + round(self._pause * _NS)
         report = await self._sweep.run(proceed=self._proceed, limit=self._batch)
-        self._spreading = report.more
         return self._pause if report.more else self._wait(report)
 
     def _proceed(self) -> bool:

@@ -60,27 +60,17 @@ class AppKeys:
 
     def insert_if_not_exists(self, key: str, value: str, ttl_seconds: int) -> bool:
         """Write unless a live record is there. Of any number of concurrent callers exactly one gets True."""
-        try:  # as in ttl_get
-            common = (
-                _is_ascii(key)
-                and _is_ascii(value)
-                and 0 < len(key) <= MAX_KEY_BYTES
-                and len(value) <= MAX_VALUE_BYTES
-                and ttl_seconds.__class__ is int
-                and 0 < ttl_seconds <= MAX_TTL_SECONDS
-            )
-        except TypeError:
-            common = False
-        if not common:
+        if not _is_usual(key, value, ttl_seconds):
             _check_write(key, value, ttl_seconds)
         return self._space.insert(key, value, ttl_seconds)
 
     def compare_and_swap(self, key: str, expected_value: str, new_value: str, ttl_seconds: int) -> bool:
         """Replace the value and restart the TTL if the live value equals ``expected_value``, in one atomic step."""
-        check_key(key)
-        check_value(expected_value, "expected value")
-        check_value(new_value, "new value")
-        check_ttl(ttl_seconds)
+        if not (_is_usual(key, expected_value, ttl_seconds) and _is_usual(key, new_value, ttl_seconds)):
+            check_key(key)
+            check_value(expected_value, "expected value")
+            check_value(new_value, "new value")
+            check_ttl(ttl_seconds)
         return self._space.swap(key, expected_value, new_value, ttl_seconds)
 
     def compare_and_delete(self, key: str, expected_value: str) -> bool:
@@ -91,7 +81,8 @@ class AppKeys:
 
     def put(self, key: str, value: str, ttl_seconds: int) -> None:
         """Write whatever is there. Last writer wins."""
-        _check_write(key, value, ttl_seconds)
+        if not _is_usual(key, value, ttl_seconds):
+            _check_write(key, value, ttl_seconds)
         return self._space.put(key, value, ttl_seconds)
 
     def delete(self, key: str) -> bool:
@@ -159,6 +150,21 @@ class AppKeys:
         keys = AsyncAppKeys(self.app_id, space, backend=self._backend, clock=self._clock)
         lease = Lease(keys, name, ttl_seconds=ttl_seconds, clock=self._clock)
         return KeyLock(lease, wait_seconds=wait_seconds, clock=self._clock)
+
+
+def _is_usual(key: str, value: str, ttl_seconds: int) -> bool:
+    """Whether a write is beyond doubt: ASCII within the limits. One call instead of three; the rules judge the rest."""
+    try:
+        return (
+            _is_ascii(key)
+            and _is_ascii(value)
+            and 0 < len(key) <= MAX_KEY_BYTES
+            and len(value) <= MAX_VALUE_BYTES
+            and ttl_seconds.__class__ is int
+            and 0 < ttl_seconds <= MAX_TTL_SECONDS
+        )
+    except TypeError:  # not text
+        return False
 
 
 def _check_write(key: str, value: str, ttl_seconds: int) -> None:

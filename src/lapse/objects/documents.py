@@ -54,8 +54,6 @@ def draft(kind: Kind[Any], obj: Any) -> Draft:  # noqa: ANN401 - an object of th
     name = _name_of(obj)
     body = as_json(kind, name, kind.body(obj))
     metadata = _metadata(kind, name, body)
-    if metadata.get("resourceVersion"):
-        _refuse(kind, name, "metadata.resourceVersion is set; expected none, as the object is to be created")
     for field in _FILLED_IN:
         metadata.pop(field, None)
     if kind.status:
@@ -77,8 +75,6 @@ def patched(kind: Kind[Any], old: Json, changes: Json) -> Json:
         new.pop("status", None)
         if "status" in old:
             new["status"] = old["status"]
-    for field in ("apiVersion", "kind"):
-        new.setdefault(field, old[field])
     metadata = _metadata(kind, name, new)
     _check_identity(kind, metadata, was)
     for field in (*_FILLED_IN, "name", "namespace"):
@@ -167,8 +163,9 @@ def _metadata(kind: Kind[Any], name: object, body: Json) -> Json:
 
 def _check_identity(kind: Kind[Any], metadata: Json, was: Json) -> None:
     for field in ("name", "namespace"):
-        if (said := metadata.get(field)) is not None and said != was.get(field):
-            _refuse(kind, was["name"], f"the patch says that metadata.{field} is {said!r}; it cannot be changed")
+        # As Kubernetes has it, a namespace may be left out, the name not.
+        if (said := metadata.get(field)) != was.get(field) and (field == "name" or said is not None):
+            _refuse(kind, was["name"], f"the patch makes metadata.{field} {said!r}; it cannot be changed")
     for field in ("uid", "resourceVersion"):
         if (said := metadata.get(field)) and said != was[field]:
             problem = f"the patch says that its {field} is {said}, it is {was[field]}"

@@ -551,8 +551,9 @@ class OwnersAreKnownByName(_ChoosesOwners):
 class GarbageIncludesWhatIsStillOwned(Passing):
     async def delete(self, kind: ANY, key: ObjectKey, **conditions: Any) -> None:  # noqa: ANN401
         uid = (await self.inner.get(kind, key)).metadata.uid
+        items = (await self.inner.list(WIDGET, namespace=key.namespace)).items
         await self.inner.delete(kind, key, **conditions)
-        for item in (await self.inner.list(WIDGET, namespace=key.namespace)).items:
+        for item in items:
             if any(owner.uid == uid for owner in item.metadata.owner_references):
                 with contextlib.suppress(NotFoundError):
                     await self.inner.delete(WIDGET, item.metadata.key)

@@ -1,6 +1,6 @@
 """A process that works on a store until it is killed, and says what it was told.
 
-Run as ``python -m tests.integration.objects.writer FILE NAME``; prints ``made SHELF``, ``deleted SHELF``, ``counted N``.
+Run as ``python -m tests.integration.objects.writer FILE NAME``; says ``made SHELF``, ``deleted SHELF``, ``counted N``.
 """
 
 from __future__ import annotations

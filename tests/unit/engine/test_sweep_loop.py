@@ -133,6 +133,21 @@ async def test_what_is_overdue_when_a_term_begins_is_spread(
             await pass_time(clock, 0.1, step=0.1)
 
 
+async def test_what_was_overdue_is_spread_also_when_it_becomes_known_later_in_the_term(
+    things: Things, loop: SweepLoop, clock: VirtualClock, metrics: Metrics
+) -> None:
+    made = [await things.add(f"n{number}", expires=-number) for number in range(10)]
+    for thing in made:  # as if the cache was still empty
+        things.deadlines.discard(thing.metadata.key)
+    async with running(loop, clock, metrics):
+        await pass_time(clock, 3)
+        for thing in made:
+            things.learn(thing)
+        for left in (5, 0):
+            assert await count_becomes(things, left)
+            await pass_time(clock, 0.1, step=0.1)
+
+
 async def test_what_becomes_due_later_in_a_term_is_not_slowed_down(
     things: Things, loop: SweepLoop, clock: VirtualClock, metrics: Metrics
 ) -> None:

@@ -75,6 +75,7 @@ async def test_all_pages_show_the_moment_of_the_first(store: EmbeddedStore) -> N
     await store.delete(BOX, key("d"))
     await store.create(BOX, box("bb"))
     await store.delete(BOX, key("a"))
+    await store.patch(BOX, key("e"), {"spec": {"size": 5}})  # the one whose version is the moment itself
     items = list(first.items)
     page = first
     while page.next is not None:

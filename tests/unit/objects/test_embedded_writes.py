@@ -29,13 +29,20 @@ if TYPE_CHECKING:
 async def test_the_store_fills_in_what_is_its_own(store: EmbeddedStore, clock: VirtualClock) -> None:
     clock.advance(ns=999_999_999)
     made = await store.create(
-        BOX, box(uid="mine", generation=7, creationTimestamp="2001-01-01T00:00:00Z", deletionTimestamp="x")
+        BOX,
+        box(
+            uid="mine",
+            resourceVersion="999",
+            generation=7,
+            creationTimestamp="2001-01-01T00:00:00Z",
+            deletionTimestamp="x",
+        ),
     )
     assert made.metadata.uid not in {"", "mine"}
     assert made.metadata.generation == 1
     assert made.metadata.creation_timestamp == "2023-11-14T22:13:20Z", "whole seconds, cut off"
     assert made.metadata.deletion_timestamp is None
-    assert made.metadata.resource_version
+    assert made.metadata.resource_version not in {"", "999"}
     assert await store.get(BOX, key()) == made
 
 
@@ -70,7 +77,6 @@ async def test_a_second_object_of_the_same_name_is_refused(store: EmbeddedStore)
         {"metadata": {"name": "a", "namespace": "N"}},
         {"metadata": []},
         {},
-        box(resourceVersion="1"),
         box(finalizers=["example.com/wait"]),
         box(labels={"a": "not valid"}),
         box(annotations={"a": "x" * 300_000}),
@@ -144,7 +150,7 @@ async def test_a_change_of_the_spec_raises_the_generation_and_a_change_of_metada
         {"metadata": {"labels": None}},
         {"metadata": {"generation": 9, "creationTimestamp": None, "managedFields": []}},
         {"status": {"phase": "done"}},
-        {"apiVersion": None, "kind": None},
+        {"metadata": {"namespace": None, "uid": None, "resourceVersion": None}},
     ],
 )
 async def test_a_patch_that_changes_nothing_is_no_change(store: EmbeddedStore, nothing: Json) -> None:
@@ -182,6 +188,9 @@ async def test_a_kind_without_that_path_has_status_like_any_field(store: Embedde
         {"spec": {"size": 0}},
         {"spec": {"size": "large"}},
         {"metadata": {"name": "b"}},
+        {"metadata": {"name": None}},
+        {"metadata": None},
+        {"kind": None},
         {"metadata": {"namespace": "m"}},
         {"metadata": {"labels": {"a": 1}}},
         {"metadata": {"finalizers": ["x"]}},

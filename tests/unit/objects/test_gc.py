@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.kube.errors import NotFoundError
+from lapse.kube.errors import NotFoundError, StoreUnavailableError
 from lapse.kube.resources import EventType
 from lapse.objects.embedded import open_embedded
-from lapse.objects.gc import collect_some
+from lapse.objects.gc import Collector, Step, collect_some
 from lapse.objects.tables import Retention, Tables
 from tests.unit.objects.kinds import BOX, KINDS, NOTE, SHELF, box, collected, key, owned_by, reference
 
@@ -171,3 +172,30 @@ async def test_a_ring_of_owners_stays_until_it_is_broken(store: EmbeddedStore, s
     await store.delete(SHELF, ring[0].metadata.key)
     await collected(store)
     assert (await store.list(SHELF)).items == ()
+
+
+async def test_a_collector_that_fails_tries_again_later_and_says_so(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: deque[Exception | Step] = deque(
+        [StoreUnavailableError(problem="the disk is full"), KeyError("ours"), Step(frozenset(["k"]), more=True)]
+    )
+    touched: list[str] = []
+
+    async def write(_: object) -> Step:
+        answer = answers.popleft() if answers else Step(frozenset(), more=False)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    collector = Collector(write, tables=Tables(Retention(1, 1)), clock=clock, done=touched.append)
+    collector.call()
+    await clock.sleep(0)
+    await clock.sleep(0)
+    assert len(answers) == 2, "it waits before it tries again"
+    while answers or not touched:
+        clock.advance(1)
+        await clock.sleep(0)
+    assert touched == ["k"]
+    assert [record.message for record in caplog.records] == ["garbage_collection_failed"] * 2
+    await collector.close()

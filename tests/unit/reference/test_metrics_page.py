@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import re
+from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from lapse.core.clock import VirtualClock
-from lapse.core.verdict import DueReason
+from lapse.engine.coordinator import Loop
 from lapse.engine.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.loop import SweepLoop
+from lapse.requests.embedded import LocalRequests, open_store
+from lapse.requests.policy import Policy
 from tests.markdown import REFERENCE, code, table
+
+if TYPE_CHECKING:
+    from lapse.engine.coordinator import Loop
 
 PAGE = REFERENCE / "metrics.md"
 SUFFIX = re.compile(r"_(?:bucket|count|sum|created)$")
@@ -15,11 +24,15 @@ SUFFIX = re.compile(r"_(?:bucket|count|sum|created)$")
 
 async def exposition() -> str:
     """Return what a new process shows, with the loops that it runs."""
-    metrics = Metrics("1.2.3")
-    async with open_keys_async("memory://", clock=VirtualClock(), sweep=False) as keys:
-        loop = SweepLoop(keys, interval=1, metrics=metrics)
-        metrics.expect_loops([loop.name])
-    metrics.expect_sweep("requests", reasons=[DueReason.TTL_EXPIRED])
+    metrics, clock = Metrics("1.2.3"), VirtualClock()
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        keys = await stack.enter_async_context(open_keys_async("memory://", clock=clock, sweep=False))
+        store = open_store(folder, clock=clock)
+        stack.push_async_callback(store.close)
+        requests = LocalRequests.build(store, folder / "local", policy=Policy(), clock=clock, metrics=metrics).requests
+        loops: list[Loop] = [SweepLoop(keys, interval=1, metrics=metrics), *requests.loops]
+        metrics.expect_loops([loop.name for loop in loops])
     return metrics.exposition().decode()
 
 

@@ -111,31 +111,40 @@ class _Partition:
 
     def insert(self, key: str, value: str, ttl_seconds: int) -> bool:
         """See `Space`."""
-        self._acquire()  # not `with`, which is dearer by a tenth of an insert
+        acquire, release, now_ns = self._acquire, self._release, self._now_ns  # locals, as in get
+        acquire()  # not `with`, which is dearer by a tenth of an insert
         try:
-            now = self._now_ns()
+            now = now_ns()
             old = self._records.get(key)
             if old is not None and not _is_over(old, now):
                 return False
             self._write_locked(key, value, now + ttl_seconds * NS_PER_SECOND, old)
             return True
         finally:
-            self._release()
+            release()
 
     def put(self, key: str, value: str, ttl_seconds: int) -> None:
         """See `Space`."""
-        with self._lock:
-            self._write_locked(key, value, self._now_ns() + ttl_seconds * NS_PER_SECOND, self._records.get(key))
+        acquire, release, now_ns = self._acquire, self._release, self._now_ns  # as in insert
+        acquire()
+        try:
+            self._write_locked(key, value, now_ns() + ttl_seconds * NS_PER_SECOND, self._records.get(key))
+        finally:
+            release()
 
     def swap(self, key: str, expected: str, value: str, ttl_seconds: int) -> bool:
         """See `Space`."""
-        with self._lock:
-            now = self._now_ns()
+        acquire, release, now_ns = self._acquire, self._release, self._now_ns  # as in insert
+        acquire()
+        try:
+            now = now_ns()
             old = self._records.get(key)
             if old is None or _is_over(old, now) or old[1] != expected:
                 return False
             self._write_locked(key, value, now + ttl_seconds * NS_PER_SECOND, old)
             return True
+        finally:
+            release()
 
     def touch(self, key: str, ttl_seconds: int) -> bool:
         """See `Space`."""

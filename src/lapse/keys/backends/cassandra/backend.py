@@ -145,7 +145,7 @@ class CassandraSpace:
         while True:
             expires_ms = expiry_ms(await self._now_ns(), ttl_seconds)
             values = (ttl_seconds + 1, value, expires_ms, partition, name, in_the_way)
-            applied, *shown = await self._client.write("insert", values)
+            applied, *shown = (await self._client.write("insert", values))[0]
             if applied:
                 return True
             in_the_way = shown[0] if shown else None  # None: it was removed meanwhile
@@ -164,12 +164,14 @@ class CassandraSpace:
     async def delete(self, key: str) -> bool:
         """See `Space`. A record that is over is left to the server."""
         now_ms = await self._now_ns() // NS_PER_MS
-        return bool((await self._client.write("delete", (self._home(key), key.encode(), now_ms)))[0])
+        rows = await self._client.write("delete", (self._home(key), key.encode(), now_ms))
+        return bool(rows[0][0])
 
     async def delete_if(self, key: str, expected: str) -> bool:
         """See `Space`."""
         now_ms = await self._now_ns() // NS_PER_MS
-        return bool((await self._client.write("delete_if", (self._home(key), key.encode(), expected, now_ms)))[0])
+        rows = await self._client.write("delete_if", (self._home(key), key.encode(), expected, now_ms))
+        return bool(rows[0][0])
 
     async def touch(self, key: str, ttl_seconds: int) -> bool:
         """See `Space`. Reads the value and swaps it for itself: a server TTL cannot be renewed without the value."""
@@ -260,7 +262,7 @@ class CassandraSpace:
             expected,
             now_ns // NS_PER_MS,
         )
-        return await self._client.write("swap", values)
+        return (await self._client.write("swap", values))[0]
 
     def _first_ones(self, items: Sequence[NewItem]) -> dict[bytes, list[int]]:
         """Return the indexes of items by partition. A key that comes again is left out: its first insert wins."""

@@ -52,7 +52,7 @@ from lapse.keys.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -176,23 +176,22 @@ class Client:
         self._connection = connection
 
     async def open(self) -> _Opened:
-        """Connect unless that has been done."""
-        opened = self._connection.opened
-        return await asyncio.to_thread(self._connection.open) if opened is None else opened
+        """Connect."""
+        return await asyncio.to_thread(self._connection.open)
 
-    async def read(self, name: str, values: Sequence[object] = ()) -> list[Row]:
+    # The first two hand out the coroutine of the exchange as it is: one more around it would cost every operation.
+
+    def read(self, name: str, values: Sequence[object] = ()) -> Coroutine[Any, Any, list[Row]]:
         """Send a read and return its rows."""
-        opened = await self.open()
-        return await self._exchange(opened, opened.prepared[name], values, writing=False)
+        return self._exchange(name, values, writing=False)
 
-    async def write(self, name: str, values: Sequence[object]) -> Row:
-        """Send a conditional write and return its answer: whether it was applied, then what stood in its way."""
-        opened = await self.open()
-        return (await self._exchange(opened, opened.prepared[name], values, writing=True))[0]
+    def write(self, name: str, values: Sequence[object]) -> Coroutine[Any, Any, list[Row]]:
+        """Send a conditional write and return one row: whether it was applied, then what stood in its way."""
+        return self._exchange(name, values, writing=True)
 
     async def write_together(self, name: str, many: Iterable[Sequence[object]]) -> list[Row]:
         """Send several conditional writes to one partition as one: all are applied, or the rows in the way returned."""
-        opened = await self.open()
+        opened = self._connection.opened or await self.open()
         statement = opened.prepared[name]
         batch = BatchStatement(
             BatchType.UNLOGGED,
@@ -201,7 +200,7 @@ class Client:
         )
         for values in many:
             batch.add(statement, values)
-        return await self._exchange(opened, batch, None, writing=True)
+        return await self._exchange(batch, None, writing=True)
 
     def read_later(self, name: str, then: Callable[[list[Row]], None]) -> None:
         """Send a read without waiting; ``then`` gets its rows on the driver's thread, a failure is dropped."""
@@ -210,15 +209,17 @@ class Client:
             opened.session.execute_async(opened.prepared[name]).add_callbacks(then, _drop)
 
     async def _exchange(
-        self, opened: _Opened, statement: object, values: Sequence[object] | None, *, writing: bool
+        self, statement: str | BatchStatement, values: Sequence[object] | None, *, writing: bool
     ) -> list[Row]:
+        opened = self._connection.opened or await self.open()
         try:
-            return await self._answer(opened.session.execute_async(statement, values))
+            prepared = opened.prepared[statement] if isinstance(statement, str) else statement
+            return await self._answer(opened.session.execute_async(prepared, values))
         except Exception as error:
             raise explain(error, self._connection.address.shown, writing=writing) from error
 
-    async def _answer(self, response: ResponseFuture) -> list[Row]:
-        return await Inbox.of_running_loop().answer(response)
+    def _answer(self, response: ResponseFuture) -> Awaitable[list[Row]]:
+        return Inbox.of_running_loop().answer(response)
 
 
 class BlockingClient(Client):
@@ -229,8 +230,7 @@ class BlockingClient(Client):
 
     async def open(self) -> _Opened:
         """See `Client`. Blocks."""
-        opened = self._connection.opened
-        return self._connection.open() if opened is None else opened
+        return self._connection.open()
 
     async def _answer(self, response: ResponseFuture) -> list[Row]:
         rows: list[Row] = response.result().current_rows
