@@ -105,8 +105,9 @@ def test_a_page_that_starts_lapse_prints_what_it_shows_from_top_to_bottom(page: 
     assert start is not None, f"{opening}: the first block must be the start alone"
     settings = dict(setting.split("=") for setting in start["settings"].split())
     folder, state = tmp_path / "work", tmp_path / "state"
-    folder.mkdir()
-    server = LapseServer.start(state / "lapse", settings=settings)  # where commands look without being told
+    for path in (folder, state / "lapse"):  # the second is where commands look without being told
+        path.mkdir(parents=True)
+    server = LapseServer.start(state / "lapse", settings=settings)
     try:
         for block in rest:
             run_block(block, server, folder=folder, state=state)
