@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, Token
 
 from lapse.cli.flags import NO_STATE_FLAGS, StateFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
@@ -54,6 +54,29 @@ class TwoGoalsError(UsageError):
     """Two things are to be waited for. Write either --until-ready or --until-gone."""
 
 
+class ModeError(UsageError):
+    """{given!r} is no mode. Expected Snapshot or Detach."""
+
+
+def _mode(_: type, tokens: tuple[Token, ...]) -> CaptureMode:
+    # Not cyclopts' own, which offers the modes in a spelling that documents do not have.
+    given = tokens[0].value
+    for mode in CaptureMode:
+        if given.lower() == mode.lower():
+            return mode
+    raise ModeError(given=given)
+
+
+Mode = Annotated[
+    CaptureMode,
+    Parameter(
+        metavar="MODE",
+        help="Snapshot copies it; Detach takes the volume from its claim. [default: Snapshot]",
+        converter=_mode,
+        show_choices=False,
+        show_default=False,
+    ),
+]
 Name = Annotated[str, Parameter(help="Of the new request: lower-case letters, digits, - and .")]
 Place = Annotated[str, Parameter(name="ADDRESS", help="As in vcr/default/nightly.")]
 Namespace = Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME", help="The namespace.")]
@@ -114,9 +137,7 @@ def capture(
         str | None,
         Parameter(metavar="NAME", help="A claim that exists; with --directory, the name of its claim."),
     ] = None,
-    mode: Annotated[CaptureMode, Parameter(metavar="MODE", help="Snapshot, or Detach the volume.")] = (
-        CaptureMode.SNAPSHOT
-    ),
+    mode: Mode = CaptureMode.SNAPSHOT,
     namespace: Namespace = "default",
     waiting: Waiting = NO_WAIT,
     flags: StateFlags = NO_STATE_FLAGS,
@@ -125,7 +146,7 @@ def capture(
     """Ask for a capture of a volume, or of a directory as one.
 
     A snapshot is a copy of the directory as it is now; it is kept for a while
-    after the request is gone. Detach takes the volume from its claim instead.
+    after the request is gone.
     """
     from lapse.cli.asking import Capture
 
