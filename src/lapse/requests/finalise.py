@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from lapse.requests.policy import Policy
 
 _ATTEMPTS: Final = 5
+_LONGEST_MESSAGE: Final = 32_768
+"""What a condition takes. An executor may say more than that, and must not keep its request from ending by it."""
 
 
 class RequestStatus(Protocol):
@@ -163,7 +165,7 @@ def _with_ready(known: tuple[Condition, ...], end: End, *, now: str, generation:
         "type": READY,
         "status": status,
         "reason": end.reason,
-        "message": end.message,
+        "message": end.message[:_LONGEST_MESSAGE],
         "lastTransitionTime": since or now,
         "observedGeneration": generation,
     }

@@ -31,7 +31,7 @@ from lapse.engine.metrics import Metrics
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Json, Kind, Object, ObjectKey
 from lapse.objects.embedded import EmbeddedStore, open_embedded
-from lapse.objects.tables import SQL, rows
+from lapse.objects.tables import SQL, kind_name, place_of, rows
 from lapse.requests.api.annotations import SNAPSHOT_CLASS
 from lapse.requests.api.conditions import ready_condition
 from lapse.requests.api.kinds import (
@@ -226,19 +226,24 @@ class World:
     async def caught_up(self) -> None:
         """Return when the caches show what the store has, and its garbage is collected."""
         async with asyncio.timeout(20):
-            while not await self._is_caught_up():
+            while not self._is_caught_up():
                 await _REAL.sleep(0)
 
-    async def _is_caught_up(self) -> bool:
+    def _is_caught_up(self) -> bool:
+        """Compare names and versions of everything, in one look at the file."""
+        caches = self.requests.caches._informers
+        if not all(cache.synced.is_set() for cache in caches.values()):
+            return False
         if self.store._read(lambda cursor: rows(cursor, SQL["is_anything_queued"]))[0][0]:
             return False
-        for kind, cache in list(self.requests.caches._informers.items()):
-            stored = {obj.metadata.key: obj.metadata.resource_version for obj in await self.all(kind)}
-            if stored != {obj.metadata.key: obj.metadata.resource_version for obj in cache.items()}:
-                return False
-            if not cache.synced.is_set():
-                return False
-        return True
+        names = {kind_name(kind) for kind in caches}
+        found = self.store._read(lambda cursor: rows(cursor, "SELECT kind, namespace, name, version FROM objects"))
+        stored = {(*place, str(version)) for *place, version in found if place[0] in names}
+        return stored == {
+            (*place_of(kind, obj.metadata.key), obj.metadata.resource_version)
+            for kind, cache in caches.items()
+            for obj in cache.items()
+        }
 
     async def settle(self) -> None:
         """Let the controllers work until nothing is left to do at this moment."""
