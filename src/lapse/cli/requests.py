@@ -359,8 +359,9 @@ def _wait_until_gone(place: Located, timeout: str, flags: StateFlags, output: Ou
     from lapse.cli.desk import at_desk
     from lapse.cli.watching import until_gone
 
-    at_desk(flags, lambda desk: until_gone(desk, place, timeout))
-    print_result(output, {"address": str(place.address), "gone": True}, f"{place} is gone.")
+    was_there = at_desk(flags, lambda desk: until_gone(desk, place, timeout))
+    said = f"{place} is gone." if was_there else f"{place} is not there."
+    print_result(output, {"address": str(place.address), "gone": True, "was_there": was_there}, said)
     return Exit.DONE
 
 

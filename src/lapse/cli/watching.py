@@ -119,13 +119,15 @@ async def until_ready(desk: Desk, place: Located, limit: str) -> Summary:
     raise StillWaitingError(address=place, state="not ready", timeout=limit, hint=await _hint(desk, place))
 
 
-async def until_gone(desk: Desk, place: Located, limit: str) -> None:
-    """Return when an object is not there, or not any more."""
+async def until_gone(desk: Desk, place: Located, limit: str) -> bool:
+    """Return when an object is not there, or not any more; whether it was there at first."""
+    was_there = False
     try:
         async with asyncio.timeout(timeout_seconds(limit)):
             async for state in _states(desk, place):
                 if state is None:
-                    return
+                    return was_there
+                was_there = True
     except TimeoutError:
         pass
     raise StillWaitingError(address=place, state="still there", timeout=limit, hint=await _hint(desk, place))

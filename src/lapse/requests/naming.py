@@ -38,6 +38,13 @@ class UnknownNameError(UsageError, ValueError):
     """{given!r} is no kind. Expected {known}."""
 
 
+class PlaceError(AddressError):
+    """{text!r} is no address of a request or of what it made: {problem}.
+
+    Expected KIND/NAMESPACE/NAME as in vcr/default/nightly, or KIND/NAME as in keeper/NAME; kinds: {known}.
+    """
+
+
 def short_name(kind: Kind[Any]) -> str:
     """Return what a kind is called in lists and in addresses as people type them."""
     return KEEPER if kind is OBJECT_KEEPER else kind.short or kind.kind
@@ -92,19 +99,24 @@ class Located:
 
 
 def locate(text: str) -> Located:
-    """Read an address; raises `AddressError` for what is none, or does not fit its kind."""
-    word, slash, rest = text.partition("/")
+    """Read an address; raises `PlaceError` for what is none, or does not fit its kind."""
+    word, _, rest = text.partition("/")
     kind = _addressed(word)
-    if kind is None or not slash:
-        Address.parse(text)  # says what is wrong with it, if anything is
-        known = ", ".join((*LISTED, "or a Kubernetes Kind.group"))
-        raise AddressError(text=text, problem=f"{word!r} is no kind that requests have to do with (known: {known})")
-    address = Address.parse(f"{kind.kind}/{rest}")
+    if kind is None:
+        raise _wrong(text, f"{word!r} is no kind")
+    try:
+        address = Address.parse(f"{kind.kind}/{rest}")
+    except AddressError as error:
+        raise _wrong(text, str(error.details["problem"])) from error
     if kind.namespaced and address.scope is None:
-        raise AddressError(text=text, problem=f"{word} takes NAMESPACE/NAME, as in {word}/default/{address.name}")
+        raise _wrong(text, f"{word} takes NAMESPACE/NAME, as in {word}/default/{address.name}")
     if not kind.namespaced and address.scope is not None:
-        raise AddressError(text=text, problem=f"{word} takes one NAME: it has no namespace")
+        raise _wrong(text, f"{word} takes one NAME: it has no namespace")
     return Located(kind, ObjectKey(address.scope, address.name))
+
+
+def _wrong(text: str, problem: str) -> PlaceError:
+    return PlaceError(text=text, problem=problem, known=", ".join(LISTED))
 
 
 def _addressed(word: str) -> Kind[Any] | None:

@@ -16,7 +16,7 @@ from lapse.core.verdict import Keep, Unknown
 from lapse.engine.holds import hold_of
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.annotations import TTL
-from lapse.requests.api.conditions import ConditionStatus, ready_condition
+from lapse.requests.api.conditions import ConditionStatus, is_final, ready_condition
 from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, OBJECT_KEEPER, REQUEST_KINDS, KeeperMode
 from lapse.requests.api.upstream import (
     ALL_KINDS,
@@ -28,7 +28,10 @@ from lapse.requests.restore import PROVISIONING_FAILED
 from lapse.requests.ttl import InvalidTTLError, decide, finished, ttl_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lapse.kube.resources import Kind, Object
+    from lapse.requests.api.conditions import Condition
     from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.api.upstream import ClaimStatus, SnapshotContentStatus
 
@@ -135,13 +138,21 @@ def state_of(kind: Kind[Any], obj: Any) -> State:  # noqa: ANN401 - an object of
     if status is None:
         return State()
     if kind in REQUEST_KINDS or kind is MANIFEST_CHECKPOINT:
-        ready = ready_condition(status.conditions)
-        return State() if ready is None else State(_truth(ready.status), ready.reason, ready.message)
+        return _ready_state(status.conditions)
     if kind is VOLUME_SNAPSHOT_CONTENT:
         return _snapshot_state(status)
     if kind is PERSISTENT_VOLUME_CLAIM:
         return _claim_state(status)
     return State(None, getattr(status, "phase", None) or "")
+
+
+def _ready_state(conditions: Sequence[Condition]) -> State:
+    """Say nothing of an outcome that is not final, only of the reason."""
+    ready = ready_condition(conditions)
+    if ready is None:
+        return State()
+    outcome = ready.status == ConditionStatus.TRUE if is_final(conditions) else None
+    return State(outcome, ready.reason, ready.message)
 
 
 def _snapshot_state(status: SnapshotContentStatus) -> State:
@@ -155,10 +166,6 @@ def _claim_state(status: ClaimStatus) -> State:
     if failed is not None and failed.status == ConditionStatus.TRUE:
         return State(False, failed.reason, failed.message)
     return State(True if status.phase == "Bound" else None, status.phase or "")
-
-
-def _truth(status: str) -> bool | None:
-    return True if status == ConditionStatus.TRUE else False if status == ConditionStatus.FALSE else None
 
 
 def _expiry(kind: Kind[Any], obj: Any, rule: TTLRule) -> Expiry:  # noqa: ANN401 - an object of ``kind``
