@@ -74,7 +74,7 @@ class LapseServer:
         ports = ["--http-port=0", "--probes-port=0", "--log-format=json"]
         process = subprocess.Popen(
             [*command, "up", f"--state-dir={state_dir}", *ports, *flags],
-            env=clean_environment(state_dir) | settings,
+            env={**clean_environment(state_dir), **settings},
             cwd=state_dir,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
