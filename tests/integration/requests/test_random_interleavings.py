@@ -67,10 +67,14 @@ LATE: list[Kind[Any]] = [
     MANIFEST_CAPTURE_REQUEST,
 ]
 TTLS = st.sampled_from(["60s", "3m", "never", "10minutes", "0s", "-1h", None])
+HOLDABLE = {"request": REQUESTS, "keeper": {KEEPER}, "artifact": ARTIFACTS, "claim": {"PersistentVolumeClaim"}}
 WHICH = st.integers(0, 5)
 PROCESS = st.integers(0, 1)
 FATES: st.SearchStrategy[list[str]] = st.one_of(
-    st.just([]), st.lists(st.sampled_from(["fine", "fine", "refused", "unanswered"]), min_size=1, max_size=8)
+    st.just([]),
+    st.builds(
+        lambda before, fate: ["fine"] * before + [fate], st.integers(0, 4), st.sampled_from(["refused", "unanswered"])
+    ),
 )
 """What becomes of the next calls of a process."""
 
@@ -99,7 +103,7 @@ class LateWire(Wire):
                 self.intruder = None if left == 0 else (left - 1, act)
                 if left == 0:
                     await act()
-            fate = self.trouble.pop() if self.trouble else "fine"
+            fate = self.trouble.pop(0) if self.trouble else "fine"
             if fate == "refused":
                 raise StoreUnavailableError(problem="it is being restarted")
             answer = await real(*args, **kwargs)
@@ -179,7 +183,7 @@ ACTS: list[str] = []
 
 
 def act(weight: int, **strategies: st.SearchStrategy[Any]) -> Callable[[A], A]:
-    """Make a method one of the acts. Not a rule each: an example uses a few of many rules, and much would never meet."""
+    """Make a method one of the acts. Not a rule each: an example uses few of many rules, and much would never meet."""
 
     def register(method: A) -> A:
         STRATEGIES[method.__name__] = strategies
@@ -395,13 +399,12 @@ class Interleavings(RuleBasedStateMachine):
     @act(
         3,
         which=WHICH,
-        what=st.sampled_from(["request", "keeper", "artifact", "claim"]),
+        what=st.sampled_from(sorted(HOLDABLE)),
         until=st.sampled_from([0, 1, 90, None, None]),
     )
     def hold_or_release(self, which: int, what: str, until: int | None) -> None:
         """Zero seconds: release."""
-        kinds = {"request": REQUESTS, "keeper": {KEEPER}, "artifact": ARTIFACTS, "claim": {"PersistentVolumeClaim"}}
-        found = self.pick(which, lambda life: life.kind in kinds[what])
+        found = self.pick(which, lambda life: life.kind in HOLDABLE[what])
         if found is not None:
             self.run(self.user_patch(found, self.hold(until)))
 
@@ -576,6 +579,22 @@ class Interleavings(RuleBasedStateMachine):
         if act:
             self.controllers_work_until_nothing_is_left(0)
             self.a_process_sweeps(0, fates)
+
+    @act(4, which=WHICH, what=st.sampled_from(sorted(HOLDABLE)), change=st.sampled_from(["hold", "release", "ttl"]))
+    def a_deadline_comes_and_the_caches_are_late(self, which: int, what: str, change: str) -> None:
+        """The sweep decides on what was true before the last change."""
+        for process in self.processes:
+            for kind in LATE:
+                process.wire.let_pass(kind, process.wire.seen[kind.kind])
+        found = self.pick(which, lambda life: life.kind in HOLDABLE[what])
+        if found is not None:
+            hold = self.hold(0 if change == "release" else None)
+            ttl = {"metadata": {"annotations": {TTL_ANNOTATION: "3m"}}}
+            self.run(self.user_patch(found, ttl if change == "ttl" else hold))
+        self.a_deadline_comes(which, 1, act=False, fates=[])
+        self.a_process_sweeps(which, [])
+        for number in range(len(self.processes)):
+            self.caches_catch_up(number)
 
     async def _pass(self, ns: int) -> None:
         self.clock.advance(ns=ns)
