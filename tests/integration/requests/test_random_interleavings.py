@@ -591,7 +591,7 @@ class Interleavings(RuleBasedStateMachine):
             hold = self.hold(0 if change == "release" else None)
             ttl = {"metadata": {"annotations": {TTL_ANNOTATION: "3m"}}}
             self.run(self.user_patch(found, ttl if change == "ttl" else hold))
-        self.a_deadline_comes(which, 1, act=False, fates=[])
+        self.a_deadline_comes(-1, 1, act=False, fates=[])  # the last one: all others are over, too
         self.a_process_sweeps(which, [])
         for number in range(len(self.processes)):
             self.caches_catch_up(number)
