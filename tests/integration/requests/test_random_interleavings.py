@@ -15,7 +15,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -67,10 +67,14 @@ LATE: list[Kind[Any]] = [
     MANIFEST_CAPTURE_REQUEST,
 ]
 TTLS = st.sampled_from(["60s", "3m", "never", "10minutes", "0s", "-1h", None])
+HOLDABLE = {"request": REQUESTS, "keeper": {KEEPER}, "artifact": ARTIFACTS, "claim": {"PersistentVolumeClaim"}}
 WHICH = st.integers(0, 5)
 PROCESS = st.integers(0, 1)
 FATES: st.SearchStrategy[list[str]] = st.one_of(
-    st.just([]), st.lists(st.sampled_from(["fine", "fine", "refused", "unanswered"]), min_size=1, max_size=8)
+    st.just([]),
+    st.builds(
+        lambda before, fate: ["fine"] * before + [fate], st.integers(0, 4), st.sampled_from(["refused", "unanswered"])
+    ),
 )
 """What becomes of the next calls of a process."""
 
@@ -99,7 +103,7 @@ class LateWire(Wire):
                 self.intruder = None if left == 0 else (left - 1, act)
                 if left == 0:
                     await act()
-            fate = self.trouble.pop() if self.trouble else "fine"
+            fate = self.trouble.pop(0) if self.trouble else "fine"
             if fate == "refused":
                 raise StoreUnavailableError(problem="it is being restarted")
             answer = await real(*args, **kwargs)
@@ -170,6 +174,23 @@ class Ticker:
             self.woken = False
             wait = await self.loop.tick()
             self.when = self.clock.monotonic_ns() + round((self.loop.interval if wait is None else wait) * SECOND)
+
+
+A = TypeVar("A", bound="Callable[..., None]")
+STRATEGIES: dict[str, dict[str, st.SearchStrategy[Any]]] = {}
+ACTS: list[str] = []
+"""Names, each as often as it has weight."""
+
+
+def act(weight: int, **strategies: st.SearchStrategy[Any]) -> Callable[[A], A]:
+    """Make a method one of the acts. Not a rule each: an example uses few of many rules, and much would never meet."""
+
+    def register(method: A) -> A:
+        STRATEGIES[method.__name__] = strategies
+        ACTS.extend([method.__name__] * weight)
+        return method
+
+    return register
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -260,6 +281,12 @@ class Interleavings(RuleBasedStateMachine):
             spec["followObjectRef"] = {**ref, "uid": thing}
         await asked(self.store.create(OBJECT_KEEPER, {"metadata": {"name": name}, "spec": spec}))
 
+    @rule(data=st.data())
+    def somebody_acts(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(ACTS), label="act")
+        arguments = {label: data.draw(values, label=label) for label, values in STRATEGIES[name].items()}
+        getattr(self, name)(**arguments)
+
     @invariant()
     def the_rules_hold(self) -> None:
         if self.processes:
@@ -309,7 +336,8 @@ class Interleavings(RuleBasedStateMachine):
         with suppress(ObjectError):
             await self.store.delete(KINDS[life.place[0]], key_of(life), uid=life.uid)
 
-    @rule(
+    @act(
+        2,
         name=st.sampled_from("ab"),
         which=WHICH,
         detach=st.sampled_from([False, False, True]),
@@ -322,7 +350,7 @@ class Interleavings(RuleBasedStateMachine):
             mode = "Detach" if detach else "Snapshot"
             self.run(asked(self.world.capture(name, mode=mode, target=target)))
 
-    @rule(name=st.sampled_from("ab"), which=WHICH, claim=st.sampled_from(["restored", "again"]))
+    @act(2, name=st.sampled_from("ab"), which=WHICH, claim=st.sampled_from(["restored", "again"]))
     def ask_for_a_restore(self, name: str, which: int, claim: str) -> None:
         source = self.pick(which, lambda life: life.kind in {"VolumeSnapshotContent", "PersistentVolume"})
         if source is not None:
@@ -330,7 +358,7 @@ class Interleavings(RuleBasedStateMachine):
             ref = {"apiVersion": kind.api_version, "kind": kind.kind, "name": source.name, "uid": source.uid}
             self.run(asked(self.world.restore(name, source_ref=ref, claim=claim)))
 
-    @rule(name=st.sampled_from("ab"), which=WHICH)
+    @act(1, name=st.sampled_from("ab"), which=WHICH)
     def ask_for_manifests(self, name: str, which: int) -> None:
         thing = self.pick(which, lambda life: life.kind == "ConfigMap")
         if thing is not None:
@@ -338,13 +366,13 @@ class Interleavings(RuleBasedStateMachine):
             body = {"metadata": {"namespace": NAMESPACE, "name": name}, "spec": {"targets": targets}}
             self.run(asked(self.store.create(MANIFEST_CAPTURE_REQUEST, body)))
 
-    @rule(name=st.sampled_from("ab"), mode=st.sampled_from(KeeperMode), which=WHICH)
+    @act(1, name=st.sampled_from("ab"), mode=st.sampled_from(KeeperMode), which=WHICH)
     def make_a_keeper(self, name: str, mode: KeeperMode, which: int) -> None:
         thing = self.pick(which, lambda life: life.kind == "ConfigMap")
         if thing is not None:
             self.run(self._keeper(name, mode, thing.uid))
 
-    @rule(name=st.sampled_from(["thing", "thing", "other"]), same=st.sampled_from([True, True, False]))
+    @act(3, name=st.sampled_from(["thing", "thing", "other"]), same=st.sampled_from([True, True, False]))
     def a_thing_goes_or_comes(self, name: str, same: bool) -> None:  # noqa: FBT001 - drawn
         thing = self.witness.alive.get(("v1/ConfigMap", NAMESPACE, name))
         if thing is not None:
@@ -353,13 +381,13 @@ class Interleavings(RuleBasedStateMachine):
         self.next_uid = self.things[name] if same else None
         self.things[name] = self.run(self.world.config_map(name)).metadata.uid
 
-    @rule(which=WHICH)
+    @act(2, which=WHICH)
     def delete_a_request(self, which: int) -> None:
         request = self.any_request(which)
         if request is not None:
             self.run(self.user_delete(request))
 
-    @rule(which=WHICH)
+    @act(1, which=WHICH)
     def delete_an_artifact(self, which: int) -> None:
         # Not one that its request does not know of yet: nobody can tell that it was made.
         recorded = {(life.status.get("artifactRef") or {}).get("uid") for life in self.witness.alive.values()}
@@ -368,15 +396,15 @@ class Interleavings(RuleBasedStateMachine):
         if found is not None:
             self.run(self.user_delete(found))
 
-    @rule(
+    @act(
+        3,
         which=WHICH,
-        what=st.sampled_from(["request", "keeper", "artifact", "claim"]),
+        what=st.sampled_from(sorted(HOLDABLE)),
         until=st.sampled_from([0, 1, 90, None, None]),
     )
     def hold_or_release(self, which: int, what: str, until: int | None) -> None:
         """Zero seconds: release."""
-        kinds = {"request": REQUESTS, "keeper": {KEEPER}, "artifact": ARTIFACTS, "claim": {"PersistentVolumeClaim"}}
-        found = self.pick(which, lambda life: life.kind in kinds[what])
+        found = self.pick(which, lambda life: life.kind in HOLDABLE[what])
         if found is not None:
             self.run(self.user_patch(found, self.hold(until)))
 
@@ -386,13 +414,13 @@ class Interleavings(RuleBasedStateMachine):
             "metadata": {"annotations": {"lapse.dev/hold": None if until == 0 else "yes", "lapse.dev/hold-until": end}}
         }
 
-    @rule(which=WHICH, ttl=TTLS)
+    @act(1, which=WHICH, ttl=TTLS)
     def edit_the_ttl(self, which: int, ttl: str | None) -> None:
         request = self.any_request(which)
         if request is not None:
             self.run(self.user_patch(request, {"metadata": {"annotations": {TTL_ANNOTATION: ttl}}}))
 
-    @rule(which=WHICH, by=WHICH)
+    @act(2, which=WHICH, by=WHICH)
     def take_an_artifact_over(self, which: int, by: int) -> None:
         artifact, thing = self.artifact(which), self.pick(by, lambda life: life.kind == "ConfigMap")
         if artifact is not None and thing is not None:
@@ -402,14 +430,14 @@ class Interleavings(RuleBasedStateMachine):
 
     # --- executors --------------------------------------------------------------------------------------------------
 
-    @rule(which=WHICH, fails=st.sampled_from([False, False, False, True]))
+    @act(2, which=WHICH, fails=st.sampled_from([False, False, False, True]))
     def a_snapshot_is_done(self, which: int, fails: bool) -> None:  # noqa: FBT001 - drawn
         content = self.pick(which, lambda life: life.kind == "VolumeSnapshotContent" and not life.status)
         if content is not None:
             status = {"error": {"message": "the disk is on fire"}} if fails else {"readyToUse": True}
             self.run(self.store.patch_status(VOLUME_SNAPSHOT_CONTENT, key_of(content), status))
 
-    @rule(which=WHICH, outcome=st.sampled_from(["Bound", "Bound", "Lost", "Pending", "failed"]))
+    @act(2, which=WHICH, outcome=st.sampled_from(["Bound", "Bound", "Lost", "Pending", "failed"]))
     def a_claim_is_provisioned(self, which: int, outcome: str) -> None:
         request = self.pick(which, lambda life: life.kind == "VolumeRestoreRequest" and not life.final)
         if request is None:
@@ -427,7 +455,7 @@ class Interleavings(RuleBasedStateMachine):
             self.witness.made_by_users.add(made.metadata.uid)
         await self.store.patch_status(PERSISTENT_VOLUME_CLAIM, ObjectKey(NAMESPACE, name), status)
 
-    @rule()
+    @act(1)
     def volumes_follow_their_claims(self) -> None:
         """The late claim is bound; volumes whose claims are gone are released."""
         for volume in [life for life in self.witness.alive.values() if life.kind == "PersistentVolume"]:
@@ -445,13 +473,18 @@ class Interleavings(RuleBasedStateMachine):
     def process(self, number: int) -> Process:
         return self.processes[number % len(self.processes)]
 
-    @rule(number=PROCESS, queue=WHICH, place=WHICH, fates=FATES)
+    @act(6, number=PROCESS, queue=WHICH, place=WHICH, fates=FATES)
     def a_controller_works(self, number: int, queue: int, place: int, fates: list[str]) -> None:
         self.process(number).wire.trouble = [*fates]
         self.run(self._work(self.process(number), queue, place))
 
-    @rule(
-        number=PROCESS, queue=WHICH, place=WHICH, call=st.integers(0, 6), how=st.sampled_from(["hold", "delete", "ttl"])
+    @act(
+        2,
+        number=PROCESS,
+        queue=WHICH,
+        place=WHICH,
+        call=st.integers(0, 6),
+        how=st.sampled_from(["hold", "delete", "ttl"]),
     )
     def a_user_acts_in_the_middle(self, number: int, queue: int, place: int, call: int, how: str) -> None:
         request, process = self.any_request(place), self.process(number)
@@ -479,7 +512,7 @@ class Interleavings(RuleBasedStateMachine):
         await controller._process(await controller._queue.get())
         return True
 
-    @rule(number=PROCESS)
+    @act(4, number=PROCESS)
     def controllers_work_until_nothing_is_left(self, number: int) -> None:
         async def work() -> None:
             while await self._work(self.process(number), 0, 0):
@@ -487,7 +520,7 @@ class Interleavings(RuleBasedStateMachine):
 
         self.run(work())
 
-    @rule(number=PROCESS, which=WHICH)
+    @act(2, number=PROCESS, which=WHICH)
     def anything_is_reconciled(self, number: int, which: int) -> None:
         found = self.pick(which, lambda life: life.kind in REQUESTS or life.kind == KEEPER)
         if found is not None:
@@ -505,13 +538,13 @@ class Interleavings(RuleBasedStateMachine):
         with suppress(ObjectError):
             await by_kind[found.kind].reconcile(key_of(found))
 
-    @rule(number=PROCESS, fates=FATES)
+    @act(3, number=PROCESS, fates=FATES)
     def a_process_sweeps(self, number: int, fates: list[str]) -> None:
         self.process(number).wire.trouble = [*fates]
         self.remember_what_caches_miss()
         self.run(sweep(self.process(number)))
 
-    @rule()
+    @act(1)
     def all_processes_sweep_at_once(self) -> None:
         async def together() -> None:
             await asyncio.gather(*map(sweep, self.processes))
@@ -519,7 +552,7 @@ class Interleavings(RuleBasedStateMachine):
         self.remember_what_caches_miss()
         self.run(together())
 
-    @rule()
+    @act(2)
     def garbage_is_collected(self) -> None:
         self.run(self._collect())
 
@@ -530,11 +563,11 @@ class Interleavings(RuleBasedStateMachine):
 
     # --- time, and what can go wrong --------------------------------------------------------------------------------
 
-    @rule(seconds=st.sampled_from([0.3, 1, 10, 61, REQUEST_TTL, KEEPER_TTL, DEADLINE]))
+    @act(2, seconds=st.sampled_from([0.3, 1, 10, 61, REQUEST_TTL, KEEPER_TTL, DEADLINE]))
     def time_passes(self, seconds: float) -> None:
         self.run(self._pass(round(seconds * SECOND)))
 
-    @rule(which=WHICH, off=st.sampled_from([-1, 0, 1, 1]), act=st.booleans(), fates=FATES)
+    @act(4, which=WHICH, off=st.sampled_from([-1, 0, 1, 1]), act=st.booleans(), fates=FATES)
     def a_deadline_comes(self, which: int, off: int, act: bool, fates: list[str]) -> None:  # noqa: FBT001 - drawn
         """Exactly, or a nanosecond before or after; perhaps everybody acts at once."""
         now = self.clock.wall_ns()
@@ -547,21 +580,37 @@ class Interleavings(RuleBasedStateMachine):
             self.controllers_work_until_nothing_is_left(0)
             self.a_process_sweeps(0, fates)
 
+    @act(4, which=WHICH, what=st.sampled_from(sorted(HOLDABLE)), change=st.sampled_from(["hold", "release", "ttl"]))
+    def a_deadline_comes_and_the_caches_are_late(self, which: int, what: str, change: str) -> None:
+        """The sweep decides on what was true before the last change."""
+        for process in self.processes:
+            for kind in LATE:
+                process.wire.let_pass(kind, process.wire.seen[kind.kind])
+        found = self.pick(which, lambda life: life.kind in HOLDABLE[what])
+        if found is not None:
+            hold = self.hold(0 if change == "release" else None)
+            ttl = {"metadata": {"annotations": {TTL_ANNOTATION: "3m"}}}
+            self.run(self.user_patch(found, ttl if change == "ttl" else hold))
+        self.a_deadline_comes(-1, 1, act=False, fates=[])  # the last one: all others are over, too
+        self.a_process_sweeps(which, [])
+        for number in range(len(self.processes)):
+            self.caches_catch_up(number)
+
     async def _pass(self, ns: int) -> None:
         self.clock.advance(ns=ns)
         await asyncio.sleep(0)  # noqa: TID251 - whoever slept wakes
 
-    @rule(number=PROCESS, kind=st.sampled_from(LATE), more=st.integers(0, 2))
+    @act(2, number=PROCESS, kind=st.sampled_from(LATE), more=st.integers(0, 2))
     def a_cache_falls_behind(self, number: int, kind: Kind[Any], more: int) -> None:
         wire = self.process(number).wire
         wire.let_pass(kind, wire.seen[kind.kind] + more)
 
-    @rule(number=PROCESS)
+    @act(2, number=PROCESS)
     def caches_catch_up(self, number: int) -> None:
         for kind in LATE:
             self.process(number).wire.let_pass(kind, None)
 
-    @rule(number=PROCESS)
+    @act(1, number=PROCESS)
     def a_process_is_killed_and_started(self, number: int) -> None:
         self.run(self.process(number).restart(wire=LateWire(self.store)))
 
@@ -646,4 +695,4 @@ def key_of(life: Life) -> ObjectKey:
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)
+TestInterleavings.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)

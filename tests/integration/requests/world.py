@@ -402,7 +402,7 @@ class World:
         self, *, driver: str = DRIVER, snapshot_class: str | None = CLASS, policy: str = "Delete"
     ) -> None:
         """The configuration that a capture needs."""
-        annotations = {SNAPSHOT_CLASS: snapshot_class}
+        annotations = {} if snapshot_class is None else {SNAPSHOT_CLASS: snapshot_class}
         await self.apply(
             STORAGE_CLASS, {"metadata": {"name": CLASS, "annotations": annotations}, "provisioner": driver}
         )
