@@ -242,7 +242,7 @@ async def restored_to(desk: Desk, place: Located) -> str | None:
 
 
 async def keeps_what_was_made(desk: Desk, place: Located, keeper: ObjectKeeper) -> bool:
-    """Whether the keeper of a request owns what it has made; a restored claim is the user's unless it was given away."""
+    """Whether the keeper of a request owns what it made; a restored claim is the user's unless it was given away."""
     if place.kind is not VOLUME_RESTORE_REQUEST:
         return True
     claim = await _restored(desk, place)
