@@ -68,8 +68,8 @@ def _interval(value: object) -> Duration:
 
 
 def _lifetime(value: object) -> Duration:
-    duration = _interval(value)
-    if duration.is_never:
+    duration = _duration(value)
+    if duration.nanoseconds is None or duration.nanoseconds <= 0:
         raise ValueError("expected a duration above zero, such as 24h")
     return duration
 
