@@ -107,12 +107,19 @@ class Duration:
 
     def __str__(self) -> str:
         """Print the canonical form: whole numbers, largest unit first, no empty parts."""
+        return self._printed(_PRINTED)
+
+    def go(self) -> str:
+        """Print without days, which Go cannot read: for what programs of others read as well."""
+        return self._printed(_PRINTED[1:])
+
+    def _printed(self, units: tuple[tuple[str, int], ...]) -> str:
         if self.nanoseconds is None:
             return "never"
         if self.nanoseconds == 0:
             return "0s"
         rest, parts = abs(self.nanoseconds), []
-        for name, size in _PRINTED:
+        for name, size in units:
             count, rest = divmod(rest, size)
             if count:
                 parts.append(f"{count}{name}")

@@ -122,7 +122,7 @@ class Ender:
 
     async def _end_together(self, ending: Ending, due: Entry) -> Outcome:
         outcome, problem = await self._delete(ending, row=due)
-        if outcome is not Outcome.ENDED:
+        if outcome not in {Outcome.ENDED, Outcome.GONE}:  # whoever was quicker has written the row of what is gone
             await self._tell(_with_problem(replace(due, outcome=outcome), problem))
         return outcome
 

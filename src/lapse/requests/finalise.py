@@ -118,7 +118,7 @@ class Finaliser:
         meta, ttl = request.metadata, self._policy.request_ttl
         if TTL in meta.annotations:
             return request
-        told = {TTL: str(ttl)}
+        told = {TTL: ttl.go()}
         if ttl.nanoseconds is not None:
             told[EXPIRES_AT] = to_timestamp(self._completion(request) + ttl.nanoseconds)
         changes = {"metadata": {"annotations": told}}

@@ -69,7 +69,7 @@ def _keeper(name: str, kind: Kind[Any], request: Request, policy: Policy) -> Jso
     }
     spec: Json = {"mode": policy.keeper_mode, "followObjectRef": followed}
     if policy.keeper_mode is KeeperMode.FOLLOW_OBJECT_WITH_TTL:
-        spec["ttl"] = str(policy.keeper_ttl)
+        spec["ttl"] = policy.keeper_ttl.go()
     return {"metadata": {"name": name}, "spec": spec}
 
 

@@ -188,7 +188,7 @@ class AnnotationTTL:
         """End requests by ``ender``, write what is wrong by ``finaliser``."""
         self._ender, self._finaliser, self._clock, self._chance = ender, finaliser, clock, chance
         self._policy = policy.digest
-        self._default = str(policy.request_ttl)
+        self._default = policy.request_ttl.go()
 
     async def apply(self, kind: Kind[R], request: R) -> Result:
         """End a finished request whose TTL is over, or say when to look again."""

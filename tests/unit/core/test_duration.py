@@ -239,3 +239,12 @@ def test_seconds_are_for_timers() -> None:
     assert Duration.parse("1.5s").seconds == 1.5
     assert NEVER.seconds == float("inf")
     assert Duration.of_seconds(90) == Duration.parse("1m30s")
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [("10m", "10m"), ("24h", "24h"), ("7d", "168h"), ("1d1h30m", "25h30m"), ("0", "0s"), ("never", "never")],
+)
+def test_for_programs_in_go_days_are_printed_as_hours(text: str, printed: str) -> None:
+    assert Duration.parse(text).go() == printed
+    assert Duration.parse(Duration.parse(text).go()) == Duration.parse(text)

@@ -103,7 +103,9 @@ async def test_what_is_gone_already_is_a_success(
     await store.delete(THING, key("a"))
 
     assert await ender.end(ending_of(thing)) is Outcome.GONE
-    assert await outcomes(any_journal) == [Outcome.GONE]
+    # Whoever was quicker has written the row; an intent, though, is never left without its outcome.
+    shared = any_journal.shares(store)
+    assert await outcomes(any_journal) == ([] if shared else [Outcome.GONE])
     assert series(metrics).get('lapse_deletions_total{domain="things",reason="ttl_expired"}', 0) == 0
 
 
