@@ -78,7 +78,7 @@ class Client:
     async def get(self, kind: Kind[T], key: ObjectKey) -> T:
         """Return one object; raises `NotFoundError`."""
         content = await self._ask("GET", wire.address(kind, key), kind, key, accept=wire.accept(kind))
-        return wire.read_object(kind, content)
+        return wire.read_object(kind, content, name=key.name)
 
     async def list(
         self,

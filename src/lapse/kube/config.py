@@ -113,7 +113,13 @@ class KubeConfig:
             raise _problem(self.origin, "only proxies by http:// and https:// are supported")
 
 
-def load_config(*, file: Path | None = None, context: str | None = None, environ: Mapping[str, str]) -> KubeConfig:
+def load_config(
+    *,
+    file: Path | None = None,
+    context: str | None = None,
+    environ: Mapping[str, str],
+    service_account: Path = SERVICE_ACCOUNT,
+) -> KubeConfig:
     """Find the configuration; see the module for the order. Raises `KubeConfigError`."""
     from lapse.kube.kubeconfig import read_kubeconfig  # only who has a file needs the reader of YAML
 
@@ -121,8 +127,8 @@ def load_config(*, file: Path | None = None, context: str | None = None, environ
         return read_kubeconfig([file], context=context, must_exist=True)
     if listed := [Path(name) for name in environ.get("KUBECONFIG", "").split(":") if name]:
         return read_kubeconfig(listed, context=context)
-    if context is None and environ.get("KUBERNETES_SERVICE_HOST") and (SERVICE_ACCOUNT / "token").exists():
-        return in_cluster(environ)
+    if context is None and environ.get("KUBERNETES_SERVICE_HOST") and (service_account / "token").exists():
+        return in_cluster(environ, folder=service_account)
     home = Path(environ.get("HOME") or Path.home())
     if not (home / DEFAULT_FILE).exists():
         raise KubeConfigError(

@@ -31,13 +31,14 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9._/-]+=[A-Za-z0-9._-]*")
 
 
 class _ListMeta(Struct, frozen=True):
-    resource_version: str = ""
+    resource_version: str
     continue_: str | None = msgspec.field(default=None, name="continue")
 
 
 class _List(Struct, Generic[I], frozen=True):
+    kind: str
     metadata: _ListMeta
-    items: tuple[I, ...] | None = None  # an empty list of some servers
+    items: tuple[I, ...] | None  # null: an empty one, as some servers write it
 
 
 class _Envelope(Struct, frozen=True):
@@ -126,12 +127,15 @@ def new_object(kind: Kind[T], obj: T | Json) -> tuple[ObjectKey, Json]:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-def read_object(kind: Kind[T], content: bytes) -> T:
-    """Read one object."""
+def read_object(kind: Kind[T], content: bytes, *, name: str | None = None) -> T:
+    """Read one object, which must be the one asked for if that had a name."""
     try:
-        return kind.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        found = kind.decode(content)
+        if name is None or found.metadata.name == name:
+            return found
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:  # a document may be any JSON
         raise unreadable(kind, error) from None
+    raise unreadable(kind)
 
 
 @lru_cache(maxsize=256)
@@ -140,11 +144,13 @@ def _list_decoder(item: type[Any]) -> msgspec.json.Decoder[Any]:
 
 
 def read_page(kind: Kind[T], content: bytes) -> Page[T]:
-    """Read a page of a list."""
+    """Read a page of a list. Nothing less than a list will do: from an empty one follows that all objects are gone."""
     try:
         found = _list_decoder(kind.type).decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise unreadable(kind, error) from None
+    if not found.kind.endswith("List") or not found.metadata.resource_version:
+        raise unreadable(kind)
     items = found.items or ()
     if kind.type is Document:  # the items of built-in kinds do not say what they are
         items = tuple(cast("T", Document(kind.body(item))) for item in items)
@@ -163,7 +169,7 @@ def read_event(kind: Kind[E], line: bytes, *, since: str) -> Event[E]:
             return Event(EventType.BOOKMARK, None, version)
         obj = kind.decode(bytes(told.object))
         return Event(EventType(told.type), obj, obj.metadata.resource_version)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, AttributeError) as error:
         raise unreadable(kind, error) from None
 
 
@@ -171,7 +177,7 @@ class _Code(Struct, frozen=True):
     code: int = 500
 
 
-def unreadable(kind: Kind[Any], error: Exception) -> StoreUnavailableError:
+def unreadable(kind: Kind[Any], error: Exception | None = None) -> StoreUnavailableError:
     """Say that an answer is not what it should be; where, but not what stands there."""
     where = f": {error}" if isinstance(error, msgspec.ValidationError) else ""
     return StoreUnavailableError(problem=f"it answered with what is no {kind.kind} of {kind.api_version}{where}")
