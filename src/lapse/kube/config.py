@@ -109,6 +109,8 @@ class KubeConfig:
             raise _problem(self.origin, f"credentials would go to {cluster.place} unencrypted; use https")
         if (self.user.certificate is None) != (self.user.key is None):
             raise _problem(self.origin, "a client certificate needs its key, and a key its certificate")
+        if not all(text.isprintable() for text in (*self.user.impersonation.values(), *self.user.groups)):
+            raise _problem(self.origin, "a user or group to act as has characters that no header may have")
         if cluster.proxy is not None and urlsplit(cluster.proxy).scheme not in {"http", "https"}:
             raise _problem(self.origin, "only proxies by http:// and https:// are supported")
 

@@ -166,6 +166,7 @@ def test_a_plugin_is_found_on_path_or_beside_the_file(tmp_path: Path, version: s
         ({}, {"client-key-data": base64.b64encode(SECRET.encode()).decode()}, "certificate needs its key"),
         ({}, {"auth-provider": {"name": "gcp", "config": {"access-token": SECRET}}}, "use an exec plugin"),
         ({}, {"as-groups": ["a"]}, "need as"),
+        ({}, {"as": "a\r\nX-Evil: 1"}, "no header may have"),
         ({}, {"as": "a", "as-user-extra": {"b": ["c"]}}, "as-user-extra is not supported"),
         ({}, {"token": {"a": SECRET}}, r"Expected `str \| null`, got `object` - at `\$\.users\[0\]\.user\.token`"),
         (
