@@ -26,7 +26,7 @@ from lapse.requests.api.kinds import (
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.caches import Caches
 from lapse.requests.capture import VolumeCapture
-from lapse.requests.detach import Detach
+from lapse.requests.detach import Detach, DetachReason
 from lapse.requests.finalise import Finaliser
 from lapse.requests.keeper import FOLLOWS, KeeperController, follow_key, followed_by
 from lapse.requests.keepers import Keepers
@@ -118,6 +118,7 @@ class Requests:
         reader = store if direct is None else direct
         self.keepers = Keepers(self.caches, direct=reader, policy=policy, clock=clock)
         self.finished = FinishedRequests(self.caches, policy=policy)
+        metrics.expect_sweep(DOMAIN, reasons=(*self.finished.reasons, DetachReason.DETACHED))
         make = partial(Sweep, ender=self.ender, journal=journal, clock=clock, metrics=metrics)
         self.loops = [_loop(make(self.keepers), "keepers", self.keepers)]
         if policy.request_ttl_mode is TTLMode.SCANNER:

@@ -4,14 +4,19 @@ import re
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from lapse.core.clock import VirtualClock
+from lapse.engine.coordinator import Loop
 from lapse.engine.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.loop import SweepLoop
 from lapse.requests.embedded import LocalRequests, open_store
 from lapse.requests.policy import Policy
 from tests.markdown import REFERENCE, code, table
+
+if TYPE_CHECKING:
+    from lapse.engine.coordinator import Loop
 
 PAGE = REFERENCE / "metrics.md"
 SUFFIX = re.compile(r"_(?:bucket|count|sum|created)$")
@@ -26,7 +31,7 @@ async def exposition() -> str:
         store = open_store(folder, clock=clock)
         stack.push_async_callback(store.close)
         requests = LocalRequests.build(store, folder / "local", policy=Policy(), clock=clock, metrics=metrics).requests
-        loops = [SweepLoop(keys, interval=1, metrics=metrics), *requests.loops]
+        loops: list[Loop] = [SweepLoop(keys, interval=1, metrics=metrics), *requests.loops]
         metrics.expect_loops([loop.name for loop in loops])
     return metrics.exposition().decode()
 

@@ -69,7 +69,7 @@ async def test_a_defect_in_the_check_is_named_by_its_kind_only() -> None:
         raise RuntimeError("secret")
 
     async with probes(broken) as client:
-        assert (await client.get("/readyz")).json()["reason"] == "the keys store failed with RuntimeError"
+        assert (await client.get("/readyz")).json()["reason"] == "a store failed with RuntimeError"
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/", 404), ("DELETE", "/healthz", 405)])
