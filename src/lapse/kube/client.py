@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 import platform
 from contextlib import aclosing
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-import lapse
 from lapse.core.clock import SystemClock
 from lapse.core.jitter import Chance, around, chance
 from lapse.kube import wire
@@ -38,7 +38,15 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Object)
 A = TypeVar("A")
 
-USER_AGENT: Final = f"lapse/{lapse.__version__} ({platform.system().lower()}/{platform.machine()})"
+
+def _own_version() -> str:
+    try:
+        return metadata.version("lapse")  # not lapse.__version__: what is below must not import the top of the package
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+USER_AGENT: Final = f"lapse/{_own_version()} ({platform.system().lower()}/{platform.machine()})"
 WATCH_SECONDS: Final = 300.0
 """How long the server lets a watch run: each end costs a call, and spreads watches over servers again."""
 _LIMITS: Final = Limits()
