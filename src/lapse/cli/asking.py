@@ -23,6 +23,7 @@ from lapse.requests.api.kinds import (
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
     CaptureMode,
+    ObjectKeeper,
     ObjectRef,
     VolumeCaptureRequest,
 )
@@ -236,12 +237,25 @@ def _destination(text: str) -> Path:
 
 async def restored_to(desk: Desk, place: Located) -> str | None:
     """Return the directory that a finished restore has made; None if its claim is not there or somewhere else."""
+    claim = await _restored(desk, place)
+    return None if claim is None else _stands_for(claim)
+
+
+async def keeps_what_was_made(desk: Desk, place: Located, keeper: ObjectKeeper) -> bool:
+    """Whether the keeper of a request owns what it made; a restored claim is the user's unless it was given away."""
+    if place.kind is not VOLUME_RESTORE_REQUEST:
+        return True
+    claim = await _restored(desk, place)
+    return claim is not None and any(one.uid == keeper.metadata.uid for one in claim.metadata.owner_references)
+
+
+async def _restored(desk: Desk, place: Located) -> PersistentVolumeClaim | None:
     request = await desk.read(place)
     key = ObjectKey(place.key.namespace, request.spec.pvc_template.metadata.name)
     claim: PersistentVolumeClaim | None = await desk.read_or_none(PERSISTENT_VOLUME_CLAIM, key)
     if claim is None or claim.metadata.annotations.get(RESTORE) != request.metadata.uid:
         return None
-    return _stands_for(claim)
+    return claim
 
 
 async def _resolved(desk: Desk, source: Located | str) -> Json:

@@ -441,6 +441,7 @@ def delete(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: Out
 
 
 async def _delete(desk: Desk, place: Located) -> str:
+    from lapse.cli.asking import keeps_what_was_made
     from lapse.engine.journal import SQLiteJournal
     from lapse.requests.api.kinds import REQUEST_KINDS
     from lapse.requests.deleting import consequence, deletion_row, demand_not_held
@@ -448,11 +449,12 @@ async def _delete(desk: Desk, place: Located) -> str:
     found, now = await desk.read(place), desk.clock.wall_ns()
     demand_not_held(place, found, now=now)
     keeper = await desk.keeper_of(place, found.metadata.uid)
+    keeps = keeper is not None and await keeps_what_was_made(desk, place, keeper)
     noted = SQLiteJournal(desk.store.database).writer(deletion_row(place, found, actor="cli", now=now))
     # By uid and version: another object of that name, or one that was held meanwhile, is not the one that was meant.
     meta = found.metadata
     await desk.store.delete(place.kind, place.key, uid=meta.uid, version=meta.resource_version, also=noted)
-    return consequence(keeper) if place.kind in REQUEST_KINDS else ""
+    return consequence(keeper, keeps=keeps) if place.kind in REQUEST_KINDS else ""
 
 
 # --- manifests --------------------------------------------------------------------------------------------------------

@@ -73,14 +73,13 @@ def deletion_row(place: Located, obj: Object, *, actor: str, now: int) -> Entry:
     )
 
 
-def consequence(keeper: ObjectKeeper | None) -> str:
-    """Say what happens to what a deleted request has made."""
+def consequence(keeper: ObjectKeeper | None, *, keeps: bool) -> str:
+    """Say what happens after a request is deleted; ``keeps`` tells whether its keeper owns what it has made."""
     if keeper is None:
         return "It had made nothing that is kept."
     name = f"keeper/{keeper.metadata.name}"
-    if keeper.spec.mode == KeeperMode.FOLLOW_OBJECT:
-        return f"{name} and what it keeps go now."
-    return f"{name} and what it keeps go {_printed(keeper.spec.ttl)} from now."
+    when = "now" if keeper.spec.mode == KeeperMode.FOLLOW_OBJECT else f"{_printed(keeper.spec.ttl)} from now"
+    return f"{name} and what it keeps go {when}." if keeps else f"{name} goes {when}; what was restored stays."
 
 
 def _printed(ttl: str | None) -> str:

@@ -177,6 +177,8 @@ def test_a_deleted_request_leaves_its_snapshot_for_a_while_and_can_still_be_rest
     assert re.search(r"is deleted\. keeper/ret-vcr-\S+ and what it keeps go 1d from now\.", said)
     directory = claim["metadata"]["annotations"]["local.lapse.dev/directory"]
     assert directory.endswith("/local/volumes/default/late")
+    said = person.run("delete vrr/default/late").stderr
+    assert re.search(r"keeper/ret-vrr-\S+ goes 1d from now; what was restored stays\.", said)
 
 
 def test_manifests_are_captured_and_read_back_verified(person: Person) -> None:
