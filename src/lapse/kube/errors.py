@@ -1,12 +1,14 @@
 """What an object store can answer instead of an object, sorted by what it means for a controller.
 
 The split that matters: `StoreUnavailableError` says nothing about the world (a timeout, an overload, a server that is
-being restarted), so nobody may conclude anything from it; look again later. All others are answers.
+being restarted), so nobody may conclude anything from it; look again later. All others are answers. Not being known to
+the server (`UnauthenticatedError`) is of the first sort: a token that ran out says nothing about any object, and must
+not end a request as a right that is missing (`ForbiddenError`) does.
 """
 
 from __future__ import annotations
 
-from lapse.core.errors import LapseError
+from lapse.core.errors import LapseError, UsageError
 
 
 class ObjectError(LapseError):
@@ -43,3 +45,21 @@ class GoneError(ObjectError):
 
 class StoreUnavailableError(ObjectError):
     """The object store cannot be used now: {problem}. Nothing can be concluded from that."""
+
+    @property
+    def retry_after(self) -> float | None:
+        """After how many seconds the store wants to be asked again, if it said so."""
+        found = self.details.get("retry_after")
+        return found if isinstance(found, float) else None
+
+
+class UnauthenticatedError(StoreUnavailableError):
+    """The API server does not accept the credentials: {problem}. Renew those of the kubeconfig or service account."""
+
+
+class CredentialsError(StoreUnavailableError):
+    """There are no credentials to show to the API server: {problem}."""
+
+
+class KubeConfigError(UsageError):
+    """The Kubernetes configuration cannot be used: {problem}."""

@@ -10,7 +10,7 @@ Times are RFC 3339 text with whole seconds, in UTC, as Kubernetes writes them: s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -161,6 +161,17 @@ def _builtins(obj: Any) -> Json:  # noqa: ANN401 - any structure of ours
 def untyped(api_version: str, kind: str, plural: str, *, namespaced: bool = True) -> Kind[Document]:
     """Name a kind that is read as it is."""
     return Kind(api_version, kind, plural, Document, namespaced=namespaced)
+
+
+class PartialObject(Struct, frozen=True):
+    """An object of which only the metadata was asked for."""
+
+    metadata: ObjectMeta
+
+
+def metadata_only(kind: Kind[Any]) -> Kind[PartialObject]:
+    """Name the same kind, read without spec and status: a server that can sends less than half."""
+    return replace(kind, type=PartialObject)
 
 
 class EventType(StrEnum):

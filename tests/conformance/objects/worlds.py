@@ -13,10 +13,12 @@ import aiohttp
 from lapse.core.clock import SystemClock
 from lapse.db.database import Database
 from lapse.db.sqlite import SQLiteFile, Synchronous
+from lapse.kube.client import Client
+from lapse.kube.config import load_config
 from lapse.kube.resources import untyped
 from lapse.objects.embedded import SCHEMA, EmbeddedStore
+from lapse.objects.kubernetes import KubernetesStore
 from tests.conformance.objects.book import CLUSTER_WIDGET, KINDS, unique
-from tests.conformance.objects.kubernetes_adapter import KubernetesStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,6 +31,8 @@ CHANGES_KEPT = 300
 """More than any case makes, and few enough to make that many more on purpose."""
 PATIENCE_SECONDS = 20.0
 """Long, because a busy machine is slow, not wrong."""
+WATCH_SECONDS = 4.0
+"""The server sends a bookmark two seconds before it ends a watch, otherwise once a minute: so watches end soon."""
 NAMESPACE = untyped("v1", "Namespace", "namespaces", namespaced=False)
 
 
@@ -101,8 +105,8 @@ class KubernetesWorld:
 
 @contextlib.asynccontextmanager
 async def kubernetes_world(server: KubeServer) -> AsyncIterator[KubernetesWorld]:
-    certificate = (server.client_certificate_file, server.client_key_file)
-    store = KubernetesStore(server.url, ca_file=server.ca_file, certificate=certificate, kinds=KINDS)
+    client = Client(load_config(file=server.kubeconfig, environ={}), watch_seconds=WATCH_SECONDS)
+    store = KubernetesStore(client, kinds=KINDS)
     try:
         yield KubernetesWorld(server, store)
     finally:
