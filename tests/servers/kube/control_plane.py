@@ -128,6 +128,6 @@ def _define(site: Site, files: list[Path], log: Path, beside: Stack | None) -> N
         run_kubectl(site.program.path, site.kubeconfig, "create", "--validate=false", *named)
         run_kubectl(site.program.path, site.kubeconfig, *waiting)
         if beside is not None:
-            run_kubectl(site.program.path, site.kubeconfig, "create", "-f", "-", stdin=classes())
+            run_kubectl(site.program.path, site.kubeconfig, "create", "--validate=false", "-f", "-", stdin=classes())
     except KubectlError as error:
         raise ServerFailedError(f"the definitions were not taken: {error} {log_tail(log)}") from error

@@ -3,8 +3,8 @@
 The hostpath driver, external-provisioner, csi-snapshotter and snapshot-controller as on any cluster, but as processes
 on this machine, which talk to the driver through a socket in the server's folder. Provisioning, snapshots and restores
 are real; without a kubelet no volume is ever mounted, so a test reads and writes the files where the driver keeps them
-(see `storage`). As on a cluster the provisioner and the snapshotter end when their driver does; here nobody but the
-test starts them again.
+(see `storage`). The provisioner and the snapshotter do not outlive their driver: with the next call after its end they
+end as well, and here nobody but the test starts them again.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,18 @@ class Storage:
         """The handles of all volumes that are really there."""
         return {path.name for path in self.folder.iterdir() if path.is_dir()}
 
-    def snapshots(self) -> set[str]:
-        """The handles of all snapshots that are really there: the `snapshotHandle` of a VolumeSnapshotContent."""
-        return {path.stem for path in self.folder.glob("*.snap")}
+    def snapshots(self, *, of: str | None = None) -> set[str]:
+        """The handles of all snapshots that are really there: the `snapshotHandle` of a VolumeSnapshotContent.
+
+        `of` is the handle of a volume: then only its snapshots, which those of other tests do not disturb. One that the
+        driver is about to make counts only without it.
+        """
+        there = {path.stem for path in self.folder.glob("*.snap")}
+        return there if of is None else {handle for handle in there if self._sources().get(handle) == of}
+
+    def _sources(self) -> dict[str, str]:
+        """The volume of each snapshot, as the driver has noted it."""
+        while True:
+            with contextlib.suppress(json.JSONDecodeError):  # it writes the file in place
+                noted = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
+                return {snapshot["Id"]: snapshot["VolID"] for snapshot in noted["Snapshots"] or ()}
