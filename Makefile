@@ -9,6 +9,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 SOURCES := $(wildcard src tests bench)
 
+# Two processes, because two cores are the least that a machine has; a file is never split, as its tests may share a
+# server of their own. The servers of the session are shared by all workers. WORKERS= runs everything in one process.
+WORKERS ?= -n 2 --dist loadfile
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
@@ -36,7 +39,7 @@ run: $(READY) ## start lapse with embedded backends
 	$(BIN)/lapse up
 
 test: $(READY) ## run the tests (PYTEST_ARGS='...')
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 check: $(READY) ## lint, format, types, import contracts, lock file
 	$(BIN)/ruff check .

@@ -26,8 +26,8 @@ from tests.servers import cassandra_server
 if TYPE_CHECKING:
     from tests.servers import Server
 
-PLAN: Final = Plan(rounds=31, operations=256, warm_up=3_000)
-QUICK: Final = Plan(rounds=3, operations=64, warm_up=200)
+PLAN: Final = Plan(rounds=25, operations=256, warm_up=2_000, many_calls=3)
+QUICK: Final = Plan(rounds=3, operations=64, warm_up=200, many_calls=2)
 BUCKETS: Final = 64
 PATIENT: Final = {f"{kind}_timeout": "30s" for kind in ("cas_contention", "write_request", "read_request")}
 """On a busy machine the server shall be slow, not give up: figures with errors in them mean nothing."""

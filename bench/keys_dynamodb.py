@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from tests.servers import Server
 
-PLAN: Final = Plan(rounds=21, operations=256, warm_up=512)
-QUICK: Final = Plan(rounds=3, operations=64, warm_up=64)
+PLAN: Final = Plan(rounds=21, operations=256, warm_up=512, many_calls=5)
+QUICK: Final = Plan(rounds=3, operations=64, warm_up=64, many_calls=2)
 _REGION: Final = "eu-west-1"
 _CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "made-up"}
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from tests.servers import Server
 
-PLAN: Final = Plan(rounds=21, operations=1_280, warm_up=640)
-QUICK: Final = Plan(rounds=3, operations=256, warm_up=64)
+PLAN: Final = Plan(rounds=21, operations=1_280, warm_up=640, many_calls=100)
+QUICK: Final = Plan(rounds=3, operations=256, warm_up=64, many_calls=10)
 
 
 def _part(name: str, start: Callable[[], AbstractContextManager[Server]]) -> Part:

@@ -32,8 +32,6 @@ OPERATIONS: Final = ("insert", "get", "swap")
 """In this order: what a round inserts it reads, and then swaps."""
 CALLERS: Final = (1, 64)
 MANY: Final = 100
-_MANY_CALLS: Final = 10
-_ONE_CALLS: Final = 50
 
 Pairs = list[tuple[str, str]]
 
@@ -48,6 +46,8 @@ class Plan:
     """Of each kind and round with 64 callers; one caller does half as many."""
     warm_up: int
     """Of each kind before the first round: a server in Java compiles itself while it works."""
+    many_calls: int
+    """Calls of `get_many` in a round, beside twice as many of `get`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _contest(title: str, plan: Plan, started: Sequence[Contender]) -> Outcome:
             *([used for kind in OPERATIONS for _, used in measured[kind][each.name]] for each in started)
         )
     with step(f"{title}, {MANY} keys at once"):
-        many: float = started[0].ask("many", plan.rounds)
+        many: float = started[0].ask("many", plan)
         for contender in started:
             contender.ask("close")
     return Outcome(title, rates=rates, cpu=cpu, many=many)
@@ -234,22 +234,22 @@ class Lapse(Tasks):
         answer: Awaitable[object] = call(self._keys, kind, key, value)
         return answer
 
-    def many(self, rounds: int) -> float:
+    def many(self, plan: Plan) -> float:
         """Return how many times as long as one get a `get_many` of 100 keys takes: the median of the rounds."""
         keys = make_keys(MANY, "many")
 
         async def one() -> None:
-            for key in keys[:_ONE_CALLS]:
-                await self._keys.ttl_get(key)
+            for _ in range(plan.many_calls):
+                await self._keys.ttl_get(keys[0])
+                await self._keys.ttl_get(keys[-1])
 
         async def all_at_once() -> None:
-            for _ in range(_MANY_CALLS):
+            for _ in range(plan.many_calls):
                 assert len(await self._keys.get_many(keys)) == MANY
 
         run = self.loop.run_until_complete
         run(self._keys.insert_many([(key, "device:0000000000001", TTL_SECONDS) for key in keys]))
-        taken = [(wall_seconds(run, all_at_once()), wall_seconds(run, one())) for _ in range(rounds)]
-        return median([(many / _MANY_CALLS) / (single / _ONE_CALLS) for many, single in taken])
+        return median([2 * wall_seconds(run, all_at_once()) / wall_seconds(run, one()) for _ in range(plan.rounds)])
 
     async def disconnect(self) -> None:
         """See `Tasks`."""

@@ -1,4 +1,8 @@
-"""The documents, to the letter: every Python block runs, every console block prints what it shows."""
+"""The documents, to the letter: every Python block runs, every console block prints what it shows.
+
+A block stands alone, with a folder of its own. But a page that says ``make run`` in a console block is one sitting: its
+blocks run in order, in one folder, beside a ``lapse up`` with the settings that the page gives it.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>\w+)(?P<notes>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS_A_SERVER = "not run here"  # in the notes of a fence: needs something that a test run does not have
+START = re.compile(r"^\$ (?P<settings>(?:[A-Z_]+=\S+ )*)make run$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -79,15 +84,45 @@ def test_python_blocks_run(block: Block, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("block", blocks("console"), ids=str)
+def sittings() -> dict[str, list[Block]]:
+    """Return the console blocks of the pages that start Lapse themselves."""
+    pages: dict[str, list[Block]] = {}
+    for block in blocks("console"):
+        pages.setdefault(block.document, []).append(block)
+    return {page: found for page, found in pages.items() if any(START.search(block.body) for block in found)}
+
+
+@pytest.mark.parametrize("block", [one for one in blocks("console") if one.document not in sittings()], ids=str)
 def test_console_blocks_print_what_they_show(block: Block, server: LapseServer, tmp_path: Path) -> None:
-    environment = clean_environment(tmp_path)
+    run_block(block, server, folder=tmp_path, state=tmp_path)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("page", sittings())
+def test_a_page_that_starts_lapse_prints_what_it_shows_from_top_to_bottom(page: str, tmp_path: Path) -> None:
+    opening, *rest = sittings()[page]
+    start = START.fullmatch(opening.body.strip())
+    assert start is not None, f"{opening}: the first block must be the start alone"
+    settings = dict(setting.split("=") for setting in start["settings"].split())
+    folder, state = tmp_path / "work", tmp_path / "state"
+    for path in (folder, state / "lapse"):  # the second is where commands look without being told
+        path.mkdir(parents=True)
+    server = LapseServer.start(state / "lapse", settings=settings)
+    try:
+        for block in rest:
+            run_block(block, server, folder=folder, state=state)
+    finally:
+        server.stop()
+
+
+def run_block(block: Block, server: LapseServer, *, folder: Path, state: Path) -> None:
+    environment = clean_environment(state)
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     for command, expected in steps(block.body):
         wired = command.replace("http://127.0.0.1:8750", server.http).replace("http://127.0.0.1:8751", server.probes)
         result = subprocess.run(
-            ["bash", "-c", wired.replace("/var/lib/app", str(tmp_path))],
-            cwd=tmp_path,
+            ["bash", "-c", wired.replace("/var/lib/app", str(folder))],
+            cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -108,3 +143,4 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_there_is_something_to_run() -> None:
     assert len(blocks("python")) >= 3
     assert len(blocks("console")) >= 5
+    assert "docs/tutorials/capture-a-directory.md" in sittings()

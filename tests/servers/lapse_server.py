@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import httpx2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 T = TypeVar("T")
 COMMAND = [sys.executable, "-m", "lapse"]
+NO_SETTINGS: Mapping[str, str] = {}
 
 
 def clean_environment(state_dir: Path) -> dict[str, str]:
@@ -62,12 +63,18 @@ class LapseServer:
         self._reader.start()
 
     @classmethod
-    def start(cls, state_dir: Path, *flags: str, command: Sequence[str] = COMMAND) -> Self:
-        """Start it and wait until it says where it listens."""
+    def start(
+        cls,
+        state_dir: Path,
+        *flags: str,
+        command: Sequence[str] = COMMAND,
+        settings: Mapping[str, str] = NO_SETTINGS,
+    ) -> Self:
+        """Start it, with ``settings`` in its environment, and wait until it says where it listens."""
         ports = ["--http-port=0", "--probes-port=0", "--log-format=json"]
         process = subprocess.Popen(
             [*command, "up", f"--state-dir={state_dir}", *ports, *flags],
-            env=clean_environment(state_dir),
+            env={**clean_environment(state_dir), **settings},
             cwd=state_dir,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,

@@ -20,7 +20,7 @@ def nowhere() -> AbstractContextManager[Server]:
 
 def outcome() -> servers.Outcome:
     part = servers.Part("Redis", nowhere, Server.keys_url, raw="bench.keys_redis:Driver", raw_url=Server.keys_url)
-    return servers.run(part, servers.Plan(rounds=1, operations=2, warm_up=1))
+    return servers.run(part, servers.Plan(rounds=1, operations=2, warm_up=1, many_calls=1))
 
 
 def test_a_server_that_cannot_be_had_is_told_on_screen_and_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:

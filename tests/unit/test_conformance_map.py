@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from lapse.keys.conformance import list_cases
+from tests.conformance.objects.cases import CASES as CONTRACT
 from tests.markdown import REFERENCE, ROOT, code, tables
 
 PAGE = REFERENCE / "conformance.md"
@@ -16,27 +17,42 @@ ROWS = [row for rows in tables(PAGE.read_text()) for row in rows if tuple(row) =
 CASES = {case.id for case in list_cases()}
 RECORD = re.compile(r"\[(\d{4})\]\(([^)]+)\)")
 NOT_BUILT = "not built yet"
+MARKS = ("kit:", "contract:")
+EXAMPLES = {
+    "kit:ID",
+    "contract:NAME",
+    "path::name",
+    "tests/conformance/keys/test_kit_on_backends.py::test_the_rule_holds",
+    "tests/conformance/objects/test_contract_on_embedded.py::test_the_embedded_store_keeps_the_contract",
+    "tests/conformance/objects/test_contract_on_kubernetes.py::test_kubernetes_keeps_the_contract",
+}
 
 
 @cache
-def functions_of(path: str) -> frozenset[str]:
+def named_in(path: str) -> frozenset[str]:
+    """Return the names of the tests in a file: functions, and the test case of a state machine."""
     file = ROOT / path
     if not file.is_file():
         return frozenset()
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return frozenset(node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, functions))
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    tests = {name for name in functions if name.startswith("test_")}
+    return frozenset(tests | {name for name in names if name.startswith("Test")})
 
 
 def exists(reference: str) -> bool:
     if reference.startswith("kit:"):
         return reference.removeprefix("kit:") in CASES
+    if reference.startswith("contract:"):
+        return reference.removeprefix("contract:") in CONTRACT
     path, _, name = reference.partition("::")
-    return name.startswith("test_") and name in functions_of(path)
+    return name in named_in(path)
 
 
 def references(held_by: str) -> list[str]:
     """Return the tests and cases that a cell names; anything else between backquotes is prose."""
-    return [text for text in code(held_by) if text.startswith(("kit:", "tests/"))]
+    return [text for text in code(held_by) if text.startswith((*MARKS, "tests/"))]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["rule"])
@@ -56,13 +72,14 @@ def _is_record(number: str, path: str) -> bool:
 
 def test_no_reference_stands_outside_a_table() -> None:
     in_tables = {reference for row in ROWS for reference in references(row["held by"])}
-    everywhere = {text for text in code(PAGE.read_text()) if text.startswith("kit:") or "::test_" in text}
+    everywhere = {text for text in code(PAGE.read_text()) if text.startswith(MARKS) or "::" in text}
 
-    assert everywhere - in_tables <= {"kit:ID", "tests/conformance/keys/test_kit_on_backends.py::test_the_rule_holds"}
+    assert everywhere - in_tables <= EXAMPLES
 
 
 def test_what_does_not_exist_is_noticed() -> None:
     assert not exists("kit:no-such-case")
+    assert not exists("contract:no_such_case")
     assert not exists("tests/unit/test_conformance_map.py::test_no_such_test")
     assert not exists("tests/no_such_file.py::test_what_does_not_exist_is_noticed")
     assert not _is_record("0001", "../explanation/decisions/0002-memory-backend-by-hand.md")
@@ -70,4 +87,4 @@ def test_what_does_not_exist_is_noticed() -> None:
 
 
 def test_the_map_is_there_to_be_read() -> None:
-    assert len(ROWS) > 60
+    assert len(ROWS) > 250

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lapse.keys.loop import SweepLoop
     from lapse.requests.embedded import LocalRequests
     from lapse.requests.policy import Policy
+    from lapse.requests.summary import TTLRule
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint
     from lapse.web.state import StateDatabase
@@ -152,12 +153,16 @@ class _Process:
         from lapse.web.app import create_app
         from lapse.web.keys_api import KeysService
         from lapse.web.pages import Places
+        from lapse.web.requests_api import RequestsService
         from lapse.web.security import AllowedHosts
         from lapse.web.status import StatusService
         from lapse.web.tags import Tagger
 
         return create_app(
             keys=KeysService(self.keys, clock=self.clock, tagger=Tagger(self.state.secret("etag"))),
+            requests=RequestsService(
+                self.requests.store, journal=self.requests.journal, rule=_ttl_rule(self.settings), clock=self.clock
+            ),
             status_service=StatusService(
                 clock=self.clock,
                 keys=self.keys,
@@ -193,6 +198,13 @@ def _policy(settings: Settings) -> Policy:
         keeper_ttl=settings.keeper_ttl,
         restore_ownership=settings.restore_ownership,
     )
+
+
+def _ttl_rule(settings: Settings) -> TTLRule:
+    from lapse.requests.policy import TTLMode
+    from lapse.requests.summary import TTLRule
+
+    return TTLRule(settings.request_ttl, annotated=settings.request_ttl_mode is TTLMode.ANNOTATION)
 
 
 def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]:

@@ -15,7 +15,8 @@ Guarantees, of every backend.
   living owner stays. An owner is gone when no object has its uid.
 
 Not guaranteed: that resource versions can be compared or counted; that two kinds are read at the same moment; how soon
-garbage goes.
+garbage goes; in which order the namespaces of a list come. What an owner in another namespace means is not the same
+everywhere (Kubernetes takes it for gone), so an owner is of the whole cluster or of the dependent's own namespace.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Reader(Protocol):
         limit: int | None = None,
         after: str | None = None,
     ) -> Page[T]:
-        """Return the objects that have all of ``labels``, by namespace and name; all namespaces unless one is named.
+        """Return the objects that have all of ``labels``; all namespaces, one after the other, unless one is named.
+
+        Within a namespace they are in the order of their names.
 
         ``limit`` asks for pages, ``after`` is `Page.next`. A page that comes too late raises `GoneError`.
         """

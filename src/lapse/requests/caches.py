@@ -1,7 +1,8 @@
 """The watch-fed caches of everything that moves, and the rule for using them: a cache can only say yes.
 
-That something is there, a cache may say. That it is missing, or that another object has its name, may only mean that
-the cache is behind, so it is asked again straight from the store before anybody concludes anything.
+That something is there and as it should be, a cache may say. That it is missing, that another object has its name, or
+that it is in a state for which a request would be refused, may only mean that the cache is behind, so it is asked again
+straight from the store before anybody concludes anything.
 
 Configuration (StorageClass, VolumeSnapshotClass) is not here: it is read directly, never watched.
 """
@@ -103,13 +104,16 @@ class Caches:
         """Return what an object owns, as far as the caches know."""
         return [(kind, obj) for kind, cache in self._informers.items() for obj in cache.indexed(OWNER, uid)]
 
-    async def find(self, kind: Kind[T], key: ObjectKey, *, uid: str | None = None) -> T | None:
+    async def find(
+        self, kind: Kind[T], key: ObjectKey, *, uid: str | None = None, suits: Callable[[T], bool] = lambda _obj: True
+    ) -> T | None:
         """Return an object, from the cache if that has the right one, else from the store; None when it is not there.
 
-        With ``uid``, an object of another uid is not the one. Other errors than NotFound are raised: they say nothing.
+        With ``uid``, an object of another uid is not the one. ``suits`` is asked about the cached object: whoever would
+        refuse what it sees must see it as it is now. Other errors than NotFound are raised: they say nothing.
         """
         cached = self.of(kind).get(key)
-        if cached is not None and uid in {None, cached.metadata.uid}:
+        if cached is not None and uid in {None, cached.metadata.uid} and suits(cached):
             return cached
         found = await self.read(kind, key)
         return found if found is None or uid in {None, found.metadata.uid} else None

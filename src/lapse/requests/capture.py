@@ -32,6 +32,8 @@ from lapse.requests.names import snapshot_name
 from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lapse.kube.resources import Json, Kind
     from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.api.upstream import (
@@ -74,12 +76,15 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         return _outcome(recorded.name, content)
 
     async def bound_volume(
-        self, request: VolumeCaptureRequest
+        self, request: VolumeCaptureRequest, *, suits: Callable[[PersistentVolume], bool]
     ) -> tuple[PersistentVolumeClaim, PersistentVolume] | End | Wait:
-        """Return the target and its volume, once they are bound to each other."""
+        """Return the target and its volume, once they are bound to each other.
+
+        What ``suits`` says no to is read past the cache, and returned all the same: the caller says what is wrong.
+        """
         target = request.spec.target
         claim_key = ObjectKey(request.metadata.namespace, target.name)
-        claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, claim_key, uid=target.uid)
+        claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, claim_key, uid=target.uid, suits=_is_not_lost)
         if claim is None:
             message = f"there is no PersistentVolumeClaim {claim_key} with uid {target.uid}"
             return End(Reason.NOT_FOUND, message)
@@ -88,17 +93,21 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
             return End(Reason.INVALID_SOURCE, f"the PersistentVolumeClaim {claim_key} has lost its volume")
         if phase != "Bound" or not claim.spec.volume_name:
             return Wait()
-        volume = await self._caches.find(PERSISTENT_VOLUME, ObjectKey(None, claim.spec.volume_name))
+        uid = claim.metadata.uid
+        volume = await self._caches.find(
+            PERSISTENT_VOLUME,
+            ObjectKey(None, claim.spec.volume_name),
+            suits=lambda cached: not claimed_by_another(cached, uid) and suits(cached),
+        )
         if volume is None:
             return End(Reason.NOT_FOUND, f"there is no PersistentVolume {claim.spec.volume_name}")
-        owner = volume.spec.claim_ref
-        if owner is not None and owner.uid not in {None, claim.metadata.uid}:
+        if claimed_by_another(volume, uid):
             message = f"the PersistentVolume {volume.metadata.name} belongs to another claim"
             return End(Reason.INCOMPATIBLE, message)
         return claim, volume
 
     async def _begin(self, request: VolumeCaptureRequest) -> End | Wait:
-        bound = await self.bound_volume(request)
+        bound = await self.bound_volume(request, suits=_is_csi)
         if isinstance(bound, End | Wait):
             return bound
         claim, volume = bound
@@ -124,7 +133,7 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         self, claim: PersistentVolumeClaim, volume: PersistentVolume
     ) -> VolumeSnapshotClass | End:
         """Follow claim, StorageClass, annotation and VolumeSnapshotClass: configuration, so it is read directly."""
-        if volume.spec.csi is None or not volume.spec.csi.volume_handle:
+        if volume.spec.csi is None or not _is_csi(volume):
             return End(Reason.INCOMPATIBLE, f"the PersistentVolume {volume.metadata.name} is not a CSI volume")
         name = claim.spec.storage_class_name or volume.spec.storage_class_name
         if not name:
@@ -166,6 +175,20 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
             message = f"the VolumeSnapshotContent {name} is there already, and not owned by the keeper of this request"
             return End(Reason.INTERNAL_ERROR, message)
         return found
+
+
+def claimed_by_another(volume: PersistentVolume, claim_uid: str) -> bool:
+    """Whether a volume belongs to another claim; one that does not say by which uid it is claimed does not."""
+    claimed = volume.spec.claim_ref
+    return claimed is not None and claimed.uid not in {None, claim_uid}
+
+
+def _is_csi(volume: PersistentVolume) -> bool:
+    return volume.spec.csi is not None and bool(volume.spec.csi.volume_handle)
+
+
+def _is_not_lost(claim: PersistentVolumeClaim) -> bool:
+    return claim.status is None or claim.status.phase != "Lost"
 
 
 def _content_spec(

@@ -98,16 +98,17 @@ class RequestController(ABC, Generic[R]):
         except (InvalidError, UnknownKindError, KeeperRefusedError) as error:
             return End(Reason.INTERNAL_ERROR, str(error))
         except StoreUnavailableError as error:
-            if not self._is_late(request):
+            if not self.is_late(request):
                 raise
             return self._too_late(f"; the last attempt failed: {error}")
-        return self._too_late() if isinstance(step, Wait) and self._is_late(request) else step
+        return self._too_late() if isinstance(step, Wait) and self.is_late(request) else step
 
     def _too_late(self, why: str = "") -> End:
         limit = self._policy.request_deadline
         return End(Reason.DEADLINE_EXCEEDED, f"the request was not finished within {limit}{why}")
 
-    def _is_late(self, request: R) -> bool:
+    def is_late(self, request: R) -> bool:
+        """Whether the deadline of a request is over."""
         deadline = self._deadline(request)
         return deadline is not None and self._clock.wall_ns() > deadline
 

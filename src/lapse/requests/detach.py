@@ -5,13 +5,14 @@ deleted, so that after a crash the next reconcile knows what it was about; the v
 *after* the claim is gone, so that a request that fails half-way leaves the volume as it was.
 
 A claim is deleted by the engine's one helper, with the uid and the version that were read, not while it is held, and
-not while a pod uses it; then the request waits, until its deadline. A volume whose reclaim policy is not Retain is
-refused, because it would be deleted with its claim.
+not while a pod uses it; then the request waits, until its deadline, after which no claim is deleted any more. A volume
+whose reclaim policy is not Retain is refused, because it would be deleted with its claim; that is looked at twice, the
+second time straight from the store and right before the deletion.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -20,9 +21,11 @@ from lapse.core.clock import UnixNs
 from lapse.core.verdict import Reason as EngineReason
 from lapse.engine.ending import Ending
 from lapse.engine.holds import hold_of
+from lapse.engine.journal import Outcome
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
+from lapse.requests.capture import claimed_by_another
 from lapse.requests.controller import Wait
 from lapse.requests.errors import require
 from lapse.requests.finalise import End
@@ -31,6 +34,7 @@ from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_b
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.ending import Ender
+    from lapse.kube.resources import OwnerReference
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import ObjectRef, VolumeCaptureRequest
     from lapse.requests.api.upstream import PersistentVolume, PersistentVolumeClaim
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from lapse.requests.policy import Policy
 
 DOMAIN = "requests"
+_SOON_SECONDS: Final = 1.0
+"""A claim whose deletion was accepted, or that changed under our hands, is looked at again so soon."""
 
 
 class DetachReason(EngineReason):
@@ -63,24 +69,36 @@ class Detach:
         recorded = request.status.artifact_ref if request.status is not None else None
         if recorded is None:
             return await self._begin(capture, request)
-        volume = await self._caches.find(PERSISTENT_VOLUME, ObjectKey(None, recorded.name), uid=recorded.uid)
-        if volume is None:
-            return End(Reason.NOT_FOUND, f"the PersistentVolume {recorded.name} is gone; nothing can be detached")
-        target = request.spec.target
-        claim = await self._caches.read(PERSISTENT_VOLUME_CLAIM, ObjectKey(request.metadata.namespace, target.name))
-        if claim is not None and claim.metadata.uid == target.uid:
-            return await self._end_claim(request, claim)
+        claim = await self._claim(request)
+        if claim is not None:
+            if capture.is_late(request):
+                return Wait()  # which is then the end, and with its claim in place
+            volume = await self._volume(recorded)
+            refusal = _gone(recorded) if volume is None else _refusal(volume)
+            if refusal is not None:
+                return refusal
+            wait = await self._end_claim(request, claim)
+            if await self._claim(request) is not None:
+                return wait
         return await self._take_over(capture, request, recorded)
 
+    async def _claim(self, request: VolumeCaptureRequest) -> PersistentVolumeClaim | None:
+        target = request.spec.target
+        claim = await self._caches.read(PERSISTENT_VOLUME_CLAIM, ObjectKey(request.metadata.namespace, target.name))
+        return claim if claim is not None and claim.metadata.uid == target.uid else None
+
+    async def _volume(self, recorded: ObjectRef) -> PersistentVolume | None:
+        volume = await self._caches.read(PERSISTENT_VOLUME, ObjectKey(None, recorded.name))
+        return volume if volume is not None and volume.metadata.uid == recorded.uid else None
+
     async def _begin(self, capture: VolumeCapture, request: VolumeCaptureRequest) -> End | Wait:
-        bound = await capture.bound_volume(request)
+        bound = await capture.bound_volume(request, suits=lambda cached: _refusal(cached) is None)
         if isinstance(bound, End | Wait):
             return bound
         _, volume = bound
-        if volume.spec.persistent_volume_reclaim_policy != "Retain":
-            policy = volume.spec.persistent_volume_reclaim_policy
-            message = f"the PersistentVolume {volume.metadata.name} would go with its claim: its reclaim policy is"
-            return End(Reason.INCOMPATIBLE, f"{message} {policy}, expected Retain")
+        refusal = _refusal(volume)
+        if refusal is not None:
+            return refusal
         keeper = await ensure_keeper(self._store, capture.kind, request, policy=self._policy)
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
@@ -108,8 +126,9 @@ class Detach:
             hold=hold_of(meta.annotations),
             details={"request": str(request.metadata.key), "volume": claim.spec.volume_name},
         )
-        await self._ender.end(ending)
-        return Wait(UID_BARRIER_SECONDS)
+        outcome = await self._ender.end(ending)
+        # What is held or fails is tried again at leisure: each attempt may leave a row in the journal.
+        return Wait() if outcome in {Outcome.HELD, Outcome.REFUSED, Outcome.FAILED} else Wait(_SOON_SECONDS)
 
     async def _take_over(
         self, capture: VolumeCapture, request: VolumeCaptureRequest, recorded: ObjectRef
@@ -118,19 +137,38 @@ class Detach:
         keeper = await ensure_keeper(self._store, capture.kind, request, policy=self._policy)
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
-        key = ObjectKey(None, recorded.name)
-        volume = await self._caches.read(PERSISTENT_VOLUME, key)
-        if volume is None or volume.metadata.uid != recorded.uid:
-            return End(Reason.NOT_FOUND, f"the PersistentVolume {recorded.name} is gone")
+        volume = await self._volume(recorded)
+        if volume is None:
+            return _gone(recorded)
+        if claimed_by_another(volume, request.spec.target.uid or ""):
+            message = f"the PersistentVolume {recorded.name} belongs to another claim by now"
+            return End(Reason.INCOMPATIBLE, message)
         owner, meta = volume.metadata.controller, volume.metadata
         if owner is not None and owner.uid != keeper.metadata.uid:
-            message = f"the PersistentVolume {meta.name} is managed by the {owner.kind} {owner.name} already"
-            return End(Reason.INCOMPATIBLE, message)
+            return _managed(meta.name, owner)
         if owner is None:
             owners = [*map(msgspec.to_builtins, meta.owner_references), msgspec.to_builtins(owned_by(keeper))]
             changes = {"metadata": {"ownerReferences": owners}}
-            await self._store.patch(PERSISTENT_VOLUME, key, changes, uid=meta.uid, version=meta.resource_version)
+            await self._store.patch(PERSISTENT_VOLUME, meta.key, changes, uid=meta.uid, version=meta.resource_version)
         return End(Reason.COMPLETED, f"the PersistentVolume {recorded.name} is detached")
+
+
+def _gone(recorded: ObjectRef) -> End:
+    return End(Reason.NOT_FOUND, f"the PersistentVolume {recorded.name} is gone; nothing can be detached")
+
+
+def _refusal(volume: PersistentVolume) -> End | None:
+    """Return why a volume cannot be detached from the claim that it still has; None when it can."""
+    policy, meta = volume.spec.persistent_volume_reclaim_policy, volume.metadata
+    if policy != "Retain":
+        message = f"the PersistentVolume {meta.name} would go with its claim: its reclaim policy is {policy}"
+        return End(Reason.INCOMPATIBLE, f"{message}, expected Retain")
+    return None if meta.controller is None else _managed(meta.name, meta.controller)
+
+
+def _managed(name: str, owner: OwnerReference) -> End:
+    message = f"the PersistentVolume {name} is managed by the {owner.kind} {owner.name} already"
+    return End(Reason.INCOMPATIBLE, message)
 
 
 def _is_over(status: object) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import msgspec
 
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.kube.errors import ConflictError, NotFoundError
+from lapse.kube.errors import ConflictError, InvalidError, NotFoundError
 from lapse.requests.api.annotations import EXPIRES_AT, TTL
 from lapse.requests.api.conditions import READY, Condition, Reason, is_final, ready_condition
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from lapse.requests.policy import Policy
 
 _ATTEMPTS: Final = 5
+_LONGEST_MESSAGE: Final = 32_768
+"""What a condition takes. An executor may say more than that, and must not keep its request from ending by it."""
 
 
 class RequestStatus(Protocol):
@@ -110,7 +112,8 @@ class Finaliser:
     async def annotate(self, kind: Kind[R], request: R) -> R:
         """Write the TTL annotation unless there is one; return the request as it is then.
 
-        Beside it stands when that will be, for people who look; nothing is decided by it.
+        Beside it stands when that will be, for people who look; nothing is decided by it. Annotations that leave no
+        room for the two stay as they are: an end must not depend on them.
         """
         meta, ttl = request.metadata, self._policy.request_ttl
         if TTL in meta.annotations:
@@ -119,7 +122,10 @@ class Finaliser:
         if ttl.nanoseconds is not None:
             told[EXPIRES_AT] = to_timestamp(self._completion(request) + ttl.nanoseconds)
         changes = {"metadata": {"annotations": told}}
-        return await self._store.patch(kind, meta.key, changes, uid=meta.uid, version=meta.resource_version)
+        try:
+            return await self._store.patch(kind, meta.key, changes, uid=meta.uid, version=meta.resource_version)
+        except InvalidError:
+            return request
 
     def _completion(self, request: Request) -> int:
         """Return when the request was completed; now, if it is just about to be."""
@@ -163,7 +169,7 @@ def _with_ready(known: tuple[Condition, ...], end: End, *, now: str, generation:
         "type": READY,
         "status": status,
         "reason": end.reason,
-        "message": end.message,
+        "message": end.message[:_LONGEST_MESSAGE],
         "lastTransitionTime": since or now,
         "observedGeneration": generation,
     }

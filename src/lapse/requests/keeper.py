@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 FOLLOWS: Final = "follows"
 """The index of the keepers' cache that finds who follows an object."""
 _BACKSTOP_SECONDS: Final = 60.0
+_LOOK_AGAIN_NS: Final = 60_000_000_000
+"""A keeper that was due but for what it follows: the sweep looks again, as nothing about the keeper itself changes."""
 
 
 class KeeperReason(Reason):
@@ -73,9 +75,9 @@ def decide(keeper: KeeperState, now: UnixNs) -> Verdict:
         return _by_ttl(keeper.created, keeper.ttl, now)
     follows = keeper.mode in {KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL}
     if keeper.followed is Followed.UNKNOWN or not follows:
-        return Unknown(UnknownReason.UNREADABLE_SIGNAL)
+        return Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=UnixNs(now + _LOOK_AGAIN_NS))
     if keeper.followed is Followed.PRESENT:
-        return Keep(KeeperReason.FOLLOWED_PRESENT)
+        return Keep(KeeperReason.FOLLOWED_PRESENT, next_check=UnixNs(now + _LOOK_AGAIN_NS))
     if keeper.mode == KeeperMode.FOLLOW_OBJECT:
         return Due(DELETE, KeeperReason.FOLLOWED_LOST, since=now if keeper.lost is None else keeper.lost)
     if keeper.lost is None:

@@ -13,17 +13,18 @@ import msgspec
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import ConditionStatus, Reason
-from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST, VolumeRestoreRequest
+from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_RESTORE_REQUEST, VolumeRestoreRequest
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controller import RequestController, Wait
 from lapse.requests.finalise import End
+from lapse.requests.names import keeper_name
 from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
 from lapse.requests.policy import RestoreOwnership
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Kind
     from lapse.requests.api.kinds import ObjectKeeper
-    from lapse.requests.api.upstream import PersistentVolumeClaim
+    from lapse.requests.api.upstream import PersistentVolume, PersistentVolumeClaim
 
 PROVISIONING_FAILED: Final = "ProvisioningFailed"
 """The condition by which a provisioner says on a claim that it has given up."""
@@ -36,20 +37,34 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
 
     async def advance(self, request: VolumeRestoreRequest) -> End | Wait:
         """See `RequestController`."""
+        key = _wanted(request)
         unready = await self._judge_source(request)
-        if unready is not None:
+        if unready is not None and not await self._has_arrived(request, key):
             return unready
         keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy)
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
-        key = ObjectKey(request.metadata.namespace, request.spec.pvc_template.metadata.name)
-        claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key)
+        claim = await self._claim(request, key)
         if claim is None:
             return Wait()
         if _is_older(claim, request):
             message = f"the PersistentVolumeClaim {key} was there before this request: name one that does not exist"
             return End(Reason.INCOMPATIBLE, message)
         return await self._outcome(claim, keeper)
+
+    async def _claim(self, request: VolumeRestoreRequest, key: ObjectKey) -> PersistentVolumeClaim | None:
+        """Return the claim; the cache may only say that it is the right one and bound."""
+        return await self._caches.find(
+            PERSISTENT_VOLUME_CLAIM, key, suits=lambda cached: _is_bound(cached) and not _is_older(cached, request)
+        )
+
+    async def _has_arrived(self, request: VolumeRestoreRequest, key: ObjectKey) -> bool:
+        """Whether the source is no longer needed: it was judged before the keeper was made, and the data is there."""
+        keeper = ObjectKey(None, keeper_name(self.kind.short, request.metadata.uid))
+        if await self._caches.find(OBJECT_KEEPER, keeper) is None:
+            return False
+        claim = await self._claim(request, key)
+        return claim is not None and _is_bound(claim) and not _is_older(claim, request)
 
     async def _judge_source(self, request: VolumeRestoreRequest) -> End | Wait | None:
         """Return what stands in the way, None if nothing does."""
@@ -58,28 +73,35 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         if wanted == (VOLUME_SNAPSHOT_CONTENT.api_version, VOLUME_SNAPSHOT_CONTENT.kind):
             return await self._judge_snapshot(source.name, source.uid)
         if wanted == (PERSISTENT_VOLUME.api_version, PERSISTENT_VOLUME.kind):
-            return await self._judge_volume(source.name, source.uid)
+            return await self._judge_volume(source.name, source.uid, _wanted(request))
         message = f"cannot restore from a {source.kind} of {source.api_version}"
         return End(Reason.INVALID_SOURCE, f"{message}: expected a VolumeSnapshotContent or a PersistentVolume")
 
     async def _judge_snapshot(self, name: str, uid: str | None) -> End | Wait | None:
-        content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, name), uid=uid)
+        content = await self._caches.find(
+            VOLUME_SNAPSHOT_CONTENT,
+            ObjectKey(None, name),
+            uid=uid,
+            suits=lambda cached: cached.status is None or cached.status.error is None,
+        )
         if content is None:
-            return End(
-                Reason.NOT_FOUND, f"there is no VolumeSnapshotContent {name}" + (f" with uid {uid}" if uid else "")
-            )
+            return _missing(VOLUME_SNAPSHOT_CONTENT, name, uid)
         status = content.status
         if status is not None and status.error is not None:
             return End(Reason.INVALID_SOURCE, f"the VolumeSnapshotContent {name} has failed: {status.error.message}")
         return None if status is not None and status.ready_to_use else Wait()
 
-    async def _judge_volume(self, name: str, uid: str | None) -> End | Wait | None:
-        volume = await self._caches.find(PERSISTENT_VOLUME, ObjectKey(None, name), uid=uid)
+    async def _judge_volume(self, name: str, uid: str | None, wanted: ObjectKey) -> End | Wait | None:
+        volume = await self._caches.find(
+            PERSISTENT_VOLUME, ObjectKey(None, name), uid=uid, suits=lambda cached: _phase(cached) != "Bound"
+        )
         if volume is None:
             return _missing(PERSISTENT_VOLUME, name, uid)
-        phase = volume.status.phase if volume.status is not None else None
+        phase = _phase(volume)
         if phase == "Bound":
             claimed = volume.spec.claim_ref
+            if claimed is not None and (claimed.namespace, claimed.name) == wanted:
+                return None  # a provisioner may bind the volume itself to the new claim
             by = f" by {claimed.namespace}/{claimed.name}" if claimed is not None else ""
             return End(Reason.PV_BOUND, f"the PersistentVolume {name} is in use{by}: detach it first")
         return None if phase in {"Available", "Released"} else Wait()
@@ -92,7 +114,7 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         failed = next((one for one in (status and status.conditions) or () if one.type == PROVISIONING_FAILED), None)
         if failed is not None and failed.status == ConditionStatus.TRUE:
             return End(Reason.RESTORE_FAILED, failed.message or f"the provisioner gave up on {meta.key}")
-        if status is None or status.phase != "Bound":
+        if not _is_bound(claim):
             return Wait()
         if self._policy.restore_ownership is RestoreOwnership.KEEPER:
             await self._give(claim, keeper)
@@ -112,6 +134,19 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         owners = [*map(msgspec.to_builtins, meta.owner_references), msgspec.to_builtins(owned_by(keeper))]
         changes = {"metadata": {"ownerReferences": owners}}
         await self._store.patch(PERSISTENT_VOLUME_CLAIM, meta.key, changes, uid=meta.uid, version=meta.resource_version)
+
+
+def _wanted(request: VolumeRestoreRequest) -> ObjectKey:
+    """Return the claim that the request asks for."""
+    return ObjectKey(request.metadata.namespace, request.spec.pvc_template.metadata.name)
+
+
+def _is_bound(claim: PersistentVolumeClaim) -> bool:
+    return claim.status is not None and claim.status.phase == "Bound"
+
+
+def _phase(volume: PersistentVolume) -> str | None:
+    return volume.status.phase if volume.status is not None else None
 
 
 def _missing(kind: Kind[Any], name: str, uid: str | None) -> End:

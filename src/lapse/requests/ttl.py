@@ -188,11 +188,12 @@ class AnnotationTTL:
         """End requests by ``ender``, write what is wrong by ``finaliser``."""
         self._ender, self._finaliser, self._clock, self._chance = ender, finaliser, clock, chance
         self._policy = policy.digest
+        self._default = str(policy.request_ttl)
 
     async def apply(self, kind: Kind[R], request: R) -> Result:
         """End a finished request whose TTL is over, or say when to look again."""
         request = await self._finaliser.annotate(kind, request)
-        text = request.metadata.annotations.get(TTL, "")
+        text = request.metadata.annotations.get(TTL, self._default)
         try:
             ttl = ttl_of(text)
         except InvalidTTLError as error:

@@ -11,10 +11,11 @@ from starlette.types import ASGIApp
 
 from lapse import __version__
 from lapse.engine.metrics import Metrics
-from lapse.web import keys_api, pages, problems, status
+from lapse.web import keys_api, pages, problems, requests_api, status
 from lapse.web.errors import ScopeMissingError
 from lapse.web.keys_api import KeysService
 from lapse.web.pages import Places
+from lapse.web.requests_api import RequestsService
 from lapse.web.scopes import allowed, wanted_scopes
 from lapse.web.security import PRINCIPAL, Admit, AllowedHosts, Guard, Principal
 from lapse.web.status import StatusService
@@ -48,6 +49,7 @@ def authorise(request: Request) -> None:
 def create_app(
     *,
     keys: KeysService,
+    requests: RequestsService,
     status_service: StatusService,
     places: Callable[[], Places],
     hosts: AllowedHosts,
@@ -66,8 +68,9 @@ def create_app(
         redirect_slashes=False,  # an empty key is an error, not another address
         responses={"4XX": _PROBLEM, "5XX": _PROBLEM},
     )
-    app.state.keys, app.state.status, app.state.places = keys, status_service, places
+    app.state.keys, app.state.requests, app.state.status, app.state.places = keys, requests, status_service, places
     app.include_router(keys_api.router, prefix=API)
+    app.include_router(requests_api.router, prefix=API)
     app.include_router(status.router, prefix=API)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")

@@ -122,6 +122,12 @@ class PreconditionFailedError(RequestError):
     status = 412
 
 
+class VersionChangedError(RequestError):
+    """The object is not in the version that If-Match names; nothing was changed. Read it again."""
+
+    status = 412
+
+
 class StoppingError(RequestError):
     """The server is stopping, and the request did not arrive in time. Nothing was done; send it again."""
 

@@ -22,6 +22,18 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.engine.metrics import ErrorKind, Metrics
 from lapse.keys.errors import BackendClosedError, BackendUnavailableError, OutcomeUnknownError
 from lapse.keys.loop import DOMAIN
+from lapse.kube.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    GoneError,
+    InvalidError,
+    NotFoundError,
+    ObjectError,
+    StoreUnavailableError,
+)
+from lapse.requests.chunks import ManifestsUnreadableError
+from lapse.requests.deleting import HeldError
+from lapse.requests.ttl import DOMAIN as REQUESTS
 from lapse.web.errors import (
     InternalError,
     InvalidRequestError,
@@ -58,6 +70,14 @@ _STATUS: Final[Sequence[tuple[type[LapseError], int]]] = (
     (BackendUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
     (BackendClosedError, HTTPStatus.SERVICE_UNAVAILABLE),
     (OutcomeUnknownError, HTTPStatus.GATEWAY_TIMEOUT),
+    (NotFoundError, HTTPStatus.NOT_FOUND),
+    (AlreadyExistsError, HTTPStatus.CONFLICT),
+    (HeldError, HTTPStatus.CONFLICT),
+    (ManifestsUnreadableError, HTTPStatus.CONFLICT),
+    (GoneError, HTTPStatus.GONE),
+    (ConflictError, HTTPStatus.PRECONDITION_FAILED),
+    (InvalidError, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (StoreUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 _BY_STATUS: Final[Mapping[int, type[RequestError]]] = {404: NoSuchRouteError, 405: MethodNotAllowedError}
 
@@ -99,7 +119,7 @@ def install(app: FastAPI, metrics: Metrics) -> None:
     async def on_lapse_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, LapseError)  # noqa: S101 - registered for nothing else
         if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            metrics.failed(DOMAIN, ErrorKind.REQUEST)
+            metrics.failed(REQUESTS if isinstance(error, ObjectError) else DOMAIN, ErrorKind.REQUEST)
         return problem(error, request.scope[REQUEST_ID])
 
     async def on_unexpected(request: Request, _: Exception) -> Response:

@@ -64,6 +64,8 @@ class Status(BaseModel):
     now: datetime
     started: datetime
     uptime_seconds: float
+    leader: bool
+    """Whether this process does what only one may do: it carries out requests and lets them lapse."""
     keys: KeysReport
     loops: list[LoopReport]
 
@@ -88,6 +90,7 @@ class StatusService:
             now=_time(now_ns),
             started=_time(self._started_ns),
             uptime_seconds=max(0.0, round((now_ns - self._started_ns) / _NS, 3)),
+            leader=self._coordinator.leading,
             keys=keys,
             loops=[_loop(status) for status in self._coordinator.loops()],
         )
@@ -153,5 +156,5 @@ router = APIRouter(tags=["status"])
 
 @router.get("/status", summary="What runs")
 async def status(service: Annotated[StatusService, Depends(status_service)]) -> Status:
-    """Return version, loops, and the number of stored records per application."""
+    """Return version, leadership, loops, and the number of stored records per application."""
     return await service.snapshot()

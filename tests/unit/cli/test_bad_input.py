@@ -33,7 +33,10 @@ def case(*arguments: str, says: str) -> object:
     ("arguments", "says"),
     [
         # commands and options
-        case("kyes", says="'kyes' is no command or option. Did you mean 'keys'? Commands: up, keys, config, tokens."),
+        case(
+            "kyes",
+            says="'kyes' is no command or option. Did you mean 'keys'? Commands: up, keys, requests, config, tokens.",
+        ),
         case("--frobnicate", says="'--frobnicate' is no command or option."),
         case("keys", "gte", says="'gte' is no command or option. Did you mean 'get'?"),
         case("keys", "get", says="The argument KEY is missing."),

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 KEYS_COMMANDS = ["init", "get", "insert", "put", "swap", "delete", "touch", "ttl", "scan", "conformance"]
+REQUESTS_COMMANDS = ["capture", "restore", "capture-manifests", "list", "get", "watch", "delete", "manifests"]
 FORBIDDEN = {
     "aiobotocore",
     "aiohttp",
@@ -60,6 +61,11 @@ def test_neither_does_any_other_text_about_keys(arguments: list[str]) -> None:
     assert not modules_after(*arguments) & FORBIDDEN
 
 
+@pytest.mark.parametrize("arguments", [["requests", "--help"], ["requests", "capture", "--help"]])
+def test_neither_does_any_text_about_requests(arguments: list[str]) -> None:
+    assert not modules_after(*arguments) & FORBIDDEN
+
+
 def help_of(*command: str) -> str:
     result = subprocess.run(
         [sys.executable, "-m", "lapse", *command, "--help"],
@@ -83,6 +89,24 @@ def test_every_command_shows_a_summary_its_arguments_and_examples_within_80_colu
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("command", [*REQUESTS_COMMANDS[:-1], "manifests show"])
+def test_every_command_for_requests_shows_a_summary_and_examples_within_80_columns(command: str) -> None:
+    text = help_of("requests", *command.split())
+
+    lines = text.splitlines()
+    assert lines[0].startswith(f"Usage: lapse requests {command}")
+    assert lines[2].endswith(".")
+    assert f"  lapse requests {command}" in text[text.index("Examples:") :]
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_list_of_requests_commands_is_complete_and_shows_one_line_each() -> None:
+    listed = [line[2:].split() for line in help_of("requests").splitlines() if line.startswith("│ ")]
+
+    assert [words[0] for words in listed] == REQUESTS_COMMANDS
+    assert all(len(words) > 3 for words in listed)
+
+
 def test_the_list_of_keys_commands_is_complete_and_shows_one_line_each() -> None:
     text = help_of("keys")
 
@@ -95,4 +119,4 @@ def test_the_list_of_commands_names_the_exit_codes() -> None:
     text = help_of()
 
     assert "Exit codes: 0 done, 1 failed, 3 partly done, 64 wrong usage." in text
-    assert all(f"│ {command} " in text for command in ("up", "keys", "config", "tokens"))
+    assert all(f"│ {command} " in text for command in ("up", "keys", "requests", "config", "tokens"))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lapse.web import errors, keys_api, problems, status
+from lapse.web import errors, keys_api, problems, requests_api, status
 from lapse.web.app import API
 from lapse.web.errors import RequestError
 from lapse.web.security import MAX_BODY_BYTES
@@ -21,7 +21,7 @@ def kinds(parent: type[RequestError]) -> Iterator[type[RequestError]]:
 
 
 def routes() -> Iterator[tuple[str, str]]:
-    for router in (keys_api.router, status.router):
+    for router in (keys_api.router, requests_api.router, status.router):
         for route in router.routes:
             described: Any = route
             for method in described.methods:
@@ -35,7 +35,7 @@ def test_the_page_lists_exactly_the_problems_with_their_statuses() -> None:
     assert told == {kind.__name__: kind.status for kind in ours}
 
 
-def test_the_page_tells_the_statuses_of_the_errors_of_keys() -> None:
+def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None:
     text = " ".join(PAGE.read_text().split())
 
     assert [(kind.__name__, int(code)) for kind, code in problems._STATUS] == [
@@ -43,8 +43,19 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys() -> None:
         ("BackendUnavailableError", 503),
         ("BackendClosedError", 503),
         ("OutcomeUnknownError", 504),
+        ("NotFoundError", 404),
+        ("AlreadyExistsError", 409),
+        ("HeldError", 409),
+        ("ManifestsUnreadableError", 409),
+        ("GoneError", 410),
+        ("ConflictError", 412),
+        ("InvalidError", 422),
+        ("StoreUnavailableError", 503),
     ]
     assert "`BackendUnavailableError` and `BackendClosedError` with 503, `OutcomeUnknownError` with 504" in text
+    assert "`NotFoundError` with 404, `AlreadyExistsError`, `HeldError` and `ManifestsUnreadableError` with 409" in text
+    assert "`GoneError` with 410, `ConflictError` with 412, `InvalidError` with 422" in text
+    assert "`StoreUnavailableError` with 503" in text
 
 
 def test_the_page_lists_exactly_the_routes() -> None:
@@ -60,3 +71,4 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     assert "A body is at most 1 MiB" in text
     assert f"`limit` is 1 to {keys_api.PAGE_LIMIT}, {keys_api._DEFAULT_PAGE} by default" in text
     assert f"insert many, at most {keys_api.PAGE_LIMIT}" in text
+    assert f"`limit` (1 to {requests_api.PAGE_LIMIT}, {requests_api._DEFAULT_PAGE} by default)" in text

@@ -199,7 +199,7 @@ def test_a_chunk_is_about_as_small_as_one_that_was_never_flushed() -> None:
 def test_an_object_that_fills_a_chunk_to_the_last_byte_is_taken_and_one_byte_more_is_refused() -> None:
     def size_alone(data: str) -> int:
         text = b"[" + msgspec.json.encode(config_map("a", data), order="deterministic") + b"]"
-        return len(gzip.compress(text, 6))
+        return len(gzip.compress(text, 6, mtime=0))
 
     text = noise(1_100_000)
     low, high = 0, len(text)
@@ -368,20 +368,20 @@ def test_wrong_counts_and_sizes_are_refused() -> None:
     with pytest.raises(ManifestsUnreadableError, match=r"its data has \d+ bytes, expected 7"):
         read_back(chunks, [msgspec.structs.replace(infos[0], size_bytes=7)])
     with pytest.raises(ManifestsUnreadableError, match="holds 1 objects, expected 2"):
-        read_back(*one_chunk(gzip.compress(b"[{}]"), count=2))
+        read_back(*one_chunk(gzip.compress(b"[{}]", mtime=0), count=2))
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         (b"no gzip at all", "not gzip"),
-        (gzip.compress(b"[]")[:-3], "ends too early"),
-        (gzip.compress(b"[]") + b"more", "4 bytes follow"),
-        (gzip.compress(b"[]") + gzip.compress(b"[]"), "bytes follow"),
-        (gzip.compress(b"{}"), "not a JSON array of objects"),
-        (gzip.compress(b"[1]"), "not a JSON array of objects"),
-        (gzip.compress(b"[{"), "not a JSON array of objects"),
-        (gzip.compress(b'[{"a":"\xff"}]'), "not a JSON array of objects"),
+        (gzip.compress(b"[]", mtime=0)[:-3], "ends too early"),
+        (gzip.compress(b"[]", mtime=0) + b"more", "4 bytes follow"),
+        (gzip.compress(b"[]", mtime=0) + gzip.compress(b"[]", mtime=0), "bytes follow"),
+        (gzip.compress(b"{}", mtime=0), "not a JSON array of objects"),
+        (gzip.compress(b"[1]", mtime=0), "not a JSON array of objects"),
+        (gzip.compress(b"[{", mtime=0), "not a JSON array of objects"),
+        (gzip.compress(b'[{"a":"\xff"}]', mtime=0), "not a JSON array of objects"),
     ],
 )
 def test_content_that_no_capture_writes_is_refused(content: bytes, problem: str) -> None:
@@ -398,7 +398,7 @@ def test_text_that_is_not_base64_is_refused() -> None:
 def test_a_decompression_bomb_is_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "MAX_JSON_BYTES", 100_000)
     with pytest.raises(ManifestsUnreadableError, match="more than 100000 bytes of JSON"):
-        read_back(*one_chunk(gzip.compress(b"[" + b" " * 1_000_000 + b"]"), count=0))
+        read_back(*one_chunk(gzip.compress(b"[" + b" " * 1_000_000 + b"]", mtime=0), count=0))
 
 
 def replaced(chunk: ManifestCheckpointContentChunk, **changes: object) -> ManifestCheckpointContentChunk:
@@ -448,4 +448,4 @@ def test_whatever_is_packed_comes_back(objects: list[Json], cap: int, data: st.D
 
 
 def pack_alone(manifest: Json) -> bytes:
-    return gzip.compress(b"[" + msgspec.json.encode(manifest, order="deterministic") + b"]", 6)
+    return gzip.compress(b"[" + msgspec.json.encode(manifest, order="deterministic") + b"]", 6, mtime=0)

@@ -9,13 +9,18 @@ import httpx2
 import pytest
 
 from lapse.core.clock import VirtualClock
+from lapse.core.duration import Duration
 from lapse.engine.coordinator import Coordinator
+from lapse.engine.journal import SQLiteJournal
 from lapse.engine.metrics import Metrics
 from lapse.keys.aio import AsyncKeys, open_keys_async
 from lapse.keys.loop import SweepLoop
+from lapse.requests.embedded import open_store
+from lapse.requests.summary import TTLRule
 from lapse.web.app import create_app
 from lapse.web.keys_api import KeysService
 from lapse.web.pages import Places
+from lapse.web.requests_api import RequestsService
 from lapse.web.security import AllowedHosts
 from lapse.web.state import StateDatabase
 from lapse.web.status import StatusService
@@ -25,6 +30,8 @@ from lapse.web.tokens import Admission, TokenStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from lapse.objects.embedded import EmbeddedStore
 
 JSON = {"Content-Type": "application/json"}
 
@@ -38,6 +45,8 @@ class API:
     metrics: Metrics
     coordinator: Coordinator
     admission: Admission
+    objects: EmbeddedStore
+    journal: SQLiteJournal
 
 
 @pytest.fixture
@@ -46,8 +55,15 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-async def api(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[API]:
-    metrics = Metrics("test")
+async def objects(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[EmbeddedStore]:
+    store = open_store(tmp_path, clock=clock)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def api(tmp_path: Path, clock: VirtualClock, objects: EmbeddedStore) -> AsyncIterator[API]:
+    metrics, journal = Metrics("test"), SQLiteJournal(objects.database)
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=[SweepLoop(keys, interval=1, metrics=metrics)])
         with StateDatabase(tmp_path) as state:
@@ -55,6 +71,9 @@ async def api(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[API]:
             admission = Admission(tokens, loopback_only=True)
             app = create_app(
                 keys=KeysService(keys, clock=clock, tagger=Tagger(state.secret("etag"))),
+                requests=RequestsService(
+                    objects, journal=journal, rule=TTLRule(Duration.parse("10m"), annotated=False), clock=clock
+                ),
                 status_service=StatusService(clock=clock, keys=keys, backend="memory://", coordinator=coordinator),
                 places=lambda: Places("http://localhost:8750", "http://localhost:8751", admission.is_open()),
                 hosts=AllowedHosts("127.0.0.1", 8750, ["lapse.example.org"]),
@@ -63,7 +82,7 @@ async def api(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[API]:
             )
             transport = httpx2.ASGITransport(app=app)
             async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8750") as client:
-                yield API(client, clock, keys, tokens, metrics, coordinator, admission)
+                yield API(client, clock, keys, tokens, metrics, coordinator, admission, objects, journal)
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ its destination and renamed. So after a crash or on a full disk there is either 
 and leftovers are recognised by their names and removed. An archive is unpacked only if its checksum is the one that was
 noted when it was written.
 
-Not captured: sockets, and changes that are made while the archive is being written are captured or not.
+Captured are directories, files, links and pipes, with their modes and times. Not captured: sockets. What changes while
+it is being captured is captured or not; a file that shrinks meanwhile is a failure, as its archive would be broken.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import gzip
 import hashlib
 import os
 import shutil
+import stat
 import tarfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _PART: Final = ".part"
 _BLOCK: Final = 1024 * 1024
 _LEVEL: Final = 6
+_SHOWN: Final = 40
+"""Characters of a name that its temporary name shows: a name may have 255 bytes, and a character up to four."""
 
 
 class ArchiveError(LapseError):
@@ -102,8 +106,9 @@ def unpack(
         if _checksum(archive) != sha256:
             raise ArchiveError(action=action, problem="the archive is damaged: its checksum is not the one noted")
         with tarfile.open(archive, "r:gz") as tar:
-            # Our own archive, just verified; links out of the tree are kept as they were, names out of it are refused.
-            tar.extractall(part, members=_until(stop, tar), filter="tar")
+            members = _until(stop, tar)
+            # The stock filters would take permissions away.
+            tar.extractall(part, members, filter=_as_it_was, numeric_owner=True)  # noqa: S202 - ours, just verified
 
     _make(directory, fill, action=action, arrived=arrived)
 
@@ -132,7 +137,13 @@ def copy(source: Path, directory: Path, *, arrived: Callable[[Path], None], stop
 
     def one(from_: str, to: str) -> str:
         _go_on_unless(stop)
-        return shutil.copy2(from_, to, follow_symlinks=False)
+        mode = os.lstat(from_).st_mode
+        if stat.S_ISFIFO(mode):
+            os.mkfifo(to)
+            shutil.copystat(from_, to)
+        elif not stat.S_ISSOCK(mode):
+            shutil.copy2(from_, to, follow_symlinks=False)
+        return to
 
     def fill(part: Path) -> None:
         if not source.is_dir():
@@ -156,7 +167,7 @@ def _parts(folder: Path) -> Iterator[Path]:
 
 
 def _part_of(target: Path) -> Path:
-    return target.with_name(f".{target.name[:200]}.{owner_token()}{_PART}")
+    return target.with_name(f".{target.name[:_SHOWN]}.{owner_token()}{_PART}")
 
 
 def _go_on_unless(stop: Stop) -> None:
@@ -177,12 +188,41 @@ def _write(directory: Path, file: IO[bytes], stop: Stop) -> tuple[str, int]:
         gzip.GzipFile("", "wb", _LEVEL, cast("IO[bytes]", hashed), mtime=0) as packed,
         tarfile.open(mode="w|", fileobj=packed, format=tarfile.PAX_FORMAT) as tar,
     ):
-        for path in (directory, *sorted(directory.rglob("*"))):
-            if path.is_socket():
-                continue
-            tar.add(path, arcname=path.relative_to(directory).as_posix(), recursive=False)
-            size += path.lstat().st_size if path.is_file() and not path.is_symlink() else 0
+        tar.add(directory, arcname=".", recursive=False)
+        for path in _below(directory):
+            with suppress(FileNotFoundError):  # it went away meanwhile
+                size += _add(tar, path, path.relative_to(directory).as_posix())
     return hashed.hexdigest(), size
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    """Yield everything in a directory, in order; what cannot be listed is an error, not an empty place."""
+
+    def give_up(error: OSError) -> None:
+        raise error
+
+    for folder, folders, files in os.walk(directory, onerror=give_up):
+        folders.sort()
+        yield from (directory / folder / name for name in sorted([*folders, *files]))
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> int:
+    """Add one thing to an archive; return how many bytes it brought."""
+    if path.is_socket():
+        return 0
+    info = tar.gettarinfo(path, name)
+    if not info.isreg():
+        tar.addfile(info)
+        return 0
+    with path.open("rb") as file:
+        tar.addfile(info, file)
+    return info.size
+
+
+def _as_it_was(member: tarfile.TarInfo, _path: str) -> tarfile.TarInfo:
+    if member.name.startswith("/") or ".." in member.name.split("/"):
+        raise tarfile.OutsideDestinationError(member, member.name)
+    return member
 
 
 def _checksum(path: Path) -> str:

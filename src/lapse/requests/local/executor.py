@@ -64,6 +64,7 @@ class LocalExecutor:
         caches.of(PERSISTENT_VOLUME).index(CLAIM, _claim_of)
         caches.of(VOLUME_SNAPSHOT_CONTENT).subscribe(partial(_add, self._contents))
         caches.of(PERSISTENT_VOLUME_CLAIM).subscribe(partial(_add, self._claims))
+        caches.of(PERSISTENT_VOLUME).subscribe(self._volume_changed)
         caches.of(VOLUME_RESTORE_REQUEST).subscribe(partial(_add, self._restores))
         self._caches = caches
         sources: tuple[Kind[Any], ...] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM)
@@ -72,6 +73,12 @@ class LocalExecutor:
 
     def _count_error(self, _error: Exception) -> None:
         self._metrics.failed(DOMAIN, ErrorKind.RECONCILE)
+
+    def _volume_changed(self, _old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        """Look at the claim of a volume: it may have gone while nobody was here to see it."""
+        ref = new.spec.claim_ref if new is not None else None
+        if ref is not None and ref.name:
+            self._claims.add(ObjectKey(ref.namespace, ref.name))
 
     def _source_changed(self, _old: Object | None, _new: Object | None) -> None:
         """Look at all restores that wait: on one machine there are few."""
@@ -89,7 +96,8 @@ class LocalExecutor:
 
     async def _prepare(self) -> None:
         """Make the classes, and look again at what an earlier run may have left."""
-        remove_leftovers(self._places.snapshots)
+        for folder in self._places.may_hold_leftovers():
+            remove_leftovers(folder)
         for name in self._places.contents():
             self._contents.add(ObjectKey(None, name))
         storage = {"metadata": {"name": CLASS, "annotations": {SNAPSHOT_CLASS: CLASS}}, "provisioner": DRIVER}

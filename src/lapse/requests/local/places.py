@@ -32,10 +32,35 @@ class Places:
         """Archives that go with their snapshot content."""
         return self.root / "snapshots"
 
+    @property
+    def retained(self) -> Path:
+        """Archives that stay."""
+        return self.root / "retained"
+
+    @property
+    def volumes(self) -> Path:
+        """Restored directories whose request named no other place."""
+        return self.root / "volumes"
+
     def archive(self, content: VolumeSnapshotContent) -> Path:
-        """Return the archive of a snapshot content; one that is to be retained is kept where nothing is removed."""
+        """Return where the archive of a snapshot content belongs: what is to be retained, where nothing is removed."""
         kept = content.spec.deletion_policy != "Delete"
-        return (self.root / "retained" if kept else self.snapshots) / f"{content.metadata.name}.tar.gz"
+        return (self.retained if kept else self.snapshots) / f"{content.metadata.name}.tar.gz"
+
+    def misplaced(self, content: VolumeSnapshotContent) -> Path:
+        """Return where the archive is if the deletion policy was changed after the capture."""
+        kept = content.spec.deletion_policy != "Delete"
+        return (self.snapshots if kept else self.retained) / f"{content.metadata.name}.tar.gz"
+
+    def found(self, content: VolumeSnapshotContent) -> Path:
+        """Return where the archive of a captured content is now."""
+        return next((path for path in (self.archive(content), self.misplaced(content)) if path.exists()),
+                    self.archive(content))  # fmt: skip
+
+    def may_hold_leftovers(self) -> list[Path]:
+        """Return the folders in which an interrupted write may have left something."""
+        namespaces = self.volumes.iterdir() if self.volumes.is_dir() else ()
+        return [self.snapshots, self.retained, *(folder for folder in namespaces if folder.is_dir())]
 
     def removable(self, content_name: str) -> Path:
         """Return the archive that goes when the content of that name is gone."""
@@ -43,7 +68,7 @@ class Places:
 
     def volume(self, claim: ObjectKey) -> Path:
         """Return where a restore goes that names no directory."""
-        return self.root / "volumes" / (claim.namespace or "") / claim.name
+        return self.volumes / (claim.namespace or "") / claim.name
 
     def contents(self) -> list[str]:
         """Return the names of the snapshot contents whose removable archives are here."""

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from lapse.core.timestamps import to_timestamp
 from lapse.kube.controller import Result
 from lapse.kube.errors import AlreadyExistsError
@@ -52,10 +54,11 @@ class Provisioner:
 
     async def reconcile_claim(self, key: ObjectKey) -> Result:
         """Bind a claim that names a directory; release the volume of a claim that is gone."""
-        claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key)
+        claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key, suits=_is_bound)
+        await self._release(key, None if claim is None else claim.metadata.uid)
         if claim is None:
-            await self._release(key)
-        elif DIRECTORY in claim.metadata.annotations and RESTORE not in claim.metadata.annotations:
+            return Result()
+        if DIRECTORY in claim.metadata.annotations and RESTORE not in claim.metadata.annotations:
             await self._adopt(claim)
         return Result()
 
@@ -68,9 +71,12 @@ class Provisioner:
         else:
             await self._bind(claim, directory)
 
-    async def _release(self, key: ObjectKey) -> None:
+    async def _release(self, key: ObjectKey, uid: str | None) -> None:
+        """Release what was bound to a claim of that name that is gone; ``uid`` is of the one that is there now."""
         for volume in self._caches.of(PERSISTENT_VOLUME).indexed(CLAIM, str(key)):
-            if volume.spec.csi is not None and volume.spec.csi.driver == DRIVER and _phase(volume) != "Released":
+            claimed, csi = volume.spec.claim_ref, volume.spec.csi
+            ours = csi is not None and csi.driver == DRIVER
+            if ours and claimed is not None and claimed.uid != uid and _phase(volume) != "Released":
                 meta = volume.metadata
                 await self._store.patch_status(PERSISTENT_VOLUME, meta.key, {"phase": "Released"}, uid=meta.uid)
 
@@ -149,7 +155,7 @@ class Provisioner:
         digest = digest_of(content.status.snapshot_handle or "")
         if not content.status.ready_to_use or digest is None:
             return None
-        archive = self._places.archive(content)
+        archive = self._places.found(content)
         return lambda directory, arrived, stop: unpack(archive, digest, directory, arrived=arrived, stop=stop)
 
     async def _volume_source(self, ref: ObjectRef) -> Fill | None:
@@ -163,7 +169,8 @@ class Provisioner:
     async def _claim_for(self, request: VolumeRestoreRequest) -> PersistentVolumeClaim:
         template, meta = request.spec.pvc_template, request.metadata
         key = ObjectKey(meta.namespace, template.metadata.name)
-        found = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key)
+        # A cache that is behind would have us fill the directory of a claim that is bound by now, and fail.
+        found = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key, suits=_is_bound)
         if found is not None:
             return found
         given = template.metadata.annotations or {}
@@ -176,7 +183,11 @@ class Provisioner:
                 "labels": template.metadata.labels or {},
                 "annotations": annotations,
             },
-            "spec": {"storageClassName": template.spec.storage_class_name or CLASS, "volumeMode": "Filesystem"},
+            "spec": {
+                **msgspec.to_builtins(template.spec),
+                "storageClassName": template.spec.storage_class_name or CLASS,
+                "volumeMode": "Filesystem",
+            },
         }
         try:
             return await self._store.create(PERSISTENT_VOLUME_CLAIM, body)

@@ -1,7 +1,8 @@
 """Snapshots of directories: plays the CSI snapshotter for contents of our driver.
 
 A content that is neither ready nor failed is captured; one that is gone loses its archive, once the store itself has
-confirmed that it is gone. An archive is removed for no other reason.
+confirmed that it is gone. An archive is removed for no other reason; one that is to be retained lies where nothing is
+removed.
 """
 
 from __future__ import annotations
@@ -38,12 +39,23 @@ class Snapshotter:
 
     async def reconcile(self, key: ObjectKey) -> Result:
         """Capture what is to be captured, remove what nobody wants any more."""
-        content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, key)
+        # A cache that is behind would have us capture again, and replace an archive whose checksum is known by now.
+        content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, key, suits=_is_settled)
         if content is None:
             self._remove(key.name)
-        elif content.spec.driver == DRIVER and not _is_settled(content):
-            await self._report(content, await self._capture(content))
+        elif content.spec.driver == DRIVER:
+            if _is_settled(content):
+                self._put_in_place(content)
+            else:
+                await self._report(content, await self._capture(content))
         return Result()
+
+    def _put_in_place(self, content: VolumeSnapshotContent) -> None:
+        """Follow a deletion policy that was changed after the capture."""
+        wanted, misplaced = self._places.archive(content), self._places.misplaced(content)
+        if misplaced.exists() and not wanted.exists():
+            wanted.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            misplaced.replace(wanted)
 
     async def _capture(self, content: VolumeSnapshotContent) -> Json:
         target = self._places.archive(content)

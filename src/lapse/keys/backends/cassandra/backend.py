@@ -36,7 +36,7 @@ _IN_FLIGHT: Final = 32
 _KEYS_TOGETHER: Final = 100  # 6.5 MB when all values have the greatest length
 _INSERTS_TOGETHER: Final = 50
 _BYTES_TOGETHER: Final = 262_144
-_TOUCHES: Final = 16
+_TOUCHES: Final = 64
 _NO_END: Final = b"\xff"  # greater than any UTF-8
 
 

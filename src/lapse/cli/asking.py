@@ -1,0 +1,352 @@
+"""What the commands for requests ask for: the request itself, and for a directory the claim that stands for it.
+
+A claim is made here, by the person's own command, because no controller ever makes one. Everything that can be known to
+be wrong is refused before anything is written. Not guaranteed: that a request will succeed; its controller says.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from lapse.cli.desk import Desk
+from lapse.core.errors import LapseError, UsageError
+from lapse.kube.errors import AlreadyExistsError, NotFoundError
+from lapse.kube.resources import Json, Kind, ObjectKey
+from lapse.objects.metadata_rules import name_problems, namespace_problems
+from lapse.requests.api.kinds import (
+    MANIFEST_CAPTURE_REQUEST,
+    OBJECT_KEEPER,
+    VOLUME_CAPTURE_REQUEST,
+    VOLUME_RESTORE_REQUEST,
+    CaptureMode,
+    ObjectKeeper,
+    ObjectRef,
+    VolumeCaptureRequest,
+)
+from lapse.requests.api.upstream import (
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    VOLUME_SNAPSHOT_CONTENT,
+    PersistentVolumeClaim,
+)
+from lapse.requests.local.places import DIRECTORY, RESTORE
+from lapse.requests.naming import Located, find_target_kind, locate
+from lapse.requests.summary import state_of
+
+SOURCE_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME)
+_LONGEST_DERIVED: Final = 60
+_DIGITS: Final = 6
+
+
+class NotValidError(UsageError):
+    """{what} is not valid: {problem}."""
+
+
+class NothingToCaptureError(UsageError):
+    """Say what is to be captured: --directory PATH, or --claim NAME for a claim that exists."""
+
+
+class NoDirectoryError(UsageError):
+    """{path} is no directory. Name one that exists, as UTF-8."""
+
+
+class DestinationError(UsageError):
+    """{path} exists and is not an empty directory. Name one that does not exist yet."""
+
+
+class TargetError(UsageError):
+    """{given!r} is no target. Expected KIND/NAME as in pvc/data, or VERSION:KIND/NAME as in v1:ConfigMap/settings."""
+
+
+class ClaimTakenError(LapseError):
+    """The claim {claim} stands for {other}, not for {directory}. Choose another name with --claim."""
+
+
+class ClaimExistsError(LapseError):
+    """There is a claim {claim} already, and a restore makes a new one. Choose another name with --claim."""
+
+
+class ClaimFailedError(LapseError):
+    """The claim {claim} has no volume: {problem}. Delete it with lapse requests delete {claim}, and try again."""
+
+
+class SourceError(LapseError):
+    """{source} cannot be restored: {problem}."""
+
+
+def check_name(name: str, what: str) -> str:
+    """Return the name of an object; raises a usage error for what the store would refuse."""
+    for problem in name_problems(name):
+        raise NotValidError(what=what, problem=problem.removeprefix("metadata."))
+    return name
+
+
+def check_namespace(namespace: str) -> str:
+    """Return a namespace; raises a usage error for what the store would refuse."""
+    for problem in namespace_problems(namespace, namespaced=True):
+        raise NotValidError(what="The namespace", problem=problem.removeprefix("metadata."))
+    return namespace
+
+
+# --- capture ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """A capture as a person asks for it, checked."""
+
+    key: ObjectKey
+    directory: Path | None
+    claim: str | None
+    mode: CaptureMode
+
+    @classmethod
+    def checked(
+        cls, name: str, *, namespace: str, directory: str | None, claim: str | None, mode: CaptureMode
+    ) -> Capture:
+        """Check everything that can be checked without the store."""
+        if directory is None and claim is None:
+            raise NothingToCaptureError
+        key = ObjectKey(check_namespace(namespace), check_name(name, "NAME"))
+        if claim is not None:
+            check_name(claim, "--claim")
+        path = None if directory is None else _existing(directory)
+        return cls(key=key, directory=path, claim=claim, mode=mode)
+
+    async def ask(self, desk: Desk) -> Located:
+        """Make the request, and the claim if there is none."""
+        place = Located(VOLUME_CAPTURE_REQUEST, self.key)
+        await _demand_new(desk, place)
+        claim = await self._claim(desk)
+        state = state_of(PERSISTENT_VOLUME_CLAIM, claim)
+        if state.ready is False:
+            raise ClaimFailedError(claim=Located(PERSISTENT_VOLUME_CLAIM, claim.metadata.key), problem=state.message)
+        target = _reference(PERSISTENT_VOLUME_CLAIM, claim.metadata.name, claim.metadata.uid)
+        await _create(desk, place, {"mode": str(self.mode), "target": target})
+        return place
+
+    async def _claim(self, desk: Desk) -> PersistentVolumeClaim:
+        if self.directory is None:
+            return await desk.store.get(PERSISTENT_VOLUME_CLAIM, ObjectKey(self.key.namespace, self.claim or ""))
+        if self.claim is None:
+            page = await desk.store.list(PERSISTENT_VOLUME_CLAIM, namespace=self.key.namespace)
+            known = [claim for claim in page.items if _stands_for(claim) == str(self.directory)]
+            if known:
+                return known[0]
+        names = [self.claim] if self.claim is not None else derived_names(self.directory)
+        for name in names[:-1]:
+            found = await desk.read_or_none(PERSISTENT_VOLUME_CLAIM, ObjectKey(self.key.namespace, name))
+            if found is None:
+                return await self._make_claim(desk, name)
+        return await self._make_claim(desk, names[-1])
+
+    async def _make_claim(self, desk: Desk, name: str) -> PersistentVolumeClaim:
+        key = ObjectKey(self.key.namespace, name)
+        metadata = {"name": name, "namespace": key.namespace, "annotations": {DIRECTORY: str(self.directory)}}
+        try:
+            return await desk.store.create(PERSISTENT_VOLUME_CLAIM, {"metadata": metadata, "spec": {}})
+        except AlreadyExistsError:
+            found = await desk.store.get(PERSISTENT_VOLUME_CLAIM, key)
+        if _stands_for(found) != str(self.directory):
+            other = _stands_for(found) or "something else"
+            claim = Located(PERSISTENT_VOLUME_CLAIM, key)
+            raise ClaimTakenError(claim=claim, other=other, directory=self.directory)
+        return found
+
+
+def _stands_for(claim: PersistentVolumeClaim) -> str | None:
+    return claim.metadata.annotations.get(DIRECTORY)
+
+
+def derived_names(directory: Path) -> list[str]:
+    """Return names for the claim of a directory: its own, as far as a name may be that, and one that is unique."""
+    plain = re.sub(r"[^a-z0-9]+", "-", directory.name.lower())[:_LONGEST_DERIVED].strip("-") or "directory"
+    return [plain, f"{plain}-{sha256(str(directory).encode()).hexdigest()[:_DIGITS]}"]
+
+
+def _existing(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not _is_utf8(text) or not path.is_dir():
+        raise NoDirectoryError(path=ascii(text)[1:-1])
+    return path.resolve()
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return bool(text) and "\0" not in text
+
+
+# --- restore ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """A restore as a person asks for it, checked."""
+
+    key: ObjectKey
+    source: Located | str
+    """Where the data comes from: an address, or the bare name of a snapshot or volume."""
+    directory: Path | None
+    claim: str
+
+    @classmethod
+    def checked(cls, name: str, *, namespace: str, source: str, to: str | None, claim: str | None) -> Restore:
+        """Check everything that can be checked without the store."""
+        key = ObjectKey(check_namespace(namespace), check_name(name, "NAME"))
+        found = locate(source) if "/" in source else check_name(source, "--from")
+        if isinstance(found, Located) and found.kind not in {VOLUME_CAPTURE_REQUEST, *SOURCE_KINDS}:
+            problem = "expected a capture (vcr/NAMESPACE/NAME), a snapshot (vsc/NAME) or a volume (pv/NAME)"
+            raise NotValidError(what=f"--from {found}", problem=problem)
+        directory = None if to is None else _destination(to)
+        return cls(key=key, source=found, directory=directory, claim=check_name(claim or name, "--claim"))
+
+    async def ask(self, desk: Desk) -> Located:
+        """Make the request."""
+        place = Located(VOLUME_RESTORE_REQUEST, self.key)
+        await _demand_new(desk, place)
+        claim = ObjectKey(self.key.namespace, self.claim)
+        if await desk.read_or_none(PERSISTENT_VOLUME_CLAIM, claim) is not None:
+            raise ClaimExistsError(claim=Located(PERSISTENT_VOLUME_CLAIM, claim))
+        source = await _resolved(desk, self.source)
+        metadata: Json = {"name": self.claim}
+        if self.directory is not None:
+            metadata["annotations"] = {DIRECTORY: str(self.directory)}
+        await _create(desk, place, {"sourceRef": source, "pvcTemplate": {"metadata": metadata}})
+        return place
+
+
+def _destination(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not _is_utf8(text):
+        raise NoDirectoryError(path=ascii(text)[1:-1])
+    try:
+        free = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    except OSError:
+        free = False
+    if not free:
+        raise DestinationError(path=path)
+    return path.absolute()
+
+
+async def restored_to(desk: Desk, place: Located) -> str | None:
+    """Return the directory that a finished restore has made; None if its claim is not there or somewhere else."""
+    claim = await _restored(desk, place)
+    return None if claim is None else _stands_for(claim)
+
+
+async def keeps_what_was_made(desk: Desk, place: Located, keeper: ObjectKeeper) -> bool:
+    """Whether the keeper of a request owns what it made; a restored claim is the user's unless it was given away."""
+    if place.kind is not VOLUME_RESTORE_REQUEST:
+        return True
+    claim = await _restored(desk, place)
+    return claim is not None and any(one.uid == keeper.metadata.uid for one in claim.metadata.owner_references)
+
+
+async def _restored(desk: Desk, place: Located) -> PersistentVolumeClaim | None:
+    request = await desk.read(place)
+    key = ObjectKey(place.key.namespace, request.spec.pvc_template.metadata.name)
+    claim: PersistentVolumeClaim | None = await desk.read_or_none(PERSISTENT_VOLUME_CLAIM, key)
+    if claim is None or claim.metadata.annotations.get(RESTORE) != request.metadata.uid:
+        return None
+    return claim
+
+
+async def _resolved(desk: Desk, source: Located | str) -> Json:
+    if isinstance(source, str):
+        for kind in SOURCE_KINDS:
+            found = await desk.read_or_none(kind, ObjectKey(None, source))
+            if found is not None:
+                return _reference(kind, found.metadata.name, found.metadata.uid)
+        raise SourceError(source=source, problem="there is no snapshot and no volume of this name")
+    if source.kind is not VOLUME_CAPTURE_REQUEST:
+        found = await desk.read(source)
+        return _reference(source.kind, found.metadata.name, found.metadata.uid)
+    request: VolumeCaptureRequest | None = await desk.read_or_none(source.kind, source.key)
+    if request is None:
+        return await _kept(desk, source)
+    state = state_of(source.kind, request)
+    ref = request.status.artifact_ref if request.status is not None else None
+    if state.ready is None:
+        raise SourceError(source=source, problem="it has not finished yet")
+    if not state.ready or ref is None:
+        raise SourceError(source=source, problem=f"it has failed ({state.reason}): {state.message}")
+    return {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, **({"uid": ref.uid} if ref.uid else {})}
+
+
+async def _kept(desk: Desk, source: Located) -> Json:
+    """Find what a capture left that has lapsed itself: its keeper still knows its name."""
+    keepers = (await desk.store.list(OBJECT_KEEPER)).items
+    owners = {one.metadata.uid for one in keepers if _follows(one.spec.follow_object_ref, source)}
+    left = [
+        _reference(kind, one.metadata.name, one.metadata.uid)
+        for kind in SOURCE_KINDS
+        for one in (await desk.store.list(kind)).items
+        if one.metadata.controller is not None and one.metadata.controller.uid in owners
+    ]
+    if not left:
+        raise NotFoundError(kind=source.kind.kind, name=f"{source.key}, and nothing that it left")
+    if len(left) > 1:
+        names = ", ".join(one["name"] for one in left)
+        raise SourceError(source=source, problem=f"it has left several: {names}. Name one of them")
+    return left[0]
+
+
+def _follows(ref: ObjectRef | None, source: Located) -> bool:
+    return ref is not None and (ref.kind, ref.namespace, ref.name) == (source.kind.kind, *source.key)
+
+
+# --- manifests --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureManifests:
+    """A capture of manifests as a person asks for it, checked."""
+
+    key: ObjectKey
+    targets: list[Json]
+
+    @classmethod
+    def checked(cls, name: str, *, namespace: str, targets: list[str]) -> CaptureManifests:
+        """Check everything that can be checked without the store."""
+        key = ObjectKey(check_namespace(namespace), check_name(name, "NAME"))
+        return cls(key=key, targets=[_target(text) for text in targets])
+
+    async def ask(self, desk: Desk) -> Located:
+        """Make the request."""
+        place = Located(MANIFEST_CAPTURE_REQUEST, self.key)
+        await _demand_new(desk, place)
+        await _create(desk, place, {"targets": self.targets})
+        return place
+
+
+def _target(text: str) -> Json:
+    # The version may hold a slash, the name may not.
+    word, slash, name = text.rpartition("/")
+    if not (word and slash and name):
+        raise TargetError(given=text)
+    return _reference(find_target_kind(word), check_name(name, f"The target {text}"))
+
+
+# --- all --------------------------------------------------------------------------------------------------------------
+
+
+def _reference(kind: Kind[Any], name: str, uid: str | None = None) -> Json:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "name": name, **({"uid": uid} if uid else {})}
+
+
+async def _demand_new(desk: Desk, place: Located) -> None:
+    """Refuse before anything is written; the creation itself would, but a claim would then have been made."""
+    if await desk.read_or_none(place.kind, place.key) is not None:
+        raise AlreadyExistsError(kind=place.kind.kind, name=place.key)
+
+
+async def _create(desk: Desk, place: Located, spec: Json) -> None:
+    metadata = {"name": place.key.name, "namespace": place.key.namespace}
+    await desk.store.create(place.kind, {"metadata": metadata, "spec": spec})

@@ -1,0 +1,89 @@
+"""What is written beside a deletion by a person: a journal row, and what will happen to what the request made. Pure.
+
+People delete requests and the claims that they made for them, and nothing else: a keeper goes by its own rule, and an
+artifact with its keeper.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.clock import UnixNs
+from lapse.core.duration import Duration, DurationError
+from lapse.core.errors import LapseError, UsageError
+from lapse.core.verdict import Reason
+from lapse.engine.holds import hold_of
+from lapse.engine.journal import Entry, Outcome
+from lapse.requests.api.kinds import REQUEST_KINDS, KeeperMode
+from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
+from lapse.requests.ttl import DOMAIN
+
+if TYPE_CHECKING:
+    from lapse.kube.resources import Kind, Object
+    from lapse.requests.api.kinds import ObjectKeeper
+    from lapse.requests.naming import Located
+
+DELETABLE: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, PERSISTENT_VOLUME_CLAIM)
+
+
+class NotDeletableError(UsageError):
+    """{address} goes by itself and is not deleted by hand: a keeper follows its request, an artifact its keeper.
+
+    Delete the request (vcr, vrr or mcr) to begin that.
+    """
+
+
+class HeldError(LapseError):
+    """{address} is held{reason}, so it is not deleted."""
+
+
+class DeletionReason(Reason):
+    """Why something is deleted that is not due."""
+
+    BY_PERSON = "deleted_by_person"
+
+
+def demand_deletable(place: Located) -> None:
+    """Refuse what people do not delete."""
+    if place.kind not in DELETABLE:
+        raise NotDeletableError(address=place)
+
+
+def demand_not_held(place: Located, obj: Object, *, now: int) -> None:
+    """Refuse what is held."""
+    hold = hold_of(obj.metadata.annotations)
+    if hold is not None and hold.active(UnixNs(now)):
+        raise HeldError(address=place, reason=f" ({hold.reason})" if hold.reason else "")
+
+
+def deletion_row(place: Located, obj: Object, *, actor: str, now: int) -> Entry:
+    """Return the row for the journal; it is written in the deletion's own transaction."""
+    return Entry(
+        time_ns=now,
+        domain=DOMAIN,
+        address=str(place.address),
+        uid=obj.metadata.uid,
+        version=obj.metadata.resource_version,
+        verdict="due",
+        reason=DeletionReason.BY_PERSON,
+        anchor_ns=None,
+        policy="",
+        actor=actor,
+        outcome=Outcome.ENDED,
+    )
+
+
+def consequence(keeper: ObjectKeeper | None, *, keeps: bool) -> str:
+    """Say what happens after a request is deleted; ``keeps`` tells whether its keeper owns what it has made."""
+    if keeper is None:
+        return "It had made nothing that is kept."
+    name = f"keeper/{keeper.metadata.name}"
+    when = "now" if keeper.spec.mode == KeeperMode.FOLLOW_OBJECT else f"{_printed(keeper.spec.ttl)} from now"
+    return f"{name} and what it keeps go {when}." if keeps else f"{name} goes {when}; what was restored stays."
+
+
+def _printed(ttl: str | None) -> str:
+    try:
+        return str(Duration.parse(ttl or ""))
+    except DurationError:
+        return "some time"

@@ -1,0 +1,59 @@
+"""What a reader of the controllers may rely on: no waiting inside a reconcile, no reason written as text."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from lapse.requests.api.conditions import Reason
+
+SOURCE = Path(__file__).parents[3] / "src" / "lapse" / "requests"
+RECONCILED = ("capture", "controller", "detach", "finalise", "keeper", "manifests", "ownership", "restore", "ttl")
+"""The modules that a reconcile runs through."""
+
+
+def waits(tree: ast.AST) -> list[int]:
+    """Return the lines that wait or loop without an end that is known before."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.While) or (isinstance(node, ast.Attribute) and node.attr in {"sleep", "wait"})
+    ]
+
+
+def literal_reasons(tree: ast.AST) -> list[int]:
+    """Return the lines on which the reason of an outcome or a condition is a text of its own."""
+    found = []
+    for node in ast.walk(tree):
+        given: list[ast.expr | None] = []
+        if isinstance(node, ast.Call):
+            is_end = isinstance(node.func, ast.Name) and node.func.id == "End"
+            given += node.args[:1] if is_end else []
+            given += [keyword.value for keyword in node.keywords if keyword.arg == "reason"]
+        if isinstance(node, ast.Dict):
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+            given += [value for key, value in zip(keys, node.values, strict=True) if key == "reason"]
+        found += [one.lineno for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return found
+
+
+@pytest.mark.parametrize("module", RECONCILED)
+def test_no_reconcile_waits(module: str) -> None:
+    assert waits(ast.parse((SOURCE / f"{module}.py").read_text())) == []
+
+
+def test_reasons_are_never_written_as_text() -> None:
+    files = sorted(SOURCE.rglob("*.py"))
+    found = {path.name: lines for path in files if (lines := literal_reasons(ast.parse(path.read_text())))}
+
+    assert len(files) > 20
+    assert found == {}
+
+
+def test_a_planted_violation_is_caught() -> None:
+    assert waits(ast.parse("while True:\n    await clock.sleep(1)")) == [1, 2]
+    assert literal_reasons(ast.parse(f"End('{Reason.FAILED}', 'x')")) == [1]
+    assert literal_reasons(ast.parse("condition = {'type': 'Ready', 'reason': 'Failed'}")) == [1]
+    assert literal_reasons(ast.parse("End(Reason.FAILED, 'x')")) == []

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lapse.core.duration import Duration
+from lapse.core.timestamps import from_timestamp
+from lapse.kube.resources import ObjectKey
+from lapse.requests.api.annotations import TTL
+from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST
+from lapse.requests.api.upstream import (
+    CONFIG_MAP,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    STORAGE_CLASS,
+    VOLUME_SNAPSHOT_CONTENT,
+)
+from lapse.requests.naming import Located
+from lapse.requests.summary import State, Summary, TTLRule, glance, summarise
+
+if TYPE_CHECKING:
+    from lapse.kube.resources import Kind
+
+NOON = from_timestamp("2030-01-01T12:00:00Z") or 0
+SECOND = 1_000_000_000
+SCANNER = TTLRule(Duration.parse("10m"), annotated=False)
+ANNOTATION = TTLRule(Duration.parse("10m"))
+SPEC = {"mode": "Snapshot", "target": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "data", "uid": "u"}}
+KEEPER_OWNER = {
+    "apiVersion": "deckhouse.io/v1alpha1",
+    "kind": "ObjectKeeper",
+    "name": "k",
+    "uid": "1",
+    "controller": True,
+}
+
+
+def look(kind: Kind[Any], *, rule: TTLRule = SCANNER, meta: dict[str, Any] | None = None, **parts: object) -> Summary:
+    metadata = {"name": "x", **({"namespace": "default"} if kind.namespaced else {}), "uid": "1", **(meta or {})}
+    return summarise(kind, kind.convert({"metadata": metadata, **parts}), now=NOON, rule=rule)
+
+
+def capture(
+    *, ready: str | None = "True", reason: str = "Completed", rule: TTLRule = SCANNER, **meta: object
+) -> Summary:
+    condition = {"type": "Ready", "status": ready, "reason": reason, "message": "m"}
+    status = {"conditions": [condition], "completionTimestamp": "2030-01-01T11:59:00Z"} if ready else None
+    return look(VOLUME_CAPTURE_REQUEST, rule=rule, meta=meta, spec=SPEC, status=status)
+
+
+def keeper(status: dict[str, Any] | None = None, **spec: object) -> Summary:
+    follow = {"apiVersion": VOLUME_CAPTURE_REQUEST.api_version, "kind": "VolumeCaptureRequest", "namespace": "default",
+              "name": "nightly", "uid": "u"}  # fmt: skip
+    return look(OBJECT_KEEPER, spec={"followObjectRef": follow, **spec}, status=status)
+
+
+@pytest.mark.parametrize(
+    ("summary", "state", "expires"),
+    [
+        (capture(), State(True, "Completed", "m"), "in 9m"),
+        (capture(ready="False", reason="NotFound"), State(False, "NotFound", "m"), "in 9m"),
+        (capture(ready="False", reason="Running"), State(None, "Running", "m"), ""),
+        (capture(ready="Perhaps", reason="Odd"), State(None, "Odd", "m"), ""),
+        (capture(ready=None), State(), ""),
+        (capture(rule=TTLRule(Duration.parse("never"))), State(True, "Completed", "m"), "never"),
+        (capture(rule=TTLRule(Duration.parse("30s"))), State(True, "Completed", "m"), "now"),
+        (capture(annotations={TTL: "1h"}), State(True, "Completed", "m"), "in 9m"),
+        (capture(annotations={TTL: "1h"}, rule=ANNOTATION), State(True, "Completed", "m"), "in 59m"),
+        (capture(annotations={TTL: "10minutes"}, rule=ANNOTATION), State(True, "Completed", "m"),
+         "unknown (invalid_ttl)"),
+        (capture(annotations={"lapse.dev/hold": "yes"}), State(True, "Completed", "m"), "held"),
+        (capture(annotations={"lapse.dev/hold": "yes", "lapse.dev/hold-until": "2030-01-01T11:00:00Z"}),
+         State(True, "Completed", "m"), "in 9m"),
+        (keeper(mode="FollowObject"), State(), "with vcr/default/nightly"),
+        (keeper({"phase": "Tracking"}, mode="FollowObjectWithTTL", ttl="24h"), State(None, "Tracking"),
+         "24h after vcr/default/nightly"),
+        (keeper({"phase": "Expiring", "expiresAt": "2030-01-02T13:30:00Z"}, mode="FollowObjectWithTTL", ttl="24h"),
+         State(None, "Expiring"), "in 1d1h"),
+        (look(VOLUME_SNAPSHOT_CONTENT, meta={"ownerReferences": [KEEPER_OWNER]}), State(), "with its keeper"),
+        (look(VOLUME_SNAPSHOT_CONTENT, status={"readyToUse": True}), State(True, "ReadyToUse"), ""),
+        (look(VOLUME_SNAPSHOT_CONTENT, status={"error": {"message": "full"}}), State(False, "Failed", "full"), ""),
+        (look(PERSISTENT_VOLUME_CLAIM, status={"phase": "Bound"}), State(True, "Bound"), ""),
+        (look(PERSISTENT_VOLUME_CLAIM, status={"phase": "Pending"}), State(None, "Pending"), ""),
+        (look(PERSISTENT_VOLUME, status={"phase": "Released"}), State(None, "Released"), ""),
+        (look(STORAGE_CLASS), State(), ""),
+        (look(CONFIG_MAP), State(), ""),
+    ],
+)  # fmt: skip
+def test_an_object_at_a_glance(summary: Summary, state: State, expires: str) -> None:
+    assert summary.state == state
+    assert summary.expires(NOON) == expires
+
+
+def test_a_claim_that_could_not_be_bound_has_failed_with_the_message_of_the_provisioner() -> None:
+    condition = {"type": "ProvisioningFailed", "status": "True", "reason": "ProvisioningFailed", "message": "no"}
+    summary = look(PERSISTENT_VOLUME_CLAIM, status={"phase": "Pending", "conditions": [condition]})
+
+    assert summary.state == State(False, "ProvisioningFailed", "no")
+
+
+def test_programs_get_moments_and_the_full_address() -> None:
+    told = capture(creationTimestamp="2030-01-01T11:58:00Z", ownerReferences=[KEEPER_OWNER]).as_json()
+
+    assert told == {
+        "address": "vcr/default/x",
+        "kind": "VolumeCaptureRequest",
+        "namespace": "default",
+        "name": "x",
+        "uid": "1",
+        "ready": True,
+        "reason": "Completed",
+        "message": "m",
+        "created": "2030-01-01T11:58:00Z",
+        "completed": "2030-01-01T11:59:00Z",
+        "expires_at": "2030-01-01T12:09:00Z",
+        "expires": None,
+        "held": False,
+        "keeper": "keeper/k",
+    }
+
+
+def test_what_is_not_finished_does_not_expire() -> None:
+    targets = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "c"}]
+    summary = look(MANIFEST_CAPTURE_REQUEST, spec={"targets": targets})
+
+    assert summary.place == Located(MANIFEST_CAPTURE_REQUEST, ObjectKey("default", "x"))
+    assert (summary.expiry.at, summary.as_json()["expires_at"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "shown"),
+    [
+        (-1, "0s"),
+        (0, "0s"),
+        (1, "1s"),
+        (59 * SECOND + 1, "1m"),
+        (61 * SECOND, "1m1s"),
+        (3600 * SECOND, "1h"),
+        (3601 * SECOND, "1h"),
+        (90_000 * SECOND, "1d1h"),
+        (40 * 86_400 * SECOND, "40d"),
+    ],
+)
+def test_a_span_is_shown_by_its_two_largest_units(nanoseconds: int, shown: str) -> None:
+    assert glance(nanoseconds) == shown
