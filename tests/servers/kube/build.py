@@ -222,7 +222,7 @@ KUBE_CSI = GoBuild(
             files=(ModuleFiles(f"{SNAPSHOTTER}/client/v8", "config/crd/snapshot.storage.k8s.io_*.yaml", "crds"),),
         ),
     ),
-    size=60_000_000,
+    size=130_000_000,
 )
 KUBE = GoBuild(
     "kube",
