@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from tests.servers.cache import cache_root
 from tests.servers.errors import ServerFailedError, ServerMissingError
-from tests.servers.pool import ON_JAVA, STARTERS
+from tests.servers.pool import STARTERS
 from tests.servers.process import INTERRUPTED
-from tests.servers.programs import NAMES, OFFERS, find, find_java
+from tests.servers.programs import NAMES, OFFERS, find_all
 from tests.servers.progress import megabytes, tell_stderr
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def list_servers(names: Sequence[str]) -> int:
 
 def _fetch(name: str) -> str | None:
     try:
-        program = find(name)
-        if name in ON_JAVA:
-            find_java(tell_stderr)
+        program = find_all(name)
     except ServerMissingError as error:
         return str(error)
     tell_stderr(f"{name} {program.version}: here ({program.source})")

@@ -26,7 +26,7 @@ from tests.servers.kube.control_plane import kube_server
 from tests.servers.kube.server import KubeServer
 from tests.servers.postgres import postgres_server
 from tests.servers.process import INTERRUPTED
-from tests.servers.programs import NAMES, find, find_java
+from tests.servers.programs import NAMES, find_all
 from tests.servers.redis_like import redis_server, valkey_server
 from tests.servers.server import Server
 
@@ -41,10 +41,9 @@ STARTERS: dict[str, Callable[[Tell], contextlib.AbstractContextManager[Server]]]
     "cassandra": lambda tell: cassandra_server(tell=tell),
     "dynamodb": lambda tell: dynamodb_server(tell=tell),
     "postgres": lambda tell: postgres_server(tell=tell),
-    "kube": lambda tell: kube_server(tell=tell),
+    "kube": lambda tell: kube_server(csi=True, tell=tell),
 }
 KINDS: dict[str, type[Server]] = {"kube": KubeServer}
-ON_JAVA = {"cassandra", "dynamodb"}
 
 
 class Servers(Protocol):
@@ -87,9 +86,7 @@ class Pool:
 
     def _find(self, name: str) -> None:
         try:
-            find(name, self._tell)
-            if name in ON_JAVA:
-                find_java(self._tell)
+            find_all(name, self._tell)
         except ServerMissingError as error:
             self._tell(str(error))
             raise

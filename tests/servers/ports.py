@@ -57,3 +57,16 @@ def reserved_port() -> Iterator[int]:
             if _is_free(port):
                 yield port
                 return
+
+
+def listening(pid: int) -> set[tuple[str, str]]:
+    """Address and port, as /proc writes them, of what a process listens on."""
+    sockets = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                address, port = words[1].split(":")
+                found.add((address, port))
+    return found

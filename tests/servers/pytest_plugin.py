@@ -196,7 +196,10 @@ def shared_postgres(pytestconfig: pytest.Config) -> Server:
 
 @pytest.fixture(scope="session")
 def shared_kube(pytestconfig: pytest.Config) -> KubeServer:
-    """With the definitions of `deploy/crds` and `tests/servers/kube/crds`. Work in namespaces of your own."""
+    """With the definitions of `deploy/crds` and `tests/servers/kube/crds`, and with a CSI driver and its sidecars.
+
+    Work in namespaces of your own.
+    """
     server = _shared(pytestconfig, "kube")
     assert isinstance(server, KubeServer)
     return server

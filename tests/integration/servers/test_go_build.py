@@ -11,7 +11,7 @@ import pytest
 from tests.servers.cache import cached, fetched
 from tests.servers.errors import FetchError
 from tests.servers.kube import build
-from tests.servers.kube.build import KUBE, GoBuild, GoModule, find_go
+from tests.servers.kube.build import KUBE, KUBE_CSI, GoBuild, GoModule, ModuleFiles, find_go
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,15 +48,35 @@ def test_a_program_is_built_once_with_its_flags_and_found_afterwards(
     assert len(told) == before
 
 
+def with_files(hello: GoBuild, pattern: str) -> GoBuild:
+    (module,) = hello.modules
+    files = ModuleFiles("example.test/hello", pattern, "texts")
+    return dataclasses.replace(hello, modules=(dataclasses.replace(module, files=(files,)),))
+
+
+@needs_go
+def test_files_of_a_module_are_kept_beside_the_programs(hello: GoBuild) -> None:
+    source = hello.modules[0].folder / "words" / "one.txt"
+    source.parent.mkdir()
+    source.write_text("moin\n", encoding="ascii")
+    source.chmod(0o444)
+    folder = fetched(with_files(hello, "words/*.txt"), lambda line: None)
+    assert sorted(path.name for path in folder.iterdir()) == ["greet", "texts"]
+    (folder / "texts" / "one.txt").write_text("may be changed\n", encoding="ascii")
+    with pytest.raises(FetchError, match=r"example\.test/hello has no \*\.yaml"):
+        fetched(with_files(hello, "*.yaml"), lambda line: None)
+
+
 def test_whatever_a_build_is_made_from_makes_it_another_one(hello: GoBuild) -> None:
     recipes = [hello.recipe]
     (module,) = hello.modules
     recipes.append(dataclasses.replace(hello, modules=(dataclasses.replace(module, linker=()),)).recipe)
+    recipes.append(with_files(hello, "*.txt").recipe)
     (module.folder / "go.sum").write_text("# other\n", encoding="ascii")
     recipes.append(hello.recipe)
     (module.folder / "go.mod").write_text("module example.test/other\n", encoding="ascii")
     recipes.append(hello.recipe)
-    assert len(set(recipes)) == 4
+    assert len(set(recipes)) == 5
 
 
 @needs_go
@@ -77,3 +97,8 @@ def test_the_modules_are_those_of_the_release_that_the_programs_tell() -> None:
     lists = [(module.folder / "go.mod").read_text(encoding="utf-8") for module in KUBE.modules]
     assert "go.etcd.io/etcd/server/v3 v3.6.16" in lists[0]
     assert f"k8s.io/kubernetes v{KUBE.release}" in lists[1]
+    lists = [(module.folder / "go.mod").read_text(encoding="utf-8") for module in KUBE_CSI.modules]
+    assert "kubernetes-csi/csi-driver-host-path v1.7.2" in lists[0]
+    assert "kubernetes-csi/external-provisioner/v5 v5.1.0" in lists[1]
+    for module in ("external-snapshotter/v8", "external-snapshotter/client/v8"):
+        assert f"kubernetes-csi/{module} v{KUBE_CSI.release}" in lists[2]

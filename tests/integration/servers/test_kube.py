@@ -16,6 +16,7 @@ import pytest
 from tests.servers import KubectlError, KubeServer, Server, ServerFailedError, kube_server, wait_until
 from tests.servers.kube.server import COMPONENTS
 from tests.servers.pool import Desk, Pool, RemotePool
+from tests.servers.ports import listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,19 +158,6 @@ def test_nothing_of_it_listens_beyond_loopback(own_kube: KubeServer) -> None:
     found = [listening(own_kube.component(name).pid) for name in COMPONENTS]
     assert {address for address, _ in set.union(*found)} == {"0100007F"}  # 127.0.0.1 as /proc writes it
     assert [len(addresses) for addresses in found] == [2, 1, 1]
-
-
-def listening(pid: int) -> set[tuple[str, str]]:
-    """Address and port, as /proc writes them, of what a process listens on."""
-    sockets = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
-                address, port = words[1].split(":")
-                found.add((address, port))
-    return found
 
 
 @private

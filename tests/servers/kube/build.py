@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MODULES = Path(__file__).with_name("modules")
 TELL_EVERY_SECONDS = 5
 KUBERNETES = "1.35.4"
+CSI_HOSTPATH, CSI_PROVISIONER, CSI_SNAPSHOTTER = "1.7.2", "5.1.0", "8.6.0"
 # What a build of Kubernetes' own scripts would write into the programs; clients ask the server for it.
 KUBERNETES_VERSION_FLAGS = (
     f"-X k8s.io/component-base/version.gitVersion=v{KUBERNETES}",
@@ -37,8 +38,17 @@ KUBERNETES_VERSION_FLAGS = (
 )
 NO_GO = (
     "no go on PATH: install Go 1.21 or newer from https://go.dev/dl, which fetches by itself the newer Go that a "
-    "module asks for; then `python -m tests.servers --fetch kube` builds it once, in about ten minutes on two cores"
+    "module asks for; then `python -m tests.servers --fetch kube` builds it once, in about fifteen minutes on two cores"
 )
+
+
+@dataclass(frozen=True)
+class ModuleFiles:
+    """Files of a module that are wanted beside the programs: its path, and which files in it."""
+
+    module: str
+    pattern: str
+    folder: str  # where they go, beside the programs
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,7 @@ class GoModule:
     packages: tuple[str, ...]
     linker: tuple[str, ...] = ()
     output: str = ""  # the name of the only program, where the last word of its package is none to keep
+    files: tuple[ModuleFiles, ...] = ()
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -73,7 +84,7 @@ class GoBuild:
         for module in self.modules:
             for name in ("go.mod", "go.sum"):
                 digest.update((module.folder / name).read_bytes())
-            digest.update(repr((module.packages, module.flags, module.output)).encode())
+            digest.update(repr((module.packages, module.flags, module.output, *module.files)).encode())
         return f"{self.release}-{digest.hexdigest()[:12]}"
 
     @property
@@ -91,6 +102,8 @@ class GoBuild:
             tell = functools.partial(_tell_named, watch.tell, f"{self.name}, {module.folder.name}")
             packages = _download(go, module, work=work, tell=tell)
             _build(go, module, folder=folder, work=work, tell=tell, packages=packages)
+            for files in module.files:
+                _copy(go, module, files, folder=folder, work=work)
         return self.version
 
 
@@ -158,6 +171,19 @@ def _build(go: Go, module: GoModule, *, folder: Path, work: Path, tell: Tell, pa
     _run(go, arguments, module=module, work=work, watch=watch)
 
 
+def _copy(go: Go, module: GoModule, files: ModuleFiles, *, folder: Path, work: Path) -> None:
+    where = ["list", "-m", "-f", "{{.Dir}}", files.module]
+    found = sorted(
+        Path(_run(go, where, module=module, work=work, watch=Watch(lambda _: None)).strip()).glob(files.pattern)
+    )
+    if not found:
+        raise FetchError(f"{files.module} has no {files.pattern}")
+    target = folder / files.folder
+    target.mkdir(exist_ok=True)
+    for file in found:
+        shutil.copyfile(file, target / file.name)  # not its mode: Go's cache is read-only
+
+
 class _Ticker:
     """Tells every few seconds what a tool's output says of its progress: programs reach the disk only at the end."""
 
@@ -173,6 +199,31 @@ class _Ticker:
             self._tell(f"{self._progress(lines)}, {now - self._begun:.0f} s")
 
 
+SNAPSHOTTER = "github.com/kubernetes-csi/external-snapshotter"
+# Apart from the control plane, so that another sidecar does not build that again.
+KUBE_CSI = GoBuild(
+    "kube-csi",
+    CSI_SNAPSHOTTER,
+    (
+        GoModule(
+            MODULES / "hostpath",
+            ("github.com/kubernetes-csi/csi-driver-host-path/cmd/hostpathplugin",),
+            (f"-X main.version=v{CSI_HOSTPATH}",),
+        ),
+        GoModule(
+            MODULES / "provisioner",
+            ("github.com/kubernetes-csi/external-provisioner/v5/cmd/csi-provisioner",),
+            (f"-X main.version=v{CSI_PROVISIONER}",),
+        ),
+        GoModule(
+            MODULES / "snapshotter",
+            tuple(f"{SNAPSHOTTER}/v8/cmd/{name}" for name in ("csi-snapshotter", "snapshot-controller")),
+            (f"-X main.version=v{CSI_SNAPSHOTTER}",),
+            files=(ModuleFiles(f"{SNAPSHOTTER}/client/v8", "config/crd/snapshot.storage.k8s.io_*.yaml", "crds"),),
+        ),
+    ),
+    size=130_000_000,
+)
 KUBE = GoBuild(
     "kube",
     KUBERNETES,

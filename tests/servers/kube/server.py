@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from tests.servers.kube.storage import Storage
 from tests.servers.server import Control, Server
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 # In the order in which they are started.
 COMPONENTS = ("etcd", "apiserver", "controller-manager")
+CSI_COMPONENTS = ("hostpathplugin", "csi-provisioner", "csi-snapshotter", "snapshot-controller")
 USER = "plain-user"
 USER_GROUP = "plain-users"
 KUBECTL_SECONDS = 60
@@ -37,7 +39,8 @@ class KubeServer(Server):
     user_token: str = field(repr=False)
     user: str = USER
     user_group: str = USER_GROUP
-    PATHS: ClassVar[tuple[str, ...]] = (*Server.PATHS, "programs")
+    storage_folder: Path | None = None
+    PATHS: ClassVar[tuple[str, ...]] = (*Server.PATHS, "programs", "storage_folder")
 
     @property
     def kubeconfig(self) -> Path:
@@ -64,8 +67,23 @@ class KubeServer(Server):
         config = self.user_kubeconfig if user else self.kubeconfig
         return run_kubectl(self.programs, config, *arguments, stdin=stdin)
 
+    @property
+    def storage(self) -> Storage:
+        """The volumes and snapshots that are really there, when it was started with a CSI driver."""
+        if self.storage_folder is None:
+            raise RuntimeError("this control plane has no CSI driver: start it with kube_server(csi=True)")
+        return Storage(self.storage_folder)
+
+    def claim_folder(self, name: str, *, namespace: str) -> Path:
+        """The folder with the files of a claim's volume. The claim must be bound."""
+        handle = "jsonpath={.spec.csi.volumeHandle}"
+        volume = self.kubectl("get", "pvc", name, "-n", namespace, "-o", "jsonpath={.spec.volumeName}")
+        if not volume:
+            raise ValueError(f"the claim {namespace}/{name} has no volume yet: wait until it is Bound")
+        return self.storage.volume(self.kubectl("get", "pv", volume, "-o", handle))
+
     def component(self, name: str) -> Server:
-        """One of `COMPONENTS`, to be killed, stopped, paused and started on its own."""
+        """One of `COMPONENTS` or `CSI_COMPONENTS`, to be killed, stopped, paused and started on its own."""
         components = self._components()
         if name not in components:
             raise ValueError(f"there is no component {name!r}, but {', '.join(components)}")
