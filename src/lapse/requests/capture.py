@@ -30,6 +30,7 @@ from lapse.requests.errors import require
 from lapse.requests.finalise import End
 from lapse.requests.names import snapshot_name
 from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
+from lapse.requests.snapshotter import PLAIN, is_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         VolumeSnapshotContent,
     )
     from lapse.requests.detach import Detach
+    from lapse.requests.snapshotter import Conventions
 
 
 class VolumeCapture(RequestController[VolumeCaptureRequest]):
@@ -51,11 +53,17 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
 
     kind: ClassVar[Kind[Any]] = VOLUME_CAPTURE_REQUEST
 
-    def __init__(self, *, detach: Detach, **dependencies: Any) -> None:  # noqa: ANN401 - those of the base class
-        """Take what the base takes, and who does the other mode."""
+    def __init__(
+        self,
+        *,
+        detach: Detach,
+        conventions: Conventions = PLAIN,
+        **dependencies: Any,  # noqa: ANN401 - those of the base class
+    ) -> None:
+        """Take what the base takes, who does the other mode, and what the snapshotter wants to see."""
         super().__init__(**dependencies)
-        require(self, detach=detach)
-        self._detach = detach
+        require(self, detach=detach, conventions=conventions)
+        self._detach, self._conventions = detach, conventions
 
     async def advance(self, request: VolumeCaptureRequest) -> End | Wait:
         """See `RequestController`."""
@@ -166,7 +174,12 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         """Make the content object, or find the one that an earlier, interrupted reconcile made."""
         name = snapshot_name(request.metadata.uid, request.spec.target.uid or "")
         spec = _content_spec(name, request, volume, snapshot_class)
-        wanted = {"metadata": {"name": name, "ownerReferences": [msgspec.to_builtins(owned_by(keeper))]}, "spec": spec}
+        metadata: Json = {"name": name, "ownerReferences": [msgspec.to_builtins(owned_by(keeper))]}
+        if self._conventions.annotations:
+            metadata["annotations"] = dict(self._conventions.annotations)
+        if self._conventions.finalizers:
+            metadata["finalizers"] = list(self._conventions.finalizers)
+        wanted = {"metadata": metadata, "spec": spec}
         try:
             return await self._store.create(VOLUME_SNAPSHOT_CONTENT, wanted)
         except AlreadyExistsError:
@@ -221,6 +234,6 @@ def _outcome(name: str, content: VolumeSnapshotContent | None) -> End | Wait:
     status = content.status
     if status is not None and status.error is not None:
         return End(Reason.FAILED, status.error.message or "the snapshotter reported an error without a message")
-    if status is not None and status.ready_to_use:
+    if is_ready(content):
         return End(Reason.COMPLETED, f"the snapshot is in VolumeSnapshotContent {name}")
     return Wait()

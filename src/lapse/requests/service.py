@@ -34,6 +34,7 @@ from lapse.requests.manifests import ManifestCapture
 from lapse.requests.names import keeper_name
 from lapse.requests.policy import Policy, TTLMode
 from lapse.requests.restore import VolumeRestore
+from lapse.requests.snapshotter import PLAIN
 from lapse.requests.ttl import DOMAIN, AnnotationTTL, FinishedRequests
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Kind, Object
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import VolumeCaptureRequest, VolumeRestoreRequest
+    from lapse.requests.snapshotter import Conventions
 
 ACTOR: Final = "lapse"
 SCAN_INTERVAL_SECONDS: Final = 60.0
@@ -99,7 +101,7 @@ class ControllerService:
 class Requests:
     """Everything that runs for requests on one object store."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all of them named, one per dependency
         self,
         store: ObjectStore,
         *,
@@ -108,6 +110,7 @@ class Requests:
         metrics: Metrics,
         clock: Clock,
         direct: Reader | None = None,
+        conventions: Conventions = PLAIN,
         dry_run: bool = False,
         chance: Chance = chance,
     ) -> None:
@@ -123,10 +126,10 @@ class Requests:
         self.loops = [_loop(make(self.keepers), "keepers", self.keepers)]
         if policy.request_ttl_mode is TTLMode.SCANNER:
             self.loops.append(_loop(make(self.finished), "request-ttl", self.finished))
-        self._build(reader, chance)
+        self._build(reader, conventions, chance)
         self._wire()
 
-    def _build(self, direct: Reader, chance: Chance) -> None:
+    def _build(self, direct: Reader, conventions: Conventions, chance: Chance) -> None:
         store, policy, clock, caches = self.store, self.policy, self._clock, self.caches
         common: dict[str, Any] = {
             "store": store, "direct": direct, "caches": caches, "policy": policy, "clock": clock,
@@ -136,7 +139,7 @@ class Requests:
             finaliser = Finaliser(store, policy=policy, clock=clock)
             ttl = AnnotationTTL(ender=self.ender, finaliser=finaliser, policy=policy, clock=clock, chance=chance)
         detach = Detach(ender=self.ender, **common)
-        self.capture = VolumeCapture(detach=detach, ttl=ttl, **common)
+        self.capture = VolumeCapture(detach=detach, conventions=conventions, ttl=ttl, **common)
         self.restore = VolumeRestore(ttl=ttl, **common)
         self.manifests = ManifestCapture(ttl=ttl, **common)
         self.keeper = KeeperController(store=store, direct=direct, caches=caches, keepers=self.keepers, clock=clock)
