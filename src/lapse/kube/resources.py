@@ -27,8 +27,8 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     """Base of all that is read from and written to an API: camel case there, snake case here.
 
     A subclass says ``frozen=True`` again: msgspec inherits it, type checkers do not. Values made from JSON have no
-    cycles, so the garbage collector need not walk over them: with 100 000 cached objects that takes a tenth of a second
-    each time, in which nothing else happens.
+    cycles, so the garbage collector need not walk over them: with 100 000 of them cached, that halves its longest
+    pause, in which nothing else happens.
     """
 
 
