@@ -22,6 +22,7 @@ _SCOPED: Final = {"vcr": "NAMESPACE", "vrr": "NAMESPACE", "mcr": "NAMESPACE", "h
 _UNSCOPED: Final = frozenset({"keeper", "workspace"})
 _KUBERNETES_KIND: Final = re.compile(r"[A-Z][A-Za-z0-9]*(?:\.[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?)?")
 _PLAIN: Final = "-_.~:@+=,"  # beside letters and digits, what needs no encoding in a path segment
+_ALL_PLAIN: Final = re.compile(f"[A-Za-z0-9{re.escape(_PLAIN)}]*")
 _MAX_APP: Final = 2**32 - 1
 
 
@@ -83,7 +84,10 @@ def _is_app_id(text: str) -> bool:
 
 def _encode(part: str) -> str:
     # A bare "." or ".." would be eaten by URL normalisation before any server sees it.
-    return part.replace(".", "%2E") if part in {".", ".."} else quote(part, safe=_PLAIN)
+    if part in {".", ".."}:
+        return part.replace(".", "%2E")
+    # Names are nearly always plain, and whatever lapses is written with its address.
+    return part if _ALL_PLAIN.fullmatch(part) else quote(part, safe=_PLAIN)
 
 
 def _decode(text: str, part: str) -> str:

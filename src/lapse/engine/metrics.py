@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -49,6 +50,7 @@ class Metrics:
     def __init__(self, version: str) -> None:
         """Register everything that needs no label yet."""
         self._registry = CollectorRegistry()
+        # `..._of`: every item that is decided and ended asks for its series, and to look one up costs more than to add.
         build = Gauge(
             "lapse_build_info", "The version that runs; always 1", ["version", "python"], registry=self._registry
         )
@@ -56,6 +58,7 @@ class Metrics:
         self._deletions = Counter(
             "lapse_deletions", "What was let lapse, by reason", ["domain", "reason"], registry=self._registry
         )
+        self._deletions_of = cache(self._deletions.labels)
         self._lag = Histogram(
             "lapse_expiry_lag_seconds",
             "How long it had been due when it was removed: each item, or the oldest of a round",
@@ -63,9 +66,11 @@ class Metrics:
             buckets=_LAG_BUCKETS,
             registry=self._registry,
         )
+        self._lag_of = cache(self._lag.labels)
         self._decisions = Counter(
             "lapse_decisions", "What was decided, one per look", ["domain", "verdict"], registry=self._registry
         )
+        self._decisions_of = cache(self._decisions.labels)
         self._held = Gauge("lapse_held", "What is due and held", ["domain"], registry=self._registry)
         self._next_expiry = Gauge(
             "lapse_next_expiry_timestamp_seconds",
@@ -113,13 +118,13 @@ class Metrics:
 
     def deleted(self, domain: str, reason: Reason, *, count: int, lag_seconds: float | None) -> None:
         """Count what was let lapse; ``lag_seconds`` is how long it, or the oldest of it, had been due."""
-        self._deletions.labels(domain, reason).inc(count)
+        self._deletions_of(domain, reason).inc(count)
         if lag_seconds is not None:
-            self._lag.labels(domain).observe(lag_seconds)
+            self._lag_of(domain).observe(lag_seconds)
 
     def decided(self, domain: str, verdict: str) -> None:
         """Count one decision: due, keep or unknown."""
-        self._decisions.labels(domain, verdict).inc()
+        self._decisions_of(domain, verdict).inc()
 
     def holding(self, domain: str, count: int) -> None:
         """Tell how many items are due and held."""

@@ -243,7 +243,9 @@ class Sweep(Generic[S]):
             except Exception as error:  # noqa: BLE001 - one failing item never stops the rest
                 came_to = await self._failed(candidate, error)
             pull.counts[came_to] += 1
-            await self.clock.sleep(0)  # what is only decided waits for nothing: the rest of the process has its turn
+            if came_to != Outcome.ENDED:
+                # What is only decided waits for nothing: the rest of the process has its turn.
+                await self.clock.sleep(0)
 
     async def _look(self, candidate: Candidate[S], pull: _Pull[S]) -> str:
         """Decide, recheck, act; return what to count."""

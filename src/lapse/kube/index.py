@@ -39,12 +39,14 @@ class Index(Generic[T]):
             with suppress(Exception):  # raised when it came in, too
                 self._take_out(old)
         if new is not None:
+            key = new.metadata.key
             for value in tuple(self._of(new)):  # complete before anything is stored
-                self._found.setdefault(value, {})[new.metadata.key] = new
+                self._found.setdefault(value, {})[key] = new
 
     def _take_out(self, old: T) -> None:
+        key = old.metadata.key
         for value in self._of(old):
             having = self._found.get(value, {})
-            having.pop(old.metadata.key, None)
+            having.pop(key, None)
             if not having:
                 self._found.pop(value, None)

@@ -185,6 +185,7 @@ class Informer(Generic[T]):
             if page.next is None:
                 break
             after = page.next
+            await self._clock.sleep(0)  # a store in this process may answer at once: others have their turn
         for key in [key for key in self._objects if key not in seen]:
             self._remove(key)
         self.synced.set()

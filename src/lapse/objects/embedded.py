@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -39,7 +39,7 @@ from lapse.kube.errors import (
     StoreUnavailableError,
     UnknownKindError,
 )
-from lapse.kube.resources import NO_LABELS, Event, EventType, Json, Kind, Object, ObjectKey, Page
+from lapse.kube.resources import NO_LABELS, Document, Event, EventType, Json, Kind, Object, ObjectKey, Page
 from lapse.objects import documents
 from lapse.objects.documents import as_json, check_namespace, decode, encode
 from lapse.objects.gc import Collector
@@ -352,9 +352,16 @@ def _event(kind: Kind[T], change: Change) -> Event[T]:
     version = str(change.version)
     if change.type is not EventType.DELETED:
         return Event(change.type, _decode(kind, change.body), version)
-    body = decode(change.body)  # as it was last, but at the version of its deletion
-    body["metadata"]["resourceVersion"] = version
-    return Event(change.type, kind.convert(body), version)
+    return Event(change.type, _at_version(_decode(kind, change.body), version), version)
+
+
+def _at_version(obj: T, version: str) -> T:
+    """Return an object as it was last, but at the version of its deletion."""
+    if isinstance(obj, Document):
+        obj.body["metadata"]["resourceVersion"] = version  # nobody else has it yet
+        return obj
+    metadata = msgspec.structs.replace(obj.metadata, resource_version=version)
+    return cast("T", msgspec.structs.replace(cast("msgspec.Struct", obj), metadata=metadata))
 
 
 def _why_not(
