@@ -8,8 +8,17 @@ log a key's name, a value or a token.
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
 
 import structlog
+from structlog.contextvars import bound_contextvars
+
+from lapse.core.identity import owner_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
@@ -24,3 +33,23 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
         wrapper_class=structlog.stdlib.BoundLogger,
     )
     return logger
+
+
+_WORK: Final[ContextVar[str]] = ContextVar("lapse_work", default="")
+
+
+@contextmanager
+def piece_of_work(kind: str, **about: str) -> Iterator[None]:
+    """Give all log lines of one tick or reconcile the same id, under the name ``kind``, and say what it is about."""
+    identity = owner_token()
+    before = _WORK.set(identity)
+    try:
+        with bound_contextvars(**{kind: identity}, **about):
+            yield
+    finally:
+        _WORK.reset(before)
+
+
+def current_work() -> str:
+    """Return the id of the piece of work at hand; empty outside of one."""
+    return _WORK.get()

@@ -22,12 +22,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from structlog.contextvars import bound_contextvars
-
 from lapse.core.errors import LapseError
-from lapse.core.identity import owner_token
 from lapse.core.jitter import Chance, around, chance
-from lapse.core.log import get_logger
+from lapse.core.log import get_logger, piece_of_work
 from lapse.engine.metrics import ErrorKind, Metrics
 
 if TYPE_CHECKING:
@@ -315,7 +312,7 @@ class Coordinator:
             if halt.is_set():
                 break
             wake.clear()
-            with bound_contextvars(tick=owner_token(), loop=loop.name):
+            with piece_of_work("tick", loop=loop.name):
                 asked = await self._tick(loop)
             wait = around(loop.interval, chance=self._chance) if asked is None else asked
         self._plan(loop, None)

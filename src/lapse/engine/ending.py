@@ -13,15 +13,15 @@ object may be gone nevertheless, when the store did not answer; the next look te
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from structlog.contextvars import get_contextvars
+import msgspec
+from msgspec.structs import replace
 
 from lapse.core.clock import UnixNs
 from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
-from lapse.core.log import get_logger
+from lapse.core.log import current_work, get_logger
 from lapse.core.verdict import KeepReason, Reason, UnknownReason
 from lapse.engine.journal import Entry, Journal, Outcome
 from lapse.engine.metrics import ErrorKind, Metrics
@@ -40,8 +40,7 @@ _NS: Final = 1_000_000_000
 _log = get_logger("lapse.engine.ending")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is to be ended, and why."""
 
     domain: str
@@ -187,14 +186,8 @@ class Ender:
             actor=self.actor,
             outcome=outcome,
             details=ending.details,
-            tick=current_tick(),
+            tick=current_work(),
         )
-
-
-def current_tick() -> str:
-    """Return the id of the tick or reconcile at hand, as the log lines carry it; empty outside of one."""
-    found = get_contextvars()
-    return str(found.get("tick") or found.get("reconcile") or "")
 
 
 def _with_problem(entry: Entry, problem: Exception | None) -> Entry:

@@ -10,7 +10,6 @@ Not guaranteed: that times never go back between two rows, because the wall cloc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -52,8 +51,7 @@ class Outcome(StrEnum):
     """Nothing was to be done, but the verdict is another one than before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row to be written. Times are Unix nanoseconds."""
 
     time_ns: int
@@ -78,8 +76,7 @@ class Entry:
     """Joins an intent and its outcome."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Entry):
+class Row(Entry, frozen=True, kw_only=True, gc=False):
     """One row as it was written."""
 
     id: int

@@ -122,9 +122,9 @@ class Metrics:
         if lag_seconds is not None:
             self._lag_of(domain).observe(lag_seconds)
 
-    def decided(self, domain: str, verdict: str) -> None:
-        """Count one decision: due, keep or unknown."""
-        self._decisions_of(domain, verdict).inc()
+    def decided(self, domain: str, verdict: str, *, count: int = 1) -> None:
+        """Count decisions: due, keep or unknown."""
+        self._decisions_of(domain, verdict).inc(count)
 
     def holding(self, domain: str, count: int) -> None:
         """Tell how many items are due and held."""

@@ -19,12 +19,14 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+import msgspec
+
 from lapse.core.clock import UnixNs
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, around, backoff, chance
-from lapse.core.log import get_logger
+from lapse.core.log import current_work, get_logger
 from lapse.core.verdict import Due, Keep, KeepReason, Reason, Unknown, Verdict
-from lapse.engine.ending import Ender, Ending, current_tick
+from lapse.engine.ending import Ender, Ending
 from lapse.engine.journal import Entry, Outcome
 from lapse.engine.metrics import ErrorKind, Metrics
 
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from lapse.engine.journal import Journal
     from lapse.kube.resources import Kind, ObjectKey
 
-WIDTH: Final = 64
+WIDTH: Final = 128
 """Items in flight: enough to fill shared commits and connections, few enough to stop at once."""
 OVERDUE_PER_SECOND: Final = 500
 HELD_SECONDS: Final = 600.0
@@ -63,8 +65,7 @@ class SweepReason(Reason):
     """Deciding or reading it failed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate(Generic[S]):
+class Candidate(msgspec.Struct, Generic[S], frozen=True, kw_only=True, gc=False):
     """Something that may be due, as it was last seen. Its hold is part of it."""
 
     address: Address
@@ -162,6 +163,7 @@ class _Pull(Generic[S]):
         self._items, self._left = items, limit
         self.proceed = proceed
         self.counts: Counter[str] = Counter()
+        self.verdicts: Counter[str] = Counter()
         self.workers = 1
         self.stopped = False
         self.error: Exception | None = None
@@ -226,6 +228,8 @@ class Sweep(Generic[S]):
                 await self._work(pull, group)
         finally:
             pull.close()
+            for verdict, count in pull.verdicts.items():
+                self._metrics.decided(self.domain.name, verdict, count=count)
             self._tell_gauges()
         if pull.error is not None:
             raise pull.error
@@ -256,9 +260,10 @@ class Sweep(Generic[S]):
             fresh = await self.domain.refresh(candidate)
             if fresh is None:
                 return self._settle(candidate, Outcome.GONE)
-            candidate, now = fresh, self._now()
-            verdict = self.domain.decide(candidate, now)
-        self._metrics.decided(self.domain.name, _WORDS[type(verdict)])
+            if fresh is not candidate:  # otherwise nothing was read, and nothing can be decided differently
+                candidate, now = fresh, self._now()
+                verdict = self.domain.decide(candidate, now)
+        pull.verdicts[_WORDS[type(verdict)]] += 1
         if not isinstance(verdict, Due):
             return await self._stays(candidate, verdict, now)
         if not pull.proceed():  # reading took its time, and the right to act may be gone
@@ -362,7 +367,7 @@ class Sweep(Generic[S]):
             actor=self._ender.actor,
             outcome=outcome,
             details=details,
-            tick=current_tick(),
+            tick=current_work(),
         )
 
     def _tell_gauges(self) -> None:

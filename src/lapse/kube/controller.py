@@ -19,11 +19,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from structlog.contextvars import bound_contextvars
-
 from lapse.core.errors import LapseError
-from lapse.core.identity import owner_token
-from lapse.core.log import get_logger
+from lapse.core.log import get_logger, piece_of_work
 from lapse.kube.errors import ConflictError, NotFoundError, StoreUnavailableError
 from lapse.kube.workqueue import QueueClosedError, WorkQueue
 
@@ -88,7 +85,7 @@ class Controller(Generic[K]):
                 return
             finally:
                 idle.discard(me)
-            with bound_contextvars(controller=self.name, reconcile=owner_token(), object=str(key)):
+            with piece_of_work("reconcile", controller=self.name, object=str(key)):
                 await self._process(key)
 
     async def _process(self, key: K) -> None:

@@ -6,7 +6,7 @@ from lapse.core.errors import LapseError, UsageError
 
 
 class PolicyError(UsageError, ValueError):
-    """The setting {setting} cannot be {value}: expected {expected}."""
+    """The setting {setting} cannot be {given}: expected {expected}."""
 
 
 class DependencyMissingError(LapseError, TypeError):

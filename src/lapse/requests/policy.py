@@ -57,7 +57,7 @@ class Policy:
         _demand_positive("keeper_ttl", self.keeper_ttl)
         if self.keeper_mode is KeeperMode.TTL:
             expected = "FollowObject or FollowObjectWithTTL: a keeper of a request follows it"
-            raise PolicyError(setting="keeper_mode", value=self.keeper_mode, expected=expected)
+            raise PolicyError(setting="keeper_mode", given=self.keeper_mode, expected=expected)
 
     @property
     def digest(self) -> str:
@@ -70,4 +70,4 @@ def _demand_positive(setting: str, duration: Duration, *, never: bool = False) -
         return
     if duration.nanoseconds is None or duration.nanoseconds <= 0:
         expected = "a duration above zero, such as 10m" + (", or never" if never else "")
-        raise PolicyError(setting=setting, value=duration, expected=expected)
+        raise PolicyError(setting=setting, given=duration, expected=expected)

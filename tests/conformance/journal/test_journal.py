@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from lapse.core.verdict import DueReason
 from lapse.db.database import Database
@@ -76,8 +76,8 @@ async def test_a_row_is_read_as_it_was_written(journal: Journal) -> None:
     newer, older = await journal.entries()
 
     for row, entry in ((older, ENTRY), (newer, bare)):
-        assert {name: getattr(row, name) for name in Entry.__slots__} == {
-            name: getattr(entry, name) for name in Entry.__slots__
+        assert {name: getattr(row, name) for name in Entry.__struct_fields__} == {
+            name: getattr(entry, name) for name in Entry.__struct_fields__
         }
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -45,4 +46,4 @@ def raw() -> Iterator[Raw]:
 @pytest.fixture
 def namespace() -> str:
     """A part of a shared server that no other test uses."""
-    return f"test-{next(_numbers)}"
+    return f"test-{os.getpid()}-{next(_numbers)}"  # several processes share the server

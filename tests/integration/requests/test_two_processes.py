@@ -60,6 +60,7 @@ async def test_two_scanners_at_once_delete_each_request_once_and_journal_it_once
         ended = Counter(row.uid for row in rows if row.outcome is Outcome.ENDED)
         assert len(ended) == MANY
         assert set(ended.values()) == {1}
+        assert len(rows) == MANY, "whoever came second writes nothing"
 
 
 async def test_two_sweeps_of_keepers_at_once_end_each_keeper_once(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 TTL_ANNOTATION = "storage.deckhouse.io/ttl"
+EXPIRES_AT = "storage.deckhouse.io/expires-at"
 REQUESTS = frozenset({"VolumeCaptureRequest", "VolumeRestoreRequest", "ManifestCaptureRequest"})
 KEEPER = "ObjectKeeper"
 CLAIM = "PersistentVolumeClaim"
@@ -183,7 +184,8 @@ class Witness:
 
     def _may_differ(self, old: Json, new: Json) -> bool:
         before, after = old["metadata"].get("annotations") or {}, new["metadata"].get("annotations") or {}
-        annotated = TTL_ANNOTATION not in before and after == {**before, TTL_ANNOTATION: after.get(TTL_ANNOTATION)}
+        told_with_it = {name: after[name] for name in (TTL_ANNOTATION, EXPIRES_AT) if name in after}
+        annotated = TTL_ANNOTATION not in before and after == {**before, **told_with_it}
         condition = new["status"]["conditions"][0]
         told = self.annotation_decides and condition["reason"] == "InvalidTTL" and before == after
         assert old["spec"] == new["spec"]

@@ -5,9 +5,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from structlog.contextvars import bound_contextvars
 
 from lapse.core.clock import UnixNs, VirtualClock
+from lapse.core.log import current_work, piece_of_work
 from lapse.core.verdict import Reason, UnknownReason
 from lapse.engine.ending import Ender, Ending, Guard
 from lapse.engine.holds import Hold
@@ -48,7 +48,8 @@ async def test_what_is_due_is_removed_and_journalled_with_all_that_decided(
 ) -> None:
     thing = await things.add("a")
     clock.advance(3)
-    with bound_contextvars(tick="tick-9"):
+    with piece_of_work("tick"):
+        tick = current_work()
         assert await ender.end(ending_of(thing)) is Outcome.ENDED
 
     assert await things.left() == []
@@ -56,7 +57,7 @@ async def test_what_is_due_is_removed_and_journalled_with_all_that_decided(
     assert (row.domain, row.address, row.uid) == ("things", "Thing.test.lapse.dev/default/a", thing.metadata.uid)
     assert (row.version, row.verdict, row.reason) == (thing.metadata.resource_version, "due", "ttl_expired")
     assert (row.anchor_ns, row.policy, row.actor) == ((START - 60) * NS, "p1", "test")
-    assert (row.outcome, row.details, row.tick) == (Outcome.ENDED, {"shelf": 7}, "tick-9")
+    assert (row.outcome, row.details, row.tick) == (Outcome.ENDED, {"shelf": 7}, tick)
     assert row.time_ns == (START + 3) * NS
     found = series(metrics)
     assert found['lapse_deletions_total{domain="things",reason="ttl_expired"}'] == 1
