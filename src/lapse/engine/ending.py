@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import current_work, get_logger
 from lapse.core.verdict import KeepReason, Reason, UnknownReason
+from lapse.engine.holds import Hold
 from lapse.engine.journal import Entry, Journal, Outcome
 from lapse.engine.metrics import ErrorKind, Metrics
 from lapse.kube.errors import ConflictError, NotFoundError
+from lapse.kube.resources import Kind, ObjectKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lapse.core.address import Address
     from lapse.core.clock import Clock
-    from lapse.engine.holds import Hold
-    from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.port import ObjectStore
 
 _NS: Final = 1_000_000_000

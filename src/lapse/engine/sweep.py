@@ -21,24 +21,24 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, around, backoff, chance
 from lapse.core.log import current_work, get_logger
 from lapse.core.verdict import Due, Keep, KeepReason, Reason, Unknown, Verdict
 from lapse.engine.ending import Ender, Ending
+from lapse.engine.holds import Hold
 from lapse.engine.journal import Entry, Outcome
 from lapse.engine.metrics import ErrorKind, Metrics
+from lapse.kube.resources import Kind, ObjectKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from lapse.core.address import Address
     from lapse.core.clock import Clock
     from lapse.engine.coordinator import Turn
-    from lapse.engine.holds import Hold
     from lapse.engine.journal import Journal
-    from lapse.kube.resources import Kind, ObjectKey
 
 WIDTH: Final = 128
 """Items in flight: enough to fill shared commits and connections, few enough to stop at once."""
