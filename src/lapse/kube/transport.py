@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _LARGE: Final = 512 * 1024
 """Bytes from which a body is sent in pieces; the library warns about whole ones of a megabyte."""
+_LAST_TURNS: Final = 3
 _KEEPALIVE_SECONDS: Final = 30
 _SILENCE_SECONDS: Final = 15.0
 """How long after its end by the server's clock a watch may still say nothing."""
@@ -135,7 +136,8 @@ class Transport:
         while self._sessions:
             _, session = self._sessions.popitem()
             await session.close()
-        await self._clock.sleep(0)  # aborted connections end in the loop's next turn
+        for _ in range(_LAST_TURNS):  # aborted connections end in the loop's next turns, TLS ones after what they carry
+            await self._clock.sleep(0)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
