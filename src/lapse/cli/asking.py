@@ -17,6 +17,7 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import Json, Kind, ObjectKey
 from lapse.objects.metadata_rules import name_problems, namespace_problems
+from lapse.requests.addresses import Located, find_target_kind, locate
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
@@ -34,7 +35,6 @@ from lapse.requests.api.upstream import (
     PersistentVolumeClaim,
 )
 from lapse.requests.local.places import DIRECTORY, RESTORE
-from lapse.requests.naming import Located, find_target_kind, locate
 from lapse.requests.summary import state_of
 
 SOURCE_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME)

@@ -20,10 +20,10 @@ from lapse.core.errors import LapseError
 from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.embedded import EmbeddedStore
+from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, ObjectKeeper
 from lapse.requests.embedded import open_store
 from lapse.requests.names import keeper_name
-from lapse.requests.naming import Located
 from lapse.requests.summary import Summary, TTLRule, summarise
 
 T = TypeVar("T")

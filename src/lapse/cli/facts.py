@@ -9,6 +9,7 @@ from lapse.cli.desk import Desk
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import to_timestamp
 from lapse.kube.resources import Kind, ObjectKey
+from lapse.requests.addresses import ARTIFACT_KINDS, Located, short_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
@@ -19,7 +20,6 @@ from lapse.requests.api.kinds import (
 )
 from lapse.requests.api.upstream import ALL_KINDS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from lapse.requests.local.places import DIRECTORY
-from lapse.requests.naming import ARTIFACT_KINDS, Located, short_name
 from lapse.requests.summary import State, Summary, followed, glance, state_of
 
 COLUMNS: Final = ("namespace", "name", "kind", "ready", "reason", "expires", "age")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lapse.cli.asking import Capture, CaptureManifests, Restore
     from lapse.cli.desk import Desk
     from lapse.cli.watching import Report
-    from lapse.requests.naming import Located
+    from lapse.requests.addresses import Located
     from lapse.requests.summary import Summary
 
 app = App(
@@ -267,7 +267,7 @@ def list_objects(
     """
     from lapse.cli.desk import at_desk
     from lapse.cli.facts import COLUMNS, row, summaries
-    from lapse.requests.naming import find_kinds
+    from lapse.requests.addresses import find_kinds
 
     kinds, chosen = find_kinds(kind), scope.chosen()
 
@@ -295,7 +295,7 @@ def get(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: Output
     """
     from lapse.cli.desk import at_desk, typed
     from lapse.cli.facts import facts
-    from lapse.requests.naming import locate
+    from lapse.requests.addresses import locate
 
     place = locate(address)
 
@@ -334,7 +334,7 @@ def watch(
     With -o json every line is a JSON document of its own.
     """
     from lapse.cli.watching import timeout_seconds
-    from lapse.requests.naming import find_kinds, locate
+    from lapse.requests.addresses import find_kinds, locate
 
     if until_ready is not None and until_gone is not None:
         raise TwoGoalsError
@@ -430,8 +430,8 @@ def delete(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: Out
     that is held is not deleted.
     """
     from lapse.cli.desk import at_desk
+    from lapse.requests.addresses import locate
     from lapse.requests.deleting import demand_deletable
-    from lapse.requests.naming import locate
 
     place = locate(address)
     demand_deletable(place)

@@ -18,8 +18,8 @@ from lapse.core.duration import Duration
 from lapse.core.errors import LapseError, UsageError
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Event, EventType, Kind
+from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import REQUEST_KINDS
-from lapse.requests.naming import Located
 from lapse.requests.summary import Summary
 
 

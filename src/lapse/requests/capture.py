@@ -26,11 +26,11 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
 )
 from lapse.requests.controller import RequestController, Wait
+from lapse.requests.conventions import PLAIN, is_ready
 from lapse.requests.errors import require
 from lapse.requests.finalise import End
 from lapse.requests.names import snapshot_name
 from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
-from lapse.requests.snapshotter import PLAIN, is_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
         VolumeSnapshotClass,
         VolumeSnapshotContent,
     )
+    from lapse.requests.conventions import Conventions
     from lapse.requests.detach import Detach
-    from lapse.requests.snapshotter import Conventions
 
 
 class VolumeCapture(RequestController[VolumeCaptureRequest]):

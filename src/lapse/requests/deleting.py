@@ -20,8 +20,8 @@ from lapse.requests.ttl import DOMAIN
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Kind, Object
+    from lapse.requests.addresses import Located
     from lapse.requests.api.kinds import ObjectKeeper
-    from lapse.requests.naming import Located
 
 DELETABLE: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, PERSISTENT_VOLUME_CLAIM)
 

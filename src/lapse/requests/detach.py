@@ -30,6 +30,7 @@ from lapse.requests.controller import Wait
 from lapse.requests.errors import require
 from lapse.requests.finalise import End
 from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
+from lapse.requests.ttl import DOMAIN
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from lapse.requests.capture import VolumeCapture
     from lapse.requests.policy import Policy
 
-DOMAIN = "requests"
 _SOON_SECONDS: Final = 1.0
 """A claim whose deletion was accepted, or that changed under our hands, is looked at again so soon."""
 

@@ -26,6 +26,7 @@ from lapse.requests.api.kinds import (
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.caches import Caches
 from lapse.requests.capture import VolumeCapture
+from lapse.requests.conventions import PLAIN
 from lapse.requests.detach import Detach, DetachReason
 from lapse.requests.finalise import Finaliser
 from lapse.requests.keeper import FOLLOWS, KeeperController, follow_key, followed_by
@@ -34,7 +35,6 @@ from lapse.requests.manifests import ManifestCapture
 from lapse.requests.names import keeper_name
 from lapse.requests.policy import Policy, TTLMode
 from lapse.requests.restore import VolumeRestore
-from lapse.requests.snapshotter import PLAIN
 from lapse.requests.ttl import DOMAIN, AnnotationTTL, FinishedRequests
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Kind, Object
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import VolumeCaptureRequest, VolumeRestoreRequest
-    from lapse.requests.snapshotter import Conventions
+    from lapse.requests.conventions import Conventions
 
 ACTOR: Final = "lapse"
 SCAN_INTERVAL_SECONDS: Final = 60.0

@@ -15,6 +15,7 @@ from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.core.verdict import Keep, Unknown
 from lapse.engine.holds import hold_of
 from lapse.kube.resources import ObjectKey
+from lapse.requests.addresses import Located
 from lapse.requests.api.annotations import TTL
 from lapse.requests.api.conditions import ConditionStatus, is_final, ready_condition
 from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, OBJECT_KEEPER, REQUEST_KINDS, KeeperMode
@@ -23,7 +24,6 @@ from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME_CLAIM,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.naming import Located
 from lapse.requests.restore import PROVISIONING_FAILED
 from lapse.requests.ttl import InvalidTTLError, decide, finished, ttl_of
 

@@ -29,6 +29,7 @@ from lapse.engine.journal import Journal
 from lapse.kube.errors import InvalidError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.port import ObjectStore
+from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
@@ -39,7 +40,6 @@ from lapse.requests.api.kinds import (
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.deleting import deletion_row, demand_not_held
 from lapse.requests.manifests import read_checkpoint
-from lapse.requests.naming import Located
 from lapse.requests.summary import TTLRule, summarise
 from lapse.web.conditions import read_conditions
 from lapse.web.errors import ContradictoryConditionsError, UnknownParameterError, VersionChangedError

@@ -255,15 +255,21 @@ async def test_a_content_that_is_to_be_retained_after_all_keeps_its_archive(worl
     assert (world.folder / "retained" / f"{content.metadata.name}.tar.gz").exists()
 
 
-async def test_an_archive_whose_content_went_while_nobody_was_here_is_removed_at_the_start(
-    world: World, data: Path
+async def test_an_archive_whose_content_went_while_nobody_was_here_is_kept_because_a_lost_store_looks_the_same(
+    world: World, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    content = await content_of(world, await captured(world, data))
+    kept = await content_of(world, await captured(world, data, "first"))
+    later = await content_of(world, await captured(world, data, "second"))
     await world.stop()
-    await world.delete(content)
+    await world.delete(kept)
     await world.restart()
     await world.settle()
-    assert archives(world) == []
+    assert len(archives(world)) == 2
+    assert "archive_kept" in caplog.text
+
+    await world.delete(later)  # seen by this run, so its end is no doubt
+    await world.settle()
+    assert len(archives(world)) == 1
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------

@@ -27,13 +27,13 @@ from lapse.engine.journal import Outcome, SQLiteJournal
 from lapse.kube.errors import ConflictError, NotFoundError
 from lapse.kube.resources import Kind, ObjectKey
 from lapse.objects.embedded import EmbeddedStore
+from lapse.requests.addresses import Located, locate
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, CaptureMode, ObjectKeeper
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.deleting import HeldError
 from lapse.requests.embedded import open_store
 from lapse.requests.local.places import DIRECTORY
 from lapse.requests.names import keeper_name
-from lapse.requests.naming import Located, locate
 from lapse.requests.summary import TTLRule
 
 if TYPE_CHECKING:

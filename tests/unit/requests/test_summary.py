@@ -7,6 +7,7 @@ import pytest
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.resources import ObjectKey
+from lapse.requests.addresses import Located
 from lapse.requests.api.annotations import TTL
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import (
@@ -16,7 +17,6 @@ from lapse.requests.api.upstream import (
     STORAGE_CLASS,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.naming import Located
 from lapse.requests.summary import State, Summary, TTLRule, glance, summarise
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from lapse.requests.local.places import CLASS, DRIVER
 from lapse.requests.local.provisioner import CLAIM, Provisioner
 from lapse.requests.local.snapshotter import Snapshotter
 from lapse.requests.service import ControllerService
+from lapse.requests.ttl import DOMAIN
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from lapse.requests.api.upstream import PersistentVolume
     from lapse.requests.caches import Caches
     from lapse.requests.local.places import Places
-
-DOMAIN = "requests"
 
 
 class LocalExecutor:

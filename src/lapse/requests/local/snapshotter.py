@@ -1,8 +1,12 @@
 """Snapshots of directories: plays the CSI snapshotter for contents of our driver.
 
-A content that is neither ready nor failed is captured; one that is gone loses its archive, once the store itself has
-confirmed that it is gone. An archive is removed for no other reason; one that is to be retained lies where nothing is
-removed.
+A content that is neither ready nor failed is captured; one that was there and is gone loses its archive, once the store
+itself has confirmed that it is gone. An archive is removed for no other reason; one that is to be retained lies where
+nothing is removed.
+
+An archive whose content was never seen by this process is kept, with a warning: a store that was lost, or restored from
+an older backup, knows nothing of its snapshots, and must not cost them. The price is that an archive stays when its
+content goes while no executor runs.
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ class Snapshotter:
     def __init__(self, store: ObjectStore, caches: Caches, *, places: Places, clock: Clock) -> None:
         """Keep archives in ``places``."""
         self._store, self._caches, self._places, self._clock = store, caches, places, clock
+        self._seen: set[str] = set()
+        """The names of contents that were there at some time of this run."""
 
     async def reconcile(self, key: ObjectKey) -> Result:
         """Capture what is to be captured, remove what nobody wants any more."""
@@ -43,7 +49,9 @@ class Snapshotter:
         content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, key, suits=_is_settled)
         if content is None:
             self._remove(key.name)
-        elif content.spec.driver == DRIVER:
+            return Result()
+        self._seen.add(key.name)
+        if content.spec.driver == DRIVER:
             if _is_settled(content):
                 self._put_in_place(content)
             else:
@@ -81,9 +89,14 @@ class Snapshotter:
 
     def _remove(self, name: str) -> None:
         archive = self._places.removable(name)
-        if archive.exists():
-            archive.unlink(missing_ok=True)
-            _log.info("archive_removed", content=name)
+        if not archive.exists():
+            return
+        if name not in self._seen:
+            _log.warning("archive_kept", content=name, why="the object store does not know its snapshot")
+            return
+        archive.unlink(missing_ok=True)
+        self._seen.discard(name)
+        _log.info("archive_removed", content=name)
 
 
 def _is_settled(content: VolumeSnapshotContent) -> bool:

@@ -3,9 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, OBJECT_KEEPER, REQUEST_KINDS, VOLUME_CAPTURE_REQUEST
-from lapse.requests.api.upstream import ALL_KINDS, CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.naming import (
+from lapse.requests.addresses import (
     ARTIFACT_KINDS,
     Located,
     PlaceError,
@@ -15,6 +13,8 @@ from lapse.requests.naming import (
     locate,
     short_name,
 )
+from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, OBJECT_KEEPER, REQUEST_KINDS, VOLUME_CAPTURE_REQUEST
+from lapse.requests.api.upstream import ALL_KINDS, CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 
 
 @pytest.mark.parametrize(
