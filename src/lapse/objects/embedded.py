@@ -88,7 +88,7 @@ def open_embedded(
     try:
         database = Database(SQLiteFile(path, synchronous=synchronous), SCHEMA)
     except DatabaseError as error:
-        raise _unavailable(error) from error.__cause__
+        raise StoreUnavailableError(problem=f"{path}: {error.problem}") from error.__cause__
     return EmbeddedStore(database, kinds=kinds, clock=clock)
 
 
