@@ -1,7 +1,8 @@
 """Following objects until something happens to them, with an end in time.
 
 Nothing is missed: what was there is reported first, then every change after it. If the store no longer keeps the
-changes since, what is there is reported again.
+changes since, what is there is reported again. The changes of one kind come in their order; those of two kinds that
+happen at nearly the same moment may cross.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _use_wal(db: apsw.Connection, schema: Schema) -> None:
                 # Only an empty file can be given this; it lets freed pages return to the file system piece by piece.
                 _pragma(db, "auto_vacuum", "INCREMENTAL")
             elif attempt == 0:
-                _check_owner(db, schema)  # before another program's file is changed
+                _version(db, schema)  # refuses, before another program's file is changed
             if _value(db, "PRAGMA journal_mode=WAL") == "wal":
                 return
             raise DatabaseMisfitError("write-ahead logging does not work there; is it a network file system?")
@@ -212,19 +212,18 @@ def _migrate(db: apsw.Connection, schema: Schema) -> None:
 
 
 def _version(db: apsw.Connection, schema: Schema) -> int:
-    _check_owner(db, schema)
-    return int(str(_value(db, "PRAGMA user_version")))
-
-
-def _check_owner(db: apsw.Connection, schema: Schema) -> None:
-    owner = _value(db, "PRAGMA application_id")
-    version = int(str(_value(db, "PRAGMA user_version")))
-    if owner != schema.application_id and (owner or version or _value(db, "SELECT count(*) FROM sqlite_schema")):
+    """Return which version the file has, 0 for an empty one; refuses a file of another program or of a newer Lapse."""
+    with db:  # one look: a process that creates the file now is seen before or after, never in between
+        owner = _value(db, "PRAGMA application_id")
+        version = int(str(_value(db, "PRAGMA user_version")))
+        objects = _value(db, "SELECT count(*) FROM sqlite_schema")
+    if owner != schema.application_id and (owner or version or objects):
         raise DatabaseMisfitError("it is a SQLite database of another program; name another file")
     known = len(schema.scripts)
     if version > known:
         newer = f"it was made by a newer version of Lapse (schema {version}, this one knows {known}): upgrade Lapse"
         raise DatabaseMisfitError(newer)
+    return version
 
 
 # --- explaining ------------------------------------------------------------------------------------------------------

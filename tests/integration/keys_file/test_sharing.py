@@ -15,11 +15,15 @@ import pytest
 
 import lapse
 from lapse.core.clock import VirtualClock
+from lapse.db import sqlite
+from lapse.db.sqlite import Schema, SQLiteFile
 from lapse.keys.errors import BackendClosedError, BackendUnavailableError
 from tests.integration.keys_file.conftest import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import apsw
 
 OPEN_AND_RACE = """
 import sys, threading
@@ -72,6 +76,25 @@ def test_processes_that_create_the_same_file_at_once_agree_on_every_winner(tmp_p
             winner = keys.app(7).ttl_get(f"contested:{number}")
             assert winner is not None
             assert str(number) in wins[int(winner.partition(".")[0])]
+
+
+def test_a_file_that_another_creates_between_two_looks_at_it_is_not_taken_for_a_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SQLiteFile(tmp_path / "made.db")
+    schema = Schema(application_id=7, scripts=["CREATE TABLE made(it)"])
+    look = sqlite._value
+    interruptions = iter([lambda: sqlite.open_writer(file, schema).close()])
+
+    def look_and_be_overtaken(db: apsw.Connection, sql: str) -> object:
+        seen = look(db, sql)
+        if sql == "PRAGMA application_id":
+            for interrupt in interruptions:
+                interrupt()
+        return seen
+
+    monkeypatch.setattr(sqlite, "_value", look_and_be_overtaken)
+    sqlite.open_writer(file, schema).close()
 
 
 def test_threads_that_read_one_after_the_other_share_a_connection_and_leave_none_behind(store: Store) -> None:
