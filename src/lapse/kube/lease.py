@@ -103,7 +103,8 @@ class KubeLease:
             found = await self._store.get(LEASE, self._key)
         except NotFoundError:
             return await self._make(started_ns)
-        if not self._is_free(found, started_ns):
+        # Counted from after the answer: the record may have been written while we waited for it.
+        if not self._is_free(found, self._clock.boottime_ns()):
             return False
         moved = (found.spec.lease_transitions or 0) + 1
         changes = {"spec": {**self._record(), "acquireTime": self._now(), "leaseTransitions": moved}}
@@ -116,12 +117,19 @@ class KubeLease:
         started_ns = self._clock.boottime_ns()
         if await self._write(self._held, {"spec": self._record()}, started_ns):
             return True
-        found = await self._store.get(LEASE, self._key)
-        ours = found.spec.holder_identity == self._identity and found.spec.lease_transitions == self.fence
-        if ours and await self._write(found, {"spec": self._record()}, started_ns):
+        if await self._still_ours(started_ns):
             return True
         self._taken = True
         return False
+
+    async def _still_ours(self, started_ns: int) -> bool:
+        """Renew by the record as it is now, if it is still ours. One that is gone may be made by anybody."""
+        try:
+            found = await self._store.get(LEASE, self._key)
+        except NotFoundError:
+            return False
+        ours = found.spec.holder_identity == self._identity and found.spec.lease_transitions == self.fence
+        return ours and await self._write(found, {"spec": self._record()}, started_ns)
 
     async def release(self) -> bool:
         """See `lapse.engine.campaign.Lease`."""
