@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,8 +17,10 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.kube.config import load_config
 from lapse.kube.errors import (
     AlreadyExistsError,
+    CredentialsError,
     NotFoundError,
     ObjectError,
+    UnauthenticatedError,
     UnknownKindError,
 )
 from lapse.kube.lease import LEASE
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 _REVIEW: Final = Kind(
     "authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", Document, namespaced=False
 )
+OLDEST: Final = (1, 29)
+"""The first API server on which rules in definitions (CEL) are no longer a preview."""
 _AT_ONCE: Final = 4
 """Questions under way: each more costs a connection of its own, which costs more than the question."""
 _SHOWN: Final = 6
@@ -49,6 +54,10 @@ class ExtraMissingError(UsageError):
 
 class ClusterUnreachableError(LapseError):
     """The cluster at {place} cannot be used: {problem}. It was named by {origin}; try kubectl version with the same."""
+
+
+class OldServerError(LapseError):
+    """The API server at {place} is of version {found}; the definitions of Lapse need {oldest} or newer."""
 
 
 class DefinitionsMissingError(LapseError):
@@ -89,10 +98,12 @@ async def look_over(store: KubernetesStore, lease: ObjectKey) -> None:
     """Raise a `LapseError` with one clear line unless the controllers can work here."""
     client = store.client
     try:
-        await client.fetch("/version", dict[str, Any])
+        demand_version(await client.fetch("/version", dict[str, Any]), place=_place(client))
         await _look_at_definitions(client)
         await _look_at_rights(client, [*NEEDED, *_rights_on_lease(lease)])
         await _make_lease(store, lease)
+    except (UnauthenticatedError, CredentialsError):
+        raise  # they say what to do themselves
     except ObjectError as error:
         raise _unreachable(client, error) from error
 
@@ -104,6 +115,16 @@ def _unreachable(client: Client, error: ObjectError) -> ClusterUnreachableError:
 
 def _place(client: Client) -> str:
     return client.config.cluster.place
+
+
+def demand_version(answer: dict[str, Any], *, place: str) -> None:
+    """Raise `OldServerError` for a server that is known to be too old. One that does not tell is given a chance."""
+    digits = [re.match(r"\d+", str(answer.get(part, ""))) for part in ("major", "minor")]
+    if not all(digits):
+        return
+    found = tuple(int(match[0]) for match in digits if match)  # hosted ones say 29+
+    if found < OLDEST:
+        raise OldServerError(place=place, found=".".join(map(str, found)), oldest=".".join(map(str, OLDEST)))
 
 
 # --- definitions ------------------------------------------------------------------------------------------------------

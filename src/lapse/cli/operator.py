@@ -132,8 +132,10 @@ class _Process:
         import asyncio
 
         from lapse.cli.process import NotSyncedError
+        from lapse.web.probes import CHECK_SECONDS
 
-        asyncio.run_coroutine_threadsafe(self.store.check(), loop).result()
+        # Bounded, because a process that ends waits for its threads.
+        asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
         if not self.requests.caches.synced:
             raise NotSyncedError
 

@@ -55,7 +55,7 @@ def rights_on(kind: Kind[Any], *verbs: str, subresource: str = "", namespace: st
 NEEDED: Final[tuple[Right, ...]] = (
     *(right for kind in REQUEST_KINDS for right in rights_on(kind, *_WATCHED, "patch", "delete")),
     *(right for kind in REQUEST_KINDS for right in rights_on(kind, "patch", subresource="status")),
-    *rights_on(OBJECT_KEEPER, *_WATCHED, "create", "patch", "delete"),
+    *rights_on(OBJECT_KEEPER, *_WATCHED, "create", "delete"),
     *rights_on(OBJECT_KEEPER, "patch", subresource="status"),
     *rights_on(MANIFEST_CHECKPOINT, *_WATCHED, "create"),
     *rights_on(MANIFEST_CHECKPOINT, "patch", subresource="status"),

@@ -6,6 +6,7 @@ requests go within seconds: a test that wants to look at one holds it.
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Self
@@ -56,24 +57,24 @@ class Operator(LapseServer):
         return self.metric("lapse_leader") == 1
 
 
-Launch = Callable[[], Operator]
+Launch = Callable[..., Operator]
 
 
 @pytest.fixture(scope="session")
 def lease_namespace(shared_kube: KubeServer) -> str:
-    shared_kube.kubectl("create", "namespace", "lapse-system")
-    return "lapse-system"
+    name = "lapse-system"
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    shared_kube.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))  # every worker of a run comes by here
+    return name
 
 
 @pytest.fixture
 def launch(shared_kube: KubeServer, lease_namespace: str, tmp_path: Path) -> Iterator[Launch]:
-    """Start operators; all are stopped at the end."""
+    """Start operators, as the administrator unless another kubeconfig is given; all are stopped at the end."""
     running: list[Operator] = []
 
-    def one() -> Operator:
-        running.append(
-            Operator.launch(tmp_path, shared_kube.kubeconfig, *POLICY, f"--lease-namespace={lease_namespace}")
-        )
+    def one(kubeconfig: Path = shared_kube.kubeconfig) -> Operator:
+        running.append(Operator.launch(tmp_path, kubeconfig, *POLICY, f"--lease-namespace={lease_namespace}"))
         return running[-1]
 
     yield one
