@@ -42,6 +42,7 @@ FOUNDING_NAMES: Final = (
 )  # fmt: skip
 """Variables that are accepted without the prefix, because deployments that follow the founding documents have them."""
 _MAX_PORT: Final = 65_535
+_OBJECT_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
@@ -103,6 +104,18 @@ def _path(value: object) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("expected the path of a folder")
     return Path(value).expanduser().absolute()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("expected a text")  # noqa: TRY004 - as above
+    return value
+
+
+def _object_name(value: object) -> str:
+    if not isinstance(value, str) or not _OBJECT_NAME.fullmatch(value):
+        raise ValueError("expected a name of lower-case letters, digits and dashes, such as lapse-system")
+    return value
 
 
 def _keys_url(value: object) -> str:
@@ -177,6 +190,18 @@ class Settings(BaseSettings):
     restore_ownership: Annotated[RestoreOwnership, BeforeValidator(_choice)] = Field(
         default=RestoreOwnership.USER,
         description="Whose restored data is: user, or keeper to let it go with the keeper",
+    )
+    kube_config: Annotated[str, PlainValidator(_text)] = Field(
+        default="", description="The kubeconfig to read; by default KUBECONFIG, the service account, ~/.kube/config"
+    )
+    kube_context: Annotated[str, PlainValidator(_text)] = Field(
+        default="", description="Which context of the kubeconfig to use; by default its current one"
+    )
+    lease_namespace: Annotated[str, PlainValidator(_object_name)] = Field(
+        default="lapse-system", description="Namespace of the Lease that the replicas of an operator share"
+    )
+    lease_name: Annotated[str, PlainValidator(_object_name)] = Field(
+        default="lapse-operator", description="Name of the Lease that the replicas of an operator share"
     )
     http_host: Host = Field(
         default="127.0.0.1", description="Address of the API and the pages; other than loopback needs a token"

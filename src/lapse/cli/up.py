@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from lapse.cli.flags import NO_FLAGS, Flags
+from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
@@ -25,15 +25,12 @@ if TYPE_CHECKING:
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.loop import SweepLoop
     from lapse.requests.embedded import LocalRequests
-    from lapse.requests.policy import Policy
     from lapse.requests.summary import TTLRule
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint
     from lapse.web.state import StateDatabase
     from lapse.web.tokens import Admission
 
-_FORCE_SECONDS: Final = 9.0
-"""After this a process that should end is ended, so that ten seconds are kept."""
 _LEADER_SECONDS: Final = 15
 """How long another process waits to lead after this one has died without a word."""
 
@@ -42,11 +39,7 @@ class OpenBindError(LapseError):
     """{address} is open to other machines and nobody has a token; see lapse tokens create --name NAME --scope admin."""
 
 
-class NotSyncedError(LapseError):
-    """The caches of the object store are still being filled."""
-
-
-def up(flags: Flags = NO_FLAGS) -> int:
+def up(flags: ServerFlags = NO_SERVER_FLAGS) -> int:
     """Run everything that is enabled: loops, HTTP API, start page.
 
     Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
@@ -69,9 +62,11 @@ def up(flags: Flags = NO_FLAGS) -> int:
 async def _run(loaded: Loaded) -> None:
     from contextlib import AsyncExitStack
 
+    from lapse.cli.process import stop_on_signals
+
     async with AsyncExitStack() as stack:
         process = await _Process.open(loaded, stack)
-        _stop_on_signals(process.coordinator)
+        stop_on_signals(process.coordinator)
         _announce(process)
         await process.run()
 
@@ -98,6 +93,7 @@ class _Process:
         Ports come first: a taken one is the usual mistake, and the cheapest to find.
         """
         from lapse import __version__
+        from lapse.cli.process import request_policy
         from lapse.core.clock import SystemClock
         from lapse.core.verdict import DueReason
         from lapse.engine.coordinator import Coordinator
@@ -124,7 +120,7 @@ class _Process:
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         local = settings.state_dir / "local"
-        requests = LocalRequests.build(store, local, policy=_policy(settings), clock=clock, metrics=metrics)
+        requests = LocalRequests.build(store, local, policy=request_policy(settings), clock=clock, metrics=metrics)
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
@@ -136,13 +132,24 @@ class _Process:
 
     async def run(self) -> None:
         """Serve and tick until the coordinator is told to stop."""
+        from lapse.cli.process import probes_listener
         from lapse.web.listener import Listener
+        from lapse.web.probes import Readiness
 
-        listeners = [Listener("http", self._api(), self.http), Listener("probes", self._probes(), self.probes)]
+        probes = probes_listener(
+            self.probes,
+            readiness=Readiness(self.check),
+            settings=self.settings,
+            coordinator=self.coordinator,
+            metrics=self.metrics,
+        )
+        listeners = [Listener("http", self._api(), self.http), probes]
         await self.coordinator.run([*listeners, *self.requests.requests.services], self.requests.leader_services)
 
     def check(self) -> None:
         """Raise a `LapseError` unless the stores answer and the caches are filled."""
+        from lapse.cli.process import NotSyncedError
+
         self.keys.backend.check()
         self.requests.store.database.read("SELECT 1")
         if not self.requests.requests.caches.synced:
@@ -175,30 +182,6 @@ class _Process:
             metrics=self.metrics,
         )
 
-    def _probes(self) -> ASGIApp:
-        from lapse.web.probes import Readiness, create_probes
-        from lapse.web.security import AllowedHosts
-
-        return create_probes(
-            readiness=Readiness(self.check),
-            stopping=lambda: self.coordinator.stopping,
-            metrics=self.metrics,
-            hosts=AllowedHosts(self.settings.probes_host, self.probes.port, self.settings.http_allowed_hosts),
-        )
-
-
-def _policy(settings: Settings) -> Policy:
-    from lapse.requests.policy import Policy
-
-    return Policy(
-        request_ttl=settings.request_ttl,
-        request_ttl_mode=settings.request_ttl_mode,
-        request_deadline=settings.request_deadline,
-        keeper_mode=settings.keeper_mode,
-        keeper_ttl=settings.keeper_ttl,
-        restore_ownership=settings.restore_ownership,
-    )
-
 
 def _ttl_rule(settings: Settings) -> TTLRule:
     from lapse.requests.policy import TTLMode
@@ -216,24 +199,6 @@ def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]
         asked = loaded.settings.keys_sweep_interval.seconds  # a setting wins over the URL's option and its default
     loop = None if asked is None or asked == float("inf") else SweepLoop(keys, interval=asked, metrics=metrics)
     return [loop] if loop else []
-
-
-def _stop_on_signals(coordinator: Coordinator) -> None:
-    import asyncio
-    import os
-    import signal
-    from threading import Timer
-
-    def stop() -> None:
-        # A thread of its own: it must work when the event loop does not.
-        force = Timer(_FORCE_SECONDS, os._exit, [1])
-        force.daemon = True
-        force.start()
-        coordinator.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(number, stop)
 
 
 def _announce(process: _Process) -> None:

@@ -97,7 +97,7 @@ class Campaign:
         try:
             return await self._before_deadline(self._lease.acquire(), self._clock.boottime_ns() + self._ttl_ns())
         except (LapseError, TimeoutError) as error:
-            _log.warning("election_failed", error=type(error).__name__)
+            _log.warning("election_failed", error=type(error).__name__, reason=str(error))
             return False
 
     async def _serve(self, work: Callable[[Term], Coroutine[Any, Any, None]]) -> bool:
@@ -114,9 +114,9 @@ class Campaign:
             await _stopped(working)
             self._working = False
             await _stopped(renewing)
+            _log.info("stepped_down")  # before the lease is given back, which the log of the next leader follows
             with suppress(LapseError, TimeoutError):
                 await self._before_deadline(self._lease.release(), self._lease.deadline_ns)
-            _log.info("stepped_down")
         if finished:
             working.result()
         return finished
@@ -131,7 +131,7 @@ class Campaign:
                     return
                 wait = self._quarter
             except (LapseError, TimeoutError) as error:
-                _log.warning("renewal_failed", error=type(error).__name__)
+                _log.warning("renewal_failed", error=type(error).__name__, reason=str(error))
                 wait = min(_RETRY_SECONDS, self._quarter)
 
     def _stop_work_ns(self) -> int:

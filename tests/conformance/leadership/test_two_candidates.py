@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 import lapse
 from lapse.core.clock import SystemClock
+from lapse.core.identity import uuid
+from lapse.engine.campaign import Campaign
 from lapse.keys.election import Election
 from lapse.keys.url import init_store
+from lapse.kube.client import Client
+from lapse.kube.config import load_config
+from lapse.kube.lease import KubeLease
+from lapse.kube.resources import ObjectKey
 from tests.servers import Relay, wait_until
 from tests.servers.pytest_plugin import each
 
@@ -24,9 +31,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.engine.leadership import Leadership, Term
-    from tests.servers import Server
+    from tests.servers import KubeServer, Server
 
 TTL = 4
+CLOCK = SystemClock()
 
 
 class Candidate:
@@ -60,18 +68,22 @@ async def play(silent_url: str, open_url: str, silence: Callable[[], None]) -> t
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(lapse.open_keys_async(url)) for url in (silent_url, open_url)]
         one, other = (Candidate(Election(keys, "two", ttl_seconds=TTL, clock=clock, app_id=42)) for keys in stores)
-        campaigns = [asyncio.create_task(one.leadership.campaign(one.work))]
-        await one.until_working()
-        campaigns.append(asyncio.create_task(other.leadership.campaign(other.work)))
-        silence()
-        await one.until_idle()
-        assert not one.leadership.leading
-        await other.until_working()
-        for campaign in campaigns:
-            campaign.cancel()
-            with suppress(asyncio.CancelledError):
-                await campaign
+        await compete(one, other, silence)
     return one, other
+
+
+async def compete(one: Candidate, other: Candidate, silence: Callable[[], None]) -> None:
+    campaigns = [asyncio.create_task(one.leadership.campaign(one.work))]
+    await one.until_working()
+    campaigns.append(asyncio.create_task(other.leadership.campaign(other.work)))
+    silence()
+    await one.until_idle()
+    assert not one.leadership.leading
+    await other.until_working()
+    for campaign in campaigns:
+        campaign.cancel()
+        with suppress(asyncio.CancelledError):
+            await campaign
 
 
 def expect_one_leader_at_a_time(one: Candidate, other: Candidate) -> None:
@@ -86,6 +98,23 @@ async def test_a_leader_behind_a_silent_connection_stops_before_the_next_one_sta
         silent_url = shared_server.keys_url("lapse_election", port=relay.port)
         one, other = await play(silent_url, shared_server.keys_url("lapse_election"), relay.silence)
         relay.speak()
+    expect_one_leader_at_a_time(one, other)
+
+
+async def test_a_leader_behind_a_silent_api_server_stops_before_the_next_one_starts(shared_kube: KubeServer) -> None:
+    direct = load_config(file=shared_kube.kubeconfig, environ={})
+    key = ObjectKey("default", f"two-{uuid()}")
+    with Relay(shared_kube.port) as relay:
+        cluster = replace(direct.cluster, server=f"https://127.0.0.1:{relay.port}")
+        clients = [Client(replace(direct, cluster=cluster)), Client(direct)]
+        one, other = (
+            Candidate(Campaign(KubeLease(client, key, identity=name, ttl_seconds=TTL, clock=CLOCK), clock=CLOCK))
+            for client, name in zip(clients, ("one", "other"), strict=True)
+        )
+        await compete(one, other, relay.silence)
+        relay.speak()
+        for client in clients:
+            await client.close()
     expect_one_leader_at_a_time(one, other)
 
 

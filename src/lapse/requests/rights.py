@@ -1,0 +1,69 @@
+"""What the controllers must be allowed to do on a Kubernetes cluster, told once.
+
+A start-up check asks for these, so that a missing right is one line at the start and not an error in the middle of a
+capture. Left out: reading what manifest captures name, which may be any kind, and so is given by whoever runs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from lapse.requests.api.kinds import (
+    MANIFEST_CHECKPOINT,
+    MANIFEST_CHUNK,
+    OBJECT_KEEPER,
+    REQUEST_KINDS,
+)
+from lapse.requests.api.upstream import (
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    STORAGE_CLASS,
+    VOLUME_SNAPSHOT_CLASS,
+    VOLUME_SNAPSHOT_CONTENT,
+)
+
+if TYPE_CHECKING:
+    from lapse.kube.resources import Kind
+
+
+class Right(NamedTuple):
+    """One verb on one kind; ``subresource`` is empty or such as status."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str | None = None
+    """None: in all of them."""
+
+    def __str__(self) -> str:
+        """Print as an API server does."""
+        part = f"/{self.subresource}" if self.subresource else ""
+        place = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{part}{f'.{self.group}' if self.group else ''}{place}"
+
+
+_WATCHED: Final = ("get", "list", "watch")
+
+
+def rights_on(kind: Kind[Any], *verbs: str, subresource: str = "", namespace: str | None = None) -> list[Right]:
+    """Return one right for each verb."""
+    return [Right(verb, kind.group, kind.plural, subresource, namespace) for verb in verbs]
+
+
+NEEDED: Final[tuple[Right, ...]] = (
+    *(right for kind in REQUEST_KINDS for right in rights_on(kind, *_WATCHED, "patch", "delete")),
+    *(right for kind in REQUEST_KINDS for right in rights_on(kind, "patch", subresource="status")),
+    *rights_on(OBJECT_KEEPER, *_WATCHED, "create", "delete"),
+    *rights_on(OBJECT_KEEPER, "patch", subresource="status"),
+    *rights_on(MANIFEST_CHECKPOINT, *_WATCHED, "create"),
+    *rights_on(MANIFEST_CHECKPOINT, "patch", subresource="status"),
+    *rights_on(MANIFEST_CHUNK, *_WATCHED, "create"),
+    *rights_on(VOLUME_SNAPSHOT_CONTENT, *_WATCHED, "create"),
+    *rights_on(PERSISTENT_VOLUME_CLAIM, *_WATCHED, "patch", "delete"),
+    *rights_on(PERSISTENT_VOLUME, *_WATCHED, "patch"),
+    *rights_on(POD, "list"),
+    *rights_on(STORAGE_CLASS, "get"),
+    *rights_on(VOLUME_SNAPSHOT_CLASS, "get"),
+)

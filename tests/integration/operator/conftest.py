@@ -1,0 +1,98 @@
+"""Real operators on the shared control plane.
+
+All of them share one Lease and one policy, so that whoever leads treats the requests of every test alike. Finished
+requests go within seconds: a test that wants to look at one holds it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from lapse.core.identity import uuid
+from lapse.kube.client import Client
+from lapse.kube.config import load_config
+from lapse.kube.lease import LEASE
+from lapse.objects.kubernetes import KubernetesStore
+from lapse.requests.api.upstream import ALL_KINDS
+from tests.servers.lapse_server import COMMAND, LapseServer, clean_environment, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.servers import KubeServer
+
+POLICY = ("--request-ttl=2s", "--keeper-ttl=2s")
+
+
+class Operator(LapseServer):
+    """A running ``lapse operator``."""
+
+    @classmethod
+    def launch(cls, folder: Path, kubeconfig: Path, *flags: str) -> Self:
+        """Start it and wait until it has looked over the cluster."""
+        fixed = ["--probes-port=0", "--log-format=json", f"--kube-config={kubeconfig}"]
+        process = subprocess.Popen(
+            [*COMMAND, "operator", *fixed, *flags],
+            env=clean_environment(folder),
+            cwd=folder,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        found = cls(process)
+        until(lambda: process.poll() is not None or found.event("listening"))
+        if process.poll() is not None:
+            found.stop()
+            raise RuntimeError("".join(found.log))
+        return found
+
+    @property
+    def leads(self) -> bool:
+        return self.metric("lapse_leader") == 1
+
+
+Launch = Callable[..., Operator]
+
+
+@pytest.fixture(scope="session")
+def lease_namespace(shared_kube: KubeServer) -> str:
+    name = "lapse-system"
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    shared_kube.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))  # every worker of a run comes by here
+    return name
+
+
+@pytest.fixture
+def launch(shared_kube: KubeServer, lease_namespace: str, tmp_path: Path) -> Iterator[Launch]:
+    """Start operators, as the administrator unless another kubeconfig is given; all are stopped at the end."""
+    running: list[Operator] = []
+
+    def one(kubeconfig: Path = shared_kube.kubeconfig) -> Operator:
+        running.append(Operator.launch(tmp_path, kubeconfig, *POLICY, f"--lease-namespace={lease_namespace}"))
+        return running[-1]
+
+    yield one
+    for operator in running:
+        operator.stop()
+
+
+@pytest.fixture
+async def store(shared_kube: KubeServer) -> AsyncIterator[KubernetesStore]:
+    """The cluster as its administrator sees it."""
+    client = Client(load_config(file=shared_kube.kubeconfig, environ={}))
+    store = KubernetesStore(client, kinds=[*ALL_KINDS, LEASE])
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def namespace(shared_kube: KubeServer) -> str:
+    name = f"operator-{uuid()}"
+    shared_kube.kubectl("create", "namespace", name)
+    return name
