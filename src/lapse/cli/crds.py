@@ -1,6 +1,6 @@
 """``lapse crds``: the definitions of our kinds, on the cluster of a kubeconfig or as YAML.
 
-The cluster is found as kubectl finds it: ``--kubeconfig``, ``KUBECONFIG``, the service account of a pod,
+The cluster is found as kubectl finds it: ``--kube-config``, ``KUBECONFIG``, the service account of a pod,
 ``~/.kube/config``. What went wrong is one line; what was done before it went wrong is printed too.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 app = App(
     "crds",
     help="Install and compare the definitions of our kinds on a Kubernetes cluster.",
-    help_epilogue="The cluster is that of --kubeconfig, KUBECONFIG, the pod we run in, or ~/.kube/config.",
+    help_epilogue="The cluster is that of --kube-config, KUBECONFIG, the pod we run in, or ~/.kube/config.",
     default_parameter=Parameter(negative=()),
 )
 _NS: Final = 1_000_000_000
@@ -62,14 +62,14 @@ class TimeoutFormatError(UsageError):
 class ClusterFlags:
     """Which cluster."""
 
-    kubeconfig: Annotated[Path | None, Parameter(metavar="FILE", help="How to reach the cluster.")] = None
-    context: Annotated[str | None, Parameter(metavar="NAME", help="The context of that file.")] = None
+    kube_config: Annotated[Path | None, Parameter(metavar="FILE", help="How to reach the cluster.")] = None
+    kube_context: Annotated[str | None, Parameter(metavar="NAME", help="The context of that file.")] = None
 
 
 NO_CLUSTER_FLAGS: Final = ClusterFlags()
 
 
-@_command("lapse crds install", "lapse crds install --kubeconfig ~/.kube/test --context staging")
+@_command("lapse crds install", "lapse crds install --kube-context staging")
 def install(
     flags: ClusterFlags = NO_CLUSTER_FLAGS,
     *,
@@ -183,7 +183,7 @@ async def _definitions(flags: ClusterFlags, *, verbs: str) -> AsyncIterator[Defi
     from lapse.kube.definitions import Definitions
     from lapse.kube.errors import CredentialsError, ForbiddenError, StoreUnavailableError, UnauthenticatedError
 
-    config = load_config(file=flags.kubeconfig, context=flags.context, environ=os.environ)
+    config = load_config(file=flags.kube_config, context=flags.kube_context, environ=os.environ)
     client = Client(config)
     try:
         yield Definitions(client)

@@ -169,7 +169,7 @@ def test_the_base_applies_and_gives_the_operator_what_it_needs_and_no_more(serve
     assert results(server.kubeconfig) == dict.fromkeys(NAMES, "unchanged")
     assert may(server, "watch", "volumecapturerequests", group="storage.deckhouse.io")
     assert may(server, "patch", "objectkeepers", group="deckhouse.io", subresource="status")
-    assert not may(server, "patch", "objectkeepers", group="deckhouse.io")
+    assert not may(server, "create", "volumecapturerequests", group="storage.deckhouse.io")
     assert may(server, "patch", "leases", group="coordination.k8s.io", namespace="lapse-system")
     assert not may(server, "patch", "leases", group="coordination.k8s.io", namespace="default")
     assert not may(server, "get", "secrets", namespace="lapse-system")

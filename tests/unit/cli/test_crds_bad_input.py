@@ -61,7 +61,7 @@ def kubeconfig(folder: Path, server: str) -> str:
 def test_a_server_that_is_too_old_is_named_with_what_is_needed(
     command: str, old_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["crds", command, "--kubeconfig", kubeconfig(tmp_path, old_server)]) == 1
+    assert main(["crds", command, "--kube-config", kubeconfig(tmp_path, old_server)]) == 1
     written = capsys.readouterr()
     assert written.out == ""
     assert written.err == (
@@ -75,7 +75,7 @@ def test_without_a_cluster_it_says_where_it_looked(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = kubeconfig(tmp_path, UNUSED)
-    assert main(["crds", *command, "--kubeconfig", file]) == 1
+    assert main(["crds", *command, "--kube-config", file]) == 1
     written = capsys.readouterr()
     assert written.out == ""
     assert written.err.startswith(f"lapse: No API server can be used with context home of {file}: no connection to")
@@ -86,8 +86,8 @@ def test_without_a_cluster_it_says_where_it_looked(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--kubeconfig", "/nowhere/config"], "/nowhere/config"),
-        (["--context", "work"], "there is no context work; there are: home"),
+        (["--kube-config", "/nowhere/config"], "/nowhere/config"),
+        (["--kube-context", "work"], "there is no context work; there are: home"),
         (["--timeout", "soon"], "--timeout is 'soon'. Expected a duration such as 30s or 2m."),
         (["--timeout", "never"], "--timeout is 'never'."),
         (["--timeout", "0s"], "--timeout is '0s'."),
@@ -114,7 +114,7 @@ def test_a_missing_library_is_named_with_what_to_install(
         if name.rpartition(".")[2] in {"client", "transport", "tls"}:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    assert main(["crds", "diff", "--kubeconfig", kubeconfig(tmp_path, UNUSED)]) == 1
+    assert main(["crds", "diff", "--kube-config", kubeconfig(tmp_path, UNUSED)]) == 1
     assert capsys.readouterr().err == (
         "lapse: A Kubernetes cluster needs a library that is not installed (aiohttp). Install lapse[kubernetes].\n"
     )

@@ -117,7 +117,7 @@ def test_the_rights_are_those_that_the_controllers_use() -> None:
 
     for kind in REQUEST_KINDS:
         allow(kind, "patch", "delete")
-    allow(OBJECT_KEEPER, "create", "delete")
+    allow(OBJECT_KEEPER, "create", "patch", "delete")
     for kind in (MANIFEST_CHECKPOINT, MANIFEST_CHUNK, VOLUME_SNAPSHOT_CONTENT):
         allow(kind, "create")
     allow(PERSISTENT_VOLUME_CLAIM, "patch", "delete")
