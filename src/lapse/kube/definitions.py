@@ -127,6 +127,8 @@ class Definitions:
         if found is None:
             await self._client.create(DEFINITION, wanted)
             return Result.CREATED
+        if found.metadata.deletion_timestamp is not None:
+            raise NotEstablishedError(name=name, problem="it is being deleted. Run this again when it is gone")
         current, spec = found.body["spec"], _DEFAULTS | wanted["spec"]
         if current == spec:
             return Result.UNCHANGED

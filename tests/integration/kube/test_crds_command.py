@@ -116,6 +116,22 @@ def test_a_definition_with_versions_of_its_own_is_left_alone(server: KubeServer)
         server.kubectl("delete", "crd", KEEPERS)
 
 
+def test_a_definition_that_is_being_deleted_is_no_success(server: KubeServer) -> None:
+    set_up(server)
+    held, free = ({"metadata": {"finalizers": some}} for some in (["test.lapse.dev/stay"], None))
+    server.kubectl("patch", "crd", KEEPERS, "--type=merge", "-p", json.dumps(held))
+    server.kubectl("delete", "crd", KEEPERS, "--wait=false")
+    try:
+        done = lapse(server.kubeconfig, "install")
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"lapse: The definition {KEEPERS} is stored but not served: it is being deleted."
+            " Run this again when it is gone.\n"
+        )
+    finally:
+        server.kubectl("patch", "crd", KEEPERS, "--type=merge", "-p", json.dumps(free))
+
+
 def test_names_that_another_kind_has_are_an_error_at_once(server: KubeServer) -> None:
     remove_all(server)
     other = crd(OBJECT_KEEPER)

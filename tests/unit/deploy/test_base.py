@@ -45,6 +45,10 @@ def only(kind: str, name: str = "lapse") -> dict[str, Any]:
     return found
 
 
+def named(one: dict[str, Any]) -> str:
+    return f"{one['kind']} {one['metadata']['name']}"
+
+
 def rights(role: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
     found: dict[tuple[str, str], set[str]] = {}
     for rule in role["rules"]:
@@ -79,7 +83,7 @@ def test_no_object_is_there_twice() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
-@pytest.mark.parametrize("one", OBJECTS, ids=lambda one: f"{one['kind']}-{one['metadata']['name']}")
+@pytest.mark.parametrize("one", OBJECTS, ids=named)
 def test_names_labels_and_namespaces_are_the_same_everywhere(one: dict[str, Any]) -> None:
     meta = one["metadata"]
     assert meta["labels"][LABEL] == "lapse"
@@ -91,7 +95,7 @@ def test_names_labels_and_namespaces_are_the_same_everywhere(one: dict[str, Any]
         assert meta["namespace"] == NAMESPACE
 
 
-@pytest.mark.parametrize("one", [one for one in OBJECTS if one["kind"].endswith("Binding")], ids=str)
+@pytest.mark.parametrize("one", [one for one in OBJECTS if one["kind"].endswith("Binding")], ids=named)
 def test_every_binding_gives_a_role_that_there_is_to_the_account_of_the_pod(one: dict[str, Any]) -> None:
     only(one["roleRef"]["kind"], one["roleRef"]["name"])
     account = only("ServiceAccount")["metadata"]
