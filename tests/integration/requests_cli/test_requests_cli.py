@@ -91,7 +91,7 @@ def newcomer(tmp_path: Path) -> Person:
 
 def test_capture_restore_and_see_everything_go_but_what_was_restored(newcomer: Person, tmp_path: Path) -> None:
     person, state = newcomer, tmp_path / "state"
-    server = LapseServer.start(state, "--request-ttl=8s", "--keeper-ttl=5s")
+    server = LapseServer.start(state, "--request-ttl=20s", "--keeper-ttl=5s")
     try:
         person.make("data")
         captured = person.run("capture nightly --directory data --wait")
@@ -102,7 +102,7 @@ def test_capture_restore_and_see_everything_go_but_what_was_restored(newcomer: P
         assert (tmp_path / "data-monday" / "greeting.txt").read_text() == "hello\n"
         assert len(list(archives.iterdir())) == 1
 
-        watched = person.run("watch --timeout 25s").stdout.splitlines()
+        watched = person.run("watch --timeout 45s").stdout.splitlines()
         gone = [line.split()[2] for line in watched if line.split()[1] == "gone"]
         went = [next(number for number, one in enumerate(gone) if one.startswith(what)) for what in CHAIN]
         assert went == sorted(went)
@@ -143,7 +143,7 @@ def test_a_list_shows_request_keeper_and_artifact_and_when_each_goes(person: Per
 
     assert table[0].split() == ["NAMESPACE", "NAME", "KIND", "READY", "REASON", "EXPIRES", "AGE"]
     assert re.match(r"listed +listed +vcr +True +Completed +in \d+m\d+s +\d+s$", table[1])
-    assert any(re.search(r"keeper +- +Tracking +1d after vcr/listed/listed", line) for line in table)
+    assert any(re.search(r"keeper +- +Tracking +24h after vcr/listed/listed", line) for line in table)
     assert any(re.search(r"vsc +True +ReadyToUse +with its keeper", line) for line in table)
     assert (row["address"], row["ready"], row["reason"]) == ("vcr/listed/listed", True, "Completed")
     assert row["expires_at"] > row["completed"]
@@ -161,7 +161,7 @@ def test_one_request_is_shown_with_its_target_artifact_and_keeper(person: Person
     assert facts["ready"] == "True (Completed)"
     assert facts["target"] == f"pvc/default/shown (Bound, {directory})"
     assert facts["artifact"] == f"vsc/{name} (ReadyToUse, with its keeper)"
-    assert facts["keeper"] == f"keeper/ret-vcr-{whole['metadata']['uid']} (Tracking, 1d after vcr/default/shown)"
+    assert facts["keeper"] == f"keeper/ret-vcr-{whole['metadata']['uid']} (Tracking, 24h after vcr/default/shown)"
     assert person.json(f"get vsc/{name}")["spec"]["driver"] == "local.lapse.dev"
     assert f"vsc/{name}" in person.run(f"get {facts['keeper'].split()[0]}").stdout
 
