@@ -61,6 +61,11 @@ def test_neither_does_any_other_text_about_keys(arguments: list[str]) -> None:
     assert not modules_after(*arguments) & FORBIDDEN
 
 
+@pytest.mark.parametrize("arguments", [["crds", "--help"], ["crds", "install", "--help"], ["crds", "print"]])
+def test_neither_does_any_text_about_definitions(arguments: list[str]) -> None:
+    assert not modules_after(*arguments) & FORBIDDEN
+
+
 @pytest.mark.parametrize("arguments", [["requests", "--help"], ["requests", "capture", "--help"]])
 def test_neither_does_any_text_about_requests(arguments: list[str]) -> None:
     assert not modules_after(*arguments) & FORBIDDEN
@@ -100,6 +105,17 @@ def test_every_command_for_requests_shows_a_summary_and_examples_within_80_colum
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("command", ["install", "diff", "print"])
+def test_every_command_for_definitions_shows_a_summary_and_examples_within_80_columns(command: str) -> None:
+    text = help_of("crds", command)
+
+    lines = text.splitlines()
+    assert lines[0].startswith(f"Usage: lapse crds {command}")
+    assert lines[2].endswith(".")
+    assert f"  lapse crds {command}" in text[text.index("Examples:") :]
+    assert max(map(len, lines)) <= 80
+
+
 def test_the_list_of_requests_commands_is_complete_and_shows_one_line_each() -> None:
     listed = [line[2:].split() for line in help_of("requests").splitlines() if line.startswith("│ ")]
 
@@ -119,4 +135,4 @@ def test_the_list_of_commands_names_the_exit_codes() -> None:
     text = help_of()
 
     assert "Exit codes: 0 done, 1 failed, 3 partly done, 64 wrong usage." in text
-    assert all(f"│ {command} " in text for command in ("up", "keys", "requests", "config", "tokens"))
+    assert all(f"│ {command} " in text for command in ("up", "keys", "requests", "crds", "config", "tokens"))

@@ -1,7 +1,7 @@
 """CustomResourceDefinitions of our kinds, made from the types and rules that the validators use too.
 
-``python -m lapse.requests.api.crd FOLDER`` writes them, one file each; a test demands that those in the repository are
-what this writes.
+``python -m lapse.requests.api.crd FOLDER`` writes them, one file each, with a Kustomization that lists them; a test
+demands that those in the repository are what this writes.
 """
 
 from __future__ import annotations
@@ -170,6 +170,13 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for kind in OUR_KINDS:
         (folder / f"{kind.plural}.yaml").write_text(to_yaml(crd(kind)), encoding="utf-8")
+    # The name without an ending, which kustomize knows as well: every *.yaml beside it is a definition.
+    (folder / "Kustomization").write_text(to_yaml(_kustomization()), encoding="utf-8")
+
+
+def _kustomization() -> Json:
+    resources = sorted(f"{kind.plural}.yaml" for kind in OUR_KINDS)
+    return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources}
 
 
 if __name__ == "__main__":

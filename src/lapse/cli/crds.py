@@ -1,0 +1,197 @@
+"""``lapse crds``: the definitions of our kinds, on the cluster of a kubeconfig or as YAML.
+
+The cluster is found as kubectl finds it: ``--kube-config``, ``KUBECONFIG``, the service account of a pod,
+``~/.kube/config``. What went wrong is one line; what was done before it went wrong is printed too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import App, Parameter
+
+from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
+from lapse.core.duration import Duration, DurationError
+from lapse.core.errors import LapseError, UsageError
+
+if TYPE_CHECKING:
+    from lapse.kube.definitions import Comparison, Definitions
+    from lapse.kube.resources import Json
+
+app = App(
+    "crds",
+    help="Install and compare the definitions of our kinds on a Kubernetes cluster.",
+    help_epilogue="The cluster is that of --kube-config, KUBECONFIG, the pod we run in, or ~/.kube/config.",
+    default_parameter=Parameter(negative=()),
+)
+_NS: Final = 1_000_000_000
+_LONGEST: Final = 100
+"""Characters of a value in a table: a whole schema is found with ``-o json``."""
+
+
+def _command(*examples: str, name: str | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    epilogue = "\n".join(["Examples:", "", *(f"  {line}" for line in examples)])
+    return app.command(name=name, help_epilogue=epilogue, sort_key=len(list(app)))
+
+
+class NoClusterError(LapseError):
+    """No API server can be used with {origin}: {problem}. Check that file and that the cluster is up."""
+
+
+class NotAllowedError(LapseError):
+    """The user of {origin} may not do this: {problem}. Ask for the rights {verbs} on customresourcedefinitions."""
+
+
+class NoClientError(LapseError):
+    """A Kubernetes cluster needs a library that is not installed ({name}). Install lapse[kubernetes]."""
+
+
+class TimeoutFormatError(UsageError):
+    """--timeout is {given!r}. Expected a duration such as 30s or 2m."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ClusterFlags:
+    """Which cluster."""
+
+    kube_config: Annotated[Path | None, Parameter(metavar="FILE", help="How to reach the cluster.")] = None
+    kube_context: Annotated[str | None, Parameter(metavar="NAME", help="The context of that file.")] = None
+
+
+NO_CLUSTER_FLAGS: Final = ClusterFlags()
+
+
+@_command("lapse crds install", "lapse crds install --kube-context staging")
+def install(
+    flags: ClusterFlags = NO_CLUSTER_FLAGS,
+    *,
+    timeout: Annotated[str, Parameter(metavar="DURATION", help="How long to wait until each is served.")] = "30s",
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Create or update the definitions, and wait until they are served.
+
+    What is as it should be is left alone. Nothing is deleted.
+    """
+    seconds = _seconds(timeout)
+    done: list[Json] = []
+    try:
+        asyncio.run(_install(flags, seconds, done))
+    finally:
+        if done and output is Output.JSON:
+            print_json(done)
+        elif done:
+            print_table(["definition", "result"], [list(row.values()) for row in done])
+    return Exit.DONE
+
+
+async def _install(flags: ClusterFlags, seconds: float, done: list[Json]) -> None:
+    async with _definitions(flags, verbs="get, create and patch") as definitions:
+        await definitions.check_server()
+        for wanted in _wanted():
+            result = await definitions.install(wanted)
+            done.append({"definition": wanted["metadata"]["name"], "result": str(result)})
+        for wanted in _wanted():
+            await definitions.wait_until_served(wanted["metadata"]["name"], seconds=seconds)
+
+
+@_command("lapse crds diff", "lapse crds diff --detailed-exitcode || lapse crds install")
+def diff(
+    flags: ClusterFlags = NO_CLUSTER_FLAGS,
+    *,
+    detailed_exitcode: Annotated[
+        bool, Parameter(help="Exit with 2 when something differs.", show_default=False)
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Show what lapse crds install would change. Changes nothing."""
+    compared = asyncio.run(_compare(flags))
+    pending = [one for one in compared if one.state != "same"]
+    if output is Output.JSON:
+        print_json([asdict(one) for one in compared])
+    elif pending:
+        print_table(["definition", "state", "place", "on the cluster", "wanted"], _rows(pending))
+    else:
+        message(f"Nothing differs: all {len(compared)} definitions are as they should be.")
+    return Exit.PENDING if pending and detailed_exitcode else Exit.DONE
+
+
+async def _compare(flags: ClusterFlags) -> list[Comparison]:
+    async with _definitions(flags, verbs="get") as definitions:
+        await definitions.check_server()
+        return [await definitions.compare(wanted) for wanted in _wanted()]
+
+
+def _rows(pending: list[Comparison]) -> list[list[str]]:
+    rows = []
+    for one in pending:
+        if not one.differences:
+            rows.append([one.name, str(one.state), "", "", ""])
+        rows.extend(
+            [one.name, str(one.state), place.path, _short(place.cluster), _short(place.wanted)]
+            for place in one.differences
+        )
+    return rows
+
+
+def _short(value: Any) -> str:  # noqa: ANN401 - a part of any document
+    text = "-" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+@_command("lapse crds print | kubectl apply -f -", "lapse crds print > crds.yaml", name="print")
+def print_definitions() -> int:
+    """Write the definitions as YAML. Needs no cluster."""
+    from lapse.requests.api.crd import to_yaml
+
+    print_text("---\n".join(to_yaml(wanted) for wanted in _wanted()).removesuffix("\n"))
+    return Exit.DONE
+
+
+def _wanted() -> list[Json]:
+    from lapse.requests.api.crd import crd
+    from lapse.requests.api.kinds import OUR_KINDS
+
+    return [crd(kind) for kind in OUR_KINDS]
+
+
+def _seconds(text: str) -> float:
+    try:
+        nanoseconds = Duration.parse(text).nanoseconds
+    except DurationError:
+        nanoseconds = None
+    if nanoseconds is None or nanoseconds <= 0:
+        raise TimeoutFormatError(given=text)
+    return nanoseconds / _NS
+
+
+@asynccontextmanager
+async def _definitions(flags: ClusterFlags, *, verbs: str) -> AsyncIterator[Definitions]:
+    """Connect, and tell what goes wrong in the words of somebody who has a cluster and not a store."""
+    try:
+        from lapse.kube.client import Client
+        from lapse.kube.config import load_config
+    except ModuleNotFoundError as error:
+        raise NoClientError(name=error.name) from error
+    from lapse.kube.definitions import Definitions
+    from lapse.kube.errors import CredentialsError, ForbiddenError, StoreUnavailableError, UnauthenticatedError
+
+    config = load_config(file=flags.kube_config, context=flags.kube_context, environ=os.environ)
+    client = Client(config)
+    try:
+        yield Definitions(client)
+    except (CredentialsError, UnauthenticatedError):
+        raise
+    except StoreUnavailableError as error:
+        raise NoClusterError(origin=config.origin, problem=error.details["problem"]) from error
+    except ForbiddenError as error:
+        raise NotAllowedError(origin=config.origin, problem=error.details["problem"], verbs=verbs) from error
+    finally:
+        await client.close()
