@@ -88,7 +88,7 @@ class _Process:
         from lapse.objects.kubernetes import KubernetesStore
         from lapse.requests.api.upstream import ALL_KINDS
         from lapse.requests.service import Requests
-        from lapse.requests.snapshotter import STOCK
+        from lapse.requests.conventions import STOCK
         from lapse.web.listener import Endpoint
 
         clock, metrics = SystemClock(), Metrics(__version__)

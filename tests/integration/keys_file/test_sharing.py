@@ -84,13 +84,13 @@ def test_a_file_that_another_creates_between_two_looks_at_it_is_not_taken_for_a_
     file = SQLiteFile(tmp_path / "made.db")
     schema = Schema(application_id=7, scripts=["CREATE TABLE made(it)"])
     look = sqlite._value
-    interruptions = iter([lambda: sqlite.open_writer(file, schema).close()])
+    others = iter([file])
 
     def look_and_be_overtaken(db: apsw.Connection, sql: str) -> object:
         seen = look(db, sql)
         if sql == "PRAGMA application_id":
-            for interrupt in interruptions:
-                interrupt()
+            for other in others:  # once
+                sqlite.open_writer(other, schema).close()
         return seen
 
     monkeypatch.setattr(sqlite, "_value", look_and_be_overtaken)
