@@ -87,8 +87,8 @@ class _Process:
         from lapse.kube.resources import ObjectKey
         from lapse.objects.kubernetes import KubernetesStore
         from lapse.requests.api.upstream import ALL_KINDS
-        from lapse.requests.service import Requests
         from lapse.requests.conventions import STOCK
+        from lapse.requests.service import Requests
         from lapse.web.listener import Endpoint
 
         clock, metrics = SystemClock(), Metrics(__version__)
