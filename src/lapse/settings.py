@@ -210,6 +210,15 @@ class Settings(BaseSettings):
     http_allowed_hosts: Annotated[tuple[str, ...], PlainValidator(_hosts)] = Field(
         default=(), description="Further names under which clients may call, such as that of a reverse proxy"
     )
+    webhook_host: Host = Field(default="127.0.0.1", description="Address of the admission webhook")
+    webhook_port: Port = Field(default=8443, description="Port of the admission webhook")
+    webhook_cert_file: Annotated[str, PlainValidator(_text)] = Field(
+        default="",
+        description="Certificate of the admission webhook, in PEM form; read again when it is replaced",
+    )
+    webhook_key_file: Annotated[str, PlainValidator(_text)] = Field(
+        default="", description="Private key of that certificate, in PEM form"
+    )
     probes_host: Host = Field(default="127.0.0.1", description="Address of /healthz, /readyz and /metrics")
     probes_port: Port = Field(default=8751, description="Port of /healthz, /readyz and /metrics")
     log_format: LogFormat = Field(default="auto", description="auto is console on a terminal and json otherwise")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,10 +28,10 @@ from lapse.kube.lease import LEASE
 from lapse.kube.resources import Document, Kind, ObjectKey
 from lapse.requests.api.kinds import OUR_KINDS
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CLASS, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.rights import NEEDED, Right, rights_on
+from lapse.requests.rights import NEEDED, REVIEWING, Right, rights_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from lapse.core.clock import Clock
     from lapse.kube.client import Client
@@ -97,11 +98,23 @@ def open_client(settings: Settings, *, clock: Clock) -> Client:
 async def look_over(store: KubernetesStore, lease: ObjectKey) -> None:
     """Raise a `LapseError` with one clear line unless the controllers can work here."""
     client = store.client
-    try:
+    with _in_one_line(client):
         demand_version(await client.fetch("/version", dict[str, Any]), place=_place(client))
         await _look_at_definitions(client)
         await _look_at_rights(client, [*NEEDED, *_rights_on_lease(lease)])
         await _make_lease(store, lease)
+
+
+async def look_over_for_webhook(client: Client) -> None:
+    """Raise a `LapseError` with one clear line unless the cluster can be asked who may read what."""
+    with _in_one_line(client):
+        await _look_at_rights(client, REVIEWING)
+
+
+@contextmanager
+def _in_one_line(client: Client) -> Iterator[None]:
+    try:
+        yield
     except (UnauthenticatedError, CredentialsError):
         raise  # they say what to do themselves
     except ObjectError as error:

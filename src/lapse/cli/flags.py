@@ -96,12 +96,19 @@ class ServerFlags(ProcessFlags, RequestFlags, StateFlags):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ClusterFlags:
-    """Which cluster, and who leads in it."""
+    """Which cluster."""
 
     kube_config: Flag = None
     """The kubeconfig to read; otherwise KUBECONFIG, the pod's service account or ~/.kube/config."""
     kube_context: Flag = None
     """Which context of the kubeconfig to use; otherwise its current one."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LeaseFlags:
+    """Who leads."""
+
     lease_namespace: Flag = None
     """Namespace of the Lease that the replicas share."""
     lease_name: Flag = None
@@ -110,13 +117,34 @@ class ClusterFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class OperatorFlags(ProcessFlags, RequestFlags, ClusterFlags, ConfigFlags):
+class OperatorFlags(ProcessFlags, RequestFlags, LeaseFlags, ClusterFlags, ConfigFlags):
     """What `lapse operator` takes."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Flags(ServerFlags, ClusterFlags):
+class ReviewFlags:
+    """Where the admission webhook is found, and how it proves that it is the one."""
+
+    webhook_host: Flag = None
+    """Address of the admission webhook."""
+    webhook_port: Flag = None
+    """Port of the admission webhook; 0 picks a free one."""
+    webhook_cert_file: Flag = None
+    """The certificate that it shows, in PEM form; read again when it is replaced."""
+    webhook_key_file: Flag = None
+    """The private key of that certificate, in PEM form."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WebhookFlags(ProcessFlags, ReviewFlags, ClusterFlags, ConfigFlags):
+    """What `lapse webhook` takes."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Flags(ServerFlags, ReviewFlags, LeaseFlags, ClusterFlags):
     """All settings; each given on the command line wins over the environment and the file."""
 
 
@@ -124,3 +152,4 @@ NO_STATE_FLAGS = StateFlags()
 NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()
 NO_OPERATOR_FLAGS = OperatorFlags()
+NO_WEBHOOK_FLAGS = WebhookFlags()

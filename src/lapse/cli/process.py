@@ -1,4 +1,4 @@
-"""What the processes that stay, ``lapse up`` and ``lapse operator``, have in common."""
+"""What the processes that stay, ``lapse up``, ``lapse operator`` and ``lapse webhook``, have in common."""
 
 from __future__ import annotations
 

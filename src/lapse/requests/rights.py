@@ -67,3 +67,6 @@ NEEDED: Final[tuple[Right, ...]] = (
     *rights_on(STORAGE_CLASS, "get"),
     *rights_on(VOLUME_SNAPSHOT_CLASS, "get"),
 )
+
+REVIEWING: Final[tuple[Right, ...]] = (Right("create", "authorization.k8s.io", "subjectaccessreviews"),)
+"""What the admission webhook needs. It reads no object itself."""
