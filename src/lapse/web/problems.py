@@ -31,7 +31,6 @@ from lapse.kube.errors import (
     ObjectError,
     StoreUnavailableError,
 )
-from lapse.requests.admission import NotAReviewError
 from lapse.requests.chunks import ManifestsUnreadableError
 from lapse.requests.deleting import HeldError
 from lapse.requests.ttl import DOMAIN as REQUESTS
@@ -67,7 +66,6 @@ class Problem(BaseModel):
 
 # The most special first.
 _STATUS: Final[Sequence[tuple[type[LapseError], int]]] = (
-    (NotAReviewError, HTTPStatus.BAD_REQUEST),
     (UsageError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (BackendUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
     (BackendClosedError, HTTPStatus.SERVICE_UNAVAILABLE),

@@ -1,8 +1,8 @@
 """The admission webhook over HTTP: one address, to which the API server sends AdmissionReviews.
 
 Whatever is a review is answered with one, in time for the API server to hear it: how long it waits stands in the
-address it calls. Everything else is a problem document with 4xx; a defect of ours is 500. To the API server anything but
-a clear yes is a no, because its configuration says ``failurePolicy: Fail``.
+address it calls. Everything else is a problem document with 4xx; a defect of ours is 500. To the API server anything
+but a clear yes is a no, because its configuration says ``failurePolicy: Fail``.
 
 Who calls is not checked: API servers show no certificate unless they are told to. Whoever reaches the port can ask who
 may read what, and gets no object. Nor is the Host: clients have proven the name to themselves by our certificate.
@@ -23,10 +23,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from lapse.core.duration import Duration, DurationError
+from lapse.core.errors import LapseError
 from lapse.engine.metrics import ErrorKind, Metrics
-from lapse.requests.admission import Review, Ruling, read_review, response
+from lapse.requests.admission import NotAReviewError, Review, Ruling, read_review, response
 from lapse.requests.ttl import DOMAIN
-from lapse.web.errors import MethodNotAllowedError, NoSuchRouteError
+from lapse.web.errors import MethodNotAllowedError, NoSuchRouteError, RequestError
 from lapse.web.problems import REQUEST_ID, problem
 from lapse.web.security import Guard
 
@@ -38,6 +39,12 @@ _USUAL_SECONDS: Final = 10.0
 _MOST_SECONDS: Final = 30.0
 """What it waits at most."""
 _WAY_BACK_SECONDS: Final = 1.0
+
+
+class BadReviewError(RequestError):
+    """{reason}."""
+
+    status = 400
 
 
 class Judges(Protocol):
@@ -57,7 +64,10 @@ def create_webhook(judge: Judges, metrics: Metrics) -> ASGIApp:
     """Put the webhook together."""
 
     async def validate(request: Request) -> Response:
-        review = read_review(await request.body())
+        try:
+            review = read_review(await request.body())
+        except NotAReviewError as error:
+            raise BadReviewError(reason=str(error).rstrip(".")) from None
         ruling = await judge.judge(review, seconds=time_to_answer(request.query_params.get("timeout")))
         if ruling.failed:
             metrics.failed(DOMAIN, ErrorKind.REQUEST)
@@ -67,7 +77,14 @@ def create_webhook(judge: Judges, metrics: Metrics) -> ASGIApp:
         wrong_method = isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED
         return problem(MethodNotAllowedError() if wrong_method else NoSuchRouteError(), request.scope[REQUEST_ID])
 
-    app = Starlette(routes=[Route(PATH, validate, methods=["POST"])], exception_handlers={HTTPException: refuse})
+    async def explain(request: Request, error: Exception) -> Response:
+        assert isinstance(error, LapseError)  # noqa: S101 - registered for nothing else
+        return problem(error, request.scope[REQUEST_ID])
+
+    app = Starlette(
+        routes=[Route(PATH, validate, methods=["POST"])],
+        exception_handlers={HTTPException: refuse, LapseError: explain},
+    )
     app.router.redirect_slashes = False
     return Guard(app, hosts=_AnyHost(), admit=None, max_body=MAX_BODY_BYTES)
 
