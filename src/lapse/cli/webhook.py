@@ -104,10 +104,16 @@ class _Process:
         from lapse.requests.access import Judge
         from lapse.web.listener import Listener
         from lapse.web.probes import Readiness
-        from lapse.web.webhook import create_webhook
+        from lapse.web.webhook import IDLE_SECONDS, create_webhook
 
         loop = asyncio.get_running_loop()
-        app = create_webhook(Judge(self.client), self.metrics)
+        listener = Listener(
+            "webhook",
+            create_webhook(Judge(self.client), self.metrics),
+            self.endpoint,
+            tls=self.certificate.context,
+            idle_seconds=IDLE_SECONDS,
+        )
         probes = probes_listener(
             self.probes,
             readiness=Readiness(lambda: self.check(loop)),
@@ -115,7 +121,7 @@ class _Process:
             coordinator=self.coordinator,
             metrics=self.metrics,
         )
-        await self.coordinator.run([Listener("webhook", app, self.endpoint, tls=self.certificate.context), probes])
+        await self.coordinator.run([listener, probes])
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raise a `LapseError` unless the API server answers. Blocks, beside ``loop``."""

@@ -59,7 +59,7 @@ class Person(Struct, frozen=True):
     username: str = ""
     uid: str = ""
     groups: tuple[str, ...] | None = None
-    extra: dict[str, tuple[str, ...]] | None = None
+    extra: dict[str, tuple[str, ...] | None] | None = None
 
     def subject(self) -> Json:
         """Return the fields of a SubjectAccessReview that say whose rights are meant."""
@@ -67,7 +67,7 @@ class Person(Struct, frozen=True):
             "user": self.username,
             "uid": self.uid,
             "groups": list(self.groups or ()),
-            "extra": {key: list(values) for key, values in (self.extra or {}).items()},
+            "extra": {key: list(values or ()) for key, values in (self.extra or {}).items()},
         }
         return {field: value for field, value in found.items() if value}
 

@@ -24,6 +24,8 @@ from lapse.web.security import in_url, is_loopback
 
 FINISH_SECONDS: Final = 3
 _BACKLOG: Final = 128
+_IDLE_SECONDS: Final = 5
+"""After which a connection without a request is closed."""
 
 
 class CannotListenError(LapseError):
@@ -118,7 +120,15 @@ class _Server(uvicorn.Server):
 class Listener:
     """A `lapse.engine.coordinator.Service`: one ASGI application on the sockets of one endpoint."""
 
-    def __init__(self, name: str, app: ASGIApp, endpoint: Endpoint, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        app: ASGIApp,
+        endpoint: Endpoint,
+        *,
+        tls: ssl.SSLContext | None = None,
+        idle_seconds: int = _IDLE_SECONDS,
+    ) -> None:
         """Serve ``app``, with ``tls`` to those who speak it only; takes over the sockets."""
         self.name = name
         self._endpoint = endpoint
@@ -132,6 +142,7 @@ class Listener:
                 log_config=None,
                 proxy_headers=False,  # nobody's word about addresses is taken
                 server_header=False,
+                timeout_keep_alive=idle_seconds,
                 timeout_graceful_shutdown=FINISH_SECONDS,
                 ssl_context_factory=None if tls is None else lambda *_: tls,
             )

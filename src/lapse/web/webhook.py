@@ -34,6 +34,8 @@ from lapse.web.security import Guard
 PATH: Final = "/validate-manifest-captures"
 MAX_BODY_BYTES: Final = 4 << 20
 """An API server takes objects of 3 MiB; a review adds who is asking."""
+IDLE_SECONDS: Final = 120
+"""Longer than an API server keeps a connection: closed by us in the moment of its next question, it would be a no."""
 _USUAL_SECONDS: Final = 10.0
 """What an API server waits if its configuration does not say."""
 _MOST_SECONDS: Final = 30.0

@@ -31,7 +31,7 @@ USER = {
     "username": "jane@example.org",
     "uid": "42",
     "groups": ["writers", "system:authenticated"],
-    "extra": {"scopes.example.org/some": ["a", "b"], "empty": []},
+    "extra": {"scopes.example.org/some": ["a", "b"], "empty": None},
 }
 
 
