@@ -1,25 +1,24 @@
-"""``lapse crds``: the definitions of our kinds, on the cluster of a kubeconfig or as YAML.
+"""``lapse crds``: the definitions of our kinds, on a cluster or as YAML.
 
-The cluster is found as kubectl finds it: ``--kube-config``, ``KUBECONFIG``, the service account of a pod,
-``~/.kube/config``. What went wrong is one line; what was done before it went wrong is printed too.
+The cluster is that of ``lapse operator`` with the same settings. What went wrong is one line; what was done before it
+went wrong is printed too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
+from lapse.cli.flags import NO_CLUSTER_FLAGS, ClusterFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
 from lapse.core.duration import Duration, DurationError
-from lapse.core.errors import LapseError, UsageError
+from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
     from lapse.kube.definitions import Comparison, Definitions
@@ -41,32 +40,8 @@ def _command(*examples: str, name: str | None = None) -> Callable[[Callable[...,
     return app.command(name=name, help_epilogue=epilogue, sort_key=len(list(app)))
 
 
-class NoClusterError(LapseError):
-    """No API server can be used with {origin}: {problem}. Check that file and that the cluster is up."""
-
-
-class NotAllowedError(LapseError):
-    """The user of {origin} may not do this: {problem}. Ask for the rights {verbs} on customresourcedefinitions."""
-
-
-class NoClientError(LapseError):
-    """A Kubernetes cluster needs a library that is not installed ({name}). Install lapse[kubernetes]."""
-
-
 class TimeoutFormatError(UsageError):
     """--timeout is {given!r}. Expected a duration such as 30s or 2m."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class ClusterFlags:
-    """Which cluster."""
-
-    kube_config: Annotated[Path | None, Parameter(metavar="FILE", help="How to reach the cluster.")] = None
-    kube_context: Annotated[str | None, Parameter(metavar="NAME", help="The context of that file.")] = None
-
-
-NO_CLUSTER_FLAGS: Final = ClusterFlags()
 
 
 @_command("lapse crds install", "lapse crds install --kube-context staging")
@@ -94,7 +69,6 @@ def install(
 
 async def _install(flags: ClusterFlags, seconds: float, done: list[Json]) -> None:
     async with _definitions(flags, verbs="get, create and patch") as definitions:
-        await definitions.check_server()
         for wanted in _wanted():
             result = await definitions.install(wanted)
             done.append({"definition": wanted["metadata"]["name"], "result": str(result)})
@@ -125,7 +99,6 @@ def diff(
 
 async def _compare(flags: ClusterFlags) -> list[Comparison]:
     async with _definitions(flags, verbs="get") as definitions:
-        await definitions.check_server()
         return [await definitions.compare(wanted) for wanted in _wanted()]
 
 
@@ -174,24 +147,16 @@ def _seconds(text: str) -> float:
 
 @asynccontextmanager
 async def _definitions(flags: ClusterFlags, *, verbs: str) -> AsyncIterator[Definitions]:
-    """Connect, and tell what goes wrong in the words of somebody who has a cluster and not a store."""
-    try:
-        from lapse.kube.client import Client
-        from lapse.kube.config import load_config
-    except ModuleNotFoundError as error:
-        raise NoClientError(name=error.name) from error
+    """Connect to a server that keeps all that the definitions say."""
+    from lapse.cli.cluster import in_plain_words, open_client
+    from lapse.core.clock import SystemClock
     from lapse.kube.definitions import Definitions
-    from lapse.kube.errors import CredentialsError, ForbiddenError, StoreUnavailableError, UnauthenticatedError
 
-    config = load_config(file=flags.kube_config, context=flags.kube_context, environ=os.environ)
-    client = Client(config)
+    client = open_client(flags.load().settings, clock=SystemClock())
     try:
-        yield Definitions(client)
-    except (CredentialsError, UnauthenticatedError):
-        raise
-    except StoreUnavailableError as error:
-        raise NoClusterError(origin=config.origin, problem=error.details["problem"]) from error
-    except ForbiddenError as error:
-        raise NotAllowedError(origin=config.origin, problem=error.details["problem"], verbs=verbs) from error
+        with in_plain_words(client, rights=f"{verbs} on customresourcedefinitions"):
+            definitions = Definitions(client)
+            await definitions.check_server()
+            yield definitions
     finally:
         await client.close()

@@ -95,13 +95,26 @@ class ServerFlags(ProcessFlags, RequestFlags, StateFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ClusterFlags:
-    """Which cluster, and who leads in it."""
+class KubeFlags:
+    """Which cluster."""
 
     kube_config: Flag = None
     """The kubeconfig to read; otherwise KUBECONFIG, the pod's service account or ~/.kube/config."""
     kube_context: Flag = None
     """Which context of the kubeconfig to use; otherwise its current one."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ClusterFlags(KubeFlags, ConfigFlags):
+    """For commands that need a cluster only."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LeaseFlags:
+    """Who leads."""
+
     lease_namespace: Flag = None
     """Namespace of the Lease that the replicas share."""
     lease_name: Flag = None
@@ -110,17 +123,18 @@ class ClusterFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class OperatorFlags(ProcessFlags, RequestFlags, ClusterFlags, ConfigFlags):
+class OperatorFlags(ProcessFlags, RequestFlags, LeaseFlags, ClusterFlags):
     """What `lapse operator` takes."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Flags(ServerFlags, ClusterFlags):
+class Flags(ServerFlags, LeaseFlags, KubeFlags):
     """All settings; each given on the command line wins over the environment and the file."""
 
 
 NO_STATE_FLAGS = StateFlags()
 NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()
+NO_CLUSTER_FLAGS = ClusterFlags()
 NO_OPERATOR_FLAGS = OperatorFlags()
