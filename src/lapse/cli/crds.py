@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
-from lapse.cli.flags import NO_CLUSTER_FLAGS, ClusterFlags
+from lapse.cli.flags import NO_DEFINITIONS_FLAGS, DefinitionsFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
@@ -46,7 +46,7 @@ class TimeoutFormatError(UsageError):
 
 @_command("lapse crds install", "lapse crds install --kube-context staging")
 def install(
-    flags: ClusterFlags = NO_CLUSTER_FLAGS,
+    flags: DefinitionsFlags = NO_DEFINITIONS_FLAGS,
     *,
     timeout: Annotated[str, Parameter(metavar="DURATION", help="How long to wait until each is served.")] = "30s",
     output: OutputOption = Output.TABLE,
@@ -67,7 +67,7 @@ def install(
     return Exit.DONE
 
 
-async def _install(flags: ClusterFlags, seconds: float, done: list[Json]) -> None:
+async def _install(flags: DefinitionsFlags, seconds: float, done: list[Json]) -> None:
     async with _definitions(flags, verbs="get, create and patch") as definitions:
         for wanted in _wanted():
             result = await definitions.install(wanted)
@@ -78,7 +78,7 @@ async def _install(flags: ClusterFlags, seconds: float, done: list[Json]) -> Non
 
 @_command("lapse crds diff", "lapse crds diff --detailed-exitcode || lapse crds install")
 def diff(
-    flags: ClusterFlags = NO_CLUSTER_FLAGS,
+    flags: DefinitionsFlags = NO_DEFINITIONS_FLAGS,
     *,
     detailed_exitcode: Annotated[
         bool, Parameter(help="Exit with 2 when something differs.", show_default=False)
@@ -97,7 +97,7 @@ def diff(
     return Exit.PENDING if pending and detailed_exitcode else Exit.DONE
 
 
-async def _compare(flags: ClusterFlags) -> list[Comparison]:
+async def _compare(flags: DefinitionsFlags) -> list[Comparison]:
     async with _definitions(flags, verbs="get") as definitions:
         return [await definitions.compare(wanted) for wanted in _wanted()]
 
@@ -146,7 +146,7 @@ def _seconds(text: str) -> float:
 
 
 @asynccontextmanager
-async def _definitions(flags: ClusterFlags, *, verbs: str) -> AsyncIterator[Definitions]:
+async def _definitions(flags: DefinitionsFlags, *, verbs: str) -> AsyncIterator[Definitions]:
     """Connect to a server that keeps all that the definitions say."""
     from lapse.cli.cluster import in_plain_words, open_client
     from lapse.core.clock import SystemClock

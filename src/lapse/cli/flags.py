@@ -95,19 +95,13 @@ class ServerFlags(ProcessFlags, RequestFlags, StateFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class KubeFlags:
+class ClusterFlags:
     """Which cluster."""
 
     kube_config: Flag = None
     """The kubeconfig to read; otherwise KUBECONFIG, the pod's service account or ~/.kube/config."""
     kube_context: Flag = None
     """Which context of the kubeconfig to use; otherwise its current one."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class ClusterFlags(KubeFlags, ConfigFlags):
-    """For commands that need a cluster only."""
 
 
 @Parameter(name="*")
@@ -123,18 +117,24 @@ class LeaseFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class OperatorFlags(ProcessFlags, RequestFlags, LeaseFlags, ClusterFlags):
+class DefinitionsFlags(ClusterFlags, ConfigFlags):
+    """What `lapse crds` takes."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class OperatorFlags(ProcessFlags, RequestFlags, LeaseFlags, ClusterFlags, ConfigFlags):
     """What `lapse operator` takes."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Flags(ServerFlags, LeaseFlags, KubeFlags):
+class Flags(ServerFlags, LeaseFlags, ClusterFlags):
     """All settings; each given on the command line wins over the environment and the file."""
 
 
 NO_STATE_FLAGS = StateFlags()
 NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()
-NO_CLUSTER_FLAGS = ClusterFlags()
+NO_DEFINITIONS_FLAGS = DefinitionsFlags()
 NO_OPERATOR_FLAGS = OperatorFlags()
