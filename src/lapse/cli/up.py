@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.loop import SweepLoop
     from lapse.requests.embedded import LocalRequests
-    from lapse.requests.summary import TTLRule
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint
     from lapse.web.state import StateDatabase
@@ -146,7 +145,10 @@ class _Process:
         return create_app(
             keys=KeysService(self.keys, clock=self.clock, tagger=Tagger(self.state.secret("etag"))),
             requests=RequestsService(
-                self.requests.store, journal=self.requests.journal, rule=_ttl_rule(self.settings), clock=self.clock
+                self.requests.store,
+                journal=self.requests.journal,
+                rule=request_policy(self.settings).ttl_rule,
+                clock=self.clock,
             ),
             status_service=StatusService(
                 clock=self.clock,
@@ -159,13 +161,6 @@ class _Process:
             admit=self.admission,
             metrics=self.metrics,
         )
-
-
-def _ttl_rule(settings: Settings) -> TTLRule:
-    from lapse.requests.policy import TTLMode
-    from lapse.requests.summary import TTLRule
-
-    return TTLRule(settings.request_ttl, annotated=settings.request_ttl_mode is TTLMode.ANNOTATION)
 
 
 def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]:

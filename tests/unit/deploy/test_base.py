@@ -42,7 +42,7 @@ def named(one: dict[str, Any]) -> str:
 
 def granted(role: dict[str, Any], namespace: str | None = None) -> list[Right]:
     return [
-        Right(verb, group, *resource.partition("/")[::2], namespace)
+        Right(verb, group, resource.partition("/")[0], resource.partition("/")[2], namespace)
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
