@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,8 @@ def test_the_image_is_a_placeholder_that_is_explained() -> None:
     assert "lapse:unset" in page
     assert "deploy/Containerfile" in page
     assert 'ENTRYPOINT ["lapse"]' in (DEPLOY / "Containerfile").read_text()
+
+
+def test_the_source_distribution_has_it_too() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert "deploy" in build["targets"]["sdist"]["include"]
