@@ -20,7 +20,6 @@ from lapse.core.jitter import Chance, around, chance
 from lapse.core.timestamps import from_timestamp
 from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
 from lapse.engine.deadlines import Deadlines
-from lapse.engine.ending import Ending
 from lapse.engine.holds import hold_of
 from lapse.engine.journal import Outcome
 from lapse.engine.sweep import Candidate
@@ -196,19 +195,8 @@ class AnnotationTTL:
 
     async def _end(self, considered: Candidate[Finished], verdict: Due) -> Result:
         """End it; there is nothing to read again, because the version covers all that was decided on."""
-        ending = Ending(
-            domain=DOMAIN,
-            address=considered.address,
-            kind=considered.kind,
-            key=considered.key,
-            uid=considered.uid,
-            version=considered.version,
-            reason=verdict.reason,
-            since=verdict.since,
-            anchor_ns=considered.state.completed,
-            policy=self._policy,
-            hold=considered.hold,
-        )
+        completed = considered.state.completed
+        ending = considered.ending(verdict, domain=DOMAIN, policy=self._policy, anchor_ns=completed)
         if await self._ender.end(ending) in {Outcome.ENDED, Outcome.GONE}:
             return Result()
         return Result(requeue_after=self._wait(_LONGEST_WAIT_SECONDS))
