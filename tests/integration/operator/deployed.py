@@ -25,19 +25,20 @@ def apply_base(kube: KubeServer) -> None:
     kube.kubectl("apply", "--server-side", "-k", str(BASE))
 
 
-def start_operator(kube: KubeServer, folder: Path, *flags: str) -> Operator:
-    """Run what a pod of the Deployment would run."""
-    return Operator.launch(folder, account_kubeconfig(kube, folder), *flags, settings=environment(kube))
+def start_operator(kube: KubeServer, folder: Path, *flags: str, url: str = "") -> Operator:
+    """Run what a pod of the Deployment would run; ``url`` is another way to the API server."""
+    kubeconfig = account_kubeconfig(kube, folder, url or kube.url)
+    return Operator.launch(folder, kubeconfig, *flags, settings=environment(kube))
 
 
-def account_kubeconfig(kube: KubeServer, folder: Path) -> Path:
+def account_kubeconfig(kube: KubeServer, folder: Path, url: str) -> Path:
     token = kube.kubectl("create", "token", ACCOUNT, "-n", NAMESPACE).strip()
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": kube.url, "certificate-authority": str(kube.ca_file)}}],
+        "clusters": [{"name": "c", "cluster": {"server": url, "certificate-authority": str(kube.ca_file)}}],
         "users": [{"name": "u", "user": {"token": token}}],
     }
     path = folder / "service-account"

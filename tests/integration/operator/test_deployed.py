@@ -18,7 +18,7 @@ from lapse.requests.caches import WATCHED
 from lapse.requests.policy import TTLMode
 from lapse.requests.rights import NEEDED, Right, rights_on_lease
 from tests.integration.operator.deployed import NAMESPACE, USER, apply_base, start_operator
-from tests.servers import kube_server
+from tests.servers import Relay, kube_server
 from tests.servers.kube.csi import CLASS, DRIVER
 from tests.servers.lapse_server import until
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.integration.operator.conftest import Operator
     from tests.servers import KubeServer
 
 pytestmark = [pytest.mark.server("kube", private=True), pytest.mark.timeout(300)]
@@ -240,15 +241,30 @@ def test_probes_of_an_operator_that_talks_to_its_cluster_cost_no_call(
 ) -> None:
     operator = start_operator(kube, tmp_path)
     try:
-
-        def ready() -> bool:
-            return httpx2.get(f"{operator.probes}/readyz", trust_env=False).status_code == 200
-
-        until(ready)
-        assert all(ready() for _ in range(20))
+        until(lambda: is_ready(operator))
+        assert all(is_ready(operator) for _ in range(20))
     finally:
         operator.stop()
     assert audit.paths().count("/readyz") < 10  # none, unless the machine stood still for as long as an answer counts
+
+
+def test_an_operator_whose_cluster_falls_silent_is_not_ready_until_it_speaks_again(
+    kube: KubeServer, tmp_path: Path
+) -> None:
+    with Relay(kube.port) as relay:
+        operator = start_operator(kube, tmp_path, url=f"https://127.0.0.1:{relay.port}")
+        try:
+            until(lambda: is_ready(operator))
+            relay.silence()
+            until(lambda: not is_ready(operator))
+            relay.speak()
+            until(lambda: is_ready(operator))
+        finally:
+            operator.stop()
+
+
+def is_ready(operator: Operator) -> bool:
+    return httpx2.get(f"{operator.probes}/readyz", trust_env=False).status_code == 200
 
 
 @pytest.mark.parametrize("mode", TTLMode)
