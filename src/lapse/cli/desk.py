@@ -24,7 +24,8 @@ from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, ObjectKeeper
 from lapse.requests.embedded import open_store
 from lapse.requests.names import keeper_name
-from lapse.requests.summary import Summary, TTLRule, summarise
+from lapse.requests.policy import TTLRule
+from lapse.requests.summary import Summary, summarise
 
 T = TypeVar("T")
 

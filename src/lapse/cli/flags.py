@@ -117,6 +117,12 @@ class LeaseFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class DefinitionsFlags(ClusterFlags, ConfigFlags):
+    """What `lapse crds` takes."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class OperatorFlags(ProcessFlags, RequestFlags, LeaseFlags, ClusterFlags, ConfigFlags):
     """What `lapse operator` takes."""
 
@@ -151,5 +157,6 @@ class Flags(ServerFlags, ReviewFlags, LeaseFlags, ClusterFlags):
 NO_STATE_FLAGS = StateFlags()
 NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()
+NO_DEFINITIONS_FLAGS = DefinitionsFlags()
 NO_OPERATOR_FLAGS = OperatorFlags()
 NO_WEBHOOK_FLAGS = WebhookFlags()

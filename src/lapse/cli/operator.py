@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lapse.cli.flags import NO_OPERATOR_FLAGS, OperatorFlags
+from lapse.cli.process import NotSyncedError, probes_listener, request_policy, stay
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS: Final = 15
 """How long another replica waits to lead after the leader has died without a word."""
+_ANSWERED_SECONDS: Final = 10.0
+"""How long an answer of the API server proves that it is there: two renewals of the lease may fail before."""
 
 
 def operator(flags: OperatorFlags = NO_OPERATOR_FLAGS) -> int:
@@ -35,31 +38,7 @@ def operator(flags: OperatorFlags = NO_OPERATOR_FLAGS) -> int:
 
     Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
     """
-    import asyncio
-
-    from lapse.core.log import get_logger
-    from lapse.engine.logs import configure_logs
-
-    loaded = flags.load()
-    configure_logs(form=loaded.settings.log_format, level=loaded.settings.log_level)
-    log = get_logger("lapse.operator")
-    for warning in loaded.warnings:
-        log.warning("odd_setting", reason=warning)
-    asyncio.run(_run(loaded))
-    log.info("stopped")
-    return 0
-
-
-async def _run(loaded: Loaded) -> None:
-    from contextlib import AsyncExitStack
-
-    from lapse.cli.process import stop_on_signals
-
-    async with AsyncExitStack() as stack:
-        process = await _Process.open(loaded.settings, stack)
-        stop_on_signals(process.coordinator)
-        process.announce()
-        await process.run()
+    return stay("lapse.operator", flags.load(), _Process.open)
 
 
 @dataclass(frozen=True)
@@ -74,11 +53,10 @@ class _Process:
     coordinator: Coordinator
 
     @classmethod
-    async def open(cls, settings: Settings, stack: AsyncExitStack) -> _Process:
+    async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
         """Open it all, and look over the cluster; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.cluster import look_over, open_client
-        from lapse.cli.process import request_policy
         from lapse.core.clock import SystemClock
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.log_journal import LogJournal
@@ -91,7 +69,7 @@ class _Process:
         from lapse.requests.service import Requests
         from lapse.web.listener import Endpoint
 
-        clock, metrics = SystemClock(), Metrics(__version__)
+        settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
         store = KubernetesStore(open_client(settings, clock=clock), kinds=[*ALL_KINDS, LEASE])
@@ -114,7 +92,6 @@ class _Process:
         """Work until the coordinator is told to stop."""
         import asyncio
 
-        from lapse.cli.process import probes_listener
         from lapse.web.probes import Readiness
 
         loop = asyncio.get_running_loop()
@@ -128,14 +105,18 @@ class _Process:
         await self.coordinator.run([listener, *self.requests.services], self.requests.leader_services)
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise a `LapseError` unless the API server answers and the caches are filled. Blocks, beside ``loop``."""
+        """Raise a `LapseError` unless the API server answers and the caches are filled. Blocks, beside ``loop``.
+
+        The campaign calls every few seconds, so it is nearly always known that the server answers; it is asked only
+        when it is not.
+        """
         import asyncio
 
-        from lapse.cli.process import NotSyncedError
         from lapse.web.probes import CHECK_SECONDS
 
-        # Bounded, because a process that ends waits for its threads.
-        asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
+        if not self.store.client.answered_within(_ANSWERED_SECONDS):
+            # Bounded, because a process that ends waits for its threads.
+            asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
         if not self.requests.caches.synced:
             raise NotSyncedError
 

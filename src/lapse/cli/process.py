@@ -1,16 +1,24 @@
-"""What the processes that stay, ``lapse up``, ``lapse operator`` and ``lapse webhook``, have in common."""
+"""What the processes that stay, ``lapse up``, ``lapse operator`` and ``lapse webhook``, have in common.
+
+SIGTERM and SIGINT stop one in order: exit 0 within ten seconds, whatever clients do. SIGHUP does the same, unless the
+caller has asked to ignore it (nohup); settings are read at the start only. A store that hangs while it is closed ends
+the process by force, with exit 1.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AsyncExitStack
+
     from lapse.engine.coordinator import Coordinator
     from lapse.engine.metrics import Metrics
     from lapse.requests.policy import Policy
-    from lapse.settings import Settings
+    from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint, Listener
     from lapse.web.probes import Readiness
 
@@ -20,6 +28,49 @@ _FORCE_SECONDS: Final = 9.0
 
 class NotSyncedError(LapseError):
     """The caches of the object store are still being filled."""
+
+
+class Process(Protocol):
+    """Everything that is open, and what is built from it."""
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Who is told to stop."""
+        ...
+
+    def announce(self) -> None:
+        """Tell where it listens."""
+        ...
+
+    async def run(self) -> None:
+        """Work until the coordinator is told to stop."""
+        ...
+
+
+def stay(name: str, loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Awaitable[Process]]) -> int:
+    """Run what ``start`` opens until a signal comes, with its log under ``name``; the stack closes what was opened."""
+    import asyncio
+
+    from lapse.core.log import get_logger
+    from lapse.engine.logs import configure_logs
+
+    configure_logs(form=loaded.settings.log_format, level=loaded.settings.log_level)
+    log = get_logger(name)
+    for warning in loaded.warnings:
+        log.warning("odd_setting", reason=warning)
+    asyncio.run(_run(loaded, start))
+    log.info("stopped")
+    return 0
+
+
+async def _run(loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Awaitable[Process]]) -> None:
+    from contextlib import AsyncExitStack
+
+    async with AsyncExitStack() as stack:
+        process = await start(loaded, stack)
+        stop_on_signals(process.coordinator)
+        process.announce()
+        await process.run()
 
 
 def request_policy(settings: Settings) -> Policy:

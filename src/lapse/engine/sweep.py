@@ -80,6 +80,25 @@ class Candidate(msgspec.Struct, Generic[S], frozen=True, kw_only=True, gc=False)
     """What the domain decides on."""
     hold: Hold | None = None
 
+    def ending(
+        self, verdict: Due, *, domain: str, policy: str, anchor_ns: int | None, details: dict[str, Any] | None = None
+    ) -> Ending:
+        """Return what ends it, as it was seen."""
+        return Ending(
+            domain=domain,
+            address=self.address,
+            kind=self.kind,
+            key=self.key,
+            uid=self.uid,
+            version=self.version,
+            reason=verdict.reason,
+            since=verdict.since,
+            anchor_ns=anchor_ns,
+            policy=policy,
+            hold=self.hold,
+            details=details,
+        )
+
 
 class Domain(Protocol[S]):
     """What a domain knows about the things that lapse in it."""
@@ -363,19 +382,9 @@ class Sweep(Generic[S]):
         return None if asked is None else max(asked, _later(max(now, self._began), _SOONEST_SECONDS))
 
     def _ending(self, candidate: Candidate[S], verdict: Due) -> Ending:
-        return Ending(
-            domain=self.domain.name,
-            address=candidate.address,
-            kind=candidate.kind,
-            key=candidate.key,
-            uid=candidate.uid,
-            version=candidate.version,
-            reason=verdict.reason,
-            since=verdict.since,
-            anchor_ns=self.domain.anchor(candidate),
-            policy=self.domain.policy,
-            hold=candidate.hold,
-            details=self.domain.details(candidate),
+        anchor, details = self.domain.anchor(candidate), self.domain.details(candidate)
+        return candidate.ending(
+            verdict, domain=self.domain.name, policy=self.domain.policy, anchor_ns=anchor, details=details
         )
 
     def _entry(

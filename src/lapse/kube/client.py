@@ -25,7 +25,7 @@ from lapse.kube import wire
 from lapse.kube.errors import InvalidError
 from lapse.kube.failures import failure
 from lapse.kube.resources import NO_LABELS, Json, Kind, Object, ObjectKey, Page, untyped
-from lapse.kube.transport import Answer, Limits, Transport
+from lapse.kube.transport import SUCCESS, Answer, Limits, Transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -50,7 +50,7 @@ USER_AGENT: Final = f"lapse/{_own_version()} ({platform.system().lower()}/{platf
 WATCH_SECONDS: Final = 300.0
 """How long the server lets a watch run: each end costs a call, and spreads watches over servers again."""
 _LIMITS: Final = Limits()
-_SUCCESS: Final = range(200, 300)
+_NS: Final = 1_000_000_000
 _SERVER: Final = untyped("v1", "server", "")
 """What is asked when no object is."""
 
@@ -131,6 +131,11 @@ class Client:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise wire.unreadable(_SERVER, error) from None
 
+    def answered_within(self, seconds: float) -> bool:
+        """Whether the server has granted a call, or reported in a watch, so recently. Asks nothing; any thread may."""
+        answered_ns = self._transport.answered_ns
+        return answered_ns is not None and self.clock.boottime_ns() - answered_ns <= seconds * _NS
+
     async def check(self) -> None:
         """Raise unless the server answers, and says that it is ready."""
         await self._ask("GET", "/readyz", _SERVER, "readyz", accept="*/*")
@@ -178,7 +183,7 @@ class Client:
         answer = await self._transport.call(
             "DELETE", wire.address(kind, key), accept=wire.JSON, content_type=wire.JSON, body=options
         )
-        if answer.status not in _SUCCESS:
+        if answer.status not in SUCCESS:
             raise _failure(answer, kind, key)
 
     async def close(self) -> None:
@@ -189,7 +194,7 @@ class Client:
 
     async def _ask(self, method: str, path: str, kind: Kind[Any], name: object, *, accept: str) -> bytes:
         answer = await self._transport.call(method, path, accept=accept)
-        if answer.status not in _SUCCESS:
+        if answer.status not in SUCCESS:
             raise _failure(answer, kind, name)
         return answer.content
 
@@ -207,7 +212,7 @@ class Client:
             content_type=wire.MERGE_PATCH if method == "PATCH" else wire.JSON,
             body=content,
         )
-        if answer.status not in _SUCCESS:
+        if answer.status not in SUCCESS:
             raise _failure(answer, kind, key, uid=uid)
         return answer.content
 

@@ -39,7 +39,7 @@ _LAST_TURNS: Final = 3
 _KEEPALIVE_SECONDS: Final = 30
 _SILENCE_SECONDS: Final = 15.0
 """How long after its end by the server's clock a watch may still say nothing."""
-_OK: Final = 200
+SUCCESS: Final = range(200, 300)
 _TROUBLE: Final = (aiohttp.ClientError, TimeoutError, OSError)
 _log = get_logger("lapse.kube.transport")
 
@@ -90,6 +90,8 @@ class Transport:
             self._headers.append(("Accept-Encoding", "identity"))
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._closed = False
+        self.answered_ns: int | None = None
+        """When the server last granted something, in boottime. A refusal may be that of something in between."""
         if cluster.insecure:
             _log.warning("server_not_verified", server=self._place, config=config.origin)
 
@@ -120,9 +122,10 @@ class Transport:
             if response.status == UNAUTHORIZED and (renewed := await self._renewed(credential)) is not None:
                 _abort(response)
                 response = await self._open("GET", path, {"Accept": accept}, credential=renewed, lasting=timeout)
-            if response.status != _OK:
+            if response.status not in SUCCESS:
                 raise refusal(Answer(response.status, await response.read(), response.headers.get("Retry-After")))
             async for piece in response.content.iter_any():
+                self.answered_ns = self._clock.boottime_ns()
                 yield piece
         except _TROUBLE as error:
             raise self._trouble(error, seconds + _SILENCE_SECONDS) from _cause(error)
@@ -150,6 +153,8 @@ class Transport:
                 content = await response.read()
         except _TROUBLE as error:
             raise self._trouble(error, self._limits.request_seconds) from _cause(error)
+        if response.status in SUCCESS:
+            self.answered_ns = self._clock.boottime_ns()
         return Answer(response.status, content, response.headers.get("Retry-After"))
 
     async def _open(

@@ -23,7 +23,8 @@ from lapse.kube.errors import ForbiddenError, StoreUnavailableError, UnknownKind
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, KeeperPhase
 from lapse.requests.errors import require
-from lapse.requests.ttl import DELETE, InvalidTTLError, ttl_of
+from lapse.requests.policy import InvalidTTLError, ttl_of
+from lapse.requests.ttl import DELETE
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock

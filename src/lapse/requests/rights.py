@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from lapse.kube.lease import LEASE
 from lapse.requests.api.kinds import (
     MANIFEST_CHECKPOINT,
     MANIFEST_CHUNK,
@@ -70,3 +71,8 @@ NEEDED: Final[tuple[Right, ...]] = (
 
 REVIEWING: Final[tuple[Right, ...]] = (Right("create", "authorization.k8s.io", "subjectaccessreviews"),)
 """What the admission webhook needs. It reads no object itself."""
+
+
+def rights_on_lease(namespace: str | None) -> list[Right]:
+    """Return what leading takes, beside `NEEDED`; only in the namespace of the Lease."""
+    return rights_on(LEASE, "get", "create", "patch", namespace=namespace)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx2
 
 from lapse.core.clock import SystemClock
-from lapse.core.identity import uuid
 from lapse.kube.errors import NotFoundError
 from lapse.kube.lease import LEASE
 from lapse.kube.resources import Kind, Object, ObjectKey, untyped
@@ -26,7 +25,6 @@ from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, VOL
 from lapse.requests.chunks import as_captured, capture_order
 from lapse.requests.manifests import read_checkpoint
 from lapse.requests.names import keeper_name
-from lapse.requests.rights import NEEDED, rights_on
 from tests.servers import Relay
 from tests.servers.kube.csi import CLASS
 
@@ -156,59 +154,6 @@ async def test_a_captured_volume_is_kept_while_held_and_goes_with_its_snapshot_w
     told = outcomes(operator, request.metadata.uid)
     assert (told[0], told[-2:], told.count("ended")) == ("held", ["intent", "ended"], 1)
     assert outcomes(operator, keeper_uid)[-2:] == ["intent", "ended"]
-
-
-def service_account(kube: KubeServer, namespace: str, folder: Path) -> Path:
-    """Somebody with exactly the rights that are said to be needed; returns the kubeconfig."""
-    name = f"least-{uuid()}"
-    rights = [*NEEDED, *rights_on(LEASE, "get", "create", "patch"), *rights_on(CONFIG_MAP, "get")]
-    rules = [
-        {
-            "verbs": [right.verb],
-            "apiGroups": [right.group],
-            "resources": ["/".join(filter(None, (right.resource, right.subresource)))],
-        }
-        for right in rights
-    ]
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
-    kube.kubectl("create", "serviceaccount", name, "-n", namespace)
-    kube.kubectl("create", "-f", "-", stdin=json.dumps({**role, "rules": rules}))
-    kube.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--serviceaccount={namespace}:{name}")
-    token = kube.kubectl("create", "token", name, "-n", namespace).strip()
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": kube.url, "certificate-authority": str(kube.ca_file)}}],
-        "users": [{"name": "u", "user": {"token": token}}],
-    }
-    path = folder / "least"
-    path.write_text(json.dumps(config), encoding="utf-8")
-    return path
-
-
-async def test_the_rights_that_are_said_to_be_needed_are_enough(
-    shared_kube: KubeServer, store: KubernetesStore, namespace: str, launch: Launch, tmp_path: Path
-) -> None:
-    operator = await asyncio.to_thread(launch, service_account(shared_kube, namespace, tmp_path))
-    claim, folder = await bound_claim(store, shared_kube, namespace)
-    capture = await ask_for_capture(store, claim, held=False)
-    await store.create(CONFIG_MAP, {"metadata": {"name": "settings", "namespace": namespace}, "data": {"a": "b"}})
-    targets = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "settings"}]
-    body = {"metadata": {"name": "settings", "namespace": namespace}, "spec": {"targets": targets}}
-    manifests = (await store.create(MANIFEST_CAPTURE_REQUEST, body)).metadata
-
-    await until_gone(store, VOLUME_CAPTURE_REQUEST, capture)
-    await until_gone(store, MANIFEST_CAPTURE_REQUEST, manifests.key)
-    await until_gone(store, OBJECT_KEEPER, ObjectKey(None, keeper_name("mcr", manifests.uid)))
-
-    async def no_snapshots() -> bool:
-        return not shared_kube.storage.snapshots(of=folder.name)
-
-    await until(no_snapshots)
-    assert "orbidden" not in "".join(operator.log)
-    assert '"level": "warning"' not in "".join(operator.log)
 
 
 async def test_captured_manifests_are_read_back_as_they_were(

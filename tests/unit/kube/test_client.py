@@ -190,6 +190,37 @@ async def test_a_closed_client_says_so_and_closes_again() -> None:
         await client.close()
 
 
+class MovedClock(SystemClock):
+    """The machine's, some time later."""
+
+    later_seconds = 0
+
+    def boottime_ns(self) -> int:
+        return super().boottime_ns() + self.later_seconds * 1_000_000_000
+
+
+async def test_it_knows_how_long_ago_the_server_granted_something() -> None:
+    forbidden = says(403, {"kind": "Status", "message": "no"})
+    server, clock = FaultyServer(forbidden, says(200, obj()), cuts()), MovedClock()
+    async with server.running():
+        client = Client(server.config(), clock=clock, environ={})
+        assert not client.answered_within(60)
+        with pytest.raises(ForbiddenError):
+            await client.get(THING, KEY)
+        assert not client.answered_within(60), "a refusal may be that of something in between"
+        await client.get(THING, KEY)
+        assert client.answered_within(60)
+        clock.later_seconds = 61
+        assert not client.answered_within(60)
+        with pytest.raises(StoreUnavailableError):
+            await client.get(THING, KEY)
+        assert not client.answered_within(60)
+        server.script = [streams(event("BOOKMARK", obj(version="9")))]
+        await seen(client)
+        assert client.answered_within(60)
+        await client.close()
+
+
 # --- watching ---------------------------------------------------------------------------------------------------------
 
 
