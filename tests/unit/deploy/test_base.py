@@ -10,6 +10,7 @@ import yaml
 
 from lapse.cli import app
 from lapse.engine.holds import HOLD
+from lapse.kube.events import EVENT
 from lapse.kube.lease import LEASE
 from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, MANIFEST_CHUNK, OBJECT_KEEPER, OUR_KINDS, REQUEST_KINDS
 from lapse.requests.api.upstream import (
@@ -132,7 +133,7 @@ def test_the_rights_are_those_that_the_controllers_use() -> None:
     for kind in OUR_KINDS:
         if kind.status:
             expected[kind.group, f"{kind.plural}/status"] = {"patch"}
-    expected["", "events"] = {"create", "patch"}
+    allow(EVENT, "list", "create", "patch")
     assert expected == RIGHTS
 
 
