@@ -1,9 +1,10 @@
 """The sweep: one way for everything to lapse, whatever it is.
 
 A domain says what may be due, from an index by deadline; its pure decision function says what is. What is due is read
-fresh, as far as the act's own compare does not cover it, decided *again* at a fresh moment, and only then handed to
-`Ender.end`. An unknown never acts. One failing item is counted and journalled and never stops the rest; a sweep that
-may not go on (leadership lost, shutting down) stops between items.
+fresh, as far as the act's own compare does not cover it, decided *again* at a fresh moment, and only then handed to the
+`Ender`; what needed no reading goes there by the dozen, where that saves transactions. An unknown never acts. One
+failing item is counted and journalled and never stops the rest; a sweep that may not go on (leadership lost, shutting
+down) stops between items, or between transactions.
 
 Finding nothing costs nothing: no call to any store, however much is known. Items are worked on by a few workers that
 pull from the domain's iterator, so a list of any length needs no memory of its own.
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 128
 """Items in flight: enough to fill shared commits and connections, few enough to stop at once."""
+_TOGETHER: Final = 64
+"""Items of one transaction, where they can share one: half of those in flight, the rest is prepared meanwhile."""
 OVERDUE_PER_SECOND: Final = 500
 HELD_SECONDS: Final = 600.0
 """How often something held is looked at again: its hold may stand on another object, whose release nobody reports."""
@@ -168,8 +171,14 @@ class _Pull(Generic[S]):
         self.stopped = False
         self.error: Exception | None = None
 
-    def take(self) -> Candidate[S] | None:
-        """Return the next item; None when there is none, or none may be begun."""
+    def take_some(self, count: int) -> list[Candidate[S]]:
+        """Return the next items, at most ``count``; none when there is none, or none may be begun."""
+        taken: list[Candidate[S]] = []
+        while len(taken) < count and (found := self._take()) is not None:
+            taken.append(found)
+        return taken
+
+    def _take(self) -> Candidate[S] | None:
         if self.error is not None or self.stopped:
             return None
         if self._left == 0 or not self.proceed():
@@ -213,7 +222,8 @@ class Sweep(Generic[S]):
         self.domain = domain
         self.clock = clock
         self._ender, self._journal, self._metrics = ender, journal, metrics
-        self._width, self._chance = width, chance
+        self._at_once = min(_TOGETHER, width) if ender.together else 1
+        self._workers, self._chance = -(-width // self._at_once), chance
         self._attempts: Counter[str] = Counter()
         self._held: OrderedDict[str, int] = OrderedDict()
         self._began = UnixNs(0)
@@ -238,24 +248,31 @@ class Sweep(Generic[S]):
         return SweepReport(**{name: pull.counts[name] for name in _COUNTS}, more=more)
 
     async def _work(self, pull: _Pull[S], group: asyncio.TaskGroup) -> None:
-        while (candidate := pull.take()) is not None:
-            if pull.workers < self._width:  # each new item brings one more worker, until there are enough
+        while candidates := pull.take_some(self._at_once):
+            if pull.workers < self._workers:  # each take brings one more worker, until there are enough
                 pull.workers += 1
                 group.create_task(self._work(pull, group))
-            try:
-                came_to = await self._look(candidate, pull)
-            except Exception as error:  # noqa: BLE001 - one failing item never stops the rest
-                came_to = await self._failed(candidate, error)
-            pull.counts[came_to] += 1
-            if came_to != Outcome.ENDED:
-                # What is only decided waits for nothing: the rest of the process has its turn.
+            due: list[tuple[Candidate[S], Ending]] = []
+            for candidate in candidates:
+                try:
+                    came_to = await self._look(candidate, pull, due)
+                except Exception as error:  # noqa: BLE001 - one failing item never stops the rest
+                    came_to = await self._failed(candidate, error)
+                if came_to is not None:
+                    pull.counts[came_to] += 1
+            if due:
+                await self._end(due, pull)
+            else:  # what is only decided waits for nothing: the rest of the process has its turn
                 await self.clock.sleep(0)
 
-    async def _look(self, candidate: Candidate[S], pull: _Pull[S]) -> str:
-        """Decide, recheck, act; return what to count."""
+    async def _look(
+        self, candidate: Candidate[S], pull: _Pull[S], due: list[tuple[Candidate[S], Ending]]
+    ) -> str | None:
+        """Decide, recheck, and act or add to ``due``; return what to count, None for what is only added."""
         now = self._now()
         verdict = self.domain.decide(candidate, now)
         held = candidate.hold is not None and candidate.hold.active(now)
+        asked = candidate
         if isinstance(verdict, Due) and not held:
             fresh = await self.domain.refresh(candidate)
             if fresh is None:
@@ -266,10 +283,26 @@ class Sweep(Generic[S]):
         pull.verdicts[_WORDS[type(verdict)]] += 1
         if not isinstance(verdict, Due):
             return await self._stays(candidate, verdict, now)
+        act = (candidate, self._ending(candidate, verdict))
+        if candidate is asked:
+            due.append(act)
+        else:  # what was read beside it grows old, so it does not wait for the others
+            await self._end([act], pull)
+        return None
+
+    async def _end(self, acts: list[tuple[Candidate[S], Ending]], pull: _Pull[S]) -> None:
         if not pull.proceed():  # reading took its time, and the right to act may be gone
             pull.stopped = True
-            return "interrupted"
-        return self._settle(candidate, await self._ender.end(self._ending(candidate, verdict)))
+            pull.counts["interrupted"] += len(acts)
+            return
+        try:
+            outcomes = await self._ender.end_all([ending for _, ending in acts])
+        except Exception as error:  # noqa: BLE001 - a defect, whose cause is looked for in the log and not in the rest
+            for candidate, _ in acts:
+                pull.counts[await self._failed(candidate, error)] += 1
+            return
+        for (candidate, _), outcome in zip(acts, outcomes, strict=True):
+            pull.counts[self._settle(candidate, outcome)] += 1
 
     async def _stays(self, candidate: Candidate[S], verdict: Keep | Unknown, now: UnixNs) -> str:
         held = isinstance(verdict, Keep) and verdict.reason == KeepReason.HELD

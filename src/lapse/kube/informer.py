@@ -225,8 +225,9 @@ class Informer(Generic[T]):
     def _tell(self, old: T | None, new: T | None) -> None:
         for index in self._indices.values():
             self._guarded(index.replace, old, new)
-        for handler in tuple(self._handlers):  # one that subscribes now has seen the new state already
-            self._guarded(handler, old, new)
+        handlers = self._handlers
+        for place in range(len(handlers)):  # one that subscribes now has seen the new state already
+            self._guarded(handlers[place], old, new)
 
     def _guarded(self, call: Callable[[T | None, T | None], None], old: T | None, new: T | None) -> None:
         try:

@@ -10,7 +10,7 @@ that is possible there are no Events.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lapse.core.timestamps import to_timestamp
 from lapse.core.verdict import DueReason, UnknownReason
@@ -22,9 +22,7 @@ from lapse.requests.events import Action, EventReason, held, invalid_ttl
 from lapse.requests.keeper import KeeperReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lapse.engine.journal import Entry, HasDatabase, Journal, Place, Row
+    from lapse.engine.journal import Entry, HasDatabase, Journal, Place, Row, Writer
     from lapse.kube.events import Recorder
     from lapse.requests.addresses import Located
 
@@ -77,9 +75,9 @@ class TellingJournal:
         """See `Journal`."""
         return await self._journal.unfinished(limit=limit)
 
-    def writer(self, entry: Entry) -> Callable[[Any], None]:
+    def writer(self, *entries: Entry) -> Writer:
         """See `Journal`."""
-        return self._journal.writer(entry)
+        return self._journal.writer(*entries)
 
     def shares(self, store: HasDatabase) -> bool:
         """See `Journal`."""

@@ -61,12 +61,13 @@ from lapse.requests.policy import Policy
 from lapse.requests.service import Requests
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from lapse.core.jitter import Chance
     from lapse.engine.sweep import SweepReport
     from lapse.kube.controller import Controller, Result
+    from lapse.objects.port import Deletion
 
 T = TypeVar("T", bound=Object)
 
@@ -130,22 +131,35 @@ class Wire:
         async def call(kind: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the method has it
             if method == "list" and kwargs.get("limit"):  # a cache that fills itself
                 return await real(kind, *args, **kwargs)
-            if self.dead:
-                raise Crash
             this = _call(method, kind, args)
-            self.calls.append(this)
-            self.dead = len(self.calls) == self.crash_at
-            if self.dead and not self.applied:
-                raise Crash
-            self.before(this)
-            try:
-                answer = await real(kind, *args, **kwargs)
-            finally:
-                if self.dead:
-                    raise Crash
-            return self.after(this, answer)
+            return self.after(this, await self.pass_on([this], lambda: real(kind, *args, **kwargs)))
 
         return call
+
+    async def delete_all(self, deletions: Sequence[Deletion], *, also: Any) -> Any:  # noqa: ANN401 - as the store has it
+        """Several deletions in one transaction: each counts, and a crash at any of them is one of all."""
+        these = [Call("delete", one.kind.kind, one.key) for one in deletions]
+        answer = await self.pass_on(these, lambda: self.store.delete_all(deletions, also=also))
+        for this in these:
+            self.after(this, None)
+        return answer
+
+    async def pass_on(self, these: list[Call], real: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401
+        """Let calls, which are one of the store, happen or not."""
+        if self.dead:
+            raise Crash
+        made = len(self.calls)
+        self.calls += these
+        self.dead = self.crash_at is not None and made < self.crash_at <= len(self.calls)
+        if self.dead and not self.applied:
+            raise Crash
+        for this in these:
+            self.before(this)
+        try:
+            return await real()
+        finally:
+            if self.dead:
+                raise Crash
 
 
 def _call(method: str, kind: Any, args: tuple[Any, ...]) -> Call:  # noqa: ANN401 - a kind, or its apiVersion
