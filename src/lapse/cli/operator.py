@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from lapse.core.clock import Clock
-    from lapse.engine.coordinator import Coordinator
+    from lapse.engine.coordinator import Coordinator, Service
     from lapse.engine.leadership import Leadership
     from lapse.engine.metrics import Metrics
+    from lapse.kube.recorder import EventRecorder
     from lapse.kube.resources import ObjectKey
     from lapse.objects.kubernetes import KubernetesStore
     from lapse.requests.service import Requests
@@ -49,6 +50,7 @@ class _Process:
     metrics: Metrics
     store: KubernetesStore
     requests: Requests
+    recorder: EventRecorder
     probes: Endpoint
     coordinator: Coordinator
 
@@ -66,7 +68,9 @@ class _Process:
         from lapse.objects.kubernetes import KubernetesStore
         from lapse.requests.api.upstream import ALL_KINDS
         from lapse.requests.conventions import STOCK
+        from lapse.requests.provisioning import EventReports
         from lapse.requests.service import Requests
+        from lapse.requests.telling import TellingJournal
         from lapse.web.listener import Endpoint
 
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
@@ -76,17 +80,21 @@ class _Process:
         stack.push_async_callback(store.close)
         lease = ObjectKey(settings.lease_namespace, settings.lease_name)
         await look_over(store, lease)
+        identity = _identity()
+        recorder = await _recorder(store, lease, identity=identity, clock=clock, metrics=metrics)
         requests = Requests(
             store,
             policy=request_policy(settings),
-            journal=LogJournal(),
+            journal=TellingJournal(LogJournal(), recorder),
             metrics=metrics,
             clock=clock,
             conventions=STOCK,
+            recorder=recorder,
+            reports=EventReports(store.client),
         )
-        leadership = _leadership(store, lease, clock)
+        leadership = _leadership(store, lease, identity=identity, clock=clock)
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=requests.loops, leadership=leadership)
-        return cls(settings, metrics, store, requests, probes, coordinator)
+        return cls(settings, metrics, store, requests, recorder, probes, coordinator)
 
     async def run(self) -> None:
         """Work until the coordinator is told to stop."""
@@ -102,7 +110,8 @@ class _Process:
             coordinator=self.coordinator,
             metrics=self.metrics,
         )
-        await self.coordinator.run([listener, *self.requests.services], self.requests.leader_services)
+        leading: list[Service] = [*self.requests.leader_services, self.recorder]
+        await self.coordinator.run([listener, *self.requests.services], leading)
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raise a `LapseError` unless the API server answers and the caches are filled. Blocks, beside ``loop``.
@@ -135,12 +144,36 @@ class _Process:
         )
 
 
-def _leadership(store: KubernetesStore, lease: ObjectKey, clock: Clock) -> Leadership:
+def _identity() -> str:
     import socket
 
     from lapse.core.identity import owner_token
+
+    return f"{socket.gethostname()}_{owner_token()}"
+
+
+async def _recorder(
+    store: KubernetesStore, lease: ObjectKey, *, identity: str, clock: Clock, metrics: Metrics
+) -> EventRecorder:
+    """Return who writes Events; what concerns no object that still exists is told on the Lease."""
+    from lapse.engine.metrics import ErrorKind
+    from lapse.kube.events import about
+    from lapse.kube.lease import LEASE
+    from lapse.kube.recorder import EventRecorder
+    from lapse.requests.ttl import DOMAIN
+
+    reporter = about(LEASE, (await store.get(LEASE, lease)).metadata)
+    return EventRecorder(
+        store,
+        reporter=reporter,
+        instance=identity,
+        clock=clock,
+        dropped=lambda: metrics.failed(DOMAIN, ErrorKind.EVENT),
+    )
+
+
+def _leadership(store: KubernetesStore, lease: ObjectKey, *, identity: str, clock: Clock) -> Leadership:
     from lapse.engine.campaign import Campaign
     from lapse.kube.lease import KubeLease
 
-    identity = f"{socket.gethostname()}_{owner_token()}"
     return Campaign(KubeLease(store, lease, identity=identity, ttl_seconds=LEASE_SECONDS, clock=clock), clock=clock)

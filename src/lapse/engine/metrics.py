@@ -39,6 +39,8 @@ class ErrorKind(StrEnum):
     """A row that could not be written."""
     RECONCILE = "reconcile"
     """A look at one object; it is looked at again."""
+    EVENT = "event"
+    """Something that people were to be told; they are not."""
 
 
 _VERDICTS: Final = ("due", "keep", "unknown")

@@ -94,15 +94,17 @@ class Client:
         *,
         namespace: str | None = None,
         labels: Mapping[str, str] = NO_LABELS,
+        fields: Mapping[str, str] = NO_LABELS,
         limit: int | None = None,
         after: str | None = None,
     ) -> Page[T]:
         """Return the objects that have all of ``labels``, of one namespace or of all.
 
+        ``fields`` asks for those whose fields are so; which ones the server can look at is a matter of the kind.
         ``limit`` asks for pages, ``after`` is `Page.next`; a page that comes too late raises `GoneError`. Of a kind
         made by `metadata_only` the server sends no more than that.
         """
-        query = wire.list_query(kind, labels=labels, limit=limit, after=after)
+        query = wire.list_query(kind, labels=labels, fields=fields, limit=limit, after=after)
         path = f"{_collection(kind, namespace)}?{query}"
         accept = wire.accept(kind, "List")
         return wire.read_page(kind, await self._ask("GET", path, kind, after or "list", accept=accept))

@@ -15,7 +15,19 @@ import msgspec
 
 from lapse.kube.errors import InvalidError, StoreUnavailableError
 from lapse.kube.failures import failure
-from lapse.kube.resources import Document, Event, EventType, Json, Kind, Object, ObjectKey, Page, PartialObject, Struct
+from lapse.kube.resources import (
+    NO_LABELS,
+    Document,
+    Event,
+    EventType,
+    Json,
+    Kind,
+    Object,
+    ObjectKey,
+    Page,
+    PartialObject,
+    Struct,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +39,7 @@ E = TypeVar("E", bound=Object)
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 _PARTIAL: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
-_LABEL: Final = re.compile(r"[A-Za-z0-9._/-]+=[A-Za-z0-9._-]*")
+_PAIR: Final = re.compile(r"[A-Za-z0-9._/-]+=[A-Za-z0-9._-]*")
 
 
 class _ListMeta(Struct, frozen=True):
@@ -76,14 +88,26 @@ def address(kind: Kind[Any], key: ObjectKey, part: str = "") -> str:
     return f"{collection(kind, key.namespace)}/{quote(key.name, safe='')}{part}"
 
 
-def list_query(kind: Kind[Any], *, labels: Mapping[str, str], limit: int | None, after: str | None) -> str:
+def list_query(
+    kind: Kind[Any],
+    *,
+    labels: Mapping[str, str],
+    fields: Mapping[str, str] = NO_LABELS,
+    limit: int | None,
+    after: str | None,
+) -> str:
     """Ask for a page."""
-    selector = [f"{name}={value}" for name, value in labels.items()]
-    for label in selector:
-        if not _LABEL.fullmatch(label):  # a comma would make another question of it
-            raise InvalidError(kind=kind.kind, name="list", problem=f"{label} is no label and value")
-    asked = {"labelSelector": ",".join(selector), "limit": limit, "continue": after}
+    chosen, looked_at = _selector(kind, labels), _selector(kind, fields)
+    asked = {"labelSelector": chosen, "fieldSelector": looked_at, "limit": limit, "continue": after}
     return urlencode({name: value for name, value in asked.items() if value})
+
+
+def _selector(kind: Kind[Any], wanted: Mapping[str, str]) -> str:
+    selector = [f"{name}={value}" for name, value in wanted.items()]
+    for one in selector:
+        if not _PAIR.fullmatch(one):  # a comma would make another question of it
+            raise InvalidError(kind=kind.kind, name="list", problem=f"{one} is no label or field and value")
+    return ",".join(selector)
 
 
 def watch_query(since: str, seconds: int) -> str:

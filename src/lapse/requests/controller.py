@@ -18,6 +18,7 @@ from lapse.core.clock import UnixNs
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.controller import Result
 from lapse.kube.errors import ForbiddenError, InvalidError, StoreUnavailableError, UnknownKindError
+from lapse.kube.events import NO_RECORDER
 from lapse.requests.api.conditions import Reason, is_final
 from lapse.requests.errors import require
 from lapse.requests.finalise import End, Finaliser, R, conditions_of
@@ -25,6 +26,7 @@ from lapse.requests.ownership import KeeperRefusedError
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
+    from lapse.kube.events import Recorder
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.caches import Caches
@@ -56,13 +58,14 @@ class RequestController(ABC, Generic[R]):
         caches: Caches,
         policy: Policy,
         clock: Clock,
+        recorder: Recorder = NO_RECORDER,
         ttl: AnnotationTTL | None = None,
     ) -> None:
         """Take what is needed; ``ttl`` is given where annotations decide when finished requests go."""
         require(self, store=store, direct=direct, caches=caches, policy=policy, clock=clock)
         self._store, self._direct, self._caches = store, direct, caches
-        self._policy, self._clock, self._ttl = policy, clock, ttl
-        self._finaliser = Finaliser(store, policy=policy, clock=clock)
+        self._policy, self._clock, self._ttl, self._recorder = policy, clock, ttl, recorder
+        self._finaliser = Finaliser(store, policy=policy, clock=clock, recorder=recorder)
 
     @abstractmethod
     async def advance(self, request: R) -> End | Wait:

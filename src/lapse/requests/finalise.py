@@ -17,12 +17,15 @@ import msgspec
 
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError
+from lapse.kube.events import NO_RECORDER
 from lapse.requests.api.annotations import EXPIRES_AT, TTL
 from lapse.requests.api.conditions import READY, Condition, Reason, is_final, ready_condition
+from lapse.requests.events import outcome
 from lapse.requests.policy import TTLMode
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
+    from lapse.kube.events import Recorder
     from lapse.kube.resources import Json, Kind, ObjectMeta
     from lapse.objects.port import ObjectStore
     from lapse.requests.policy import Policy
@@ -86,9 +89,9 @@ def conditions_of(request: Request) -> tuple[Condition, ...]:
 class Finaliser:
     """Writes the end of requests."""
 
-    def __init__(self, store: ObjectStore, *, policy: Policy, clock: Clock) -> None:
-        """Write to ``store``, with the TTL of ``policy``."""
-        self._store, self._policy, self._clock = store, policy, clock
+    def __init__(self, store: ObjectStore, *, policy: Policy, clock: Clock, recorder: Recorder = NO_RECORDER) -> None:
+        """Write to ``store``, with the TTL of ``policy``; ``recorder`` is told of what was written."""
+        self._store, self._policy, self._clock, self._recorder = store, policy, clock, recorder
 
     async def finalise(self, kind: Kind[R], request: R, end: End) -> None:
         """Make a request final, unless it is final or gone."""
@@ -165,6 +168,7 @@ class Finaliser:
         }
         meta = request.metadata
         await self._store.patch_status(kind, meta.key, changes, uid=meta.uid, version=meta.resource_version)
+        self._recorder.record(outcome(kind, meta, end))
 
 
 def _with_ready(known: tuple[Condition, ...], end: End, *, now: str, generation: int) -> list[Json]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from lapse.kube.events import EVENT
 from lapse.kube.lease import LEASE
 from lapse.requests.api.kinds import (
     MANIFEST_CHECKPOINT,
@@ -67,6 +68,7 @@ NEEDED: Final[tuple[Right, ...]] = (
     *rights_on(POD, "list"),
     *rights_on(STORAGE_CLASS, "get"),
     *rights_on(VOLUME_SNAPSHOT_CLASS, "get"),
+    *rights_on(EVENT, "create", "patch", "list"),
 )
 
 REVIEWING: Final[tuple[Right, ...]] = (Right("create", "authorization.k8s.io", "subjectaccessreviews"),)

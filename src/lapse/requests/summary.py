@@ -23,7 +23,7 @@ from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME_CLAIM,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.restore import PROVISIONING_FAILED
+from lapse.requests.provisioning import PROVISIONING_FAILED
 from lapse.requests.ttl import decide, finished
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ from lapse.requests.policy import Policy
 from lapse.requests.service import Requests
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from lapse.core.jitter import Chance
@@ -77,6 +77,7 @@ CLASS = "fast"
 _REAL = SystemClock()
 _CALLS = frozenset({"get", "list", "resolve", "create", "patch", "patch_status", "delete"})
 _WRITES = frozenset({"create", "patch", "patch_status", "delete"})
+NO_SERVICES: Mapping[str, Any] = {}
 _MOST_RECONCILES = 20_000
 """A world that needs more to become quiet never will."""
 
@@ -184,11 +185,15 @@ class World:
         wire: Wire | None = None,
         local: bool = False,
         chance: Chance = lambda: 0.5,
+        services: Mapping[str, Any] = NO_SERVICES,
     ) -> None:
-        """Build everything on an open store. ``local`` adds the local executor, which writes through the wire, too."""
+        """Build everything on an open store. ``local`` adds the local executor, which writes through the wire, too.
+
+        ``services`` are arguments of `Requests` that the embedded store does without.
+        """
         self.store, self.clock, self.folder = store, clock, folder
         self.journal = SQLiteJournal(store.database)
-        self._chance, self._local = chance, local
+        self._chance, self._local, self._services = chance, local, services
         self._filling: asyncio.Task[None] | None = None
         self._build(policy, wire)
 
@@ -199,10 +204,10 @@ class World:
         self.requests = Requests(
             self.wire,
             policy=policy,
-            journal=self.journal,
             metrics=self.metrics,
             clock=self.clock,
             chance=self._chance,
+            **{"journal": self.journal, **self._services},
         )
         self.controllers: list[Controller[ObjectKey]] = [*self.requests.controllers]
         self.executor: LocalExecutor | None = None
@@ -571,6 +576,7 @@ async def opened(
     clock: VirtualClock | None = None,
     local: bool = False,
     chance: Chance = lambda: 0.5,
+    services: Mapping[str, Any] = NO_SERVICES,
 ) -> AsyncIterator[World]:
     """Open a store in ``folder`` and build a world on it; several worlds on one folder are several processes."""
     clock = clock or VirtualClock()
@@ -583,6 +589,7 @@ async def opened(
         wire=None if wire is None else wire(store),
         local=local,
         chance=chance,
+        services=services,
     )
     try:
         await world.start()
