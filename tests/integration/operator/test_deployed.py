@@ -63,7 +63,10 @@ EVERYBODY = {Right("create", "authorization.k8s.io", "selfsubjectaccessreviews")
 """What any authenticated user may, by the roles that a cluster is born with."""
 GIVEN_LATER = {Right("get", "", "configmaps")}
 """What the administrator allows to be captured, by a role with a label."""
-BY_CHANCE = {("get", kind.plural): "past a cache that is behind" for kind in WATCHED}
+BY_CHANCE = {("get", kind.plural): "past a cache that is behind" for kind in WATCHED} | {
+    ("patch", "events"): "told again within minutes",
+    ("list", "events"): "a claim that waits long for its provisioner (test_events)",
+}
 """What the operator needs only at moments that a test cannot bring about, and why."""
 
 
