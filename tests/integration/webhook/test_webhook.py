@@ -74,7 +74,6 @@ def test_a_capture_of_hundreds_is_judged_in_time(stage: Stage, webhook: Webhook)
 
 def test_without_a_webhook_that_answers_nothing_is_captured(stage: Stage, webhook: Webhook) -> None:
     second = stage.launch()
-    port = f"--webhook-port={httpx2.URL(second.url).port}"
     try:
         stage.configure(second.url, "second")
         second.stop(signal.SIGKILL)
@@ -82,7 +81,8 @@ def test_without_a_webhook_that_answers_nothing_is_captured(stage: Stage, webhoo
         assert 'failed calling webhook "second.lapse.dev"' in (stage.complaint("ConfigMap settings") or "")
         assert stage.captures() == before
 
-        second = stage.launch(port)
+        second = stage.launch()
+        stage.configure(second.url, "second")
         assert "created" in stage.capture("ConfigMap settings")
     finally:
         stage.forget("second")
