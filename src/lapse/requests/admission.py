@@ -25,6 +25,7 @@ import msgspec
 from lapse.core.errors import UsageError
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import Struct
+from lapse.kube.wire import is_api_version, is_name
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, ManifestCaptureSpec, ObjectRef
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ MAX_TARGETS: Final = 1000
 """How many there are time to ask about: at a few milliseconds for each, some at once, a second or two."""
 _SHOWN: Final = 10
 """Targets that a message names: more do not help."""
-_API_VERSION: Final = re.compile(r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _KIND_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*")
-_NO_PART_OF_NAMES: Final = re.compile(r"[/%\x00-\x1f\x7f]")
 _NO: Final = 403
 _WRONG: Final = 400
 _FAILED: Final = 500
@@ -186,9 +185,9 @@ def first_look(review: Review) -> Ruling | None:
         many = f"{len(review.targets)} different targets are more than the {MAX_TARGETS} that can be checked in time"
         return Ruling(_NO, f"{many}; make several requests")
     for target in review.targets:
-        if not _API_VERSION.fullmatch(target.api_version) or not _KIND_NAME.fullmatch(target.kind):
+        if not is_api_version(target.api_version) or not _KIND_NAME.fullmatch(target.kind):
             return Ruling(_NO, f"{_shortened(target)} has an apiVersion or a kind that no object can have")
-        if target.name in {"", ".", ".."} or _NO_PART_OF_NAMES.search(target.name):
+        if not is_name(target.name):
             return Ruling(_NO, f"{_shortened(target)} has a name that no object can have")
     return None
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import msgspec
 
 from lapse.core.timestamps import to_timestamp
-from lapse.kube.errors import AlreadyExistsError, ForbiddenError, NotFoundError, UnknownKindError
+from lapse.kube.errors import AlreadyExistsError, ForbiddenError, InvalidError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, OwnerReference
 from lapse.requests.api.conditions import READY, ConditionStatus, Reason, ready_condition
 from lapse.requests.api.kinds import (
@@ -118,6 +118,8 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
             return End(Reason.NOT_FOUND, f"there is no {target.kind} {key} ({target.api_version}) to capture")
         except ForbiddenError as error:
             return End(Reason.RBAC_DENIED, f"cannot read {_named(target)}: {error}")
+        except InvalidError as error:
+            return End(Reason.FAILED, f"cannot read {_named(target)}: {error}")
         return as_captured(kind.body(found))
 
     async def _write(self, request: ManifestCaptureRequest, name: str, packed: Sequence[PackedChunk]) -> End | Wait:

@@ -340,12 +340,14 @@ async def test_preconditions_are_part_of_deletions_and_patches() -> None:
 async def test_a_name_cannot_lead_elsewhere() -> None:
     server = FaultyServer(says(200, obj()))
     async with client_of(server) as client:
-        await client.delete(THING, ObjectKey("de/fault", "../a?b=c#d"))
+        await client.delete(THING, ObjectKey("de fault", "a?b=c#d"))
         for kind, key in (
             (THING, ObjectKey("default", "")),
             (THING, ObjectKey("default", "..")),
             (THING, ObjectKey(None, "a")),
             (THING, ObjectKey("", "a")),
+            (THING, ObjectKey("de/fault", "a")),
+            (THING, ObjectKey("default", "../a")),
             (CLUSTER_THING, ObjectKey("default", "a")),
         ):
             with pytest.raises(InvalidError):
@@ -354,7 +356,7 @@ async def test_a_name_cannot_lead_elsewhere() -> None:
             with pytest.raises(InvalidError):
                 await client.list(THING, labels=label)
     assert [path for _, path, _, _ in server.asked] == [
-        "/apis/example.dev/v1/namespaces/de%2Ffault/things/..%2Fa%3Fb%3Dc%23d"
+        "/apis/example.dev/v1/namespaces/de%20fault/things/a%3Fb%3Dc%23d"
     ]
 
 
