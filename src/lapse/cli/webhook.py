@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lapse.cli.flags import NO_WEBHOOK_FLAGS, WebhookFlags
+from lapse.cli.process import probes_listener, stay
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,31 +34,7 @@ def webhook(flags: WebhookFlags = NO_WEBHOOK_FLAGS) -> int:
 
     Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
     """
-    import asyncio
-
-    from lapse.core.log import get_logger
-    from lapse.engine.logs import configure_logs
-
-    loaded = flags.load()
-    configure_logs(form=loaded.settings.log_format, level=loaded.settings.log_level)
-    log = get_logger("lapse.webhook")
-    for warning in loaded.warnings:
-        log.warning("odd_setting", reason=warning)
-    asyncio.run(_run(loaded))
-    log.info("stopped")
-    return 0
-
-
-async def _run(loaded: Loaded) -> None:
-    from contextlib import AsyncExitStack
-
-    from lapse.cli.process import stop_on_signals
-
-    async with AsyncExitStack() as stack:
-        process = await _Process.open(loaded.settings, stack)
-        stop_on_signals(process.coordinator)
-        process.announce()
-        await process.run()
+    return stay("lapse.webhook", flags.load(), _Process.open)
 
 
 @dataclass(frozen=True)
@@ -73,7 +50,7 @@ class _Process:
     coordinator: Coordinator
 
     @classmethod
-    async def open(cls, settings: Settings, stack: AsyncExitStack) -> _Process:
+    async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
         """Open it all, and ask whether the cluster would answer; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.cluster import look_over_for_webhook, open_client
@@ -83,7 +60,7 @@ class _Process:
         from lapse.requests.ttl import DOMAIN
         from lapse.web.listener import Endpoint
 
-        clock, metrics = SystemClock(), Metrics(__version__)
+        settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         metrics.expect_domain(DOMAIN, reasons=())
         certificate = _certificate(settings, domain=DOMAIN)
         endpoint = Endpoint(settings.webhook_host, settings.webhook_port, setting="webhook", scheme="https")
@@ -100,7 +77,6 @@ class _Process:
         """Answer until the coordinator is told to stop."""
         import asyncio
 
-        from lapse.cli.process import probes_listener
         from lapse.requests.access import Judge
         from lapse.web.listener import Listener
         from lapse.web.probes import Readiness
