@@ -27,9 +27,10 @@ from lapse.kube.errors import (
 )
 from lapse.kube.lease import LEASE
 from lapse.kube.resources import Document, Kind, ObjectKey
+from lapse.objects.config_map_brakes import NAME as BRAKES
 from lapse.requests.api.kinds import OUR_KINDS
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CLASS, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.rights import NEEDED, REVIEWING, Right, rights_on_lease
+from lapse.requests.rights import NEEDED, REVIEWING, Right, rights_on_brakes, rights_on_lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -94,6 +95,11 @@ def open_client(settings: Settings, *, clock: Clock) -> Client:
     return Client(config, clock=clock)
 
 
+def brakes_key(settings: Settings) -> ObjectKey:
+    """Return which ConfigMap says what is frozen: one for all replicas, so it is beside their Lease."""
+    return ObjectKey(settings.lease_namespace, BRAKES)
+
+
 @contextmanager
 def in_plain_words(client: Client, *, rights: str) -> Iterator[None]:
     """Say of what goes wrong which cluster it was, and who named it; ``rights`` are those that the work needs."""
@@ -114,7 +120,7 @@ async def look_over(store: KubernetesStore, lease: ObjectKey) -> None:
     with in_plain_words(client, rights="of the roles in deploy/base"):
         await Definitions(client).check_server()
         await _look_at_definitions(client)
-        await _look_at_rights(client, [*NEEDED, *rights_on_lease(lease.namespace)])
+        await _look_at_rights(client, [*NEEDED, *rights_on_lease(lease.namespace), *rights_on_brakes(lease.namespace)])
         await _make_lease(store, lease)
 
 

@@ -84,10 +84,11 @@ def typed(kind: Kind[Any], body: Json) -> Any:  # noqa: ANN401 - an object of ``
 def at_desk(flags: StateFlags, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
     """Do some work on the store of the state folder, and close it."""
     settings = flags.load().settings
-    return asyncio.run(_with_store(settings.state_dir, TTLRule(settings.request_ttl), work))
+    return asyncio.run(with_store(settings.state_dir, TTLRule(settings.request_ttl), work))
 
 
-async def _with_store(folder: Path, rule: TTLRule, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
+async def with_store(folder: Path, rule: TTLRule, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
+    """Do some work on the store of a folder, and close it."""
     clock = SystemClock()
     try:
         store = open_store(folder, clock=clock)

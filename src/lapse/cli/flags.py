@@ -59,6 +59,12 @@ class RequestFlags:
     """How long snapshots outlive their request, such as 24h."""
     restore_ownership: Flag = None
     """user: restored data is the user's; keeper: it goes with the keeper."""
+    deletion_budget: Flag = None
+    """How much may be ended in any window, such as 10000/1h; past it a domain is frozen; off sets no limit."""
+    request_deletion_budget: Flag = None
+    """The same for requests alone."""
+    keeper_deletion_budget: Flag = None
+    """The same for keepers alone."""
 
 
 @Parameter(name="*")
@@ -154,6 +160,20 @@ class Flags(ServerFlags, ReviewFlags, LeaseFlags, ClusterFlags):
     """All settings; each given on the command line wins over the environment and the file."""
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BrakeFlags(StateFlags):
+    """Where to freeze and to resume: the state folder, or a cluster."""
+
+    kube_config: Flag = None
+    """The kubeconfig of the cluster to work on, instead of the state folder."""
+    kube_context: Flag = None
+    """The context of the kubeconfig, instead of the state folder."""
+    lease_namespace: Flag = None
+    """Namespace of the operator on the cluster."""
+
+
+NO_BRAKE_FLAGS = BrakeFlags()
 NO_STATE_FLAGS = StateFlags()
 NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()

@@ -1,8 +1,8 @@
 """``lapse operator``: the requests domain on a Kubernetes cluster. A composition root, as ``lapse up`` is.
 
 Every replica keeps its caches filled; one of them, the holder of a Lease, runs the controllers and the sweeps. There is
-no database: requests, keepers and holds are objects of the cluster, and the journal is the log. Nothing is served but
-the probes. Ends as ``lapse up`` does.
+no database: requests, keepers and holds are objects of the cluster, what is frozen stands in a ConfigMap, and the
+journal is the log. Nothing is served but the probes. Ends as ``lapse up`` does.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lapse.cli.flags import NO_OPERATOR_FLAGS, OperatorFlags
-from lapse.cli.process import NotSyncedError, probes_listener, request_policy, stay
+from lapse.cli.process import NotSyncedError, deletion_budgets, probes_listener, request_policy, stay
 
 if TYPE_CHECKING:
     import asyncio
     from contextlib import AsyncExitStack
 
     from lapse.core.clock import Clock
+    from lapse.engine.brakes import Brakes
     from lapse.engine.coordinator import Coordinator, Service
+    from lapse.engine.journal import Journal
     from lapse.engine.leadership import Leadership
     from lapse.engine.metrics import Metrics
     from lapse.kube.recorder import EventRecorder
@@ -80,12 +82,15 @@ class _Process:
         stack.push_async_callback(store.close)
         lease = ObjectKey(settings.lease_namespace, settings.lease_name)
         await look_over(store, lease)
-        identity = _identity()
+        identity, journal = _identity(), LogJournal()
         recorder = await _recorder(store, lease, identity=identity, clock=clock, metrics=metrics)
+        brakes = _brakes(store, settings, journal, clock=clock, metrics=metrics)
+        await brakes.look()
         requests = Requests(
             store,
             policy=request_policy(settings),
-            journal=TellingJournal(LogJournal(), recorder),
+            journal=TellingJournal(journal, recorder),
+            brake=brakes,
             metrics=metrics,
             clock=clock,
             conventions=STOCK,
@@ -169,6 +174,23 @@ async def _recorder(
         instance=identity,
         clock=clock,
         dropped=lambda: metrics.failed(DOMAIN, ErrorKind.EVENT),
+    )
+
+
+def _brakes(store: KubernetesStore, settings: Settings, journal: Journal, *, clock: Clock, metrics: Metrics) -> Brakes:
+    from lapse.cli.cluster import brakes_key
+    from lapse.engine.brakes import Brakes
+    from lapse.objects.config_map_brakes import RUN, ConfigMapBrakes
+    from lapse.requests.service import ACTOR, DOMAINS
+
+    return Brakes(
+        ConfigMapBrakes(store, brakes_key(settings), domains=DOMAINS, clock=clock, journal=journal),
+        budgets=deletion_budgets(settings),
+        domains=DOMAINS,
+        clock=clock,
+        metrics=metrics,
+        actor=ACTOR,
+        run=RUN,
     )
 
 

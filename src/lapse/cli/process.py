@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AsyncExitStack
 
+    from lapse.engine.budget import Budgets
     from lapse.engine.coordinator import Coordinator
     from lapse.engine.metrics import Metrics
     from lapse.requests.policy import Policy
@@ -85,6 +86,16 @@ def request_policy(settings: Settings) -> Policy:
         keeper_ttl=settings.keeper_ttl,
         restore_ownership=settings.restore_ownership,
     )
+
+
+def deletion_budgets(settings: Settings) -> Budgets:
+    """Return what the settings say about how much may be ended."""
+    from lapse.engine.budget import Budgets
+    from lapse.requests.keepers import DOMAIN as KEEPERS
+    from lapse.requests.ttl import DOMAIN as REQUESTS
+
+    domains = {REQUESTS: settings.request_deletion_budget, KEEPERS: settings.keeper_deletion_budget}
+    return Budgets(settings.deletion_budget, domains)
 
 
 def probes_listener(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
-from lapse.cli.process import NotSyncedError, probes_listener, request_policy, stay
+from lapse.cli.process import NotSyncedError, deletion_budgets, probes_listener, request_policy, stay
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
@@ -90,11 +90,12 @@ class _Process:
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         local = settings.state_dir / "local"
-        requests = LocalRequests.build(store, local, policy=request_policy(settings), clock=clock, metrics=metrics)
+        policy, budgets = request_policy(settings), deletion_budgets(settings)
+        requests = LocalRequests.build(store, local, policy=policy, clock=clock, metrics=metrics, budgets=budgets)
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
-            loops=[*_loops(loaded, keys, metrics), *requests.requests.loops],
+            loops=[*_loops(loaded, keys, metrics), *requests.loops],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
         )
         admission = Admission(tokens, loopback_only=http.loopback_only)

@@ -24,6 +24,7 @@ from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import current_work, get_logger
 from lapse.core.verdict import KeepReason, Reason, UnknownReason
+from lapse.engine.brakes import Brake, NoBrake
 from lapse.engine.holds import Hold
 from lapse.engine.journal import Entry, Journal, Outcome
 from lapse.engine.metrics import ErrorKind, Metrics
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from lapse.objects.port import ObjectStore, TransactionalStore
 
 _NS: Final = 1_000_000_000
+_NO_BRAKE: Final = NoBrake()
+_MAY_BE_DONE: Final = frozenset({Outcome.ENDED, Outcome.FAILED})
+"""What spends a deletion budget: a failure may be an answer that was lost."""
 _log = get_logger("lapse.engine.ending")
 
 
@@ -82,9 +86,10 @@ class Ender:
         actor: str,
         dry_run: bool = False,
         guards: Sequence[Guard] = (),
+        brake: Brake = _NO_BRAKE,
     ) -> None:
-        """Ask ``guards`` before every act; with ``dry_run`` everything happens but the act."""
-        self.actor = actor
+        """Ask ``guards`` and ``brake`` before every act; with ``dry_run`` everything happens but the act."""
+        self.actor, self.brake = actor, brake
         self._store, self._journal = store, journal
         self._shared = cast("TransactionalStore", store) if journal.shares(store) else None
         self._clock, self._metrics = clock, metrics
@@ -102,12 +107,10 @@ class Ender:
         return outcome
 
     async def end_all(self, endings: Sequence[Ending]) -> list[Outcome]:
-        """Do the same with several; what comes of one does not touch the others."""
+        """Do the same with several of one domain; what comes of one does not touch the others."""
         now = UnixNs(self._clock.wall_ns())
-        rows = [self._entry(ending, Outcome.ENDED, now) for ending in endings]
-        against = [await self._against(ending, row, now) for ending, row in zip(endings, rows, strict=True)]
-        acts = [(ending, row) for ending, row, no in zip(endings, rows, against, strict=True) if no is None]
-        done = iter(await self._end_together(acts) if self.together else [await self._end_apart(*act) for act in acts])
+        against = [await self._against(ending, now) for ending in endings]
+        done = iter(await self._act([ending for ending, no in zip(endings, against, strict=True) if no is None]))
         outcomes = [next(done) if no is None else no for no in against]
         now_ns = self._clock.wall_ns()
         for ending, outcome in zip(endings, outcomes, strict=True):
@@ -116,16 +119,44 @@ class Ender:
                 self._metrics.deleted(ending.domain, ending.reason, count=1, lag_seconds=lag)
         return outcomes
 
-    async def _against(self, ending: Ending, due: Entry, now: UnixNs) -> Outcome | None:
+    async def _act(self, endings: Sequence[Ending]) -> list[Outcome]:
+        """End what the brake allows, as far as it does."""
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(endings):
+            left = endings[len(outcomes) :]
+            grant = await self.brake.allow(left[0].domain, len(left))
+            # Read again, because the brake may have been asked for a while: budgets count rows by their time.
+            now = UnixNs(self._clock.wall_ns())
+            if grant.refusal is not None:
+                return outcomes + [await self._refuse(ending, grant.refusal, now) for ending in left]
+            acts = [(ending, self._entry(ending, Outcome.ENDED, now)) for ending in left[: grant.count]]
+            ended = grant.count  # if nobody lives to tell
+            try:
+                came_to = await (self._end_together(acts) if self.together else self._end_one_by_one(acts))
+                ended = sum(outcome in _MAY_BE_DONE for outcome in came_to)
+            finally:
+                self.brake.done(grant, ended=ended)
+            outcomes += came_to
+        return outcomes
+
+    async def _end_one_by_one(self, acts: Sequence[tuple[Ending, Entry]]) -> list[Outcome]:
+        return [await self._end_apart(*act) for act in acts]
+
+    async def _refuse(self, ending: Ending, reason: Reason, now: UnixNs) -> Outcome:
+        due = self._entry(ending, Outcome.REFUSED, now)
+        return await self._stays(replace(due, verdict="unknown", reason=reason), Outcome.REFUSED)
+
+    async def _against(self, ending: Ending, now: UnixNs) -> Outcome | None:
         """Return why it is not even tried; None when it is."""
         if ending.hold is not None and ending.hold.active(now):
+            due = self._entry(ending, Outcome.HELD, now)
             held = {"hold": ending.hold.reason, "until_ns": ending.hold.until}
             return await self._stays(replace(due, verdict="keep", reason=KeepReason.HELD, details=held), Outcome.HELD)
         objection = self._objection(ending, now) if self._guards else None
         if objection is not None:
-            return await self._stays(replace(due, verdict="unknown", reason=objection), Outcome.REFUSED)
+            return await self._refuse(ending, objection, now)
         if self._dry_run:
-            return await self._stays(due, Outcome.WOULD_END)
+            return await self._stays(self._entry(ending, Outcome.WOULD_END, now), Outcome.WOULD_END)
         return None
 
     def _objection(self, ending: Ending, now: UnixNs) -> Reason | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lapse.db.database import Database
 
 _SQL: Final = load_statements("lapse.engine", "journal.sql")
-SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"],)
+SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"], _SQL["schema_2"])
 """For whoever opens the database that the journal's table is to live in."""
 
 
@@ -47,6 +47,10 @@ class Outcome(StrEnum):
     FAILED = "failed"
     NOTED = "noted"
     """Nothing was to be done, but the verdict is another one than before."""
+    FROZEN = "frozen"
+    """A whole domain: nothing of it is ended from now on."""
+    RESUMED = "resumed"
+    """A whole domain goes on."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -196,6 +200,10 @@ class SQLiteJournal:
     async def unfinished(self, *, limit: int = 100) -> list[Row]:
         """See `Journal`."""
         return self._rows([_SQL["unfinished"]], [], limit=limit)
+
+    def acts(self, domain: str, *, actor: str, since_ns: int, after: int, slice_ns: int) -> dict[int, int]:
+        """Count what ``actor`` has ended since then and after the row ``after``, in slices of time by their number."""
+        return dict(self.database.read(_SQL["acts"], (slice_ns, domain, since_ns, after, actor)))
 
     def writer(self, *entries: Entry) -> Writer:
         """See `Journal`."""

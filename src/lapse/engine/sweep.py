@@ -320,8 +320,19 @@ class Sweep(Generic[S]):
             for candidate, _ in acts:
                 pull.counts[await self._failed(candidate, error)] += 1
             return
+        pause = self._ender.brake.pause(self.domain.name) if Outcome.REFUSED in outcomes else None
+        if pause is not None:  # whatever comes next would be refused as well, with a row for each
+            pull.stopped = True
+        next_look = None if pause is None else _later(self._now(), pause)
         for (candidate, _), outcome in zip(acts, outcomes, strict=True):
-            pull.counts[self._settle(candidate, outcome)] += 1
+            again = next_look if outcome is Outcome.REFUSED else None
+            pull.counts[self._settle(candidate, outcome, next_check=again)] += 1
+
+    async def held_back(self) -> float | None:
+        """Return for how many seconds nothing of the domain may be ended, if that is known; asks the brakes."""
+        if await self._ender.brake.objection(self.domain.name) is None:
+            return None
+        return self._ender.brake.pause(self.domain.name)
 
     async def _stays(self, candidate: Candidate[S], verdict: Keep | Unknown, now: UnixNs) -> str:
         held = isinstance(verdict, Keep) and verdict.reason == KeepReason.HELD
@@ -372,7 +383,7 @@ class Sweep(Generic[S]):
             asked = _later(now, backoff(attempt, first=1.0, longest=_LONGEST_RETRY_SECONDS, chance=self._chance))
         else:
             self._attempts.pop(candidate.uid, None)
-        if outcome is Outcome.REFUSED:
+        if outcome is Outcome.REFUSED and asked is None:
             asked = _later(now, REFUSED_SECONDS)
         if outcome is Outcome.HELD:
             until = candidate.hold.until if candidate.hold is not None and candidate.hold.active(now) else None
@@ -469,6 +480,11 @@ class SweepLoop:
     async def tick(self) -> float | None:
         """Sweep; return the seconds to the next deadline."""
         deadline = self._sweep.domain.next_deadline()
+        if deadline is not None and deadline <= self._sweep.clock.wall_ns():
+            # While a domain stands still, what is due is not even looked at: it may be very much.
+            pause = await self._sweep.held_back()
+            if pause is not None:
+                return min(pause, self.interval)
         if deadline is None or deadline > self._began_ns:
             return self._wait(await self._sweep.run(proceed=self._proceed))
         now_ns = self._sweep.clock.monotonic_ns()

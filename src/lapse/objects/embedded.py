@@ -30,6 +30,7 @@ from lapse.db.database import Database
 from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseError
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.sqlite_brakes import SCHEMA_SCRIPTS as BRAKES_SCRIPTS
 from lapse.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -73,7 +74,9 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Object)
 A = TypeVar("A")
 
-SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=[SQL["schema_1"], *JOURNAL_SCRIPTS])  # "LapO"
+# Files remember how many of these they have: what is new goes to the end.
+_SCRIPTS: Final = (SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS)
+SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=_SCRIPTS)  # "LapO"
 CHANGES_KEPT: Final = 100_000
 BYTES_KEPT: Final = 256 * 1024 * 1024
 _QUICK_PAGE: Final = 500

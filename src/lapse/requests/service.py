@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.jitter import Chance, chance
+from lapse.engine.brakes import Brake, NoBrake
 from lapse.engine.ending import Ender
 from lapse.engine.metrics import ErrorKind
 from lapse.engine.sweep import Sweep, SweepLoop
@@ -31,6 +32,7 @@ from lapse.requests.conventions import PLAIN
 from lapse.requests.detach import Detach, DetachReason
 from lapse.requests.finalise import Finaliser
 from lapse.requests.keeper import FOLLOWS, KeeperController, follow_key, followed_by
+from lapse.requests.keepers import DOMAIN as KEEPERS
 from lapse.requests.keepers import Keepers
 from lapse.requests.manifests import ManifestCapture
 from lapse.requests.names import keeper_name
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
     from lapse.requests.provisioning import ClaimReports
 
 ACTOR: Final = "lapse"
+DOMAINS: Final = (DOMAIN, KEEPERS)
+"""What can be frozen, and has a deletion budget."""
+_NO_BRAKE: Final = NoBrake()
 SCAN_INTERVAL_SECONDS: Final = 60.0
 """How long a sweep sleeps at the most; it is woken by the next deadline."""
 _CLAIM: Final = "claim"
@@ -118,6 +123,7 @@ class Requests:
         recorder: Recorder = NO_RECORDER,
         reports: ClaimReports = NO_REPORTS,
         dry_run: bool = False,
+        brake: Brake = _NO_BRAKE,
         chance: Chance = chance,
     ) -> None:
         """Put it together; nothing runs yet. ``direct`` reads configuration: the store itself unless said otherwise.
@@ -126,7 +132,7 @@ class Requests:
         """
         self.store, self.policy, self._clock, self._metrics = store, policy, clock, metrics
         self.caches = Caches(store, clock=clock)
-        self.ender = Ender(store, journal, clock=clock, metrics=metrics, actor=ACTOR, dry_run=dry_run)
+        self.ender = Ender(store, journal, clock=clock, metrics=metrics, actor=ACTOR, dry_run=dry_run, brake=brake)
         reader = store if direct is None else direct
         self.keepers = Keepers(self.caches, direct=reader, policy=policy, clock=clock)
         self.finished = FinishedRequests(self.caches, policy=policy)

@@ -16,7 +16,7 @@ import pytest
 from lapse.kube.lease import LEASE
 from lapse.requests.caches import WATCHED
 from lapse.requests.policy import TTLMode
-from lapse.requests.rights import NEEDED, Right, rights_on_lease
+from lapse.requests.rights import NEEDED, Right, rights_on_brakes, rights_on_lease
 from tests.integration.operator.deployed import NAMESPACE, USER, apply_base, start_operator
 from tests.servers import Relay, kube_server
 from tests.servers.kube.csi import CLASS, DRIVER
@@ -234,7 +234,11 @@ def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_
     assert audit.refused() == []
     assert [line for line in operator.log if '"level": "warning"' in line or '"level": "error"' in line] == []
 
-    granted = {*NEEDED, *rights_on_lease(NAMESPACE)}  # those of the roles: see tests/unit/deploy
+    granted = {
+        *NEEDED,
+        *rights_on_lease(NAMESPACE),
+        *rights_on_brakes(NAMESPACE),
+    }  # those of the roles: see tests/unit/deploy
     assert audit.rights() - granted == set()
     assert {right for right in granted - audit.rights() if (right.verb, right.resource) not in BY_CHANCE} == set()
 

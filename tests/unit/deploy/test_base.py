@@ -13,7 +13,7 @@ from lapse.cli import app
 from lapse.engine.holds import HOLD
 from lapse.requests.api.kinds import OUR_KINDS
 from lapse.requests.caches import WATCHED
-from lapse.requests.rights import NEEDED, Right, rights_on_lease
+from lapse.requests.rights import NEEDED, Right, rights_on_brakes, rights_on_lease
 from lapse.settings import load_settings
 
 ROOT = Path(__file__).parents[3]
@@ -101,9 +101,10 @@ def test_the_rights_are_exactly_those_that_the_controllers_need() -> None:
     assert sorted(map(str, granted(only("ClusterRole")))) == sorted(map(str, NEEDED))
 
 
-def test_the_lease_is_the_only_thing_in_the_namespace_of_its_own() -> None:
+def test_what_replicas_share_is_the_only_thing_in_the_namespace_of_its_own() -> None:
     role = granted(only("Role"), NAMESPACE)
-    assert sorted(map(str, role)) == sorted(map(str, rights_on_lease(NAMESPACE)))
+    shared = [*rights_on_lease(NAMESPACE), *rights_on_brakes(NAMESPACE)]
+    assert sorted(map(str, role)) == sorted(map(str, shared))
 
 
 def test_whatever_is_cached_may_be_listed_and_watched_and_whatever_is_not_may_not() -> None:

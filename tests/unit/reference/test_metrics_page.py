@@ -31,7 +31,7 @@ async def exposition() -> str:
         keys = await stack.enter_async_context(open_keys_async("memory://", clock=clock, sweep=False))
         store = open_store(folder, clock=clock)
         stack.push_async_callback(store.close)
-        requests = LocalRequests.build(store, folder / "local", policy=Policy(), clock=clock, metrics=metrics).requests
+        requests = LocalRequests.build(store, folder / "local", policy=Policy(), clock=clock, metrics=metrics)
         loops: list[Loop] = [SweepLoop(keys, interval=1, metrics=metrics), *requests.loops]
         metrics.expect_loops([Certificate.name, *(loop.name for loop in loops)])
     return metrics.exposition().decode()
