@@ -90,8 +90,9 @@ class Audit:
     def _right(self, event: Json) -> Right:
         about = event["objectRef"]
         group, resource, part = (about.get(name, "") for name in ("apiGroup", "resource", "subresource"))
-        namespace = about.get("namespace") if resource == LEASE.plural else None
-        return Right(event["verb"], group, resource, part, namespace)
+        # The roles give these in one namespace; other ConfigMaps are what is captured.
+        shared = resource == LEASE.plural or (resource, about.get("namespace")) == ("configmaps", NAMESPACE)
+        return Right(event["verb"], group, resource, part, about.get("namespace") if shared else None)
 
     def refused(self) -> list[str]:
         return [event["requestURI"] for event in self.events() if event.get("responseStatus", {}).get("code") == 403]
@@ -234,11 +235,8 @@ def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_
     assert audit.refused() == []
     assert [line for line in operator.log if '"level": "warning"' in line or '"level": "error"' in line] == []
 
-    granted = {
-        *NEEDED,
-        *rights_on_lease(NAMESPACE),
-        *rights_on_brakes(NAMESPACE),
-    }  # those of the roles: see tests/unit/deploy
+    # Those of the roles: see tests/unit/deploy.
+    granted = {*NEEDED, *rights_on_lease(NAMESPACE), *rights_on_brakes(NAMESPACE)}
     assert audit.rights() - granted == set()
     assert {right for right in granted - audit.rights() if (right.verb, right.resource) not in BY_CHANCE} == set()
 

@@ -149,10 +149,10 @@ async def test_a_failure_spends_the_budget_only_until_the_journal_is_counted(
         raise StoreUnavailableError(problem="no answer")
 
     thing = await things.add("a")
-    real = store.delete
-    play(store, delete=silent)
+    real = store.delete_all
+    play(store, delete_all=silent)
     for _ in range(50):
         assert await process.ender.end(ending_of(thing)) is Outcome.FAILED
-    play(store, delete=real)
+    play(store, delete_all=real)
 
     assert await process.ender.end(ending_of(thing)) is Outcome.ENDED
