@@ -145,8 +145,8 @@ class KubeLease:
 
     def _is_free(self, found: LeaseObject, now_ns: int) -> bool:
         version = found.metadata.resource_version
-        if not found.spec.holder_identity:
-            return True
+        if found.spec.holder_identity in {None, "", self._identity}:
+            return True  # ours: nobody has led since we stepped down, and what we did then has ended
         if self._seen is None or self._seen[0] != version:
             self._seen = (version, now_ns)  # it was written since we last looked: its holder lives
         lasts = max(found.spec.lease_duration_seconds or 0, self.ttl_seconds)

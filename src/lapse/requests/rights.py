@@ -66,7 +66,7 @@ NEEDED: Final[tuple[Right, ...]] = (
     *rights_on(MANIFEST_CHECKPOINT, *_WATCHED, "create"),
     *rights_on(MANIFEST_CHECKPOINT, "patch", subresource="status"),
     *rights_on(MANIFEST_CHUNK, *_WATCHED, "create"),
-    *rights_on(VOLUME_SNAPSHOT_CONTENT, *_WATCHED, "create"),
+    *rights_on(VOLUME_SNAPSHOT_CONTENT, *_WATCHED, "create", "patch"),
     *rights_on(PERSISTENT_VOLUME_CLAIM, *_WATCHED, "patch", "delete"),
     *rights_on(PERSISTENT_VOLUME, *_WATCHED, "patch"),
     *rights_on(POD, "list"),

@@ -36,6 +36,7 @@ from lapse.requests.keepers import DOMAIN as KEEPERS
 from lapse.requests.keepers import Keepers
 from lapse.requests.manifests import ManifestCapture
 from lapse.requests.names import keeper_name
+from lapse.requests.overlooked import OverlookedContents
 from lapse.requests.policy import Policy, TTLMode
 from lapse.requests.provisioning import NO_REPORTS
 from lapse.requests.restore import VolumeRestore
@@ -161,6 +162,7 @@ class Requests:
         self.restore = VolumeRestore(reports=reports, ttl=ttl, **common)
         self.manifests = ManifestCapture(ttl=ttl, **common)
         self.keeper = KeeperController(store=store, direct=direct, caches=caches, keepers=self.keepers, clock=clock)
+        self.overlooked = OverlookedContents(store=store, caches=caches, clock=clock)
         self._queues: dict[Kind[Any], WorkQueue[ObjectKey]] = {}
         self.controllers: list[Controller[ObjectKey]] = []
         for kind, one in (
@@ -168,6 +170,7 @@ class Requests:
             (VOLUME_RESTORE_REQUEST, self.restore),
             (MANIFEST_CAPTURE_REQUEST, self.manifests),
             (OBJECT_KEEPER, self.keeper),
+            (VOLUME_SNAPSHOT_CONTENT, self.overlooked),
         ):
             queue: WorkQueue[ObjectKey] = WorkQueue(clock, chance=chance)
             self._queues[kind] = queue

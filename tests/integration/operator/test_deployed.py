@@ -65,6 +65,7 @@ GIVEN_LATER = {Right("get", "", "configmaps")}
 """What the administrator allows to be captured, by a role with a label."""
 BY_CHANCE = {("get", kind.plural): "past a cache that is behind" for kind in WATCHED} | {
     ("patch", "events"): "told again within minutes",
+    ("patch", "volumesnapshotcontents"): "a snapshotter that overlooks a deletion (test_chain)",
     ("list", "events"): "a claim that waits long for its provisioner (test_events)",
 }
 """What the operator needs only at moments that a test cannot bring about, and why."""

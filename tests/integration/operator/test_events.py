@@ -30,7 +30,7 @@ from lapse.requests.api.upstream import ALL_KINDS, PERSISTENT_VOLUME_CLAIM
 from lapse.requests.names import keeper_name
 from tests.integration.operator.conftest import POLICY, Operator
 from tests.integration.operator.deployed import NAMESPACE, account_kubeconfig, apply_base
-from tests.integration.operator.test_operator import (
+from tests.integration.operator.steps import (
     CLOCK,
     ask_for_capture,
     bound_claim,

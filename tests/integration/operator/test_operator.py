@@ -6,111 +6,43 @@ import asyncio
 import json
 import signal
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import httpx2
 
-from lapse.core.clock import SystemClock
-from lapse.kube.errors import NotFoundError
 from lapse.kube.lease import LEASE
-from lapse.kube.resources import Kind, Object, ObjectKey, untyped
-from lapse.requests.api.conditions import is_final, ready_condition
+from lapse.kube.resources import ObjectKey, untyped
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     OBJECT_KEEPER,
     VOLUME_CAPTURE_REQUEST,
 )
-from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.api.upstream import CONFIG_MAP, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.chunks import as_captured, capture_order
 from lapse.requests.manifests import read_checkpoint
 from lapse.requests.names import keeper_name
+from tests.integration.operator.steps import (
+    CLOCK,
+    HOLD,
+    ask_for_capture,
+    bound_claim,
+    found,
+    let_go,
+    until,
+    until_final,
+    until_gone,
+)
 from tests.servers import Relay
-from tests.servers.kube.csi import CLASS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from lapse.objects.kubernetes import KubernetesStore
     from tests.integration.operator.conftest import Launch, Operator
     from tests.servers import KubeServer
 
-T = TypeVar("T", bound=Object)
-A = TypeVar("A")
-Json = dict[str, Any]
-CLOCK = SystemClock()
-HOLD = "lapse.dev/hold"
 SECRET = untyped("v1", "Secret", "secrets")
-
-
-async def until(ask: Callable[[], Awaitable[A | None]], *, seconds: float = 50) -> A:
-    """Ask again and again until there is an answer."""
-    async with asyncio.timeout(seconds):
-        while True:
-            if answer := await ask():
-                return answer
-            await CLOCK.sleep(0.05)
-
-
-async def found(store: KubernetesStore, kind: Kind[T], key: ObjectKey) -> T | None:
-    try:
-        return await store.get(kind, key)
-    except NotFoundError:
-        return None
-
-
-async def until_gone(store: KubernetesStore, kind: Kind[Any], key: ObjectKey) -> None:
-    async def gone() -> bool:
-        return await found(store, kind, key) is None
-
-    await until(gone)
-
-
-async def until_final(store: KubernetesStore, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - a request
-    async def final() -> Any:  # noqa: ANN401 - as above
-        request = await store.get(kind, key)
-        return request if request.status is not None and is_final(request.status.conditions) else None
-
-    request = await until(final)
-    condition = ready_condition(request.status.conditions)
-    assert condition is not None
-    assert (condition.status, condition.reason) == ("True", "Completed"), condition
-    return request
-
-
-async def bound_claim(store: KubernetesStore, kube: KubeServer, namespace: str) -> tuple[Any, Path]:
-    """A claim of the driver's, with the file `greeting` on its volume."""
-    spec = {
-        "storageClassName": CLASS,
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": "1Mi"}},
-    }
-    await store.create(PERSISTENT_VOLUME_CLAIM, {"metadata": {"name": "data", "namespace": namespace}, "spec": spec})
-
-    async def bound() -> Any:  # noqa: ANN401 - a claim
-        claim = await store.get(PERSISTENT_VOLUME_CLAIM, ObjectKey(namespace, "data"))
-        return claim if claim.status is not None and claim.status.phase == "Bound" else None
-
-    claim = await until(bound)
-    folder = await asyncio.to_thread(kube.claim_folder, "data", namespace=namespace)
-    (folder / "greeting").write_text("moin\n", encoding="ascii")
-    return claim, folder
-
-
-async def ask_for_capture(store: KubernetesStore, claim: Any, *, held: bool) -> ObjectKey:  # noqa: ANN401 - a claim
-    meta = claim.metadata
-    target = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": meta.name, "uid": meta.uid}
-    annotations = {HOLD: "true"} if held else {}
-    body = {
-        "metadata": {"name": "nightly", "namespace": meta.namespace, "annotations": annotations},
-        "spec": {"mode": "Snapshot", "target": target},
-    }
-    return (await store.create(VOLUME_CAPTURE_REQUEST, body)).metadata.key
-
-
-async def let_go(store: KubernetesStore, kind: Kind[Any], key: ObjectKey) -> None:
-    await store.patch(kind, key, {"metadata": {"annotations": {HOLD: None}}})
 
 
 def outcomes(operator: Operator, uid: str) -> list[str]:

@@ -118,7 +118,7 @@ def schema_of_condition() -> list[str]:
 def test_the_page_lists_exactly_the_annotations() -> None:
     told = [row["annotation"].strip("`") for row in table(PAGE, "annotation", "on", "means")]
 
-    ours = [known.TTL, known.EXPIRES_AT, known.SNAPSHOT_CLASS]
+    ours = [known.TTL, known.EXPIRES_AT, known.OVERLOOKED, known.SNAPSHOT_CLASS]
     assert set(ours) == {value for name, value in vars(known).items() if name.isupper()}
     assert told == [*ours, holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, places.DIRECTORY, places.RESTORE]
 
