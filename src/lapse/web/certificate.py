@@ -25,7 +25,7 @@ _log = get_logger("lapse.web.certificate")
 
 
 class CertificateError(LapseError):
-    """The certificate {certificate} with the key {key} cannot be used: {problem}."""
+    """The certificate {certificate} with the key {key_file} cannot be used: {problem}."""
 
 
 class Certificate:
@@ -86,4 +86,4 @@ class Certificate:
         return context
 
     def _error(self, problem: str) -> CertificateError:
-        return CertificateError(certificate=self._files[0], key=self._files[1], problem=problem)
+        return CertificateError(certificate=self._files[0], key_file=self._files[1], problem=problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -51,8 +52,8 @@ def empty_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    names = ("LAPSE_CONFIG", "LAPSE_KUBE_CONFIG", "LAPSE_KUBE_CONTEXT", "KUBECONFIG", "KUBERNETES_SERVICE_HOST")
-    for name in names:
+    ours = [name for name in os.environ if name.startswith("LAPSE_")]
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", *ours):
         monkeypatch.delenv(name, raising=False)
 
 
