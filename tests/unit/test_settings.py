@@ -70,7 +70,7 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"http_port": "1", "probes_port": "1", "log_format": "json", "log_level": "debug", "state_dir": "/x"}
     samples |= {"request_ttl": "5m", "request_ttl_mode": "annotation", "request_deadline": "5m", "keeper_ttl": "5m"}
     samples |= {"keeper_mode": "FollowObject", "restore_ownership": "keeper"}
-    samples |= {"lease_namespace": "storage", "lease_name": "captures"}
+    samples |= {"lease_namespace": "storage", "lease_name": "captures", "kube_qps": "50", "kube_burst": "100"}
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
     write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n")

@@ -102,6 +102,10 @@ class ClusterFlags:
     """The kubeconfig to read; otherwise KUBECONFIG, the pod's service account or ~/.kube/config."""
     kube_context: Flag = None
     """Which context of the kubeconfig to use; otherwise its current one."""
+    kube_qps: Flag = None
+    """Calls a second to the API server; 0 is as many as it takes."""
+    kube_burst: Flag = None
+    """Calls at once after a rest; 0 is what kube_qps allows in a second."""
     lease_namespace: Flag = None
     """Namespace of the Lease that the replicas share."""
     lease_name: Flag = None
