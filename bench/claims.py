@@ -38,7 +38,9 @@ class Claim:
     @property
     def text(self) -> str:
         """The claim in words."""
-        return self.subject if self.bound is None else f"{self.subject}: {_WORDS[self.relation]} {self.bound:g}{self.unit}"
+        return (
+            self.subject if self.bound is None else f"{self.subject}: {_WORDS[self.relation]} {self.bound:g}{self.unit}"
+        )
 
     @property
     def failing(self) -> list[str]:

@@ -206,7 +206,9 @@ class Settings(BaseSettings):
         default="", description="Which context of the kubeconfig to use; by default its current one"
     )
     kube_qps: Count = Field(default=0, description="Calls a second to the API server; 0 is as many as it takes")
-    kube_burst: Count = Field(default=0, description="Calls at once after a rest; 0 is what kube_qps allows in a second")
+    kube_burst: Count = Field(
+        default=0, description="Calls at once after a rest; 0 is what kube_qps allows in a second"
+    )
     lease_namespace: Annotated[str, PlainValidator(_object_name)] = Field(
         default="lapse-system", description="Namespace of the Lease that the replicas of an operator share"
     )

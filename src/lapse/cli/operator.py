@@ -53,12 +53,13 @@ def operator(flags: OperatorFlags = NO_OPERATOR_FLAGS) -> int:
 async def _run(loaded: Loaded) -> None:
     from contextlib import AsyncExitStack
 
-    from lapse.cli.process import stop_on_signals
+    from lapse.cli.process import settle_memory, stop_on_signals
 
     async with AsyncExitStack() as stack:
         process = await _Process.open(loaded.settings, stack)
         stop_on_signals(process.coordinator)
         process.announce()
+        settle_memory()
         await process.run()
 
 
@@ -106,7 +107,10 @@ class _Process:
             clock=clock,
             conventions=STOCK,
         )
-        leadership = _leadership(store, lease, clock)
+        # A client of its own: a renewal must not wait for its turn behind the calls of a sweep.
+        leases = KubernetesStore(open_client(settings, clock=clock))
+        stack.push_async_callback(leases.close)
+        leadership = _leadership(leases, lease, clock)
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=requests.loops, leadership=leadership)
         return cls(settings, metrics, store, requests, probes, coordinator)
 

@@ -6,12 +6,17 @@ printed without local variables: those hold keys, values and tokens.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from typing import Any, Literal, TextIO
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TextIO
 
 import structlog
 from structlog.stdlib import ExtraAdder, ProcessorFormatter
+
+_OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has: all else on one are keys of the event."""
 
 
 def configure_logs(*, form: Literal["auto", "console", "json"], level: str, stream: TextIO | None = None) -> None:
@@ -24,18 +29,17 @@ def configure_logs(*, form: Literal["auto", "console", "json"], level: str, stre
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # No event says so, and every record would ask the system.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # Its news is told by events of our own; its warnings are not.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, root.level))
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
 
 
-def _formatter(*, as_json: bool, colors: bool) -> ProcessorFormatter:
-    renderers: list[Any] = [ProcessorFormatter.remove_processors_meta]
+def _formatter(*, as_json: bool, colors: bool) -> logging.Formatter:
     if as_json:
-        # As one text: the structured form would show local variables.
-        renderers += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    else:
-        renderers += [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
+        return JSONFormatter()
+    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
     return ProcessorFormatter(
         # Events arrive as records of the standard library with their keys as extras, like those of any other library.
         foreign_pre_chain=[
@@ -44,5 +48,32 @@ def _formatter(*, as_json: bool, colors: bool) -> ProcessorFormatter:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             ExtraAdder(),
         ],
-        processors=renderers,
+        processors=[ProcessorFormatter.remove_processors_meta, console],
     )
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object per line, for records of any library.
+
+    By hand, because a journal in the log is two lines for everything that lapses, and a chain of processors would take
+    as much time for them as the deletion itself.
+    """
+
+    _encode = staticmethod(json.JSONEncoder(default=repr).encode)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        told = datetime.fromtimestamp(record.created, UTC)
+        event: dict[str, Any] = {
+            "event": record.getMessage(),
+            "logger": record.name,
+            "level": record.levelname.lower(),
+            "timestamp": f"{told.isoformat(timespec='microseconds')[:-6]}Z",
+        }
+        event |= {key: value for key, value in record.__dict__.items() if key not in _OWN}
+        if record.exc_info and record.exc_info[0] is not None:
+            # As one text: a structured form would show local variables.
+            event["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            event["stack"] = record.stack_info
+        return self._encode(event)
