@@ -31,6 +31,7 @@ from pydantic_settings import (
 
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
+from lapse.engine.budget import OFF, Budget
 from lapse.requests.api.kinds import KeeperMode
 from lapse.requests.policy import RestoreOwnership, TTLMode
 
@@ -142,6 +143,14 @@ def _keeper_mode(value: object) -> KeeperMode:
     return KeeperMode(str(value))
 
 
+def _budget(value: object) -> Budget:
+    if isinstance(value, Budget):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("expected a text such as 10000/1h, or off")  # noqa: TRY004 - as above
+    return Budget.parse(value)
+
+
 def _choice(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
@@ -150,6 +159,7 @@ Interval = Annotated[Duration, PlainValidator(_interval)]
 Port = Annotated[int, PlainValidator(_port)]
 Count = Annotated[int, PlainValidator(_count)]
 Host = Annotated[str, PlainValidator(_host)]
+DeletionBudget = Annotated[Budget, PlainValidator(_budget)]
 LogFormat = Annotated[Literal["auto", "console", "json"], BeforeValidator(_choice)]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_choice)]
 
@@ -199,6 +209,12 @@ class Settings(BaseSettings):
         default=RestoreOwnership.USER,
         description="Whose restored data is: user, or keeper to let it go with the keeper",
     )
+    deletion_budget: DeletionBudget = Field(
+        default=Budget.parse("100000/1h"),
+        description="How much may be ended in any window; past it a domain is frozen until lapse resume; off: no limit",
+    )
+    request_deletion_budget: DeletionBudget = Field(default=OFF, description="The same for requests alone")
+    keeper_deletion_budget: DeletionBudget = Field(default=OFF, description="The same for keepers alone")
     kube_config: Annotated[str, PlainValidator(_text)] = Field(
         default="", description="The kubeconfig to read; by default KUBECONFIG, the service account, ~/.kube/config"
     )
@@ -221,6 +237,15 @@ class Settings(BaseSettings):
     http_port: Port = Field(default=8750, description="Port of the API and the pages")
     http_allowed_hosts: Annotated[tuple[str, ...], PlainValidator(_hosts)] = Field(
         default=(), description="Further names under which clients may call, such as that of a reverse proxy"
+    )
+    webhook_host: Host = Field(default="127.0.0.1", description="Address of the admission webhook")
+    webhook_port: Port = Field(default=8443, description="Port of the admission webhook")
+    webhook_cert_file: Annotated[str, PlainValidator(_text)] = Field(
+        default="",
+        description="Certificate of the admission webhook, in PEM form; read again when it is replaced",
+    )
+    webhook_key_file: Annotated[str, PlainValidator(_text)] = Field(
+        default="", description="Private key of that certificate, in PEM form"
     )
     probes_host: Host = Field(default="127.0.0.1", description="Address of /healthz, /readyz and /metrics")
     probes_port: Port = Field(default=8751, description="Port of /healthz, /readyz and /metrics")

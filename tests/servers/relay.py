@@ -167,6 +167,10 @@ class Relay:
         """Reset every connection; `refuse` also closes the door until `accept`."""
         self._call(self._cut(refuse=refuse))
 
+    def lead_to(self, port: int) -> None:
+        """Forward to another port from now on; connections that are there stay with the old one until they are cut."""
+        self._call(self._aim(port))
+
     def accept(self) -> None:
         """Open the door again after `cut(refuse=True)`, on the same port."""
         self._call(self._listen())
@@ -188,6 +192,9 @@ class Relay:
 
     async def _set_delay(self, seconds: float) -> None:
         self._delay = seconds
+
+    async def _aim(self, port: int) -> None:
+        self._target = (self._target[0], port)
 
     async def _cut(self, *, refuse: bool) -> None:
         if refuse and self._listener is not None:

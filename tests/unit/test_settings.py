@@ -70,7 +70,9 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"http_port": "1", "probes_port": "1", "log_format": "json", "log_level": "debug", "state_dir": "/x"}
     samples |= {"request_ttl": "5m", "request_ttl_mode": "annotation", "request_deadline": "5m", "keeper_ttl": "5m"}
     samples |= {"keeper_mode": "FollowObject", "restore_ownership": "keeper"}
-    samples |= {"lease_namespace": "storage", "lease_name": "captures", "kube_qps": "50", "kube_burst": "100"}
+    samples |= dict.fromkeys(["deletion_budget", "request_deletion_budget", "keeper_deletion_budget"], "500/1h")
+    samples |= {"lease_namespace": "storage", "lease_name": "captures", "webhook_port": "1"}
+    samples |= {"kube_qps": "50", "kube_burst": "100"}
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
     write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n")
@@ -237,6 +239,13 @@ def test_the_names_of_the_founding_documents_are_accepted_and_yield_to_ours(
         ("keeper_mode", "followobject"),
         ("request_ttl_mode", "both"),
         ("restore_ownership", "nobody"),
+        ("deletion_budget", "1000"),
+        ("deletion_budget", "0/1h"),
+        ("deletion_budget", "-1/1h"),
+        ("deletion_budget", "1000/never"),
+        ("deletion_budget", "1000/1ms"),
+        ("request_deletion_budget", "1.5/1h"),
+        ("keeper_deletion_budget", "1000 per hour"),
     ],
 )
 def test_a_policy_that_cannot_be_meant_is_refused_at_the_start(key: str, value: str) -> None:

@@ -33,8 +33,11 @@ app = App(
 # By name, so that `lapse --help` imports no backend and no web framework; hence the help texts here.
 app.command("lapse.cli.up:up", name="up", help="Run everything that is enabled: loops, HTTP API, start page.")
 app.command("lapse.cli.operator:operator", name="operator", help="Carry out requests on a Kubernetes cluster.")
+app.command("lapse.cli.webhook:webhook", name="webhook", help="Let people capture only what they may read.")
 app.command("lapse.cli.keys:app", name="keys", help="Read and write expiring keys; prove a backend.")
 app.command("lapse.cli.requests:app", name="requests", help="Capture and restore; see what lapses when.")
+app.command("lapse.cli.freezing:freeze", name="freeze", help="End nothing of a domain until it is resumed.")
+app.command("lapse.cli.freezing:resume", name="resume", help="Let a frozen domain go on.")
 app.command("lapse.cli.crds:app", name="crds", help="Install and compare our definitions on a Kubernetes cluster.")
 app.command("lapse.cli.config:app", name="config", help="Show and check the configuration.")
 app.command("lapse.cli.tokens:app", name="tokens", help="Create, list and revoke tokens of the HTTP API.")

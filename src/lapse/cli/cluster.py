@@ -1,4 +1,4 @@
-"""A cluster to work on: found by the settings, reached, and looked over before anything is begun.
+"""A cluster to work on, for every command that needs one: found by the settings, reached, and looked over.
 
 Each of the usual mistakes (no cluster, no definitions, a right that is missing) is one line that says what is wrong and
 what to run. A usage error where the settings are to blame, a failure where the cluster is.
@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.errors import LapseError, UsageError
 from lapse.kube.config import load_config
+from lapse.kube.definitions import Definitions
 from lapse.kube.errors import (
     AlreadyExistsError,
     CredentialsError,
+    ForbiddenError,
     NotFoundError,
-    ObjectError,
+    StoreUnavailableError,
     UnauthenticatedError,
     UnknownKindError,
 )
 from lapse.kube.lease import LEASE
 from lapse.kube.resources import Document, Kind, ObjectKey
+from lapse.objects.config_map_brakes import NAME as BRAKES
 from lapse.requests.api.kinds import OUR_KINDS
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CLASS, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.rights import NEEDED, Right, rights_on
+from lapse.requests.rights import NEEDED, REVIEWING, Right, rights_on_brakes, rights_on_lease
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from lapse.core.clock import Clock
     from lapse.kube.client import Client
@@ -40,8 +43,6 @@ if TYPE_CHECKING:
 _REVIEW: Final = Kind(
     "authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", Document, namespaced=False
 )
-OLDEST: Final = (1, 29)
-"""The first API server on which rules in definitions (CEL) are no longer a preview."""
 _AT_ONCE: Final = 4
 """Questions under way: each more costs a connection of its own, which costs more than the question."""
 _SHOWN: Final = 6
@@ -56,8 +57,8 @@ class ClusterUnreachableError(LapseError):
     """The cluster at {place} cannot be used: {problem}. It was named by {origin}; try kubectl version with the same."""
 
 
-class OldServerError(LapseError):
-    """The API server at {place} is of version {found}; the definitions of Lapse need {oldest} or newer."""
+class NotAllowedError(LapseError):
+    """The user of {origin} may not do this on {place}: {problem}. Ask for the rights {rights}."""
 
 
 class DefinitionsMissingError(LapseError):
@@ -73,7 +74,7 @@ class SnapshotsMissingError(LapseError):
 
 
 class RightsMissingError(LapseError):
-    """{origin} may not {rights} on {place}; bind a role that allows it, then start again."""
+    """The user of {origin} may not {rights} on {place}; bind a role that allows it (see deploy/base)."""
 
 
 class LeaseNamespaceError(LapseError):
@@ -96,37 +97,47 @@ def open_client(settings: Settings, *, clock: Clock) -> Client:
     return Client(config, clock=clock, limits=limits)
 
 
+def brakes_key(settings: Settings) -> ObjectKey:
+    """Return which ConfigMap says what is frozen: one for all replicas, so it is beside their Lease."""
+    return ObjectKey(settings.lease_namespace, BRAKES)
+
+
+@contextmanager
+def in_plain_words(client: Client, *, rights: str) -> Iterator[None]:
+    """Say of what goes wrong which cluster it was, and who named it; ``rights`` are those that the work needs."""
+    origin, place = client.config.origin, _place(client)
+    try:
+        yield
+    except (UnauthenticatedError, CredentialsError):
+        raise  # they say what to do themselves
+    except ForbiddenError as error:
+        raise NotAllowedError(origin=origin, place=place, problem=_problem(error), rights=rights) from error
+    except (StoreUnavailableError, UnknownKindError, NotFoundError) as error:
+        raise ClusterUnreachableError(place=place, problem=_problem(error), origin=origin) from error
+
+
 async def look_over(store: KubernetesStore, lease: ObjectKey) -> None:
     """Raise a `LapseError` with one clear line unless the controllers can work here."""
     client = store.client
-    try:
-        demand_version(await client.fetch("/version", dict[str, Any]), place=_place(client))
+    with in_plain_words(client, rights="of the roles in deploy/base"):
+        await Definitions(client).check_server()
         await _look_at_definitions(client)
-        await _look_at_rights(client, [*NEEDED, *_rights_on_lease(lease)])
+        await _look_at_rights(client, [*NEEDED, *rights_on_lease(lease.namespace), *rights_on_brakes(lease.namespace)])
         await _make_lease(store, lease)
-    except (UnauthenticatedError, CredentialsError):
-        raise  # they say what to do themselves
-    except ObjectError as error:
-        raise _unreachable(client, error) from error
 
 
-def _unreachable(client: Client, error: ObjectError) -> ClusterUnreachableError:
-    problem = str(error.details.get("problem", error)).rstrip(".")
-    return ClusterUnreachableError(place=_place(client), problem=problem, origin=client.config.origin)
+async def look_over_for_webhook(client: Client) -> None:
+    """Raise a `LapseError` with one clear line unless the cluster can be asked who may read what."""
+    with in_plain_words(client, rights="of the role in deploy/components/webhook"):
+        await _look_at_rights(client, REVIEWING)
+
+
+def _problem(error: LapseError) -> str:
+    return str(error.details.get("problem", error)).rstrip(".")
 
 
 def _place(client: Client) -> str:
     return client.config.cluster.place
-
-
-def demand_version(answer: dict[str, Any], *, place: str) -> None:
-    """Raise `OldServerError` for a server that is known to be too old. One that does not tell is given a chance."""
-    digits = [re.match(r"\d+", str(answer.get(part, ""))) for part in ("major", "minor")]
-    if not all(digits):
-        return
-    found = tuple(int(match[0]) for match in digits if match)  # hosted ones say 29+
-    if found < OLDEST:
-        raise OldServerError(place=place, found=".".join(map(str, found)), oldest=".".join(map(str, OLDEST)))
 
 
 # --- definitions ------------------------------------------------------------------------------------------------------
@@ -173,10 +184,6 @@ def _names(kinds: Iterable[Kind[Any]]) -> str:
 # --- rights -----------------------------------------------------------------------------------------------------------
 
 
-def _rights_on_lease(lease: ObjectKey) -> list[Right]:
-    return rights_on(LEASE, "get", "create", "patch", namespace=lease.namespace)
-
-
 async def _look_at_rights(client: Client, rights: Iterable[Right]) -> None:
     wanted, turn = list(rights), asyncio.Semaphore(_AT_ONCE)
 
@@ -189,7 +196,7 @@ async def _look_at_rights(client: Client, rights: Iterable[Right]) -> None:
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         named = ", ".join(missing[:_SHOWN]) + more
-        raise RightsMissingError(origin=f"The user of {client.config.origin}", rights=named, place=_place(client))
+        raise RightsMissingError(origin=client.config.origin, rights=named, place=_place(client))
 
 
 async def _is_allowed(client: Client, right: Right) -> bool:

@@ -1,25 +1,24 @@
-"""``lapse crds``: the definitions of our kinds, on the cluster of a kubeconfig or as YAML.
+"""``lapse crds``: the definitions of our kinds, on a cluster or as YAML.
 
-The cluster is found as kubectl finds it: ``--kube-config``, ``KUBECONFIG``, the service account of a pod,
-``~/.kube/config``. What went wrong is one line; what was done before it went wrong is printed too.
+The cluster is that of ``lapse operator`` with the same settings. What went wrong is one line; what was done before it
+went wrong is printed too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
+from lapse.cli.flags import NO_DEFINITIONS_FLAGS, DefinitionsFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
 from lapse.core.duration import Duration, DurationError
-from lapse.core.errors import LapseError, UsageError
+from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
     from lapse.kube.definitions import Comparison, Definitions
@@ -41,37 +40,13 @@ def _command(*examples: str, name: str | None = None) -> Callable[[Callable[...,
     return app.command(name=name, help_epilogue=epilogue, sort_key=len(list(app)))
 
 
-class NoClusterError(LapseError):
-    """No API server can be used with {origin}: {problem}. Check that file and that the cluster is up."""
-
-
-class NotAllowedError(LapseError):
-    """The user of {origin} may not do this: {problem}. Ask for the rights {verbs} on customresourcedefinitions."""
-
-
-class NoClientError(LapseError):
-    """A Kubernetes cluster needs a library that is not installed ({name}). Install lapse[kubernetes]."""
-
-
 class TimeoutFormatError(UsageError):
     """--timeout is {given!r}. Expected a duration such as 30s or 2m."""
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class ClusterFlags:
-    """Which cluster."""
-
-    kube_config: Annotated[Path | None, Parameter(metavar="FILE", help="How to reach the cluster.")] = None
-    kube_context: Annotated[str | None, Parameter(metavar="NAME", help="The context of that file.")] = None
-
-
-NO_CLUSTER_FLAGS: Final = ClusterFlags()
-
-
 @_command("lapse crds install", "lapse crds install --kube-context staging")
 def install(
-    flags: ClusterFlags = NO_CLUSTER_FLAGS,
+    flags: DefinitionsFlags = NO_DEFINITIONS_FLAGS,
     *,
     timeout: Annotated[str, Parameter(metavar="DURATION", help="How long to wait until each is served.")] = "30s",
     output: OutputOption = Output.TABLE,
@@ -92,9 +67,8 @@ def install(
     return Exit.DONE
 
 
-async def _install(flags: ClusterFlags, seconds: float, done: list[Json]) -> None:
+async def _install(flags: DefinitionsFlags, seconds: float, done: list[Json]) -> None:
     async with _definitions(flags, verbs="get, create and patch") as definitions:
-        await definitions.check_server()
         for wanted in _wanted():
             result = await definitions.install(wanted)
             done.append({"definition": wanted["metadata"]["name"], "result": str(result)})
@@ -104,7 +78,7 @@ async def _install(flags: ClusterFlags, seconds: float, done: list[Json]) -> Non
 
 @_command("lapse crds diff", "lapse crds diff --detailed-exitcode || lapse crds install")
 def diff(
-    flags: ClusterFlags = NO_CLUSTER_FLAGS,
+    flags: DefinitionsFlags = NO_DEFINITIONS_FLAGS,
     *,
     detailed_exitcode: Annotated[
         bool, Parameter(help="Exit with 2 when something differs.", show_default=False)
@@ -123,9 +97,8 @@ def diff(
     return Exit.PENDING if pending and detailed_exitcode else Exit.DONE
 
 
-async def _compare(flags: ClusterFlags) -> list[Comparison]:
+async def _compare(flags: DefinitionsFlags) -> list[Comparison]:
     async with _definitions(flags, verbs="get") as definitions:
-        await definitions.check_server()
         return [await definitions.compare(wanted) for wanted in _wanted()]
 
 
@@ -173,25 +146,17 @@ def _seconds(text: str) -> float:
 
 
 @asynccontextmanager
-async def _definitions(flags: ClusterFlags, *, verbs: str) -> AsyncIterator[Definitions]:
-    """Connect, and tell what goes wrong in the words of somebody who has a cluster and not a store."""
-    try:
-        from lapse.kube.client import Client
-        from lapse.kube.config import load_config
-    except ModuleNotFoundError as error:
-        raise NoClientError(name=error.name) from error
+async def _definitions(flags: DefinitionsFlags, *, verbs: str) -> AsyncIterator[Definitions]:
+    """Connect to a server that keeps all that the definitions say."""
+    from lapse.cli.cluster import in_plain_words, open_client
+    from lapse.core.clock import SystemClock
     from lapse.kube.definitions import Definitions
-    from lapse.kube.errors import CredentialsError, ForbiddenError, StoreUnavailableError, UnauthenticatedError
 
-    config = load_config(file=flags.kube_config, context=flags.kube_context, environ=os.environ)
-    client = Client(config)
+    client = open_client(flags.load().settings, clock=SystemClock())
     try:
-        yield Definitions(client)
-    except (CredentialsError, UnauthenticatedError):
-        raise
-    except StoreUnavailableError as error:
-        raise NoClusterError(origin=config.origin, problem=error.details["problem"]) from error
-    except ForbiddenError as error:
-        raise NotAllowedError(origin=config.origin, problem=error.details["problem"], verbs=verbs) from error
+        with in_plain_words(client, rights=f"{verbs} on customresourcedefinitions"):
+            definitions = Definitions(client)
+            await definitions.check_server()
+            yield definitions
     finally:
         await client.close()

@@ -24,7 +24,8 @@ from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, ObjectKeeper
 from lapse.requests.embedded import open_store
 from lapse.requests.names import keeper_name
-from lapse.requests.summary import Summary, TTLRule, summarise
+from lapse.requests.policy import TTLRule
+from lapse.requests.summary import Summary, summarise
 
 T = TypeVar("T")
 
@@ -83,10 +84,11 @@ def typed(kind: Kind[Any], body: Json) -> Any:  # noqa: ANN401 - an object of ``
 def at_desk(flags: StateFlags, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
     """Do some work on the store of the state folder, and close it."""
     settings = flags.load().settings
-    return asyncio.run(_with_store(settings.state_dir, TTLRule(settings.request_ttl), work))
+    return asyncio.run(with_store(settings.state_dir, TTLRule(settings.request_ttl), work))
 
 
-async def _with_store(folder: Path, rule: TTLRule, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
+async def with_store(folder: Path, rule: TTLRule, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
+    """Do some work on the store of a folder, and close it."""
     clock = SystemClock()
     try:
         store = open_store(folder, clock=clock)

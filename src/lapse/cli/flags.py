@@ -59,6 +59,12 @@ class RequestFlags:
     """How long snapshots outlive their request, such as 24h."""
     restore_ownership: Flag = None
     """user: restored data is the user's; keeper: it goes with the keeper."""
+    deletion_budget: Flag = None
+    """How much may be ended in any window, such as 10000/1h; past it a domain is frozen; off sets no limit."""
+    request_deletion_budget: Flag = None
+    """The same for requests alone."""
+    keeper_deletion_budget: Flag = None
+    """The same for keepers alone."""
 
 
 @Parameter(name="*")
@@ -96,16 +102,30 @@ class ServerFlags(ProcessFlags, RequestFlags, StateFlags):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ClusterFlags:
-    """Which cluster, and who leads in it."""
+    """Which cluster."""
 
     kube_config: Flag = None
     """The kubeconfig to read; otherwise KUBECONFIG, the pod's service account or ~/.kube/config."""
     kube_context: Flag = None
     """Which context of the kubeconfig to use; otherwise its current one."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CallFlags:
+    """How often the cluster is called."""
+
     kube_qps: Flag = None
     """Calls a second to the API server; 0 is as many as it takes."""
     kube_burst: Flag = None
     """Calls at once after a rest; 0 is what kube_qps allows in a second."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LeaseFlags:
+    """Who leads."""
+
     lease_namespace: Flag = None
     """Namespace of the Lease that the replicas share."""
     lease_name: Flag = None
@@ -114,17 +134,60 @@ class ClusterFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class OperatorFlags(ProcessFlags, RequestFlags, ClusterFlags, ConfigFlags):
+class DefinitionsFlags(ClusterFlags, ConfigFlags):
+    """What `lapse crds` takes."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class OperatorFlags(ProcessFlags, RequestFlags, LeaseFlags, CallFlags, ClusterFlags, ConfigFlags):
     """What `lapse operator` takes."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Flags(ServerFlags, ClusterFlags):
+class ReviewFlags:
+    """Where the admission webhook is found, and how it proves that it is the one."""
+
+    webhook_host: Flag = None
+    """Address of the admission webhook."""
+    webhook_port: Flag = None
+    """Port of the admission webhook; 0 picks a free one."""
+    webhook_cert_file: Flag = None
+    """The certificate that it shows, in PEM form; read again when it is replaced."""
+    webhook_key_file: Flag = None
+    """The private key of that certificate, in PEM form."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WebhookFlags(ProcessFlags, ReviewFlags, ClusterFlags, ConfigFlags):
+    """What `lapse webhook` takes."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Flags(ServerFlags, ReviewFlags, LeaseFlags, CallFlags, ClusterFlags):
     """All settings; each given on the command line wins over the environment and the file."""
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BrakeFlags(StateFlags):
+    """Where to freeze and to resume: the state folder, or a cluster."""
+
+    kube_config: Flag = None
+    """The kubeconfig of the cluster to work on, instead of the state folder."""
+    kube_context: Flag = None
+    """The context of the kubeconfig, instead of the state folder."""
+    lease_namespace: Flag = None
+    """Namespace of the operator on the cluster."""
+
+
+NO_BRAKE_FLAGS = BrakeFlags()
 NO_STATE_FLAGS = StateFlags()
 NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()
+NO_DEFINITIONS_FLAGS = DefinitionsFlags()
 NO_OPERATOR_FLAGS = OperatorFlags()
+NO_WEBHOOK_FLAGS = WebhookFlags()

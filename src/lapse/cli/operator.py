@@ -1,8 +1,8 @@
 """``lapse operator``: the requests domain on a Kubernetes cluster. A composition root, as ``lapse up`` is.
 
 Every replica keeps its caches filled; one of them, the holder of a Lease, runs the controllers and the sweeps. There is
-no database: requests, keepers and holds are objects of the cluster, and the journal is the log. Nothing is served but
-the probes. Ends as ``lapse up`` does.
+no database: requests, keepers and holds are objects of the cluster, what is frozen stands in a ConfigMap, and the
+journal is the log. Nothing is served but the probes. Ends as ``lapse up`` does.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lapse.cli.flags import NO_OPERATOR_FLAGS, OperatorFlags
+from lapse.cli.process import NotSyncedError, deletion_budgets, probes_listener, request_policy, stay
 
 if TYPE_CHECKING:
     import asyncio
     from contextlib import AsyncExitStack
 
     from lapse.core.clock import Clock
-    from lapse.engine.coordinator import Coordinator
+    from lapse.engine.brakes import Brakes
+    from lapse.engine.coordinator import Coordinator, Service
+    from lapse.engine.journal import Journal
     from lapse.engine.leadership import Leadership
     from lapse.engine.metrics import Metrics
+    from lapse.kube.recorder import EventRecorder
     from lapse.kube.resources import ObjectKey
     from lapse.objects.kubernetes import KubernetesStore
     from lapse.requests.service import Requests
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS: Final = 15
 """How long another replica waits to lead after the leader has died without a word."""
+_ANSWERED_SECONDS: Final = 10.0
+"""How long an answer of the API server proves that it is there: two renewals of the lease may fail before."""
 
 
 def operator(flags: OperatorFlags = NO_OPERATOR_FLAGS) -> int:
@@ -35,32 +41,7 @@ def operator(flags: OperatorFlags = NO_OPERATOR_FLAGS) -> int:
 
     Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
     """
-    import asyncio
-
-    from lapse.core.log import get_logger
-    from lapse.engine.logs import configure_logs
-
-    loaded = flags.load()
-    configure_logs(form=loaded.settings.log_format, level=loaded.settings.log_level)
-    log = get_logger("lapse.operator")
-    for warning in loaded.warnings:
-        log.warning("odd_setting", reason=warning)
-    asyncio.run(_run(loaded))
-    log.info("stopped")
-    return 0
-
-
-async def _run(loaded: Loaded) -> None:
-    from contextlib import AsyncExitStack
-
-    from lapse.cli.process import settle_memory, stop_on_signals
-
-    async with AsyncExitStack() as stack:
-        process = await _Process.open(loaded.settings, stack)
-        stop_on_signals(process.coordinator)
-        process.announce()
-        settle_memory()
-        await process.run()
+    return stay("lapse.operator", flags.load(), _Process.open)
 
 
 @dataclass(frozen=True)
@@ -70,16 +51,17 @@ class _Process:
     settings: Settings
     metrics: Metrics
     store: KubernetesStore
+    leases: KubernetesStore
     requests: Requests
+    recorder: EventRecorder
     probes: Endpoint
     coordinator: Coordinator
 
     @classmethod
-    async def open(cls, settings: Settings, stack: AsyncExitStack) -> _Process:
+    async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
         """Open it all, and look over the cluster; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.cluster import look_over, open_client
-        from lapse.cli.process import request_policy
         from lapse.core.clock import SystemClock
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.log_journal import LogJournal
@@ -89,36 +71,44 @@ class _Process:
         from lapse.objects.kubernetes import KubernetesStore
         from lapse.requests.api.upstream import ALL_KINDS
         from lapse.requests.conventions import STOCK
+        from lapse.requests.provisioning import EventReports
         from lapse.requests.service import Requests
+        from lapse.requests.telling import TellingJournal
         from lapse.web.listener import Endpoint
 
-        clock, metrics = SystemClock(), Metrics(__version__)
+        settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
         store = KubernetesStore(open_client(settings, clock=clock), kinds=[*ALL_KINDS, LEASE])
         stack.push_async_callback(store.close)
         lease = ObjectKey(settings.lease_namespace, settings.lease_name)
         await look_over(store, lease)
+        identity, journal = _identity(), LogJournal()
+        recorder = await _recorder(store, lease, identity=identity, clock=clock, metrics=metrics)
+        brakes = _brakes(store, settings, journal, clock=clock, metrics=metrics)
+        await brakes.look()
         requests = Requests(
             store,
             policy=request_policy(settings),
-            journal=LogJournal(),
+            journal=TellingJournal(journal, recorder),
+            brake=brakes,
             metrics=metrics,
             clock=clock,
             conventions=STOCK,
+            recorder=recorder,
+            reports=EventReports(store.client),
         )
         # A client of its own: a renewal must not wait for its turn behind the calls of a sweep.
         leases = KubernetesStore(open_client(settings, clock=clock))
         stack.push_async_callback(leases.close)
-        leadership = _leadership(leases, lease, clock)
+        leadership = _leadership(leases, lease, identity=identity, clock=clock)
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=requests.loops, leadership=leadership)
-        return cls(settings, metrics, store, requests, probes, coordinator)
+        return cls(settings, metrics, store, leases, requests, recorder, probes, coordinator)
 
     async def run(self) -> None:
         """Work until the coordinator is told to stop."""
         import asyncio
 
-        from lapse.cli.process import probes_listener
         from lapse.web.probes import Readiness
 
         loop = asyncio.get_running_loop()
@@ -129,17 +119,22 @@ class _Process:
             coordinator=self.coordinator,
             metrics=self.metrics,
         )
-        await self.coordinator.run([listener, *self.requests.services], self.requests.leader_services)
+        leading: list[Service] = [*self.requests.leader_services, self.recorder]
+        await self.coordinator.run([listener, *self.requests.services], leading)
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise a `LapseError` unless the API server answers and the caches are filled. Blocks, beside ``loop``."""
+        """Raise a `LapseError` unless the API server answers and the caches are filled. Blocks, beside ``loop``.
+
+        The campaign calls every few seconds, so it is nearly always known that the server answers; it is asked only
+        when it is not.
+        """
         import asyncio
 
-        from lapse.cli.process import NotSyncedError
         from lapse.web.probes import CHECK_SECONDS
 
-        # Bounded, because a process that ends waits for its threads.
-        asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
+        if not self.leases.client.answered_within(_ANSWERED_SECONDS):
+            # Bounded, because a process that ends waits for its threads.
+            asyncio.run_coroutine_threadsafe(self.leases.check(), loop).result(CHECK_SECONDS)
         if not self.requests.caches.synced:
             raise NotSyncedError
 
@@ -158,12 +153,53 @@ class _Process:
         )
 
 
-def _leadership(store: KubernetesStore, lease: ObjectKey, clock: Clock) -> Leadership:
+def _identity() -> str:
     import socket
 
     from lapse.core.identity import owner_token
+
+    return f"{socket.gethostname()}_{owner_token()}"
+
+
+async def _recorder(
+    store: KubernetesStore, lease: ObjectKey, *, identity: str, clock: Clock, metrics: Metrics
+) -> EventRecorder:
+    """Return who writes Events; what concerns no object that still exists is told on the Lease."""
+    from lapse.engine.metrics import ErrorKind
+    from lapse.kube.events import about
+    from lapse.kube.lease import LEASE
+    from lapse.kube.recorder import EventRecorder
+    from lapse.requests.ttl import DOMAIN
+
+    reporter = about(LEASE, (await store.get(LEASE, lease)).metadata)
+    return EventRecorder(
+        store,
+        reporter=reporter,
+        instance=identity,
+        clock=clock,
+        dropped=lambda: metrics.failed(DOMAIN, ErrorKind.EVENT),
+    )
+
+
+def _brakes(store: KubernetesStore, settings: Settings, journal: Journal, *, clock: Clock, metrics: Metrics) -> Brakes:
+    from lapse.cli.cluster import brakes_key
+    from lapse.engine.brakes import Brakes
+    from lapse.objects.config_map_brakes import RUN, ConfigMapBrakes
+    from lapse.requests.service import ACTOR, DOMAINS
+
+    return Brakes(
+        ConfigMapBrakes(store, brakes_key(settings), domains=DOMAINS, clock=clock, journal=journal),
+        budgets=deletion_budgets(settings),
+        domains=DOMAINS,
+        clock=clock,
+        metrics=metrics,
+        actor=ACTOR,
+        run=RUN,
+    )
+
+
+def _leadership(store: KubernetesStore, lease: ObjectKey, *, identity: str, clock: Clock) -> Leadership:
     from lapse.engine.campaign import Campaign
     from lapse.kube.lease import KubeLease
 
-    identity = f"{socket.gethostname()}_{owner_token()}"
     return Campaign(KubeLease(store, lease, identity=identity, ttl_seconds=LEASE_SECONDS, clock=clock), clock=clock)

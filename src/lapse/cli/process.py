@@ -1,16 +1,25 @@
-"""What the processes that stay, ``lapse up`` and ``lapse operator``, have in common."""
+"""What the processes that stay, ``lapse up``, ``lapse operator`` and ``lapse webhook``, have in common.
+
+SIGTERM and SIGINT stop one in order: exit 0 within ten seconds, whatever clients do. SIGHUP does the same, unless the
+caller has asked to ignore it (nohup); settings are read at the start only. A store that hangs while it is closed ends
+the process by force, with exit 1.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AsyncExitStack
+
+    from lapse.engine.budget import Budgets
     from lapse.engine.coordinator import Coordinator
     from lapse.engine.metrics import Metrics
     from lapse.requests.policy import Policy
-    from lapse.settings import Settings
+    from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint, Listener
     from lapse.web.probes import Readiness
 
@@ -39,6 +48,50 @@ def settle_memory() -> None:
     gc.set_threshold(_GARBAGE, *gc.get_threshold()[1:])
 
 
+class Process(Protocol):
+    """Everything that is open, and what is built from it."""
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Who is told to stop."""
+        ...
+
+    def announce(self) -> None:
+        """Tell where it listens."""
+        ...
+
+    async def run(self) -> None:
+        """Work until the coordinator is told to stop."""
+        ...
+
+
+def stay(name: str, loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Awaitable[Process]]) -> int:
+    """Run what ``start`` opens until a signal comes, with its log under ``name``; the stack closes what was opened."""
+    import asyncio
+
+    from lapse.core.log import get_logger
+    from lapse.engine.logs import configure_logs
+
+    configure_logs(form=loaded.settings.log_format, level=loaded.settings.log_level)
+    log = get_logger(name)
+    for warning in loaded.warnings:
+        log.warning("odd_setting", reason=warning)
+    asyncio.run(_run(loaded, start))
+    log.info("stopped")
+    return 0
+
+
+async def _run(loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Awaitable[Process]]) -> None:
+    from contextlib import AsyncExitStack
+
+    async with AsyncExitStack() as stack:
+        process = await start(loaded, stack)
+        stop_on_signals(process.coordinator)
+        process.announce()
+        settle_memory()
+        await process.run()
+
+
 def request_policy(settings: Settings) -> Policy:
     """Return what the settings say about requests."""
     from lapse.requests.policy import Policy
@@ -51,6 +104,16 @@ def request_policy(settings: Settings) -> Policy:
         keeper_ttl=settings.keeper_ttl,
         restore_ownership=settings.restore_ownership,
     )
+
+
+def deletion_budgets(settings: Settings) -> Budgets:
+    """Return what the settings say about how much may be ended."""
+    from lapse.engine.budget import Budgets
+    from lapse.requests.keepers import DOMAIN as KEEPERS
+    from lapse.requests.ttl import DOMAIN as REQUESTS
+
+    domains = {REQUESTS: settings.request_deletion_budget, KEEPERS: settings.keeper_deletion_budget}
+    return Budgets(settings.deletion_budget, domains)
 
 
 def probes_listener(

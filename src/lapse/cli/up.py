@@ -1,9 +1,4 @@
-"""``lapse up``: the composition root. Reads the settings, opens the stores, builds the applications, runs them.
-
-SIGTERM and SIGINT stop it in order: exit 0 within ten seconds, whatever clients do. SIGHUP does the same, unless
-the caller has asked to ignore it (nohup); settings are read at the start only. A store that hangs while it is
-closed ends the process by force, with exit 1.
-"""
+"""``lapse up``: the composition root. Opens the stores that the settings name, builds the applications, runs them."""
 
 from __future__ import annotations
 
@@ -12,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
+from lapse.cli.process import NotSyncedError, deletion_budgets, probes_listener, request_policy, stay
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.loop import SweepLoop
     from lapse.requests.embedded import LocalRequests
-    from lapse.requests.summary import TTLRule
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint
     from lapse.web.state import StateDatabase
@@ -44,31 +39,7 @@ def up(flags: ServerFlags = NO_SERVER_FLAGS) -> int:
 
     Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
     """
-    import asyncio
-
-    from lapse.core.log import get_logger
-    from lapse.engine.logs import configure_logs
-
-    loaded = flags.load()
-    configure_logs(form=loaded.settings.log_format, level=loaded.settings.log_level)
-    log = get_logger("lapse.up")
-    for warning in loaded.warnings:
-        log.warning("odd_setting", reason=warning)
-    asyncio.run(_run(loaded))
-    log.info("stopped")
-    return 0
-
-
-async def _run(loaded: Loaded) -> None:
-    from contextlib import AsyncExitStack
-
-    from lapse.cli.process import stop_on_signals
-
-    async with AsyncExitStack() as stack:
-        process = await _Process.open(loaded, stack)
-        stop_on_signals(process.coordinator)
-        _announce(process)
-        await process.run()
+    return stay("lapse.up", flags.load(), _Process.open)
 
 
 @dataclass(frozen=True)
@@ -93,7 +64,6 @@ class _Process:
         Ports come first: a taken one is the usual mistake, and the cheapest to find.
         """
         from lapse import __version__
-        from lapse.cli.process import request_policy
         from lapse.core.clock import SystemClock
         from lapse.core.verdict import DueReason
         from lapse.engine.coordinator import Coordinator
@@ -120,11 +90,12 @@ class _Process:
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         local = settings.state_dir / "local"
-        requests = LocalRequests.build(store, local, policy=request_policy(settings), clock=clock, metrics=metrics)
+        policy, budgets = request_policy(settings), deletion_budgets(settings)
+        requests = LocalRequests.build(store, local, policy=policy, clock=clock, metrics=metrics, budgets=budgets)
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
-            loops=[*_loops(loaded, keys, metrics), *requests.requests.loops],
+            loops=[*_loops(loaded, keys, metrics), *requests.loops],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
         )
         admission = Admission(tokens, loopback_only=http.loopback_only)
@@ -132,7 +103,6 @@ class _Process:
 
     async def run(self) -> None:
         """Serve and tick until the coordinator is told to stop."""
-        from lapse.cli.process import probes_listener
         from lapse.web.listener import Listener
         from lapse.web.probes import Readiness
 
@@ -148,12 +118,20 @@ class _Process:
 
     def check(self) -> None:
         """Raise a `LapseError` unless the stores answer and the caches are filled."""
-        from lapse.cli.process import NotSyncedError
-
         self.keys.backend.check()
         self.requests.store.database.read("SELECT 1")
         if not self.requests.requests.caches.synced:
             raise NotSyncedError
+
+    def announce(self) -> None:
+        """Tell where it listens."""
+        from lapse.cli.output import message
+        from lapse.core.log import get_logger
+
+        http, probes = self.http.url, self.probes.url
+        if sys.stderr.isatty():
+            message(f"Lapse listens at {http}/ (Ctrl-C stops it).", style="bold")
+        get_logger("lapse.up").info("listening", http=http, probes=probes, open=self.admission.is_open())
 
     def _api(self) -> ASGIApp:
         from lapse.keys.url import parse_url
@@ -168,7 +146,10 @@ class _Process:
         return create_app(
             keys=KeysService(self.keys, clock=self.clock, tagger=Tagger(self.state.secret("etag"))),
             requests=RequestsService(
-                self.requests.store, journal=self.requests.journal, rule=_ttl_rule(self.settings), clock=self.clock
+                self.requests.store,
+                journal=self.requests.journal,
+                rule=request_policy(self.settings).ttl_rule,
+                clock=self.clock,
             ),
             status_service=StatusService(
                 clock=self.clock,
@@ -183,13 +164,6 @@ class _Process:
         )
 
 
-def _ttl_rule(settings: Settings) -> TTLRule:
-    from lapse.requests.policy import TTLMode
-    from lapse.requests.summary import TTLRule
-
-    return TTLRule(settings.request_ttl, annotated=settings.request_ttl_mode is TTLMode.ANNOTATION)
-
-
 def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]:
     """Return the loops that are needed: none for a store that cleans up by itself, or when told never."""
     from lapse.keys.loop import SweepLoop
@@ -199,13 +173,3 @@ def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]
         asked = loaded.settings.keys_sweep_interval.seconds  # a setting wins over the URL's option and its default
     loop = None if asked is None or asked == float("inf") else SweepLoop(keys, interval=asked, metrics=metrics)
     return [loop] if loop else []
-
-
-def _announce(process: _Process) -> None:
-    from lapse.cli.output import message
-    from lapse.core.log import get_logger
-
-    http, probes = process.http.url, process.probes.url
-    if sys.stderr.isatty():
-        message(f"Lapse listens at {http}/ (Ctrl-C stops it).", style="bold")
-    get_logger("lapse.up").info("listening", http=http, probes=probes, open=process.admission.is_open())

@@ -1,6 +1,7 @@
 """Points in time as the Kubernetes API writes them: RFC 3339, UTC, whole seconds.
 
-A moment that starts a TTL is rounded *up*: rounded down, everything would lapse up to a second early.
+A moment that starts a TTL is rounded *up*: rounded down, everything would lapse up to a second early. Leases and Events
+have microseconds instead (MicroTime), always with six digits: an API server answers 400 otherwise.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def to_timestamp(moment: int) -> str:
     """Print a moment, rounded up to the second."""
     return (_EPOCH + timedelta(seconds=-(-moment // _SECOND))).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def to_micro_timestamp(moment: int) -> str:
+    """Print a moment as a MicroTime."""
+    return (_EPOCH + timedelta(microseconds=moment // 1_000)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def from_timestamp(text: str) -> UnixNs | None:

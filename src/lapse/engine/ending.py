@@ -4,7 +4,7 @@ Everything that lapses, by a sweep or by a controller, goes through `Ender.end`.
 that the decision was made on, so it removes exactly what was decided about or nothing. Holds, guards and dry runs are
 looked at here, so that no caller can forget them.
 
-- Objects and journal in one database: act and row are one transaction.
+- Objects and journal in one database: act and row are one transaction, and so may several acts be.
 - Otherwise: a row with the intent, the act, a row with the outcome. An intent that cannot be written prevents the act.
 
 Whatever goes wrong is an outcome, never an exception: journalled, counted and logged. Not guaranteed: after FAILED the
@@ -13,7 +13,7 @@ object may be gone nevertheless, when the store did not answer; the next look te
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -24,19 +24,24 @@ from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import current_work, get_logger
 from lapse.core.verdict import KeepReason, Reason, UnknownReason
+from lapse.engine.brakes import Brake, NoBrake
 from lapse.engine.holds import Hold
 from lapse.engine.journal import Entry, Journal, Outcome
 from lapse.engine.metrics import ErrorKind, Metrics
-from lapse.kube.errors import ConflictError, NotFoundError
+from lapse.kube.errors import ConflictError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import Kind, ObjectKey
+from lapse.objects.port import Deletion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lapse.core.clock import Clock
-    from lapse.objects.port import ObjectStore
+    from lapse.objects.port import ObjectStore, TransactionalStore
 
 _NS: Final = 1_000_000_000
+_NO_BRAKE: Final = NoBrake()
+_MAY_BE_DONE: Final = frozenset({Outcome.ENDED, Outcome.FAILED})
+"""What spends a deletion budget: a failure may be an answer that was lost."""
 _log = get_logger("lapse.engine.ending")
 
 
@@ -81,31 +86,78 @@ class Ender:
         actor: str,
         dry_run: bool = False,
         guards: Sequence[Guard] = (),
+        brake: Brake = _NO_BRAKE,
     ) -> None:
-        """Ask ``guards`` before every act; with ``dry_run`` everything happens but the act."""
-        self.actor = actor
+        """Ask ``guards`` and ``brake`` before every act; with ``dry_run`` everything happens but the act."""
+        self.actor, self.brake = actor, brake
         self._store, self._journal = store, journal
+        self._shared = cast("TransactionalStore", store) if journal.shares(store) else None
         self._clock, self._metrics = clock, metrics
         self._dry_run = dry_run
         self._guards = tuple(guards)
 
+    @property
+    def together(self) -> bool:
+        """Whether `end_all` saves anything: several acts can be one transaction."""
+        return self._shared is not None
+
     async def end(self, ending: Ending) -> Outcome:
         """Remove the object, unless it is held, changed or refused; return what came of it."""
+        (outcome,) = await self.end_all([ending])
+        return outcome
+
+    async def end_all(self, endings: Sequence[Ending]) -> list[Outcome]:
+        """Do the same with several of one domain; what comes of one does not touch the others."""
         now = UnixNs(self._clock.wall_ns())
-        due = self._entry(ending, Outcome.ENDED, now)
+        against = [await self._against(ending, now) for ending in endings]
+        done = iter(await self._act([ending for ending, no in zip(endings, against, strict=True) if no is None]))
+        outcomes = [next(done) if no is None else no for no in against]
+        now_ns = self._clock.wall_ns()
+        for ending, outcome in zip(endings, outcomes, strict=True):
+            if outcome is Outcome.ENDED:
+                lag = max(0.0, (now_ns - ending.since) / _NS)
+                self._metrics.deleted(ending.domain, ending.reason, count=1, lag_seconds=lag)
+        return outcomes
+
+    async def _act(self, endings: Sequence[Ending]) -> list[Outcome]:
+        """End what the brake allows, as far as it does."""
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(endings):
+            left = endings[len(outcomes) :]
+            grant = await self.brake.allow(left[0].domain, len(left))
+            # Read again, because the brake may have been asked for a while: budgets count rows by their time.
+            now = UnixNs(self._clock.wall_ns())
+            if grant.refusal is not None:
+                return outcomes + [await self._refuse(ending, grant.refusal, now) for ending in left]
+            acts = [(ending, self._entry(ending, Outcome.ENDED, now)) for ending in left[: grant.count]]
+            ended = grant.count  # if nobody lives to tell
+            try:
+                came_to = await (self._end_together(acts) if self.together else self._end_one_by_one(acts))
+                ended = sum(outcome in _MAY_BE_DONE for outcome in came_to)
+            finally:
+                self.brake.done(grant, ended=ended)
+            outcomes += came_to
+        return outcomes
+
+    async def _end_one_by_one(self, acts: Sequence[tuple[Ending, Entry]]) -> list[Outcome]:
+        return [await self._end_apart(*act) for act in acts]
+
+    async def _refuse(self, ending: Ending, reason: Reason, now: UnixNs) -> Outcome:
+        due = self._entry(ending, Outcome.REFUSED, now)
+        return await self._stays(replace(due, verdict="unknown", reason=reason), Outcome.REFUSED)
+
+    async def _against(self, ending: Ending, now: UnixNs) -> Outcome | None:
+        """Return why it is not even tried; None when it is."""
         if ending.hold is not None and ending.hold.active(now):
+            due = self._entry(ending, Outcome.HELD, now)
             held = {"hold": ending.hold.reason, "until_ns": ending.hold.until}
             return await self._stays(replace(due, verdict="keep", reason=KeepReason.HELD, details=held), Outcome.HELD)
-        objection = self._objection(ending, now)
+        objection = self._objection(ending, now) if self._guards else None
         if objection is not None:
-            return await self._stays(replace(due, verdict="unknown", reason=objection), Outcome.REFUSED)
+            return await self._refuse(ending, objection, now)
         if self._dry_run:
-            return await self._stays(due, Outcome.WOULD_END)
-        outcome = await (self._end_together(ending, due) if self._together else self._end_apart(ending, due))
-        if outcome is Outcome.ENDED:
-            lag = max(0.0, (self._clock.wall_ns() - ending.since) / _NS)
-            self._metrics.deleted(ending.domain, ending.reason, count=1, lag_seconds=lag)
-        return outcome
+            return await self._stays(self._entry(ending, Outcome.WOULD_END, now), Outcome.WOULD_END)
+        return None
 
     def _objection(self, ending: Ending, now: UnixNs) -> Reason | None:
         try:
@@ -115,42 +167,55 @@ class Ender:
             self._metrics.failed(ending.domain, ErrorKind.ITEM)
             return UnknownReason.UNREADABLE_SIGNAL
 
-    @property
-    def _together(self) -> bool:
-        return self._journal.shares(self._store)
+    async def _end_together(self, acts: Sequence[tuple[Ending, Entry]]) -> list[Outcome]:
+        if self._shared is None or not acts:
+            return []
+        deletions = [Deletion(ending.kind, ending.key, ending.uid, ending.version) for ending, _ in acts]
+        refusals: Sequence[Exception | None]
+        try:
+            refusals = await self._shared.delete_all(deletions, also=self._journal.writer(*[row for _, row in acts]))
+        except StoreUnavailableError as error:
+            refusals = [error] * len(acts)
+        except Exception as error:  # noqa: BLE001 - whatever it was, one failing item must not stop the rest
+            if len(acts) > 1:  # which one it was is not known: each for itself
+                return [outcome for act in acts for outcome in await self._end_together([act])]
+            refusals = [error]
+        return [await self._told(ending, row, no) for (ending, row), no in zip(acts, refusals, strict=True)]
 
-    async def _end_together(self, ending: Ending, due: Entry) -> Outcome:
-        outcome, problem = await self._delete(ending, row=due)
+    async def _told(self, ending: Ending, due: Entry, refusal: Exception | None) -> Outcome:
+        outcome = self._outcome(ending, refusal)
         if outcome not in {Outcome.ENDED, Outcome.GONE}:  # whoever was quicker has written the row of what is gone
-            await self._tell(_with_problem(replace(due, outcome=outcome), problem))
+            await self._tell(_with_problem(due, outcome, refusal))
         return outcome
 
     async def _end_apart(self, ending: Ending, due: Entry) -> Outcome:
         attempt = owner_token()
         if not await self._tell(replace(due, outcome=Outcome.INTENT, attempt=attempt)):
             return Outcome.FAILED
-        outcome, problem = await self._delete(ending)
-        written_ns = self._clock.wall_ns()
-        told = replace(due, time_ns=written_ns, outcome=outcome, attempt=attempt)
+        refusal: Exception | None = None
+        try:
+            await self._store.delete(ending.kind, ending.key, uid=ending.uid, version=ending.version)
+        except Exception as error:  # noqa: BLE001 - as above
+            refusal = error
+        outcome = self._outcome(ending, refusal)
+        told = replace(due, time_ns=self._clock.wall_ns(), attempt=attempt)
         # Without this row the intent stays unfinished, which is the truth that is left.
-        await self._tell(_with_problem(told, problem))
+        await self._tell(_with_problem(told, outcome, refusal))
         return outcome
 
-    async def _delete(self, ending: Ending, row: Entry | None = None) -> tuple[Outcome, Exception | None]:
-        try:
-            also = None if row is None else self._journal.writer(row)
-            await self._store.delete(ending.kind, ending.key, uid=ending.uid, version=ending.version, also=also)
-        except NotFoundError:
-            return Outcome.GONE, None
-        except ConflictError:
-            return Outcome.CHANGED, None
-        except Exception as error:  # noqa: BLE001 - whatever it was, one failing item must not stop the rest
-            # A LapseError says all there is to say; anything else is a defect, and needs its traceback.
-            defect = not isinstance(error, LapseError)
-            _log.warning("not_ended", domain=ending.domain, error=type(error).__name__, exc_info=defect)
-            self._metrics.failed(ending.domain, ErrorKind.ITEM)
-            return Outcome.FAILED, error
-        return Outcome.ENDED, None
+    def _outcome(self, ending: Ending, refusal: Exception | None) -> Outcome:
+        match refusal:
+            case None:
+                return Outcome.ENDED
+            case NotFoundError():
+                return Outcome.GONE
+            case ConflictError():
+                return Outcome.CHANGED
+        # A LapseError says all there is to say; anything else is a defect, and needs its traceback.
+        defect = None if isinstance(refusal, LapseError) else refusal
+        _log.warning("not_ended", domain=ending.domain, error=type(refusal).__name__, exc_info=defect)
+        self._metrics.failed(ending.domain, ErrorKind.ITEM)
+        return Outcome.FAILED
 
     async def _stays(self, due: Entry, outcome: Outcome) -> Outcome:
         """Journal that nothing was done, once: whoever asks again and again gets one row."""
@@ -190,9 +255,10 @@ class Ender:
         )
 
 
-def _with_problem(entry: Entry, problem: Exception | None) -> Entry:
-    if problem is None:
-        return entry
+def _with_problem(entry: Entry, outcome: Outcome, problem: Exception | None) -> Entry:
+    if outcome is not Outcome.FAILED:
+        return replace(entry, outcome=outcome)
     # Only our own messages are known to hold no secret.
     text = str(problem) if isinstance(problem, LapseError) else ""
-    return replace(entry, details={**(entry.details or {}), "error": type(problem).__name__, "problem": text})
+    details = {**(entry.details or {}), "error": type(problem).__name__, "problem": text}
+    return replace(entry, outcome=outcome, details=details)

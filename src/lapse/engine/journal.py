@@ -19,14 +19,12 @@ from lapse.db.statements import load_statements
 from lapse.engine.noting import Noting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import apsw
+    from collections.abc import Mapping, Sequence
 
     from lapse.db.database import Database
 
 _SQL: Final = load_statements("lapse.engine", "journal.sql")
-SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"],)
+SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"], _SQL["schema_2"])
 """For whoever opens the database that the journal's table is to live in."""
 
 
@@ -49,6 +47,10 @@ class Outcome(StrEnum):
     FAILED = "failed"
     NOTED = "noted"
     """Nothing was to be done, but the verdict is another one than before."""
+    FROZEN = "frozen"
+    """A whole domain: nothing of it is ended from now on."""
+    RESUMED = "resumed"
+    """A whole domain goes on."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -94,6 +96,14 @@ class Place(NamedTuple):
     id: int
 
 
+class Writer(Protocol):
+    """Writes rows that were made before, in a transaction that somebody else began."""
+
+    def __call__(self, cursor: Any, which: Sequence[int] | None = None) -> None:  # noqa: ANN401 - of any database
+        """Write the rows at these places, all of them unless it is said."""
+        ...
+
+
 class Journal(Protocol):
     """What the engine asks of a journal."""
 
@@ -126,8 +136,8 @@ class Journal(Protocol):
         """Return intents without an outcome, newest first; those of acts at hand are among them."""
         ...
 
-    def writer(self, entry: Entry) -> Callable[[Any], None]:
-        """Return what writes a row on the cursor of a transaction of the shared database."""
+    def writer(self, *entries: Entry) -> Writer:
+        """Return what writes rows on the cursor of a transaction of the shared database."""
         ...
 
     def shares(self, store: HasDatabase) -> bool:
@@ -162,13 +172,7 @@ class SQLiteJournal:
 
     async def append(self, *entries: Entry) -> None:
         """See `Journal`."""
-        writers = [self.writer(entry) for entry in entries]
-
-        def write(cursor: apsw.Cursor) -> None:
-            for writer in writers:
-                writer(cursor)
-
-        await self.database.write(write)
+        await self.database.write(self.writer(*entries))
 
     async def note(self, entry: Entry, *, unless_first: bool = False) -> bool:
         """See `Journal`."""
@@ -197,13 +201,18 @@ class SQLiteJournal:
         """See `Journal`."""
         return self._rows([_SQL["unfinished"]], [], limit=limit)
 
-    def writer(self, entry: Entry) -> Callable[[Any], None]:
-        """See `Journal`."""
-        values = _values(entry)
-        self._noting.forget(entry)
+    def acts(self, domain: str, *, actor: str, since_ns: int, after: int, slice_ns: int) -> dict[int, int]:
+        """Count what ``actor`` has ended since then and after the row ``after``, in slices of time by their number."""
+        return dict(self.database.read(_SQL["acts"], (slice_ns, domain, since_ns, after, actor)))
 
-        def write(cursor: Any) -> None:  # noqa: ANN401 - the cursor of whichever database the journal lives in
-            cursor.execute(_SQL["append"], values)
+    def writer(self, *entries: Entry) -> Writer:
+        """See `Journal`."""
+        values = [_values(entry) for entry in entries]
+        for entry in entries:
+            self._noting.forget(entry)
+
+        def write(cursor: Any, which: Sequence[int] | None = None) -> None:  # noqa: ANN401 - see `Writer`
+            cursor.executemany(_SQL["append"], values if which is None else [values[place] for place in which])
 
         return write
 

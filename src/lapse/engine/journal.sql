@@ -26,6 +26,16 @@ CREATE INDEX journal_by_uid ON journal (uid, time_ns);
 -- Only rows of acts that could not be written in one transaction with the act.
 CREATE INDEX journal_by_attempt ON journal (attempt, outcome) WHERE attempt IS NOT NULL;
 
+-- name: schema_2
+-- What was done, for a deletion budget: counted without a look at the rows.
+CREATE INDEX journal_acts ON journal (domain, time_ns, actor) WHERE outcome = 'ended';
+
+-- name: acts
+-- How many in each slice of time, after a certain row.
+SELECT time_ns / ?1, count(*) FROM journal
+WHERE outcome = 'ended' AND domain = ?2 AND time_ns >= ?3 AND id > ?4 AND actor = ?5
+GROUP BY 1
+
 -- name: append
 INSERT INTO journal (
     time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import asdict
 from structlog.contextvars import get_contextvars
@@ -22,9 +22,7 @@ from lapse.core.errors import LapseError
 from lapse.engine.journal import Entry, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lapse.engine.journal import HasDatabase, Journal, Place, Row
+    from lapse.engine.journal import HasDatabase, Journal, Place, Row, Writer
 
 LOGGER: Final = "lapse.journal"
 _REMEMBERED: Final = 100_000
@@ -76,7 +74,7 @@ class LogJournal:
         """Return nothing, always; in the log they are the intents whose ``attempt`` comes only once."""
         return []
 
-    def writer(self, entry: Entry) -> Callable[[Any], None]:
+    def writer(self, *entries: Entry) -> Writer:
         """Refuse: see `shares`."""
         raise LogHasNoTransactionsError
 

@@ -39,6 +39,8 @@ class ErrorKind(StrEnum):
     """A row that could not be written."""
     RECONCILE = "reconcile"
     """A look at one object; it is looked at again."""
+    EVENT = "event"
+    """Something that people were to be told; they are not."""
 
 
 _VERDICTS: Final = ("due", "keep", "unknown")
@@ -72,6 +74,12 @@ class Metrics:
         )
         self._decisions_of = cache(self._decisions.labels)
         self._held = Gauge("lapse_held", "What is due and held", ["domain"], registry=self._registry)
+        self._frozen = Gauge(
+            "lapse_frozen",
+            "Whether nothing is ended until somebody runs lapse resume",
+            ["domain"],
+            registry=self._registry,
+        )
         self._next_expiry = Gauge(
             "lapse_next_expiry_timestamp_seconds",
             "When the next item has to be looked at; 0 when there is none",
@@ -110,6 +118,11 @@ class Metrics:
         self._held.labels(domain)
         self._next_expiry.labels(domain)
 
+    def expect_brakes(self, domains: Iterable[str]) -> None:
+        """Set every series of what can be frozen to zero."""
+        for domain in domains:
+            self._frozen.labels(domain)
+
     def expect_loops(self, names: Iterable[str]) -> None:
         """Set every series of these loops to zero."""
         for name in names:
@@ -129,6 +142,10 @@ class Metrics:
     def holding(self, domain: str, count: int) -> None:
         """Tell how many items are due and held."""
         self._held.labels(domain).set(count)
+
+    def frozen(self, domain: str, *, frozen: bool) -> None:
+        """Tell whether a domain stands still until somebody resumes it."""
+        self._frozen.labels(domain).set(frozen)
 
     def expecting(self, domain: str, next_expiry: float | None) -> None:
         """Tell when the next item has to be looked at, in Unix time."""

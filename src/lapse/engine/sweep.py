@@ -1,9 +1,10 @@
 """The sweep: one way for everything to lapse, whatever it is.
 
 A domain says what may be due, from an index by deadline; its pure decision function says what is. What is due is read
-fresh, as far as the act's own compare does not cover it, decided *again* at a fresh moment, and only then handed to
-`Ender.end`. An unknown never acts. One failing item is counted and journalled and never stops the rest; a sweep that
-may not go on (leadership lost, shutting down) stops between items.
+fresh, as far as the act's own compare does not cover it, decided *again* at a fresh moment, and only then handed to the
+`Ender`; what needed no reading goes there by the dozen, where that saves transactions. An unknown never acts. One
+failing item is counted and journalled and never stops the rest; a sweep that may not go on (leadership lost, shutting
+down) stops between items, or between transactions.
 
 Finding nothing costs nothing: no call to any store, however much is known. Items are worked on by a few workers that
 pull from the domain's iterator, so a list of any length needs no memory of its own.
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 128
 """Items in flight: enough to fill shared commits and connections, few enough to stop at once."""
+_TOGETHER: Final = 64
+"""Items of one transaction, where they can share one: half of those in flight, the rest is prepared meanwhile."""
 OVERDUE_PER_SECOND: Final = 500
 HELD_SECONDS: Final = 600.0
 """How often something held is looked at again: its hold may stand on another object, whose release nobody reports."""
@@ -76,6 +79,25 @@ class Candidate(msgspec.Struct, Generic[S], frozen=True, kw_only=True, gc=False)
     state: S
     """What the domain decides on."""
     hold: Hold | None = None
+
+    def ending(
+        self, verdict: Due, *, domain: str, policy: str, anchor_ns: int | None, details: dict[str, Any] | None = None
+    ) -> Ending:
+        """Return what ends it, as it was seen."""
+        return Ending(
+            domain=domain,
+            address=self.address,
+            kind=self.kind,
+            key=self.key,
+            uid=self.uid,
+            version=self.version,
+            reason=verdict.reason,
+            since=verdict.since,
+            anchor_ns=anchor_ns,
+            policy=policy,
+            hold=self.hold,
+            details=details,
+        )
 
 
 class Domain(Protocol[S]):
@@ -168,8 +190,14 @@ class _Pull(Generic[S]):
         self.stopped = False
         self.error: Exception | None = None
 
-    def take(self) -> Candidate[S] | None:
-        """Return the next item; None when there is none, or none may be begun."""
+    def take_some(self, count: int) -> list[Candidate[S]]:
+        """Return the next items, at most ``count``; none when there is none, or none may be begun."""
+        taken: list[Candidate[S]] = []
+        while len(taken) < count and (found := self._take()) is not None:
+            taken.append(found)
+        return taken
+
+    def _take(self) -> Candidate[S] | None:
         if self.error is not None or self.stopped:
             return None
         if self._left == 0 or not self.proceed():
@@ -213,7 +241,8 @@ class Sweep(Generic[S]):
         self.domain = domain
         self.clock = clock
         self._ender, self._journal, self._metrics = ender, journal, metrics
-        self._width, self._chance = width, chance
+        self._at_once = min(_TOGETHER, width) if ender.together else 1
+        self._workers, self._chance = -(-width // self._at_once), chance
         self._attempts: Counter[str] = Counter()
         self._held: OrderedDict[str, int] = OrderedDict()
         self._began = UnixNs(0)
@@ -238,24 +267,31 @@ class Sweep(Generic[S]):
         return SweepReport(**{name: pull.counts[name] for name in _COUNTS}, more=more)
 
     async def _work(self, pull: _Pull[S], group: asyncio.TaskGroup) -> None:
-        while (candidate := pull.take()) is not None:
-            if pull.workers < self._width:  # each new item brings one more worker, until there are enough
+        while candidates := pull.take_some(self._at_once):
+            if pull.workers < self._workers:  # each take brings one more worker, until there are enough
                 pull.workers += 1
                 group.create_task(self._work(pull, group))
-            try:
-                came_to = await self._look(candidate, pull)
-            except Exception as error:  # noqa: BLE001 - one failing item never stops the rest
-                came_to = await self._failed(candidate, error)
-            pull.counts[came_to] += 1
-            if came_to != Outcome.ENDED:
-                # What is only decided waits for nothing: the rest of the process has its turn.
+            due: list[tuple[Candidate[S], Ending]] = []
+            for candidate in candidates:
+                try:
+                    came_to = await self._look(candidate, pull, due)
+                except Exception as error:  # noqa: BLE001 - one failing item never stops the rest
+                    came_to = await self._failed(candidate, error)
+                if came_to is not None:
+                    pull.counts[came_to] += 1
+            if due:
+                await self._end(due, pull)
+            else:  # what is only decided waits for nothing: the rest of the process has its turn
                 await self.clock.sleep(0)
 
-    async def _look(self, candidate: Candidate[S], pull: _Pull[S]) -> str:
-        """Decide, recheck, act; return what to count."""
+    async def _look(
+        self, candidate: Candidate[S], pull: _Pull[S], due: list[tuple[Candidate[S], Ending]]
+    ) -> str | None:
+        """Decide, recheck, and act or add to ``due``; return what to count, None for what is only added."""
         now = self._now()
         verdict = self.domain.decide(candidate, now)
         held = candidate.hold is not None and candidate.hold.active(now)
+        asked = candidate
         if isinstance(verdict, Due) and not held:
             fresh = await self.domain.refresh(candidate)
             if fresh is None:
@@ -266,10 +302,37 @@ class Sweep(Generic[S]):
         pull.verdicts[_WORDS[type(verdict)]] += 1
         if not isinstance(verdict, Due):
             return await self._stays(candidate, verdict, now)
+        act = (candidate, self._ending(candidate, verdict))
+        if candidate is asked:
+            due.append(act)
+        else:  # what was read beside it grows old, so it does not wait for the others
+            await self._end([act], pull)
+        return None
+
+    async def _end(self, acts: list[tuple[Candidate[S], Ending]], pull: _Pull[S]) -> None:
         if not pull.proceed():  # reading took its time, and the right to act may be gone
             pull.stopped = True
-            return "interrupted"
-        return self._settle(candidate, await self._ender.end(self._ending(candidate, verdict)))
+            pull.counts["interrupted"] += len(acts)
+            return
+        try:
+            outcomes = await self._ender.end_all([ending for _, ending in acts])
+        except Exception as error:  # noqa: BLE001 - a defect, whose cause is looked for in the log and not in the rest
+            for candidate, _ in acts:
+                pull.counts[await self._failed(candidate, error)] += 1
+            return
+        pause = self._ender.brake.pause(self.domain.name) if Outcome.REFUSED in outcomes else None
+        if pause is not None:  # whatever comes next would be refused as well, with a row for each
+            pull.stopped = True
+        next_look = None if pause is None else _later(self._now(), pause)
+        for (candidate, _), outcome in zip(acts, outcomes, strict=True):
+            again = next_look if outcome is Outcome.REFUSED else None
+            pull.counts[self._settle(candidate, outcome, next_check=again)] += 1
+
+    async def held_back(self) -> float | None:
+        """Return for how many seconds nothing of the domain may be ended, if that is known; asks the brakes."""
+        if await self._ender.brake.objection(self.domain.name) is None:
+            return None
+        return self._ender.brake.pause(self.domain.name)
 
     async def _stays(self, candidate: Candidate[S], verdict: Keep | Unknown, now: UnixNs) -> str:
         held = isinstance(verdict, Keep) and verdict.reason == KeepReason.HELD
@@ -320,7 +383,7 @@ class Sweep(Generic[S]):
             asked = _later(now, backoff(attempt, first=1.0, longest=_LONGEST_RETRY_SECONDS, chance=self._chance))
         else:
             self._attempts.pop(candidate.uid, None)
-        if outcome is Outcome.REFUSED:
+        if outcome is Outcome.REFUSED and asked is None:
             asked = _later(now, REFUSED_SECONDS)
         if outcome is Outcome.HELD:
             until = candidate.hold.until if candidate.hold is not None and candidate.hold.active(now) else None
@@ -330,19 +393,9 @@ class Sweep(Generic[S]):
         return None if asked is None else max(asked, _later(max(now, self._began), _SOONEST_SECONDS))
 
     def _ending(self, candidate: Candidate[S], verdict: Due) -> Ending:
-        return Ending(
-            domain=self.domain.name,
-            address=candidate.address,
-            kind=candidate.kind,
-            key=candidate.key,
-            uid=candidate.uid,
-            version=candidate.version,
-            reason=verdict.reason,
-            since=verdict.since,
-            anchor_ns=self.domain.anchor(candidate),
-            policy=self.domain.policy,
-            hold=candidate.hold,
-            details=self.domain.details(candidate),
+        anchor, details = self.domain.anchor(candidate), self.domain.details(candidate)
+        return candidate.ending(
+            verdict, domain=self.domain.name, policy=self.domain.policy, anchor_ns=anchor, details=details
         )
 
     def _entry(
@@ -427,6 +480,11 @@ class SweepLoop:
     async def tick(self) -> float | None:
         """Sweep; return the seconds to the next deadline."""
         deadline = self._sweep.domain.next_deadline()
+        if deadline is not None and deadline <= self._sweep.clock.wall_ns():
+            # While a domain stands still, what is due is not even looked at: it may be very much.
+            pause = await self._sweep.held_back()
+            if pause is not None:
+                return min(pause, self.interval)
         if deadline is None or deadline > self._began_ns:
             return self._wait(await self._sweep.run(proceed=self._proceed))
         now_ns = self._sweep.clock.monotonic_ns()

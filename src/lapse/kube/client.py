@@ -25,7 +25,7 @@ from lapse.kube import wire
 from lapse.kube.errors import InvalidError
 from lapse.kube.failures import failure
 from lapse.kube.resources import NO_LABELS, Json, Kind, Object, ObjectKey, Page, untyped
-from lapse.kube.transport import Answer, Limits, Transport
+from lapse.kube.transport import SUCCESS, Answer, Limits, Transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -50,7 +50,7 @@ USER_AGENT: Final = f"lapse/{_own_version()} ({platform.system().lower()}/{platf
 WATCH_SECONDS: Final = 300.0
 """How long the server lets a watch run: each end costs a call, and spreads watches over servers again."""
 _LIMITS: Final = Limits()
-_SUCCESS: Final = range(200, 300)
+_NS: Final = 1_000_000_000
 _SERVER: Final = untyped("v1", "server", "")
 """What is asked when no object is."""
 
@@ -94,15 +94,17 @@ class Client:
         *,
         namespace: str | None = None,
         labels: Mapping[str, str] = NO_LABELS,
+        fields: Mapping[str, str] = NO_LABELS,
         limit: int | None = None,
         after: str | None = None,
     ) -> Page[T]:
         """Return the objects that have all of ``labels``, of one namespace or of all.
 
+        ``fields`` asks for those whose fields are so; which ones the server can look at is a matter of the kind.
         ``limit`` asks for pages, ``after`` is `Page.next`; a page that comes too late raises `GoneError`. Of a kind
         made by `metadata_only` the server sends no more than that.
         """
-        query = wire.list_query(kind, labels=labels, limit=limit, after=after)
+        query = wire.list_query(kind, labels=labels, fields=fields, limit=limit, after=after)
         path = f"{_collection(kind, namespace)}?{query}"
         accept = wire.accept(kind, "List")
         return wire.read_page(kind, await self._ask("GET", path, kind, after or "list", accept=accept))
@@ -130,6 +132,11 @@ class Client:
             return msgspec.json.decode(content, type=answer, strict=False)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise wire.unreadable(_SERVER, error) from None
+
+    def answered_within(self, seconds: float) -> bool:
+        """Whether the server has granted a call, or reported in a watch, so recently. Asks nothing; any thread may."""
+        answered_ns = self._transport.answered_ns
+        return answered_ns is not None and self.clock.boottime_ns() - answered_ns <= seconds * _NS
 
     async def check(self) -> None:
         """Raise unless the server answers, and says that it is ready."""
@@ -178,7 +185,7 @@ class Client:
         answer = await self._transport.call(
             "DELETE", wire.address(kind, key), accept=wire.JSON, content_type=wire.JSON, body=options
         )
-        if answer.status not in _SUCCESS:
+        if answer.status not in SUCCESS:
             raise _failure(answer, kind, key)
 
     async def close(self) -> None:
@@ -189,7 +196,7 @@ class Client:
 
     async def _ask(self, method: str, path: str, kind: Kind[Any], name: object, *, accept: str) -> bytes:
         answer = await self._transport.call(method, path, accept=accept)
-        if answer.status not in _SUCCESS:
+        if answer.status not in SUCCESS:
             raise _failure(answer, kind, name)
         return answer.content
 
@@ -207,7 +214,7 @@ class Client:
             content_type=wire.MERGE_PATCH if method == "PATCH" else wire.JSON,
             body=content,
         )
-        if answer.status not in _SUCCESS:
+        if answer.status not in SUCCESS:
             raise _failure(answer, kind, key, uid=uid)
         return answer.content
 

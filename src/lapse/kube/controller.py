@@ -4,7 +4,7 @@
 any time, any number of times. One key is never reconciled twice at the same time.
 
 Errors. `StoreUnavailableError`, `ConflictError` and `NotFoundError` (the object went away in the middle) are everyday
-life: look again, later each time. Anything else is a
+life: look again, later each time, and not before a store that is overloaded wants to be asked again. Anything else is a
 defect or a denial: logged with its traceback, and looked at again as well, because the next change of the world may be
 what resolves it. A success ends the back-off. No error ends a worker.
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger, piece_of_work
-from lapse.kube.errors import ConflictError, NotFoundError, StoreUnavailableError
+from lapse.kube.errors import ConflictError, NotFoundError, StoreUnavailableError, asked_to_wait
 from lapse.kube.workqueue import QueueClosedError, WorkQueue
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Controller(Generic[K]):
             self._queue.done(key)
 
     def _failed(self, key: K, error: Exception) -> None:
-        self._queue.retry(key)
+        self._queue.retry(key, at_least=asked_to_wait(error))
         if isinstance(error, StoreUnavailableError | ConflictError | NotFoundError):
             _log.info("reconcile_postponed", error=type(error).__name__, reason=str(error))
         else:

@@ -35,7 +35,7 @@ _NS: Final = 1_000_000_000
 
 
 class ServerTooOldError(LapseError):
-    """The API server is of version {found}, and the definitions need {oldest} or newer. Upgrade the cluster first."""
+    """The API server at {place} is of version {found}, and the definitions need {oldest} or newer; upgrade it first."""
 
 
 class ForeignVersionsError(LapseError):
@@ -97,7 +97,8 @@ class Definitions:
         """Raise `ServerTooOldError` unless the server keeps all that a definition says."""
         found = (await self._client.fetch("/version", ServerVersion)).git_version
         if (version := read_version(found)) is not None and version < OLDEST:
-            raise ServerTooOldError(found=found, oldest=".".join(map(str, OLDEST)))
+            place = self._client.config.cluster.place
+            raise ServerTooOldError(place=place, found=found, oldest=".".join(map(str, OLDEST)))
 
     async def compare(self, wanted: Json) -> Comparison:
         """Say how the cluster's definition differs from ``wanted``."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.kube.errors import NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, Kind, Struct
-from lapse.kube.wire import root
+from lapse.kube.wire import is_api_version, root
 
 if TYPE_CHECKING:
     from lapse.kube.client import Client
@@ -36,6 +36,8 @@ class Discovery:
 
     async def find(self, api_version: str, kind: str) -> Kind[Any]:
         """Return the kind of that name, untyped; raises `UnknownKindError` after asking the server."""
+        if not is_api_version(api_version):
+            raise UnknownKindError(kind=kind, api_version=api_version)
         until_ns, kinds = self._known.get(api_version, (0, {}))
         if kind not in kinds or self._client.clock.monotonic_ns() >= until_ns:
             kinds = await self._ask(api_version)

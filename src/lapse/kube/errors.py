@@ -8,7 +8,11 @@ not end a request as a right that is missing (`ForbiddenError`) does.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lapse.core.errors import LapseError, UsageError
+
+_LONGEST_WAIT_SECONDS: Final = 60.0
 
 
 class ObjectError(LapseError):
@@ -51,6 +55,12 @@ class StoreUnavailableError(ObjectError):
         """After how many seconds the store wants to be asked again, if it said so."""
         found = self.details.get("retry_after")
         return found if isinstance(found, float) else None
+
+
+def asked_to_wait(error: Exception | None) -> float:
+    """Return how many seconds the store wants to be left alone, with a bound: a server cannot send us away for good."""
+    told = error.retry_after if isinstance(error, StoreUnavailableError) else None
+    return min(told or 0.0, _LONGEST_WAIT_SECONDS)
 
 
 class UnauthenticatedError(StoreUnavailableError):

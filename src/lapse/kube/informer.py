@@ -4,7 +4,8 @@ It lists in pages, then watches from the listed version. A watch that ends is re
 bookmarks move as well. When the store no longer has the changes in between (`GoneError`), it lists again and finds out
 by itself what appeared, changed and went away. Every failure is followed by a wait that grows and is spread by chance;
 it shrinks again only when a watch brings changes or holds for a while, because a list that works proves little: the
-watch may still be refused, and listing 100 000 objects in a tight loop would be our own attack on the store.
+watch may still be refused, and listing 100 000 objects in a tight loop would be our own attack on the store. The one
+list that a resumed watch asks for is made at once.
 
 Guarantees, for whoever reads or subscribes.
 
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger
-from lapse.kube.errors import GoneError, ObjectError
+from lapse.kube.errors import GoneError, ObjectError, asked_to_wait
 from lapse.kube.index import Index
 from lapse.kube.resources import Event, EventType, Kind, Object, ObjectKey, Page
 
@@ -133,12 +134,16 @@ class Informer(Generic[T]):
     async def run(self) -> None:
         """Keep the copy current until cancelled. May be run again afterwards, and goes on where it was."""
         while True:
+            leave_alone, resuming = 0.0, self._version is not None
             try:
                 await self._follow()
             except GoneError:
                 _log.info("watch_expired", kind=self.kind.kind)
                 self._version = None
+                if resuming:
+                    continue  # the store is back: it was away for long enough, and nothing is gained by another wait
             except ObjectError as error:
+                leave_alone = asked_to_wait(error)
                 self._report(error, "watch_failed", exc_info=False)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -147,7 +152,7 @@ class Informer(Generic[T]):
                 self._distrust(WatchInterruptedError())  # not we were cancelled, but something inside the store
             except Exception as error:  # noqa: BLE001 - a copy that silently stops is worse than one that is late
                 self._distrust(error)
-            await self._pause()
+            await self._pause(leave_alone)
 
     async def _follow(self) -> None:
         """List if need be, then watch until the watch ends."""
@@ -161,13 +166,13 @@ class Informer(Generic[T]):
             if self._clock.monotonic_ns() - started_ns >= _STEADY_SECONDS * _NS:
                 self._failures = 0
 
-    async def _pause(self) -> None:
+    async def _pause(self, at_least: float) -> None:
         """Wait after a round, however it ended: a store that closes every watch at once must not be hammered."""
         wait = backoff(self._failures, chance=self._chance)
         self._failures += 1
         if self._failures % _FAILURES_BEFORE_RELIST == 0:
             self._version = None
-        await self._clock.sleep(wait)
+        await self._clock.sleep(max(wait, at_least))
 
     async def _list(self) -> str:
         """Bring the copy to the state of one complete list; return its version.
@@ -225,8 +230,9 @@ class Informer(Generic[T]):
     def _tell(self, old: T | None, new: T | None) -> None:
         for index in self._indices.values():
             self._guarded(index.replace, old, new)
-        for handler in tuple(self._handlers):  # one that subscribes now has seen the new state already
-            self._guarded(handler, old, new)
+        handlers = self._handlers
+        for place in range(len(handlers)):  # one that subscribes now has seen the new state already
+            self._guarded(handlers[place], old, new)
 
     def _guarded(self, call: Callable[[T | None, T | None], None], old: T | None, new: T | None) -> None:
         try:

@@ -7,16 +7,15 @@ the fencing number.
 
 Not guaranteed: that fencing numbers grow when somebody deletes the object; then they begin anew.
 
-Read and written like any object, so it needs no more of a store than the port has. Times carry six digits of fraction
-always: the API server answers 400 otherwise.
+Read and written like any object, so it needs no more of a store than the port has.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from lapse.core.errors import LapseError
+from lapse.core.timestamps import to_micro_timestamp
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import Kind, Object, ObjectKey, ObjectMeta, Struct
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Object)
 _NS: Final = 1_000_000_000
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LeaseNotHeldError(LapseError):
@@ -147,8 +145,8 @@ class KubeLease:
 
     def _is_free(self, found: LeaseObject, now_ns: int) -> bool:
         version = found.metadata.resource_version
-        if not found.spec.holder_identity:
-            return True
+        if found.spec.holder_identity in {None, "", self._identity}:
+            return True  # ours: nobody has led since we stepped down, and what we did then has ended
         if self._seen is None or self._seen[0] != version:
             self._seen = (version, now_ns)  # it was written since we last looked: its holder lives
         lasts = max(found.spec.lease_duration_seconds or 0, self.ttl_seconds)
@@ -185,5 +183,4 @@ class KubeLease:
         }
 
     def _now(self) -> str:
-        moment = _EPOCH + timedelta(microseconds=self._clock.wall_ns() // 1_000)
-        return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return to_micro_timestamp(self._clock.wall_ns())

@@ -127,6 +127,10 @@ class Kind(Generic[T]):
 
     def __hash__(self) -> int:
         """Kinds are the keys of many dictionaries."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash((self.api_version, self.kind))
 
     @property

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _LAST_TURNS: Final = 3
 _SILENCE_SECONDS: Final = 15.0
 """How long after its end by the server's clock a watch may still say nothing."""
-_OK: Final = 200
+SUCCESS: Final = range(200, 300)
 _PORTS: Final = {"http": 80, "https": 443}
 _REPEATABLE: Final = frozenset({"GET", "DELETE"})
 _PATH: Final = re.compile(r"[!-~]+")
@@ -101,6 +101,8 @@ class Transport:
         self._fixed: tuple[Credential | None, str] = (None, "")
         self._streams = Streams(cluster, headers=self._headers)
         self._closed = False
+        self.answered_ns: int | None = None
+        """When the server last granted something, in boottime. A refusal may be that of something in between."""
         if cluster.insecure:
             _log.warning("server_not_verified", server=self._place, config=config.origin)
 
@@ -134,9 +136,10 @@ class Transport:
             if response.status == UNAUTHORIZED and (renewed := await self._renewed(credential)) is not None:
                 abort(response)
                 response = await ask(credential=renewed)
-            if response.status != _OK:
+            if response.status not in SUCCESS:
                 raise refusal(Answer(response.status, await response.read(), response.headers.get("Retry-After")))
             async for piece in response.content.iter_any():
+                self.answered_ns = self._clock.boottime_ns()
                 yield piece
         except TROUBLE as error:
             raise self._trouble(error, seconds + _SILENCE_SECONDS) from cause_of(error)
@@ -162,10 +165,14 @@ class Transport:
         try:
             async with asyncio.timeout(self._limits.request_seconds), self._turns:
                 if self._proxied:
-                    return await self._by_library(method, path, headers, body, credential=credential)
-                return await self._by_connection(method, path, headers, body, credential=credential)
+                    answer = await self._by_library(method, path, headers, body, credential=credential)
+                else:
+                    answer = await self._by_connection(method, path, headers, body, credential=credential)
         except TROUBLE as error:
             raise self._trouble(error, self._limits.request_seconds) from cause_of(error)
+        if answer.status in SUCCESS:
+            self.answered_ns = self._clock.boottime_ns()
+        return answer
 
     async def _by_connection(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None, *, credential: Credential

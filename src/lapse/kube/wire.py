@@ -15,7 +15,19 @@ import msgspec
 
 from lapse.kube.errors import InvalidError, StoreUnavailableError
 from lapse.kube.failures import failure
-from lapse.kube.resources import Document, Event, EventType, Json, Kind, Object, ObjectKey, Page, PartialObject, Struct
+from lapse.kube.resources import (
+    NO_LABELS,
+    Document,
+    Event,
+    EventType,
+    Json,
+    Kind,
+    Object,
+    ObjectKey,
+    Page,
+    PartialObject,
+    Struct,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +39,9 @@ E = TypeVar("E", bound=Object)
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 _PARTIAL: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
-_LABEL: Final = re.compile(r"[A-Za-z0-9._/-]+=[A-Za-z0-9._-]*")
+_API_VERSION: Final = re.compile(r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_NO_PART_OF_NAMES: Final = re.compile(r"[/%\x00-\x1f\x7f]")
+_PAIR: Final = re.compile(r"[A-Za-z0-9._/-]+=[A-Za-z0-9._-]*")
 
 
 class _ListMeta(Struct, frozen=True):
@@ -57,6 +71,16 @@ class _Versioned(Struct, frozen=True):
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
+def is_api_version(text: str) -> bool:
+    """Whether this can be a group and version: anything else might be an address of something else."""
+    return _API_VERSION.fullmatch(text) is not None
+
+
+def is_name(text: str) -> bool:
+    """Whether an object can have this name: a server takes ``x/status`` for a part of x, also when it is encoded."""
+    return text not in {"", ".", ".."} and not _NO_PART_OF_NAMES.search(text)
+
+
 def root(api_version: str) -> str:
     """Where the kinds of a version are found."""
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
@@ -71,20 +95,33 @@ def collection(kind: Kind[Any], namespace: str | None) -> str:
 
 def address(kind: Kind[Any], key: ObjectKey, part: str = "") -> str:
     """Where one object is found; raises `InvalidError` for a key that would mean a collection or something else."""
-    if not key.name or key.name in {".", ".."} or (key.namespace is None) == kind.namespaced or key.namespace == "":
+    space_fits = key.namespace is None if not kind.namespaced else key.namespace is not None and is_name(key.namespace)
+    if not space_fits or not is_name(key.name):
         need = "a namespace and a name" if kind.namespaced else "a name and no namespace"
-        raise InvalidError(kind=kind.kind, name=key, problem=f"{kind.kind} needs {need}")
+        raise InvalidError(kind=kind.kind, name=key, problem=f"{kind.kind} needs {need} that an object can have")
     return f"{collection(kind, key.namespace)}/{quote(key.name, safe='')}{part}"
 
 
-def list_query(kind: Kind[Any], *, labels: Mapping[str, str], limit: int | None, after: str | None) -> str:
+def list_query(
+    kind: Kind[Any],
+    *,
+    labels: Mapping[str, str],
+    fields: Mapping[str, str] = NO_LABELS,
+    limit: int | None,
+    after: str | None,
+) -> str:
     """Ask for a page."""
-    selector = [f"{name}={value}" for name, value in labels.items()]
-    for label in selector:
-        if not _LABEL.fullmatch(label):  # a comma would make another question of it
-            raise InvalidError(kind=kind.kind, name="list", problem=f"{label} is no label and value")
-    asked = {"labelSelector": ",".join(selector), "limit": limit, "continue": after}
+    chosen, looked_at = _selector(kind, labels), _selector(kind, fields)
+    asked = {"labelSelector": chosen, "fieldSelector": looked_at, "limit": limit, "continue": after}
     return urlencode({name: value for name, value in asked.items() if value})
+
+
+def _selector(kind: Kind[Any], wanted: Mapping[str, str]) -> str:
+    selector = [f"{name}={value}" for name, value in wanted.items()]
+    for one in selector:
+        if not _PAIR.fullmatch(one):  # a comma would make another question of it
+            raise InvalidError(kind=kind.kind, name="list", problem=f"{one} is no label or field and value")
+    return ",".join(selector)
 
 
 def watch_query(since: str, seconds: int) -> str:

@@ -90,11 +90,12 @@ class WorkQueue(Generic[K]):
         if self._heap[0] is entry:
             self._set_timer()
 
-    def retry(self, key: K) -> None:
-        """Have ``key`` looked at again after a failure, later each time until `forget`."""
+    def retry(self, key: K, *, at_least: float = 0.0) -> None:
+        """Have ``key`` looked at again after a failure, later each time until `forget`; ``at_least`` is in seconds."""
         attempt = self._attempts.get(key, 0)
         self._attempts[key] = attempt + 1
-        self.add_after(key, backoff(attempt, first=_FIRST_RETRY, longest=_LONGEST_RETRY, chance=self._chance))
+        wait = backoff(attempt, first=_FIRST_RETRY, longest=_LONGEST_RETRY, chance=self._chance)
+        self.add_after(key, max(wait, at_least))
 
     def forget(self, key: K) -> None:
         """Let the next `retry` of ``key`` be its first one again."""

@@ -30,6 +30,7 @@ from lapse.db.database import Database
 from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseError
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.sqlite_brakes import SCHEMA_SCRIPTS as BRAKES_SCRIPTS
 from lapse.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -60,7 +61,7 @@ from lapse.objects.tables import (
 from lapse.objects.wakeups import Wakeups
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import apsw
@@ -68,11 +69,14 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.db.group_commit import Operation
     from lapse.objects.history import Change
+    from lapse.objects.port import Deletion
 
 T = TypeVar("T", bound=Object)
 A = TypeVar("A")
 
-SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=[SQL["schema_1"], *JOURNAL_SCRIPTS])  # "LapO"
+# Files remember how many of these they have: what is new goes to the end.
+_SCRIPTS: Final = (SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS)
+SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=_SCRIPTS)  # "LapO"
 CHANGES_KEPT: Final = 100_000
 BYTES_KEPT: Final = 256 * 1024 * 1024
 _QUICK_PAGE: Final = 500
@@ -208,7 +212,7 @@ class EmbeddedStore:
                 return AlreadyExistsError(kind=kind.kind, name=key), False
             return body, garbage
 
-        return _decode(kind, await self._write(place, create))
+        return _decode(kind, await self._write(place.kind, create))
 
     async def patch(
         self, kind: Kind[T], key: ObjectKey, changes: Json, *, uid: str | None = None, version: str | None = None
@@ -217,7 +221,7 @@ class EmbeddedStore:
         known = self._known(kind)
         asked = as_json(kind, key, changes)
         make = self._patching(known, key, lambda old: documents.patched(known, old, asked), uid=uid, version=version)
-        return _decode(kind, await self._write(place_of(kind, key), make))
+        return _decode(kind, await self._write(kind_name(kind), make))
 
     async def patch_status(
         self, kind: Kind[T], key: ObjectKey, changes: Json, *, uid: str | None = None, version: str | None = None
@@ -230,7 +234,7 @@ class EmbeddedStore:
         make = self._patching(
             known, key, lambda old: documents.with_status(known, old, asked), uid=uid, version=version
         )
-        return _decode(kind, await self._write(place_of(kind, key), make))
+        return _decode(kind, await self._write(kind_name(kind), make))
 
     async def delete(
         self,
@@ -242,19 +246,33 @@ class EmbeddedStore:
         also: Callable[[Any], None] | None = None,
     ) -> None:
         """See `ObjectStore`."""
-        check_namespace(self._known(kind), key, key.namespace)
-        place = place_of(kind, key)
-        number = None if version is None else int(version) if version.isascii() and version.isdigit() else -1
+        place, remove = self._removing(kind, key, uid=uid, version=version)
 
         def delete(cursor: apsw.Cursor) -> tuple[Any, bool]:
-            garbage = self._tables.remove(cursor, place, uid=uid, version=number)
-            if garbage is None:
-                return _why_not(cursor, kind, key, uid=uid, version=version), False
-            if also is not None:
+            refused, garbage = remove(cursor)
+            if refused is None and also is not None:
                 also(cursor)
-            return None, garbage
+            return refused, garbage
 
-        await self._write(place, delete)
+        await self._write(place.kind, delete)
+
+    async def delete_all(
+        self, deletions: Sequence[Deletion], *, also: Callable[[Any, Sequence[int]], None]
+    ) -> Sequence[ObjectError | None]:
+        """See `TransactionalStore`."""
+        removals = [self._removing(one.kind, one.key, uid=one.uid, version=one.version) for one in deletions]
+
+        def delete(cursor: apsw.Cursor) -> tuple[Sequence[ObjectError | None], bool]:
+            answers = [remove(cursor) for _, remove in removals]
+            removed = [number for number, (refused, _) in enumerate(answers) if refused is None]
+            if removed:
+                also(cursor, removed)
+            return [refused for refused, _ in answers], any(garbage for _, garbage in answers)
+
+        refusals: Sequence[ObjectError | None] = await self._write(removals[0][0].kind, delete) if removals else []
+        for kind in {place.kind for place, _ in removals[1:]}:
+            self._wakeups.wake(kind)
+        return refusals
 
     async def check(self) -> None:
         """See `ObjectStore`."""
@@ -267,6 +285,22 @@ class EmbeddedStore:
         await asyncio.to_thread(self._database.close)
 
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _removing(
+        self, kind: Kind[Any], key: ObjectKey, *, uid: str | None, version: str | None
+    ) -> tuple[Place, Operation[tuple[ObjectError | None, bool]]]:
+        """Make the operation that compares and removes; it answers with what was against it."""
+        check_namespace(self._known(kind), key, key.namespace)
+        place = place_of(kind, key)
+        number = None if version is None else int(version) if version.isascii() and version.isdigit() else -1
+
+        def remove(cursor: apsw.Cursor) -> tuple[ObjectError | None, bool]:
+            garbage = self._tables.remove(cursor, place, uid=uid, version=number)
+            if garbage is None:
+                return _why_not(cursor, kind, key, uid=uid, version=version), False
+            return None, garbage
+
+        return place, remove
 
     def _patching(
         self, kind: Kind[Any], key: ObjectKey, change: Callable[[Json], Json], *, uid: str | None, version: str | None
@@ -295,7 +329,7 @@ class EmbeddedStore:
 
         return patch
 
-    async def _write(self, place: Place, operation: Operation[tuple[Any, bool]]) -> Any:  # noqa: ANN401 - the body, or nothing
+    async def _write(self, kind: str, operation: Operation[tuple[Any, bool]]) -> Any:  # noqa: ANN401 - the body, or nothing
         try:
             answer, garbage = await self._submit(operation)
         except asyncio.CancelledError:
@@ -303,7 +337,7 @@ class EmbeddedStore:
             raise
         if isinstance(answer, ObjectError):
             raise answer
-        self._wakeups.wake(place.kind)
+        self._wakeups.wake(kind)
         if garbage:
             self._collector.call()
         return answer

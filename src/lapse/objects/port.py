@@ -21,12 +21,14 @@ everywhere (Kubernetes takes it for gone), so an owner is of the whole cluster o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from lapse.kube.resources import NO_LABELS, Event, Json, Kind, Object, ObjectKey, Page
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    from lapse.kube.errors import ObjectError
 
 T = TypeVar("T", bound=Object)
 
@@ -117,4 +119,26 @@ class ObjectStore(Reader, Protocol):
 
     async def close(self) -> None:
         """Release everything. Idempotent."""
+        ...
+
+
+class Deletion(NamedTuple):
+    """Which object is to be removed, and in which state."""
+
+    kind: Kind[Any]
+    key: ObjectKey
+    uid: str
+    version: str
+
+
+class TransactionalStore(ObjectStore, Protocol):
+    """A store with a `database`, in which several deletions can be one transaction."""
+
+    async def delete_all(
+        self, deletions: Sequence[Deletion], *, also: Callable[[Any, Sequence[int]], None]
+    ) -> Sequence[ObjectError | None]:
+        """Remove what is as expected; return for each what was against it, as `delete` would have raised it.
+
+        ``also`` is written in the same transaction; it is told the places of those that were removed.
+        """
         ...

@@ -28,6 +28,7 @@ from lapse.requests.api.upstream import (
 from lapse.requests.controller import RequestController, Wait
 from lapse.requests.conventions import PLAIN, is_ready
 from lapse.requests.errors import require
+from lapse.requests.events import EventReason, made
 from lapse.requests.finalise import End
 from lapse.requests.names import snapshot_name
 from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
@@ -122,7 +123,7 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         snapshot_class = await self._snapshot_class(claim, volume)
         if isinstance(snapshot_class, End):
             return snapshot_class
-        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy)
+        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy, recorder=self._recorder)
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
         content = await self._content(request, volume, snapshot_class, keeper)
@@ -181,9 +182,13 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
             metadata["finalizers"] = list(self._conventions.finalizers)
         wanted = {"metadata": metadata, "spec": spec}
         try:
-            return await self._store.create(VOLUME_SNAPSHOT_CONTENT, wanted)
+            created = await self._store.create(VOLUME_SNAPSHOT_CONTENT, wanted)
         except AlreadyExistsError:
             found = await self._store.get(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, name))
+        else:
+            report = made(self.kind, request.metadata, EventReason.SNAPSHOT_CREATED, name, waits_for="the snapshotter")
+            self._recorder.record(report)
+            return created
         if found.metadata.controller is None or found.metadata.controller.uid != keeper.metadata.uid:
             message = f"the VolumeSnapshotContent {name} is there already, and not owned by the keeper of this request"
             return End(Reason.INTERNAL_ERROR, message)

@@ -3,9 +3,10 @@
 A reconcile reads the request, returns at once if it is final, and otherwise asks `advance` of its subclass for the next
 step: either `End`, which is written by the one finalise function, or `Wait`. It never sleeps and never loops.
 
-What is an outcome and what is not. NotFound (confirmed by a direct read), Forbidden, invalid configuration and an error
-that an executor reports are outcomes. A failure of our own calls (`StoreUnavailableError`, `ConflictError`) is not: it
-goes to the caller, who comes back with a growing delay. A request that never ends by itself ends at its deadline.
+What is an outcome and what is not. NotFound (confirmed by a direct read), Forbidden (by a store that is ready), invalid
+configuration and an error that an executor reports are outcomes. A failure of our own calls (`StoreUnavailableError`,
+`ConflictError`) is not: it goes to the caller, who comes back with a growing delay. A request that never ends by itself
+ends at its deadline.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.controller import Result
-from lapse.kube.errors import ForbiddenError, InvalidError, StoreUnavailableError, UnknownKindError
+from lapse.kube.errors import ConflictError, ForbiddenError, InvalidError, StoreUnavailableError, UnknownKindError
+from lapse.kube.events import NO_RECORDER
 from lapse.requests.api.conditions import Reason, is_final
 from lapse.requests.errors import require
 from lapse.requests.finalise import End, Finaliser, R, conditions_of
@@ -25,14 +27,17 @@ from lapse.requests.ownership import KeeperRefusedError
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
+    from lapse.kube.events import Recorder
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.caches import Caches
+    from lapse.requests.finalise import Request
     from lapse.requests.policy import Policy
     from lapse.requests.ttl import AnnotationTTL
 
 _BACKSTOP_SECONDS: Final = 60.0
 """A request that waits is looked at again after this time even if no event comes."""
+_ATTEMPTS: Final = 5
 _NS: Final = 1_000_000_000
 
 
@@ -56,13 +61,14 @@ class RequestController(ABC, Generic[R]):
         caches: Caches,
         policy: Policy,
         clock: Clock,
+        recorder: Recorder = NO_RECORDER,
         ttl: AnnotationTTL | None = None,
     ) -> None:
         """Take what is needed; ``ttl`` is given where annotations decide when finished requests go."""
         require(self, store=store, direct=direct, caches=caches, policy=policy, clock=clock)
         self._store, self._direct, self._caches = store, direct, caches
-        self._policy, self._clock, self._ttl = policy, clock, ttl
-        self._finaliser = Finaliser(store, policy=policy, clock=clock)
+        self._policy, self._clock, self._ttl, self._recorder = policy, clock, ttl, recorder
+        self._finaliser = Finaliser(store, policy=policy, clock=clock, recorder=recorder)
 
     @abstractmethod
     async def advance(self, request: R) -> End | Wait:
@@ -92,9 +98,7 @@ class RequestController(ABC, Generic[R]):
 
     async def _step(self, request: R) -> End | Wait:
         try:
-            step = await self.advance(request)
-        except ForbiddenError as error:
-            return End(Reason.RBAC_DENIED, str(error))
+            step = await self._advance(request)
         except (InvalidError, UnknownKindError, KeeperRefusedError) as error:
             return End(Reason.INTERNAL_ERROR, str(error))
         except StoreUnavailableError as error:
@@ -102,6 +106,27 @@ class RequestController(ABC, Generic[R]):
                 raise
             return self._too_late(f"; the last attempt failed: {error}")
         return self._too_late() if isinstance(step, Wait) and self.is_late(request) else step
+
+    async def _advance(self, request: R) -> End | Wait:
+        """Take the next step. A denial is believed only of a store that is ready.
+
+        An API server that has just started does not know anybody's rights yet, and denies what it grants a moment
+        later; so does one that says so of its readiness.
+        """
+        step = await self._attempt(request)
+        if not isinstance(step, End) or step.reason is not Reason.RBAC_DENIED:
+            return step
+        try:
+            await self._store.check()
+        except ForbiddenError as error:
+            raise StoreUnavailableError(problem=f"it denies to tell whether it is ready: {error}") from None
+        return await self._attempt(request)
+
+    async def _attempt(self, request: R) -> End | Wait:
+        try:
+            return await self.advance(request)
+        except ForbiddenError as error:
+            return End(Reason.RBAC_DENIED, str(error))
 
     def _too_late(self, why: str = "") -> End:
         limit = self._policy.request_deadline
@@ -126,6 +151,24 @@ class RequestController(ABC, Generic[R]):
         return Result(requeue_after=min(step.seconds, max(0.0, left)))
 
     async def record(self, request: R, **status: object) -> None:
-        """Write what a later reconcile must know into the status of a request that is not final."""
-        meta = request.metadata
-        await self._store.patch_status(self.kind, meta.key, status, uid=meta.uid, version=meta.resource_version)
+        """Write what a later reconcile must know into the status of a request that is not final.
+
+        A step takes several calls, and somebody who writes to the request all the time would always come in between. So
+        a lost race is tried again, a few times, as long as the status is the one that the step was decided on; then the
+        `ConflictError` is raised.
+        """
+        for attempt in range(_ATTEMPTS):
+            meta = request.metadata
+            try:
+                await self._store.patch_status(self.kind, meta.key, status, uid=meta.uid, version=meta.resource_version)
+            except ConflictError:
+                again = await self._caches.read(self.kind, meta.key)
+                if attempt == _ATTEMPTS - 1 or again is None or not _is_as_decided_on(again, request):
+                    raise
+                request = again
+            else:
+                return
+
+
+def _is_as_decided_on(now: Request, then: Request) -> bool:
+    return now.metadata.uid == then.metadata.uid and now.status == then.status and not now.metadata.deletion_timestamp

@@ -22,6 +22,7 @@ from lapse.core.verdict import Reason as EngineReason
 from lapse.engine.ending import Ending
 from lapse.engine.holds import hold_of
 from lapse.engine.journal import Outcome
+from lapse.kube.events import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
@@ -35,6 +36,7 @@ from lapse.requests.ttl import DOMAIN
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.ending import Ender
+    from lapse.kube.events import Recorder
     from lapse.kube.resources import OwnerReference
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import ObjectRef, VolumeCaptureRequest
@@ -57,10 +59,19 @@ class Detach:
     """The steps of one mode; `VolumeCapture` drives it."""
 
     def __init__(
-        self, *, store: ObjectStore, direct: Reader, caches: Caches, policy: Policy, ender: Ender, clock: Clock
+        self,
+        *,
+        store: ObjectStore,
+        direct: Reader,
+        caches: Caches,
+        policy: Policy,
+        ender: Ender,
+        clock: Clock,
+        recorder: Recorder = NO_RECORDER,
     ) -> None:
         """Take what is needed, all of it."""
         require(self, store=store, direct=direct, caches=caches, policy=policy, ender=ender, clock=clock)
+        self._recorder = recorder
         self._store, self._direct, self._caches = store, direct, caches
         self._policy, self._ender, self._clock = policy, ender, clock
 
@@ -99,7 +110,7 @@ class Detach:
         refusal = _refusal(volume)
         if refusal is not None:
             return refusal
-        keeper = await ensure_keeper(self._store, capture.kind, request, policy=self._policy)
+        keeper = await ensure_keeper(self._store, capture.kind, request, policy=self._policy, recorder=self._recorder)
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
         await capture.record(request, artifactRef=_reference(volume))
@@ -134,7 +145,7 @@ class Detach:
         self, capture: VolumeCapture, request: VolumeCaptureRequest, recorded: ObjectRef
     ) -> End | Wait:
         """Give the volume to the keeper, now that nobody claims it."""
-        keeper = await ensure_keeper(self._store, capture.kind, request, policy=self._policy)
+        keeper = await ensure_keeper(self._store, capture.kind, request, policy=self._policy, recorder=self._recorder)
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
         volume = await self._volume(recorded)

@@ -1,8 +1,8 @@
 """The end of a request, written in one way on every path.
 
-First the informational TTL annotation, if there is none; then, in one write, the final Ready condition, the completion
-timestamp and whatever else the outcome says. After a crash between the two the next reconcile finds a request that is
-not final and goes on. A request that is final already is left as it is: the first end counts.
+First the annotations about the TTL, as far as they are missing; then, in one write, the final Ready condition, the
+completion timestamp and whatever else the outcome says. After a crash between the two the next reconcile finds a
+request that is not final and goes on. A request that is final already is left as it is: the first end counts.
 
 Both writes name the uid and the version that they were decided on. A lost race is decided again on the new state, a few
 times; then the `ConflictError` goes to the caller, who comes back later.
@@ -17,11 +17,15 @@ import msgspec
 
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError
+from lapse.kube.events import NO_RECORDER
 from lapse.requests.api.annotations import EXPIRES_AT, TTL
 from lapse.requests.api.conditions import READY, Condition, Reason, is_final, ready_condition
+from lapse.requests.events import outcome
+from lapse.requests.policy import TTLMode
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
+    from lapse.kube.events import Recorder
     from lapse.kube.resources import Json, Kind, ObjectMeta
     from lapse.objects.port import ObjectStore
     from lapse.requests.policy import Policy
@@ -85,9 +89,9 @@ def conditions_of(request: Request) -> tuple[Condition, ...]:
 class Finaliser:
     """Writes the end of requests."""
 
-    def __init__(self, store: ObjectStore, *, policy: Policy, clock: Clock) -> None:
-        """Write to ``store``, with the TTL of ``policy``."""
-        self._store, self._policy, self._clock = store, policy, clock
+    def __init__(self, store: ObjectStore, *, policy: Policy, clock: Clock, recorder: Recorder = NO_RECORDER) -> None:
+        """Write to ``store``, with the TTL of ``policy``; ``recorder`` is told of what was written."""
+        self._store, self._policy, self._clock, self._recorder = store, policy, clock, recorder
 
     async def finalise(self, kind: Kind[R], request: R, end: End) -> None:
         """Make a request final, unless it is final or gone."""
@@ -95,8 +99,9 @@ class Finaliser:
             if is_final(conditions_of(request)):
                 return
             try:
-                request = await self.annotate(kind, request)
-                await self._write(kind, request, end)
+                now = self._clock.wall_ns()
+                request = await self.annotate(kind, request, now=now)
+                await self._write(kind, request, end, now)
             except NotFoundError:
                 return
             except ConflictError:
@@ -109,36 +114,41 @@ class Finaliser:
             else:
                 return
 
-    async def annotate(self, kind: Kind[R], request: R) -> R:
-        """Write the TTL annotation unless there is one; return the request as it is then.
+    async def annotate(self, kind: Kind[R], request: R, *, now: int | None = None) -> R:
+        """Write the TTL annotation unless there is one; return the request as it is then. ``now`` completes it.
 
-        Beside it stands when that will be, for people who look; nothing is decided by it. Annotations that leave no
-        room for the two stay as they are: an end must not depend on them.
+        Beside it stands when that will be, for people who look; nothing is decided by it. Of a final request it is
+        corrected only where somebody may have set another TTL for that one. Annotations that leave no room for the two
+        stay as they are: an end must not depend on them.
         """
-        meta, ttl = request.metadata, self._policy.request_ttl
-        if TTL in meta.annotations:
+        meta = request.metadata
+        if now is None and TTL in meta.annotations and self._policy.request_ttl_mode is TTLMode.SCANNER:
             return request
-        told = {TTL: ttl.go()}
-        if ttl.nanoseconds is not None:
-            told[EXPIRES_AT] = to_timestamp(self._completion(request) + ttl.nanoseconds)
-        changes = {"metadata": {"annotations": told}}
+        told = self._about_ttl(request, now)
+        changes = {name: text for name, text in told.items() if meta.annotations.get(name) != text}
+        if not changes:
+            return request
+        body = {"metadata": {"annotations": changes}}
         try:
-            return await self._store.patch(kind, meta.key, changes, uid=meta.uid, version=meta.resource_version)
+            return await self._store.patch(kind, meta.key, body, uid=meta.uid, version=meta.resource_version)
         except InvalidError:
             return request
 
-    def _completion(self, request: Request) -> int:
-        """Return when the request was completed; now, if it is just about to be."""
-        completed = request.status.completion_timestamp if request.status is not None else None
-        known = from_timestamp(completed or "")
-        return self._clock.wall_ns() if known is None else known
+    def _about_ttl(self, request: Request, now: int | None) -> dict[str, str | None]:
+        annotations = request.metadata.annotations
+        known = request.status.completion_timestamp if request.status is not None else None
+        completed = from_timestamp(known or ("" if now is None else to_timestamp(now)))
+        ttl = self._policy.ttl_rule.ttl(annotations)
+        lasts = None if ttl is None else ttl.nanoseconds
+        over = None if completed is None or lasts is None else to_timestamp(completed + lasts)
+        return {TTL: annotations.get(TTL, self._policy.request_ttl.go()), EXPIRES_AT: over}
 
     async def declare_invalid_ttl(self, kind: Kind[R], request: R, message: str) -> None:
         """Say on a final request that its TTL annotation cannot be read. Says it once."""
         known = ready_condition(conditions_of(request))
         if known is not None and (known.reason, known.message) == (Reason.INVALID_TTL, message):
             return
-        await self._write(kind, request, End(Reason.INVALID_TTL, message))
+        await self._write(kind, request, End(Reason.INVALID_TTL, message), self._clock.wall_ns())
 
     async def _again(self, kind: Kind[R], request: R) -> R | None:
         try:
@@ -147,8 +157,8 @@ class Finaliser:
             return None
         return found if found.metadata.uid == request.metadata.uid else None
 
-    async def _write(self, kind: Kind[R], request: R, end: End) -> None:
-        now = to_timestamp(self._clock.wall_ns())
+    async def _write(self, kind: Kind[R], request: R, end: End, now_ns: int) -> None:
+        now = to_timestamp(now_ns)
         completed = request.status.completion_timestamp if request.status is not None else None
         changes: dict[str, Any] = {
             **end.status,
@@ -158,6 +168,7 @@ class Finaliser:
         }
         meta = request.metadata
         await self._store.patch_status(kind, meta.key, changes, uid=meta.uid, version=meta.resource_version)
+        self._recorder.record(outcome(kind, meta, end))
 
 
 def _with_ready(known: tuple[Condition, ...], end: End, *, now: str, generation: int) -> list[Json]:

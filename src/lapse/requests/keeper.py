@@ -4,7 +4,8 @@ FollowObject: as long as what it follows. TTL: counted from creation. FollowObje
 which is set once when what it follows is lost and cleared if that comes back with the same uid.
 
 Doubt keeps. An object that the cache does not have is looked for directly; only 'not there' and 'another uid' mean that
-it is lost. Any other answer (a timeout, a refusal, a kind that the store no longer knows) means that nothing is known.
+it is lost. Any other answer (a refusal, a kind that the store no longer knows) means that nothing is known; that may
+last, and is asked again every minute. No answer at all (a timeout, an overload) is an error, and soon asked for again.
 A keeper is not due while it, what it follows, or anything it owns is held. The keeper is ended by the engine's sweep;
 garbage collection then removes what it owns, except what has another owner.
 """
@@ -19,11 +20,12 @@ from lapse.core.clock import UnixNs
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
 from lapse.kube.controller import Result
-from lapse.kube.errors import ForbiddenError, StoreUnavailableError, UnknownKindError
+from lapse.kube.errors import ForbiddenError, UnknownKindError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, KeeperPhase
 from lapse.requests.errors import require
-from lapse.requests.ttl import DELETE, InvalidTTLError, ttl_of
+from lapse.requests.policy import InvalidTTLError, ttl_of
+from lapse.requests.ttl import DELETE
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
@@ -129,7 +131,7 @@ def followed_by(keeper: ObjectKeeper) -> list[str]:
 
 
 class Follower:
-    """Looks whether what is followed is there."""
+    """Looks whether what is followed is there; raises `StoreUnavailableError` when the store gives no answer."""
 
     def __init__(self, direct: Reader, caches: Caches) -> None:
         """Ask ``caches`` first, and ``direct`` before anything is concluded."""
@@ -146,7 +148,7 @@ class Follower:
         try:
             kind = await self.kind(ref)
             found = await self._caches.find(kind, ObjectKey(ref.namespace, ref.name), uid=ref.uid)
-        except (ForbiddenError, UnknownKindError, StoreUnavailableError):
+        except (ForbiddenError, UnknownKindError):
             return Followed.UNKNOWN
         return Followed.LOST if found is None else Followed.PRESENT
 
@@ -156,7 +158,7 @@ class Follower:
             return Followed.UNKNOWN, None
         try:
             found = await self._caches.read(await self.kind(ref), ObjectKey(ref.namespace, ref.name))
-        except (ForbiddenError, UnknownKindError, StoreUnavailableError):
+        except (ForbiddenError, UnknownKindError):
             return Followed.UNKNOWN, None
         return (
             (Followed.PRESENT, found) if found is not None and found.metadata.uid == ref.uid else (Followed.LOST, None)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import msgspec
 
 from lapse.core.timestamps import to_timestamp
-from lapse.kube.errors import AlreadyExistsError, ForbiddenError, NotFoundError, UnknownKindError
+from lapse.kube.errors import AlreadyExistsError, ForbiddenError, InvalidError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, OwnerReference
 from lapse.requests.api.conditions import READY, ConditionStatus, Reason, ready_condition
 from lapse.requests.api.kinds import (
@@ -40,6 +40,7 @@ from lapse.requests.api.kinds import (
 )
 from lapse.requests.chunks import ManifestsUnreadableError, ObjectTooLargeError, as_captured, pack, unpack
 from lapse.requests.controller import RequestController, Wait
+from lapse.requests.events import EventReason, made
 from lapse.requests.finalise import End
 from lapse.requests.names import checkpoint_name, chunk_name, keeper_name
 from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
@@ -117,10 +118,12 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
             return End(Reason.NOT_FOUND, f"there is no {target.kind} {key} ({target.api_version}) to capture")
         except ForbiddenError as error:
             return End(Reason.RBAC_DENIED, f"cannot read {_named(target)}: {error}")
+        except InvalidError as error:
+            return End(Reason.FAILED, f"cannot read {_named(target)}: {error}")
         return as_captured(kind.body(found))
 
     async def _write(self, request: ManifestCaptureRequest, name: str, packed: Sequence[PackedChunk]) -> End | Wait:
-        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy)
+        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy, recorder=self._recorder)
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
         checkpoint = await self._checkpoint(request, name, keeper)
@@ -151,9 +154,11 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
             "spec": {"sourceNamespace": request.metadata.namespace, "manifestCaptureRequestRef": source},
         }
         try:
-            return await self._store.create(MANIFEST_CHECKPOINT, wanted)
+            created = await self._store.create(MANIFEST_CHECKPOINT, wanted)
         except AlreadyExistsError:
             return await self._store.get(MANIFEST_CHECKPOINT, ObjectKey(None, name))
+        self._recorder.record(made(self.kind, request.metadata, EventReason.CHECKPOINT_CREATED, name))
+        return created
 
     async def _chunk(self, checkpoint: ManifestCheckpoint, keeper: ObjectKeeper, packed: PackedChunk) -> End | None:
         """Store a chunk, unless the very same is there; return the end of the request when another one is."""

@@ -13,9 +13,11 @@ from lapse.core.errors import LapseError
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import ObjectKey, OwnerReference
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode
+from lapse.requests.events import EventReason, made
 from lapse.requests.names import keeper_name
 
 if TYPE_CHECKING:
+    from lapse.kube.events import Recorder
     from lapse.kube.resources import Json, Kind
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.kinds import ObjectKeeper
@@ -31,11 +33,12 @@ class KeeperRefusedError(LapseError):
 
 
 async def ensure_keeper(
-    store: ObjectStore, kind: Kind[Any], request: Request, *, policy: Policy
+    store: ObjectStore, kind: Kind[Any], request: Request, *, policy: Policy, recorder: Recorder
 ) -> ObjectKeeper | None:
     """Return the keeper of a request, made if it was not there; None while its uid is not known: come back in a second.
 
-    Raises `KeeperRefusedError` for one that follows something else or in another way.
+    ``recorder`` is told of one that was made. Raises `KeeperRefusedError` for one that follows something else or in
+    another way.
     """
     key = ObjectKey(None, keeper_name(kind.short, request.metadata.uid))
     try:
@@ -43,6 +46,7 @@ async def ensure_keeper(
     except NotFoundError:
         with suppress(AlreadyExistsError):  # another process was quicker; what it made is judged like any other
             await store.create(OBJECT_KEEPER, _keeper(key.name, kind, request, policy))
+            recorder.record(made(kind, request.metadata, EventReason.KEEPER_CREATED, key.name))
         keeper = await store.get(OBJECT_KEEPER, key)
     _judge(keeper, request, policy)
     return keeper if keeper.metadata.uid else None

@@ -11,7 +11,8 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Final
 
-from lapse.core.duration import Duration
+from lapse.core.duration import Duration, DurationError
+from lapse.requests.api.annotations import TTL
 from lapse.requests.api.kinds import KeeperMode
 from lapse.requests.errors import PolicyError
 
@@ -34,9 +35,31 @@ class RestoreOwnership(StrEnum):
     """The keeper's: it goes with it."""
 
 
+class InvalidTTLError(ValueError):
+    """An annotation that is no TTL; the text says why."""
+
+
 DEFAULT_REQUEST_TTL: Final = Duration.parse("10m")
 DEFAULT_REQUEST_DEADLINE: Final = Duration.parse("24h")
 DEFAULT_KEEPER_TTL: Final = Duration.parse("24h")
+
+
+@dataclass(frozen=True, slots=True)
+class TTLRule:
+    """Which TTL counts for a finished request: the one noted on it, or else ``default``."""
+
+    default: Duration
+    annotated: bool = True
+    """Whether a note on the request counts. It does not in mode scanner, where it only repeats what counted once."""
+
+    def ttl(self, annotations: dict[str, str]) -> Duration | None:
+        """Return the TTL; None when it cannot be read."""
+        if not self.annotated or TTL not in annotations:
+            return self.default
+        try:
+            return ttl_of(annotations[TTL])
+        except InvalidTTLError:
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +83,11 @@ class Policy:
             raise PolicyError(setting="keeper_mode", given=self.keeper_mode, expected=expected)
 
     @property
+    def ttl_rule(self) -> TTLRule:
+        """Which TTL counts for a finished request."""
+        return TTLRule(self.request_ttl, annotated=self.request_ttl_mode is TTLMode.ANNOTATION)
+
+    @property
     def digest(self) -> str:
         """A short name of this very policy, for the journal."""
         return sha256(repr(self).encode()).hexdigest()[:12]
@@ -71,3 +99,14 @@ def _demand_positive(setting: str, duration: Duration, *, never: bool = False) -
     if duration.nanoseconds is None or duration.nanoseconds <= 0:
         expected = "a duration above zero, such as 10m" + (", or never" if never else "")
         raise PolicyError(setting=setting, given=duration, expected=expected)
+
+
+def ttl_of(text: str) -> Duration:
+    """Read a TTL annotation; raises `InvalidTTLError` for what is no duration, or none above zero."""
+    try:
+        ttl = Duration.parse(text)
+    except DurationError as error:
+        raise InvalidTTLError(str(error)) from error
+    if ttl.nanoseconds is not None and ttl.nanoseconds <= 0:
+        raise InvalidTTLError("expected a duration above zero, such as 10m")
+    return ttl

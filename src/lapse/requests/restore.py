@@ -16,18 +16,20 @@ from lapse.requests.api.conditions import ConditionStatus, Reason
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_RESTORE_REQUEST, VolumeRestoreRequest
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controller import RequestController, Wait
+from lapse.requests.errors import require
 from lapse.requests.finalise import End
 from lapse.requests.names import keeper_name
 from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
 from lapse.requests.policy import RestoreOwnership
+from lapse.requests.provisioning import NO_REPORTS, PROVISIONING_FAILED
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Kind
     from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.api.upstream import PersistentVolume, PersistentVolumeClaim
+    from lapse.requests.provisioning import ClaimReports
 
-PROVISIONING_FAILED: Final = "ProvisioningFailed"
-"""The condition by which a provisioner says on a claim that it has given up."""
+_NS: Final = 1_000_000_000
 
 
 class VolumeRestore(RequestController[VolumeRestoreRequest]):
@@ -35,13 +37,24 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
 
     kind: ClassVar[Kind[Any]] = VOLUME_RESTORE_REQUEST
 
+    def __init__(
+        self,
+        *,
+        reports: ClaimReports = NO_REPORTS,
+        **dependencies: Any,  # noqa: ANN401 - those of the base class
+    ) -> None:
+        """Take what the base takes, and who knows what a provisioner says beside what it writes into a claim."""
+        super().__init__(**dependencies)
+        require(self, reports=reports)
+        self._reports = reports
+
     async def advance(self, request: VolumeRestoreRequest) -> End | Wait:
         """See `RequestController`."""
         key = _wanted(request)
         unready = await self._judge_source(request)
         if unready is not None and not await self._has_arrived(request, key):
             return unready
-        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy)
+        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy, recorder=self._recorder)
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
         claim = await self._claim(request, key)
@@ -115,7 +128,7 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         if failed is not None and failed.status == ConditionStatus.TRUE:
             return End(Reason.RESTORE_FAILED, failed.message or f"the provisioner gave up on {meta.key}")
         if not _is_bound(claim):
-            return Wait()
+            return await self._still_pending(claim)
         if self._policy.restore_ownership is RestoreOwnership.KEEPER:
             await self._give(claim, keeper)
         reference = {
@@ -126,6 +139,14 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
             "uid": meta.uid,
         }
         return End(Reason.COMPLETED, f"the data is in PersistentVolumeClaim {meta.key}", {"pvcRef": reference})
+
+    async def _still_pending(self, claim: PersistentVolumeClaim) -> End | Wait:
+        """Ask for what the provisioner reports, but give it a moment first."""
+        made = from_timestamp(claim.metadata.creation_timestamp or "")
+        age = 0.0 if made is None else (self._clock.wall_ns() - made) / _NS
+        wait = self._reports.next_look(age)
+        failure = await self._reports.final_failure(claim) if age >= wait else None
+        return Wait(wait) if failure is None else End(Reason.RESTORE_FAILED, failure)
 
     async def _give(self, claim: PersistentVolumeClaim, keeper: ObjectKeeper) -> None:
         meta = claim.metadata

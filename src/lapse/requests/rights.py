@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from lapse.kube.events import EVENT
+from lapse.kube.lease import LEASE
+from lapse.objects.config_map_brakes import CONFIG_MAP
 from lapse.requests.api.kinds import (
     MANIFEST_CHECKPOINT,
     MANIFEST_CHUNK,
@@ -46,6 +49,9 @@ class Right(NamedTuple):
 
 _WATCHED: Final = ("get", "list", "watch")
 
+SHARED: Final = ("get", "create", "patch")
+"""What replicas do with what they share: the Lease, and the ConfigMap that says what is frozen."""
+
 
 def rights_on(kind: Kind[Any], *verbs: str, subresource: str = "", namespace: str | None = None) -> list[Right]:
     """Return one right for each verb."""
@@ -60,10 +66,24 @@ NEEDED: Final[tuple[Right, ...]] = (
     *rights_on(MANIFEST_CHECKPOINT, *_WATCHED, "create"),
     *rights_on(MANIFEST_CHECKPOINT, "patch", subresource="status"),
     *rights_on(MANIFEST_CHUNK, *_WATCHED, "create"),
-    *rights_on(VOLUME_SNAPSHOT_CONTENT, *_WATCHED, "create"),
+    *rights_on(VOLUME_SNAPSHOT_CONTENT, *_WATCHED, "create", "patch"),
     *rights_on(PERSISTENT_VOLUME_CLAIM, *_WATCHED, "patch", "delete"),
     *rights_on(PERSISTENT_VOLUME, *_WATCHED, "patch"),
     *rights_on(POD, "list"),
     *rights_on(STORAGE_CLASS, "get"),
     *rights_on(VOLUME_SNAPSHOT_CLASS, "get"),
+    *rights_on(EVENT, "create", "patch", "list"),
 )
+
+REVIEWING: Final[tuple[Right, ...]] = (Right("create", "authorization.k8s.io", "subjectaccessreviews"),)
+"""What the admission webhook needs. It reads no object itself."""
+
+
+def rights_on_lease(namespace: str | None) -> list[Right]:
+    """Return what leading takes, beside `NEEDED`; only in the namespace of the Lease."""
+    return rights_on(LEASE, *SHARED, namespace=namespace)
+
+
+def rights_on_brakes(namespace: str | None) -> list[Right]:
+    """Return what it takes to freeze and to be frozen; in the same namespace."""
+    return rights_on(CONFIG_MAP, *SHARED, namespace=namespace)

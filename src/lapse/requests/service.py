@@ -11,10 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.jitter import Chance, chance
+from lapse.engine.brakes import Brake, NoBrake
 from lapse.engine.ending import Ender
 from lapse.engine.metrics import ErrorKind
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.controller import Controller
+from lapse.kube.events import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.kube.workqueue import WorkQueue
 from lapse.requests.api.kinds import (
@@ -30,10 +32,13 @@ from lapse.requests.conventions import PLAIN
 from lapse.requests.detach import Detach, DetachReason
 from lapse.requests.finalise import Finaliser
 from lapse.requests.keeper import FOLLOWS, KeeperController, follow_key, followed_by
+from lapse.requests.keepers import DOMAIN as KEEPERS
 from lapse.requests.keepers import Keepers
 from lapse.requests.manifests import ManifestCapture
 from lapse.requests.names import keeper_name
+from lapse.requests.overlooked import OverlookedContents
 from lapse.requests.policy import Policy, TTLMode
+from lapse.requests.provisioning import NO_REPORTS
 from lapse.requests.restore import VolumeRestore
 from lapse.requests.ttl import DOMAIN, AnnotationTTL, FinishedRequests
 
@@ -41,12 +46,17 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
+    from lapse.kube.events import Recorder
     from lapse.kube.resources import Kind, Object
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import VolumeCaptureRequest, VolumeRestoreRequest
     from lapse.requests.conventions import Conventions
+    from lapse.requests.provisioning import ClaimReports
 
 ACTOR: Final = "lapse"
+DOMAINS: Final = (DOMAIN, KEEPERS)
+"""What can be frozen, and has a deletion budget."""
+_NO_BRAKE: Final = NoBrake()
 SCAN_INTERVAL_SECONDS: Final = 60.0
 """How long a sweep sleeps at the most; it is woken by the next deadline."""
 _CLAIM: Final = "claim"
@@ -111,13 +121,19 @@ class Requests:
         clock: Clock,
         direct: Reader | None = None,
         conventions: Conventions = PLAIN,
+        recorder: Recorder = NO_RECORDER,
+        reports: ClaimReports = NO_REPORTS,
         dry_run: bool = False,
+        brake: Brake = _NO_BRAKE,
         chance: Chance = chance,
     ) -> None:
-        """Put it together; nothing runs yet. ``direct`` reads configuration: the store itself unless said otherwise."""
+        """Put it together; nothing runs yet. ``direct`` reads configuration: the store itself unless said otherwise.
+
+        ``recorder`` is told what people look for, ``reports`` knows what provisioners say beside their objects.
+        """
         self.store, self.policy, self._clock, self._metrics = store, policy, clock, metrics
         self.caches = Caches(store, clock=clock)
-        self.ender = Ender(store, journal, clock=clock, metrics=metrics, actor=ACTOR, dry_run=dry_run)
+        self.ender = Ender(store, journal, clock=clock, metrics=metrics, actor=ACTOR, dry_run=dry_run, brake=brake)
         reader = store if direct is None else direct
         self.keepers = Keepers(self.caches, direct=reader, policy=policy, clock=clock)
         self.finished = FinishedRequests(self.caches, policy=policy)
@@ -126,23 +142,27 @@ class Requests:
         self.loops = [_loop(make(self.keepers), "keepers", self.keepers)]
         if policy.request_ttl_mode is TTLMode.SCANNER:
             self.loops.append(_loop(make(self.finished), "request-ttl", self.finished))
-        self._build(reader, conventions, chance)
+        self._build(reader, conventions, recorder=recorder, reports=reports, chance=chance)
         self._wire()
 
-    def _build(self, direct: Reader, conventions: Conventions, chance: Chance) -> None:
+    def _build(
+        self, direct: Reader, conventions: Conventions, *, recorder: Recorder, reports: ClaimReports, chance: Chance
+    ) -> None:
         store, policy, clock, caches = self.store, self.policy, self._clock, self.caches
         common: dict[str, Any] = {
             "store": store, "direct": direct, "caches": caches, "policy": policy, "clock": clock,
+            "recorder": recorder,
         }  # fmt: skip
         ttl = None
         if policy.request_ttl_mode is TTLMode.ANNOTATION:
-            finaliser = Finaliser(store, policy=policy, clock=clock)
+            finaliser = Finaliser(store, policy=policy, clock=clock, recorder=recorder)
             ttl = AnnotationTTL(ender=self.ender, finaliser=finaliser, policy=policy, clock=clock, chance=chance)
         detach = Detach(ender=self.ender, **common)
         self.capture = VolumeCapture(detach=detach, conventions=conventions, ttl=ttl, **common)
-        self.restore = VolumeRestore(ttl=ttl, **common)
+        self.restore = VolumeRestore(reports=reports, ttl=ttl, **common)
         self.manifests = ManifestCapture(ttl=ttl, **common)
         self.keeper = KeeperController(store=store, direct=direct, caches=caches, keepers=self.keepers, clock=clock)
+        self.overlooked = OverlookedContents(store=store, caches=caches, clock=clock)
         self._queues: dict[Kind[Any], WorkQueue[ObjectKey]] = {}
         self.controllers: list[Controller[ObjectKey]] = []
         for kind, one in (
@@ -150,6 +170,7 @@ class Requests:
             (VOLUME_RESTORE_REQUEST, self.restore),
             (MANIFEST_CAPTURE_REQUEST, self.manifests),
             (OBJECT_KEEPER, self.keeper),
+            (VOLUME_SNAPSHOT_CONTENT, self.overlooked),
         ):
             queue: WorkQueue[ObjectKey] = WorkQueue(clock, chance=chance)
             self._queues[kind] = queue

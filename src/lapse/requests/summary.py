@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.clock import UnixNs
-from lapse.core.duration import DAY, HOUR, MINUTE, SECOND, Duration
+from lapse.core.duration import DAY, HOUR, MINUTE, SECOND
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.core.verdict import Keep, Unknown
 from lapse.engine.holds import hold_of
 from lapse.kube.resources import ObjectKey
 from lapse.requests.addresses import Located
-from lapse.requests.api.annotations import TTL
 from lapse.requests.api.conditions import ConditionStatus, is_final, ready_condition
 from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, OBJECT_KEEPER, REQUEST_KINDS, KeeperMode
 from lapse.requests.api.upstream import (
@@ -24,8 +23,8 @@ from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME_CLAIM,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.restore import PROVISIONING_FAILED
-from lapse.requests.ttl import InvalidTTLError, decide, finished, ttl_of
+from lapse.requests.provisioning import PROVISIONING_FAILED
+from lapse.requests.ttl import decide, finished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,27 +33,10 @@ if TYPE_CHECKING:
     from lapse.requests.api.conditions import Condition
     from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.api.upstream import ClaimStatus, SnapshotContentStatus
+    from lapse.requests.policy import TTLRule
 
 WITH_KEEPER: Final = "with its keeper"
 _UNITS: Final = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND))
-
-
-@dataclass(frozen=True, slots=True)
-class TTLRule:
-    """Which TTL counts for a finished request: the one noted on it, or else ``default``."""
-
-    default: Duration
-    annotated: bool = True
-    """Whether a note on the request counts. It does not in mode scanner, where it only repeats what counted once."""
-
-    def ttl(self, annotations: dict[str, str]) -> Duration | None:
-        """Return the TTL; None when it cannot be read."""
-        if not self.annotated or TTL not in annotations:
-            return self.default
-        try:
-            return ttl_of(annotations[TTL])
-        except InvalidTTLError:
-            return None
 
 
 class State(NamedTuple):

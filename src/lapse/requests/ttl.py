@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
-from lapse.core.duration import Duration, DurationError
 from lapse.core.jitter import Chance, around, chance
 from lapse.core.timestamps import from_timestamp
 from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
 from lapse.engine.deadlines import Deadlines
-from lapse.engine.ending import Ending
 from lapse.engine.holds import hold_of
 from lapse.engine.journal import Outcome
 from lapse.engine.sweep import Candidate
@@ -30,11 +28,13 @@ from lapse.requests.api.annotations import TTL
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import REQUEST_KINDS
 from lapse.requests.finalise import Finaliser, R, Request, conditions_of
+from lapse.requests.policy import InvalidTTLError, ttl_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lapse.core.clock import Clock
+    from lapse.core.duration import Duration
     from lapse.core.verdict import Reason
     from lapse.engine.ending import Ender
     from lapse.kube.resources import Kind, ObjectKey
@@ -48,10 +48,6 @@ _SHORTEST_WAIT_SECONDS: Final = 30.0
 _SHOWN: Final = 200
 """How much of an unreadable annotation is repeated in a message."""
 _NS: Final = 1_000_000_000
-
-
-class InvalidTTLError(ValueError):
-    """An annotation that is no TTL; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +81,6 @@ def finished(request: Request, ttl: Duration | None) -> Finished:
     """Return what is to be decided on; ``ttl`` is the one that counts in the mode at hand."""
     completed = request.status.completion_timestamp if request.status is not None else None
     return Finished(is_final(conditions_of(request)), from_timestamp(completed or ""), ttl)
-
-
-def ttl_of(text: str) -> Duration:
-    """Read a TTL annotation; raises `InvalidTTLError` for what is no duration, or none above zero."""
-    try:
-        ttl = Duration.parse(text)
-    except DurationError as error:
-        raise InvalidTTLError(str(error)) from error
-    if ttl.nanoseconds is not None and ttl.nanoseconds <= 0:
-        raise InvalidTTLError("expected a duration above zero, such as 10m")
-    return ttl
 
 
 class FinishedRequests:
@@ -210,19 +195,8 @@ class AnnotationTTL:
 
     async def _end(self, considered: Candidate[Finished], verdict: Due) -> Result:
         """End it; there is nothing to read again, because the version covers all that was decided on."""
-        ending = Ending(
-            domain=DOMAIN,
-            address=considered.address,
-            kind=considered.kind,
-            key=considered.key,
-            uid=considered.uid,
-            version=considered.version,
-            reason=verdict.reason,
-            since=verdict.since,
-            anchor_ns=considered.state.completed,
-            policy=self._policy,
-            hold=considered.hold,
-        )
+        completed = considered.state.completed
+        ending = considered.ending(verdict, domain=DOMAIN, policy=self._policy, anchor_ns=completed)
         if await self._ender.end(ending) in {Outcome.ENDED, Outcome.GONE}:
             return Result()
         return Result(requeue_after=self._wait(_LONGEST_WAIT_SECONDS))

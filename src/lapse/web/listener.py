@@ -11,6 +11,7 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -23,6 +24,8 @@ from lapse.web.security import in_url, is_loopback
 
 FINISH_SECONDS: Final = 3
 _BACKLOG: Final = 128
+_IDLE_SECONDS: Final = 5
+"""After which a connection without a request is closed."""
 
 
 class CannotListenError(LapseError):
@@ -32,8 +35,9 @@ class CannotListenError(LapseError):
 class Endpoint:
     """The bound sockets of one listener: one address, or several when a name has several."""
 
-    def __init__(self, host: str, port: int, *, setting: str) -> None:
-        """Bind; ``setting`` is the prefix of the keys that the messages name, ``http`` or ``probes``."""
+    def __init__(self, host: str, port: int, *, setting: str, scheme: str = "http") -> None:
+        """Bind; ``setting`` is the prefix of the keys that the messages name: ``http``, ``probes`` or ``webhook``."""
+        self._scheme = scheme
         self.sockets: list[socket.socket] = []
         try:
             infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -69,7 +73,7 @@ class Endpoint:
     def url(self) -> str:
         """The address to open in a browser on this machine."""
         anywhere = self.host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
-        return f"http://{'localhost' if anywhere else in_url(self.host)}:{self.port}"
+        return f"{self._scheme}://{'localhost' if anywhere else in_url(self.host)}:{self.port}"
 
     def close(self) -> None:
         """Close all sockets. Idempotent."""
@@ -116,8 +120,16 @@ class _Server(uvicorn.Server):
 class Listener:
     """A `lapse.engine.coordinator.Service`: one ASGI application on the sockets of one endpoint."""
 
-    def __init__(self, name: str, app: ASGIApp, endpoint: Endpoint) -> None:
-        """Serve ``app``; takes over the sockets."""
+    def __init__(
+        self,
+        name: str,
+        app: ASGIApp,
+        endpoint: Endpoint,
+        *,
+        tls: ssl.SSLContext | None = None,
+        idle_seconds: int = _IDLE_SECONDS,
+    ) -> None:
+        """Serve ``app``, with ``tls`` to those who speak it only; takes over the sockets."""
         self.name = name
         self._endpoint = endpoint
         self._server = _Server(
@@ -130,7 +142,9 @@ class Listener:
                 log_config=None,
                 proxy_headers=False,  # nobody's word about addresses is taken
                 server_header=False,
+                timeout_keep_alive=idle_seconds,
                 timeout_graceful_shutdown=FINISH_SECONDS,
+                ssl_context_factory=None if tls is None else lambda *_: tls,
             )
         )
 

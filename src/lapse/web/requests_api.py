@@ -40,7 +40,8 @@ from lapse.requests.api.kinds import (
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.deleting import deletion_row, demand_not_held
 from lapse.requests.manifests import read_checkpoint
-from lapse.requests.summary import TTLRule, summarise
+from lapse.requests.policy import TTLRule
+from lapse.requests.summary import summarise
 from lapse.web.conditions import read_conditions
 from lapse.web.errors import ContradictoryConditionsError, UnknownParameterError, VersionChangedError
 from lapse.web.security import PRINCIPAL, Principal

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
@@ -124,12 +124,12 @@ class AllowedHosts:
             has_port = re.search(r":[0-9]+$", name.rpartition("]")[2]) is not None
             self._names |= {name} if has_port else {name, f"{name}:{port}"}
 
-    def __contains__(self, host: str) -> bool:
+    def __contains__(self, host: object) -> bool:
         """Whether a Host header, in lower case, is one of them."""
         return host in self._names
 
 
-def check_host(head: Head, hosts: AllowedHosts) -> None:
+def check_host(head: Head, hosts: Container[str]) -> None:
     """Refuse a name that is not ours. The address at which the connection arrived is: only a name can be re-pointed."""
     host = head.only("host")
     arrived = f"{in_url(head.server[0])}:{head.server[1]}"
@@ -137,7 +137,7 @@ def check_host(head: Head, hosts: AllowedHosts) -> None:
         raise HostNotAllowedError
 
 
-def check_origin(head: Head, hosts: AllowedHosts) -> None:
+def check_origin(head: Head, hosts: Container[str]) -> None:
     """Refuse a page of another origin; programs send no Origin."""
     if "origin" not in head.headers:
         return
@@ -165,11 +165,14 @@ def check_json(head: Head) -> None:
 class Guard:
     """ASGI middleware: everything behind it has a request id and, with ``admit``, a principal in its scope."""
 
-    def __init__(self, app: ASGIApp, *, hosts: AllowedHosts, admit: Admit | None) -> None:
+    def __init__(
+        self, app: ASGIApp, *, hosts: Container[str], admit: Admit | None, max_body: int = MAX_BODY_BYTES
+    ) -> None:
         """Stand in front of ``app``; without ``admit`` everybody is let in, but only by a right Host and Origin."""
         self._app = app
         self._hosts = hosts
         self._admit = admit
+        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, then pass on; whatever goes wrong is answered with a problem document."""
@@ -213,9 +216,9 @@ class Guard:
             scope[PRINCIPAL] = self._admit(head)
         check_json(head)
         announced = (head.only("content-length") or "").lstrip("0")  # digits only: the server has refused anything else
-        if len(announced) > len(str(MAX_BODY_BYTES)) or int(announced or 0) > MAX_BODY_BYTES:
-            raise BodyTooLargeError(limit=MAX_BODY_BYTES)
-        return await _read(receive)
+        if len(announced) > len(str(self._max_body)) or int(announced or 0) > self._max_body:
+            raise BodyTooLargeError(limit=self._max_body)
+        return await _read(receive, self._max_body)
 
 
 class _Answer:
@@ -237,7 +240,7 @@ class _Answer:
         await self._send(message)
 
 
-async def _read(receive: Receive) -> bytes | None:
+async def _read(receive: Receive, limit: int) -> bytes | None:
     # In one piece, because requests are small, and because a limit that strikes while the framework reads would be
     # answered by the framework.
     parts: list[bytes] = []
@@ -248,8 +251,8 @@ async def _read(receive: Receive) -> bytes | None:
             return None
         part: bytes = message.get("body", b"")
         size += len(part)
-        if size > MAX_BODY_BYTES:
-            raise BodyTooLargeError(limit=MAX_BODY_BYTES)
+        if size > limit:
+            raise BodyTooLargeError(limit=limit)
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)

@@ -157,7 +157,8 @@ def test_whoever_may_not_is_told_what_he_needs(server: KubeServer) -> None:
     for command, verbs in (("install", "get, create and patch"), ("diff", "get")):
         done = lapse(server.user_kubeconfig, command)
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith(f"lapse: The user of context tests of {server.user_kubeconfig} may not do this:")
+        user = f"context tests of {server.user_kubeconfig}"
+        assert done.stderr.startswith(f"lapse: The user of {user} may not do this on {server.url}: ")
         assert done.stderr.endswith(f"Ask for the rights {verbs} on customresourcedefinitions.\n")
         assert len(done.stderr.splitlines()) == 1
 

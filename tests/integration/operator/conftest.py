@@ -19,10 +19,10 @@ from lapse.kube.config import load_config
 from lapse.kube.lease import LEASE
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.requests.api.upstream import ALL_KINDS
-from tests.servers.lapse_server import COMMAND, LapseServer, clean_environment, until
+from tests.servers.lapse_server import COMMAND, NO_SETTINGS, LapseServer, clean_environment, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from tests.servers import KubeServer
@@ -34,12 +34,12 @@ class Operator(LapseServer):
     """A running ``lapse operator``."""
 
     @classmethod
-    def launch(cls, folder: Path, kubeconfig: Path, *flags: str) -> Self:
-        """Start it and wait until it has looked over the cluster."""
+    def launch(cls, folder: Path, kubeconfig: Path, *flags: str, settings: Mapping[str, str] = NO_SETTINGS) -> Self:
+        """Start it, with ``settings`` in its environment, and wait until it has looked over the cluster."""
         fixed = ["--probes-port=0", "--log-format=json", f"--kube-config={kubeconfig}"]
         process = subprocess.Popen(
             [*COMMAND, "operator", *fixed, *flags],
-            env=clean_environment(folder),
+            env={**clean_environment(folder), **settings},
             cwd=folder,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,

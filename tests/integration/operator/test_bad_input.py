@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.servers import kube_server
-from tests.servers.lapse_server import clean_environment, lapse
+from tests.servers.lapse_server import lapse
 
 if TYPE_CHECKING:
+    import subprocess
+
     from tests.servers import KubeServer
 
 CRDS = Path(__file__).parents[3] / "deploy" / "crds"
@@ -62,24 +62,6 @@ def test_a_lease_needs_a_name_that_an_object_can_have(tmp_path: Path) -> None:
     done = operate(tmp_path, "--lease-name=Not a name")
     assert done.returncode == 64
     assert "--lease-name: lease_name = 'Not a name': expected a name of lower-case letters" in done.stderr
-
-
-@pytest.mark.parametrize("module", ["aiohttp", "yaml"])
-def test_a_library_that_is_not_installed_is_named_with_what_to_run(module: str, tmp_path: Path) -> None:
-    program = (
-        f"import sys; sys.modules[{module!r}] = None; from lapse.cli import main; "
-        "sys.exit(main(['operator', '--probes-port=0']))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=clean_environment(tmp_path),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    expect_one_line(done, 64, module, "pip install 'lapse[kubernetes]'")
 
 
 def test_rights_that_are_missing_are_named(shared_kube: KubeServer, tmp_path: Path) -> None:

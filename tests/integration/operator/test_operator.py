@@ -6,113 +6,43 @@ import asyncio
 import json
 import signal
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import httpx2
 
-from lapse.core.clock import SystemClock
-from lapse.core.identity import uuid
-from lapse.kube.errors import NotFoundError
 from lapse.kube.lease import LEASE
-from lapse.kube.resources import Kind, Object, ObjectKey, untyped
-from lapse.requests.api.conditions import is_final, ready_condition
+from lapse.kube.resources import ObjectKey, untyped
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     OBJECT_KEEPER,
     VOLUME_CAPTURE_REQUEST,
 )
-from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.api.upstream import CONFIG_MAP, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.chunks import as_captured, capture_order
 from lapse.requests.manifests import read_checkpoint
 from lapse.requests.names import keeper_name
-from lapse.requests.rights import NEEDED, rights_on
+from tests.integration.operator.steps import (
+    CLOCK,
+    HOLD,
+    ask_for_capture,
+    bound_claim,
+    found,
+    let_go,
+    until,
+    until_final,
+    until_gone,
+)
 from tests.servers import Relay
-from tests.servers.kube.csi import CLASS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from lapse.objects.kubernetes import KubernetesStore
     from tests.integration.operator.conftest import Launch, Operator
     from tests.servers import KubeServer
 
-T = TypeVar("T", bound=Object)
-A = TypeVar("A")
-Json = dict[str, Any]
-CLOCK = SystemClock()
-HOLD = "lapse.dev/hold"
 SECRET = untyped("v1", "Secret", "secrets")
-
-
-async def until(ask: Callable[[], Awaitable[A | None]], *, seconds: float = 50) -> A:
-    """Ask again and again until there is an answer."""
-    async with asyncio.timeout(seconds):
-        while True:
-            if answer := await ask():
-                return answer
-            await CLOCK.sleep(0.05)
-
-
-async def found(store: KubernetesStore, kind: Kind[T], key: ObjectKey) -> T | None:
-    try:
-        return await store.get(kind, key)
-    except NotFoundError:
-        return None
-
-
-async def until_gone(store: KubernetesStore, kind: Kind[Any], key: ObjectKey) -> None:
-    async def gone() -> bool:
-        return await found(store, kind, key) is None
-
-    await until(gone)
-
-
-async def until_final(store: KubernetesStore, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - a request
-    async def final() -> Any:  # noqa: ANN401 - as above
-        request = await store.get(kind, key)
-        return request if request.status is not None and is_final(request.status.conditions) else None
-
-    request = await until(final)
-    condition = ready_condition(request.status.conditions)
-    assert condition is not None
-    assert (condition.status, condition.reason) == ("True", "Completed"), condition
-    return request
-
-
-async def bound_claim(store: KubernetesStore, kube: KubeServer, namespace: str) -> tuple[Any, Path]:
-    """A claim of the driver's, with the file `greeting` on its volume."""
-    spec = {
-        "storageClassName": CLASS,
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": "1Mi"}},
-    }
-    await store.create(PERSISTENT_VOLUME_CLAIM, {"metadata": {"name": "data", "namespace": namespace}, "spec": spec})
-
-    async def bound() -> Any:  # noqa: ANN401 - a claim
-        claim = await store.get(PERSISTENT_VOLUME_CLAIM, ObjectKey(namespace, "data"))
-        return claim if claim.status is not None and claim.status.phase == "Bound" else None
-
-    claim = await until(bound)
-    folder = await asyncio.to_thread(kube.claim_folder, "data", namespace=namespace)
-    (folder / "greeting").write_text("moin\n", encoding="ascii")
-    return claim, folder
-
-
-async def ask_for_capture(store: KubernetesStore, claim: Any, *, held: bool) -> ObjectKey:  # noqa: ANN401 - a claim
-    meta = claim.metadata
-    target = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": meta.name, "uid": meta.uid}
-    annotations = {HOLD: "true"} if held else {}
-    body = {
-        "metadata": {"name": "nightly", "namespace": meta.namespace, "annotations": annotations},
-        "spec": {"mode": "Snapshot", "target": target},
-    }
-    return (await store.create(VOLUME_CAPTURE_REQUEST, body)).metadata.key
-
-
-async def let_go(store: KubernetesStore, kind: Kind[Any], key: ObjectKey) -> None:
-    await store.patch(kind, key, {"metadata": {"annotations": {HOLD: None}}})
 
 
 def outcomes(operator: Operator, uid: str) -> list[str]:
@@ -156,59 +86,6 @@ async def test_a_captured_volume_is_kept_while_held_and_goes_with_its_snapshot_w
     told = outcomes(operator, request.metadata.uid)
     assert (told[0], told[-2:], told.count("ended")) == ("held", ["intent", "ended"], 1)
     assert outcomes(operator, keeper_uid)[-2:] == ["intent", "ended"]
-
-
-def service_account(kube: KubeServer, namespace: str, folder: Path) -> Path:
-    """Somebody with exactly the rights that are said to be needed; returns the kubeconfig."""
-    name = f"least-{uuid()}"
-    rights = [*NEEDED, *rights_on(LEASE, "get", "create", "patch"), *rights_on(CONFIG_MAP, "get")]
-    rules = [
-        {
-            "verbs": [right.verb],
-            "apiGroups": [right.group],
-            "resources": ["/".join(filter(None, (right.resource, right.subresource)))],
-        }
-        for right in rights
-    ]
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
-    kube.kubectl("create", "serviceaccount", name, "-n", namespace)
-    kube.kubectl("create", "-f", "-", stdin=json.dumps({**role, "rules": rules}))
-    kube.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--serviceaccount={namespace}:{name}")
-    token = kube.kubectl("create", "token", name, "-n", namespace).strip()
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": kube.url, "certificate-authority": str(kube.ca_file)}}],
-        "users": [{"name": "u", "user": {"token": token}}],
-    }
-    path = folder / "least"
-    path.write_text(json.dumps(config), encoding="utf-8")
-    return path
-
-
-async def test_the_rights_that_are_said_to_be_needed_are_enough(
-    shared_kube: KubeServer, store: KubernetesStore, namespace: str, launch: Launch, tmp_path: Path
-) -> None:
-    operator = await asyncio.to_thread(launch, service_account(shared_kube, namespace, tmp_path))
-    claim, folder = await bound_claim(store, shared_kube, namespace)
-    capture = await ask_for_capture(store, claim, held=False)
-    await store.create(CONFIG_MAP, {"metadata": {"name": "settings", "namespace": namespace}, "data": {"a": "b"}})
-    targets = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "settings"}]
-    body = {"metadata": {"name": "settings", "namespace": namespace}, "spec": {"targets": targets}}
-    manifests = (await store.create(MANIFEST_CAPTURE_REQUEST, body)).metadata
-
-    await until_gone(store, VOLUME_CAPTURE_REQUEST, capture)
-    await until_gone(store, MANIFEST_CAPTURE_REQUEST, manifests.key)
-    await until_gone(store, OBJECT_KEEPER, ObjectKey(None, keeper_name("mcr", manifests.uid)))
-
-    async def no_snapshots() -> bool:
-        return not shared_kube.storage.snapshots(of=folder.name)
-
-    await until(no_snapshots)
-    assert "orbidden" not in "".join(operator.log)
-    assert '"level": "warning"' not in "".join(operator.log)
 
 
 async def test_captured_manifests_are_read_back_as_they_were(

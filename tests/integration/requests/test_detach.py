@@ -222,11 +222,11 @@ async def test_a_claim_that_changes_under_our_hands_is_looked_at_again(world: Wo
     claim = await world.volume()
     request = await world.capture("one", claim, mode="Detach")
 
-    async def delete(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+    async def delete_all(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         await world.hold(claim)
-        await world.store.delete(*args, **kwargs)
+        return await world.store.delete_all(*args, **kwargs)
 
-    world.wire.store = _With(world.store, delete)
+    world.wire.store = _With(world.store, delete_all)
     await world.live(10, step=1)
     assert await world.exists(claim), "the hold came before the deletion, so the deletion lost"
     outcomes = [row.outcome for row in await world.journal_rows(uid=claim.metadata.uid)]
@@ -238,8 +238,8 @@ async def test_a_claim_that_changes_under_our_hands_is_looked_at_again(world: Wo
 class _With:
     """A store with another way to delete."""
 
-    def __init__(self, store: Any, delete: Any) -> None:  # noqa: ANN401
-        self._store, self.delete = store, delete
+    def __init__(self, store: Any, delete_all: Any) -> None:  # noqa: ANN401
+        self._store, self.delete_all = store, delete_all
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._store, name)

@@ -24,7 +24,7 @@ async def test_a_keeper_whose_object_could_not_be_read_once_goes_a_little_later(
     world.wire.before = refuse
     world.advance(48 * 3600)
     reports = await world.sweep()
-    assert (reports["keepers"].unknown, await world.exists(keeper)) == (1, True)
+    assert (reports["keepers"].failed, await world.exists(keeper)) == (1, True)
 
     world.wire.before = lambda _call: None
     await world.live(minutes=3)

@@ -29,6 +29,25 @@ async def ready_of(world: World, request: Any) -> Condition:  # noqa: ANN401 - a
     return found
 
 
+async def test_a_conflict_on_the_record_of_an_artifact_does_not_begin_the_step_again(world: World) -> None:
+    request = await world.capture("nightly", await world.volume())
+    await world.caught_up()
+    refused: list[Call] = []
+
+    def lose(call: Call) -> None:
+        if str(call) == "patch_status VolumeCaptureRequest" and len(refused) < 4:
+            refused.append(call)
+            raise ConflictError(kind="VolumeCaptureRequest", name="nightly", problem="somebody labelled it")
+
+    world.wire.before = lose
+    await world.reconcile(request)
+    assert len(refused) == 4
+    status = (await world.fresh(request)).status
+    assert status is not None
+    assert status.artifact_ref is not None
+    assert [str(call) for call in world.wire.calls].count("create VolumeSnapshotContent") == 1
+
+
 @pytest.mark.parametrize("method", ["patch", "patch_status"])
 async def test_a_conflict_on_the_last_writes_is_retried(world: World, method: str) -> None:
     request = await world.capture("nightly", await world.volume())

@@ -482,6 +482,37 @@ async def test_a_forbidden_call_is_rbac_denied(world: World, ask: Ask) -> None:
 
 
 @every_request
+@pytest.mark.parametrize(
+    "said", [StoreUnavailableError(problem="500 informer-sync failed"), ForbiddenError(problem="no")]
+)
+async def test_a_denial_by_a_server_that_is_not_ready_is_not_an_outcome(
+    world: World, ask: Ask, said: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API server that has just started knows nobody's rights, and not even who may ask whether it is ready."""
+
+    def forbidden(call: Call) -> None:
+        if str(call) == "create ObjectKeeper":
+            raise ForbiddenError(problem="objectkeepers.deckhouse.io is forbidden")
+
+    async def not_ready() -> None:
+        raise said
+
+    request = await ask(world)
+    await world.caught_up()
+    world.wire.before = forbidden
+    with monkeypatch.context() as starting:
+        starting.setattr(world.wire, "check", not_ready, raising=False)
+        with pytest.raises(StoreUnavailableError):
+            await world.reconcile(request)
+    world.wire.before = lambda _call: None
+    await done(world, lambda _world: _itself(request))
+
+
+async def _itself(request: Any) -> Any:  # noqa: ANN401 - any request
+    return request
+
+
+@every_request
 @pytest.mark.parametrize("lost", [False, True], ids=["refused", "answer-lost"])
 async def test_a_timeout_or_a_500_of_our_own_call_is_not_an_outcome(
     tmp_path: Path,

@@ -9,7 +9,7 @@ import pytest
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.journal import Outcome
-from lapse.requests.api.annotations import TTL
+from lapse.requests.api.annotations import EXPIRES_AT, TTL
 from lapse.requests.api.conditions import Reason, ready_condition
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, VOLUME_CAPTURE_REQUEST
 from lapse.requests.policy import Policy, TTLMode
@@ -54,6 +54,13 @@ def ttl_in(obj: Any) -> str | None:  # noqa: ANN401 - any request
     return found
 
 
+def expiry_in(obj: Any) -> float | None:  # noqa: ANN401 - any request
+    """How long after its completion a request says that it goes, in seconds."""
+    told = from_timestamp(obj.metadata.annotations.get(EXPIRES_AT, ""))
+    completed = from_timestamp(obj.status.completion_timestamp or "")
+    return None if told is None or completed is None else (told - completed) / 1e9
+
+
 # --- the nine cases ---------------------------------------------------------------------------------------------------
 
 
@@ -65,6 +72,7 @@ async def test_the_ttl_is_written_when_a_request_becomes_ready_or_fails(
     request = await world.completed(kind, fail=fail)
     assert ttl_in(request) == "10m"
     assert request.status.completion_timestamp
+    assert expiry_in(request) == MINUTES
 
 
 @every_kind
@@ -77,14 +85,28 @@ async def test_a_ttl_that_is_there_already_is_not_overwritten(world: World, kind
     assert ttl_in(await world.fresh(other)) == "3h"
 
 
-async def test_a_ttl_that_a_user_gave_at_creation_survives_completion(world: World) -> None:
+async def test_a_ttl_that_a_user_gave_at_creation_survives_completion(world: World, mode: TTLMode) -> None:
     claim = await world.volume()
     request = await world.capture("nightly", claim, annotations={TTL: "2h"})
     await world.settle()
     await world.snapshot_ready(request)
     await world.settle()
     assert await world.reason(request) == Reason.COMPLETED
-    assert ttl_in(await world.fresh(request)) == "2h"
+    found = await world.fresh(request)
+    assert ttl_in(found) == "2h"
+    assert expiry_in(found) == (7200 if mode is TTLMode.ANNOTATION else MINUTES)
+
+
+async def test_a_request_says_when_it_goes_also_after_somebody_set_another_ttl(
+    annotated: Callable[..., AbstractAsyncContextManager[World]],
+) -> None:
+    async with annotated() as world:
+        request = await world.completed(VOLUME_CAPTURE_REQUEST)
+        for text, expected in (("3h", 10_800), ("never", None), ("1500ms", 2), ("10minutes", None), ("1h", 3600)):
+            await world.annotate(await world.fresh(request), {TTL: text})
+            await world.caught_up()
+            await world.reconcile(request)
+            assert (text, expiry_in(await world.fresh(request))) == (text, expected)
 
 
 @every_kind

@@ -186,6 +186,8 @@ class Witness:
         before, after = old["metadata"].get("annotations") or {}, new["metadata"].get("annotations") or {}
         told_with_it = {name: after[name] for name in (TTL_ANNOTATION, EXPIRES_AT) if name in after}
         annotated = TTL_ANNOTATION not in before and after == {**before, **told_with_it}
+        if self.annotation_decides and before.get(TTL_ANNOTATION) == after.get(TTL_ANNOTATION):
+            annotated = {**before, EXPIRES_AT: ""} == {**after, EXPIRES_AT: ""}  # somebody had set another TTL
         condition = new["status"]["conditions"][0]
         told = self.annotation_decides and condition["reason"] == "InvalidTTL" and before == after
         assert old["spec"] == new["spec"]

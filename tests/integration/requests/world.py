@@ -61,12 +61,13 @@ from lapse.requests.policy import Policy
 from lapse.requests.service import Requests
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from lapse.core.jitter import Chance
     from lapse.engine.sweep import SweepReport
     from lapse.kube.controller import Controller, Result
+    from lapse.objects.port import Deletion
 
 T = TypeVar("T", bound=Object)
 
@@ -76,6 +77,7 @@ CLASS = "fast"
 _REAL = SystemClock()
 _CALLS = frozenset({"get", "list", "resolve", "create", "patch", "patch_status", "delete"})
 _WRITES = frozenset({"create", "patch", "patch_status", "delete"})
+NO_SERVICES: Mapping[str, Any] = {}
 _MOST_RECONCILES = 20_000
 """A world that needs more to become quiet never will."""
 
@@ -129,22 +131,35 @@ class Wire:
         async def call(kind: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the method has it
             if method == "list" and kwargs.get("limit"):  # a cache that fills itself
                 return await real(kind, *args, **kwargs)
-            if self.dead:
-                raise Crash
             this = _call(method, kind, args)
-            self.calls.append(this)
-            self.dead = len(self.calls) == self.crash_at
-            if self.dead and not self.applied:
-                raise Crash
-            self.before(this)
-            try:
-                answer = await real(kind, *args, **kwargs)
-            finally:
-                if self.dead:
-                    raise Crash
-            return self.after(this, answer)
+            return self.after(this, await self.pass_on([this], lambda: real(kind, *args, **kwargs)))
 
         return call
+
+    async def delete_all(self, deletions: Sequence[Deletion], *, also: Any) -> Any:  # noqa: ANN401 - as the store has it
+        """Several deletions in one transaction: each counts, and a crash at any of them is one of all."""
+        these = [Call("delete", one.kind.kind, one.key) for one in deletions]
+        answer = await self.pass_on(these, lambda: self.store.delete_all(deletions, also=also))
+        for this in these:
+            self.after(this, None)
+        return answer
+
+    async def pass_on(self, these: list[Call], real: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401
+        """Let calls, which are one of the store, happen or not."""
+        if self.dead:
+            raise Crash
+        made = len(self.calls)
+        self.calls += these
+        self.dead = self.crash_at is not None and made < self.crash_at <= len(self.calls)
+        if self.dead and not self.applied:
+            raise Crash
+        for this in these:
+            self.before(this)
+        try:
+            return await real()
+        finally:
+            if self.dead:
+                raise Crash
 
 
 def _call(method: str, kind: Any, args: tuple[Any, ...]) -> Call:  # noqa: ANN401 - a kind, or its apiVersion
@@ -170,11 +185,15 @@ class World:
         wire: Wire | None = None,
         local: bool = False,
         chance: Chance = lambda: 0.5,
+        services: Mapping[str, Any] = NO_SERVICES,
     ) -> None:
-        """Build everything on an open store. ``local`` adds the local executor, which writes through the wire, too."""
+        """Build everything on an open store. ``local`` adds the local executor, which writes through the wire, too.
+
+        ``services`` are arguments of `Requests` that the embedded store does without.
+        """
         self.store, self.clock, self.folder = store, clock, folder
         self.journal = SQLiteJournal(store.database)
-        self._chance, self._local = chance, local
+        self._chance, self._local, self._services = chance, local, services
         self._filling: asyncio.Task[None] | None = None
         self._build(policy, wire)
 
@@ -185,10 +204,10 @@ class World:
         self.requests = Requests(
             self.wire,
             policy=policy,
-            journal=self.journal,
             metrics=self.metrics,
             clock=self.clock,
             chance=self._chance,
+            **{"journal": self.journal, **self._services},
         )
         self.controllers: list[Controller[ObjectKey]] = [*self.requests.controllers]
         self.executor: LocalExecutor | None = None
@@ -557,6 +576,7 @@ async def opened(
     clock: VirtualClock | None = None,
     local: bool = False,
     chance: Chance = lambda: 0.5,
+    services: Mapping[str, Any] = NO_SERVICES,
 ) -> AsyncIterator[World]:
     """Open a store in ``folder`` and build a world on it; several worlds on one folder are several processes."""
     clock = clock or VirtualClock()
@@ -569,6 +589,7 @@ async def opened(
         wire=None if wire is None else wire(store),
         local=local,
         chance=chance,
+        services=services,
     )
     try:
         await world.start()

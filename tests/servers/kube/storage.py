@@ -29,7 +29,7 @@ class Storage:
         """The handles of all snapshots that are really there: the `snapshotHandle` of a VolumeSnapshotContent.
 
         `of` is the handle of a volume: then only its snapshots, which those of other tests do not disturb. One that the
-        driver is about to make counts only without it.
+        driver is about to make counts only without it, and of several of one volume the driver notes only the last.
         """
         there = {path.stem for path in self.folder.glob("*.snap")}
         return there if of is None else {handle for handle in there if self._sources().get(handle) == of}

@@ -34,7 +34,7 @@ from lapse.requests.deleting import HeldError
 from lapse.requests.embedded import open_store
 from lapse.requests.local.places import DIRECTORY
 from lapse.requests.names import keeper_name
-from lapse.requests.summary import TTLRule
+from lapse.requests.policy import TTLRule
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -35,7 +35,7 @@ def case(*arguments: str, says: str) -> object:
         # commands and options
         case(
             "kyes",
-            says="'kyes' is no command or option. Did you mean 'keys'? Commands: up, keys, requests, config, tokens.",
+            says="'kyes' is no command or option. Did you mean 'keys'? Commands: up,",
         ),
         case("--frobnicate", says="'--frobnicate' is no command or option."),
         case("keys", "gte", says="'gte' is no command or option. Did you mean 'get'?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,9 @@ import yaml
 
 from lapse.cli import app
 from lapse.engine.holds import HOLD
-from lapse.kube.lease import LEASE
-from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, MANIFEST_CHUNK, OBJECT_KEEPER, OUR_KINDS, REQUEST_KINDS
-from lapse.requests.api.upstream import (
-    PERSISTENT_VOLUME,
-    PERSISTENT_VOLUME_CLAIM,
-    POD,
-    STORAGE_CLASS,
-    VOLUME_SNAPSHOT_CLASS,
-    VOLUME_SNAPSHOT_CONTENT,
-)
+from lapse.requests.api.kinds import OUR_KINDS
 from lapse.requests.caches import WATCHED
+from lapse.requests.rights import NEEDED, Right, rights_on_brakes, rights_on_lease
 from lapse.settings import load_settings
 
 ROOT = Path(__file__).parents[3]
@@ -28,7 +21,6 @@ DEPLOY = ROOT / "deploy"
 BASE = DEPLOY / "base"
 NAMESPACE = "lapse-system"
 LABEL = "app.kubernetes.io/name"
-READ = {"get", "list", "watch"}
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -49,17 +41,16 @@ def named(one: dict[str, Any]) -> str:
     return f"{one['kind']} {one['metadata']['name']}"
 
 
-def rights(role: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
-    found: dict[tuple[str, str], set[str]] = {}
-    for rule in role["rules"]:
-        for group in rule["apiGroups"]:
-            for resource in rule["resources"]:
-                assert (group, resource) not in found, f"{resource} stands in two rules"
-                found[group, resource] = set(rule["verbs"])
-    return found
+def granted(role: dict[str, Any], namespace: str | None = None) -> list[Right]:
+    return [
+        Right(verb, group, resource.partition("/")[0], resource.partition("/")[2], namespace)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
 
 
-RIGHTS = rights(only("ClusterRole"))
 DEPLOYMENT = only("Deployment")
 POD_SPEC = DEPLOYMENT["spec"]["template"]["spec"]
 (CONTAINER,) = POD_SPEC["containers"]
@@ -106,38 +97,20 @@ def test_every_binding_gives_a_role_that_there_is_to_the_account_of_the_pod(one:
 # --- rights -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", [only("ClusterRole"), only("Role")], ids=["cluster", "namespace"])
-def test_no_right_is_for_everything(role: dict[str, Any]) -> None:
-    for (group, resource), verbs in rights(role).items():
-        assert "*" not in f"{group}{resource}"
-        assert verbs <= {"get", "list", "watch", "create", "patch", "delete"}
+def test_the_rights_are_exactly_those_that_the_controllers_need() -> None:
+    assert sorted(map(str, granted(only("ClusterRole")))) == sorted(map(str, NEEDED))
 
 
-def test_the_rights_are_those_that_the_controllers_use() -> None:
-    expected = {(kind.group, kind.plural): READ for kind in WATCHED}
-
-    def allow(kind: Any, *verbs: str) -> None:  # noqa: ANN401 - a kind of any objects
-        expected[kind.group, kind.plural] = expected.get((kind.group, kind.plural), set()) | set(verbs)
-
-    for kind in REQUEST_KINDS:
-        allow(kind, "patch", "delete")
-    allow(OBJECT_KEEPER, "create", "patch", "delete")
-    for kind in (MANIFEST_CHECKPOINT, MANIFEST_CHUNK, VOLUME_SNAPSHOT_CONTENT):
-        allow(kind, "create")
-    allow(PERSISTENT_VOLUME_CLAIM, "patch", "delete")
-    allow(PERSISTENT_VOLUME, "patch")
-    allow(POD, "list")
-    allow(STORAGE_CLASS, "get")
-    allow(VOLUME_SNAPSHOT_CLASS, "get")
-    for kind in OUR_KINDS:
-        if kind.status:
-            expected[kind.group, f"{kind.plural}/status"] = {"patch"}
-    expected["", "events"] = {"create", "patch"}
-    assert expected == RIGHTS
+def test_what_replicas_share_is_the_only_thing_in_the_namespace_of_its_own() -> None:
+    role = granted(only("Role"), NAMESPACE)
+    shared = [*rights_on_lease(NAMESPACE), *rights_on_brakes(NAMESPACE)]
+    assert sorted(map(str, role)) == sorted(map(str, shared))
 
 
-def test_the_lease_is_the_only_thing_in_the_namespace_of_its_own() -> None:
-    assert rights(only("Role")) == {(LEASE.group, LEASE.plural): {"get", "create", "patch"}}
+def test_whatever_is_cached_may_be_listed_and_watched_and_whatever_is_not_may_not() -> None:
+    watched = {(kind.group, kind.plural) for kind in WATCHED}
+    assert {(right.group, right.resource) for right in NEEDED if right.verb == "watch"} == watched
+    assert watched <= {(right.group, right.resource) for right in NEEDED if right.verb == "list"}
 
 
 def test_no_manifest_can_be_captured_before_somebody_says_so() -> None:
@@ -178,16 +151,18 @@ def test_the_settings_in_the_environment_are_valid_and_the_probes_are_where_the_
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LAPSE_CONFIG", raising=False)
+    fields = {"metadata.namespace": "elsewhere"}
     for variable in CONTAINER["env"]:
-        monkeypatch.setenv(variable["name"], variable["value"])
+        value = variable.get("value") or fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+        monkeypatch.setenv(variable["name"], value)
     settings = load_settings({}, config=None).settings
     (port,) = CONTAINER["ports"]
     assert (settings.probes_host, settings.probes_port) == ("0.0.0.0", port["containerPort"])  # noqa: S104 - in a pod
+    assert settings.lease_namespace == "elsewhere"
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert CONTAINER[probe]["httpGet"]["port"] == port["name"]
 
 
-@pytest.mark.skipif("operator" not in list(app), reason="there is no command lapse operator yet")
 def test_the_command_line_accepts_the_arguments() -> None:
     command, _bound, _ignored = app.parse_args(CONTAINER["args"], exit_on_error=False, print_error=False)
     assert command.__name__ == "operator"
@@ -199,3 +174,8 @@ def test_the_image_is_a_placeholder_that_is_explained() -> None:
     assert "lapse:unset" in page
     assert "deploy/Containerfile" in page
     assert 'ENTRYPOINT ["lapse"]' in (DEPLOY / "Containerfile").read_text()
+
+
+def test_the_source_distribution_has_it_too() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert "deploy" in build["targets"]["sdist"]["include"]

@@ -16,13 +16,14 @@ from lapse.kube.errors import StoreUnavailableError
 from tests.unit.engine.stage import NS, START, THING, Things, ending_of, key, play, series
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lapse.db.database import Database
-    from lapse.engine.journal import Row
+    from lapse.engine.journal import Entry, Row, Writer
     from lapse.engine.metrics import Metrics
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.embedded import EmbeddedStore
+    from lapse.objects.port import Deletion
 
 FAR = UnixNs((START + 3600) * NS)
 
@@ -177,11 +178,14 @@ class Broken:
     def database(self) -> Database:
         return self._store.database
 
-    async def delete(
-        self, kind: Kind[Any], key: ObjectKey, *, uid: str, version: str, also: Callable[[Any], None] | None
-    ) -> None:
+    async def delete(self, kind: Kind[Any], key: ObjectKey, *, uid: str, version: str) -> None:
         if self._after:
-            await self._store.delete(kind, key, uid=uid, version=version, also=also)
+            await self._store.delete(kind, key, uid=uid, version=version)
+        raise self._error
+
+    async def delete_all(self, deletions: Sequence[Deletion], *, also: Writer) -> None:
+        if self._after:
+            await self._store.delete_all(deletions, also=also)
         raise self._error
 
 
@@ -210,7 +214,7 @@ async def test_a_failure_is_an_outcome_and_never_raised(
 async def test_in_one_database_there_is_no_act_without_its_row(
     things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
-    def crash(_cursor: object) -> None:
+    def crash(_cursor: object, _which: object) -> None:
         raise RuntimeError("between the act and its row")
 
     thing = await things.add("a")
@@ -219,6 +223,40 @@ async def test_in_one_database_there_is_no_act_without_its_row(
 
     assert await ender.end(ending_of(thing)) is Outcome.FAILED
     assert await things.left() == ["a"]
+
+
+async def test_of_several_in_one_transaction_one_that_fails_does_not_stop_the_others(
+    things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    real = journal.writer
+
+    def writer(*entries: Entry) -> Writer:
+        def write(cursor: object, which: Sequence[int] | None = None) -> None:
+            real(*entries)(cursor, which)
+            if any(entry.address.endswith("/bad") and entry.outcome is Outcome.ENDED for entry in entries):
+                raise RuntimeError("after the rows")
+
+        return write
+
+    play(journal, writer=writer)
+    all_of_them = [ending_of(await things.add(name)) for name in ("a", "bad", "z")]
+    ender = Ender(store, journal, clock=clock, metrics=metrics, actor="test")
+
+    assert await ender.end_all(all_of_them) == [Outcome.ENDED, Outcome.FAILED, Outcome.ENDED]
+    assert await things.left() == ["bad"]
+    assert await outcomes(journal) == [Outcome.ENDED, Outcome.FAILED, Outcome.ENDED]
+
+
+async def test_when_the_store_does_not_answer_several_fail_at_once_and_each_is_told(
+    things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    broken: Any = Broken(store, StoreUnavailableError(problem="it restarts"))
+    all_of_them = [ending_of(await things.add(name)) for name in ("a", "b")]
+    ender = Ender(broken, journal, clock=clock, metrics=metrics, actor="test")
+
+    assert await ender.end_all(all_of_them) == [Outcome.FAILED, Outcome.FAILED]
+    assert await things.left() == ["a", "b"]
+    assert await outcomes(journal) == [Outcome.FAILED, Outcome.FAILED]
 
 
 async def test_in_one_database_there_is_no_row_without_its_act(

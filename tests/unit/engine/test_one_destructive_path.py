@@ -48,7 +48,7 @@ def _is_method(node: ast.AST) -> bool:
     """``store.delete(...)``, and also ``end = store.delete``, by which a call could hide."""
     return (
         isinstance(node, ast.Attribute)
-        and node.attr in {"delete", "delete_collection", "deletecollection"}
+        and node.attr in {"delete", "delete_all", "delete_collection", "deletecollection"}
         and not (isinstance(node.value, ast.Name) and HARMLESS.search(node.value.id))
     )
 
@@ -59,7 +59,7 @@ def _is_named(node: ast.AST) -> bool:
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in {"getattr", "methodcaller", "attrgetter"}
-        and any(isinstance(one, ast.Constant) and one.value == "delete" for one in node.args)
+        and any(isinstance(one, ast.Constant) and one.value in {"delete", "delete_all"} for one in node.args)
     )
 
 
@@ -85,7 +85,7 @@ def test_objects_are_removed_in_one_place_and_by_the_commands_of_people() -> Non
 def test_the_one_place_is_found_where_it_is_said_to_be() -> None:
     found = found_in(SOURCE)
 
-    assert len(found["engine/ending.py"]) == 1, "one call, through which everything goes"
+    assert len(found["engine/ending.py"]) == 2, "one call for one object and one for several: everything goes there"
     assert found["objects/embedded.sql"], "the store's own statement"
 
 

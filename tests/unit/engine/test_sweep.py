@@ -280,7 +280,7 @@ def fail(place: str, error: Exception, things: Things, ender: Ender) -> None:
     play(whole, **{place: broken})
 
 
-@pytest.mark.parametrize("place", ["decide", "refresh", "end", "details", "anchor"])
+@pytest.mark.parametrize("place", ["decide", "refresh", "details", "anchor"])
 @pytest.mark.parametrize("error", [StoreUnavailableError(problem="it restarts"), ZeroDivisionError("a defect")])
 async def test_one_failing_item_is_counted_and_journalled_and_never_stops_the_rest(
     things: Things,
@@ -302,6 +302,57 @@ async def test_one_failing_item_is_counted_and_journalled_and_never_stops_the_re
     assert [(row.verdict, row.details) for row in failed] == [("unknown", {"error": type(error).__name__})]
     assert series(metrics)['lapse_errors_total{domain="things",kind="item"}'] == 1
     assert things.settlements["bad"] == (Outcome.FAILED, (START + 1) * NS)
+
+
+async def test_a_defect_in_ending_is_journalled_for_each_item_and_the_sweep_goes_on(
+    things: Things, sweep: Sweep[Any], ender: Ender, journal: SQLiteJournal
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    for name in ("a", "b"):
+        await things.add(name)
+    real = ender.end_all
+    play(ender, end_all=broken)
+    assert await sweep.run(proceed=always) == SweepReport(looked=2, failed=2)
+    assert [row.outcome for row in await journal.entries()] == [Outcome.FAILED, Outcome.FAILED]
+
+    play(ender, end_all=real)
+    sweep.clock.advance(1)  # type: ignore[attr-defined]
+    assert await sweep.run(proceed=always) == SweepReport(looked=2, ended=2)
+
+
+async def test_items_that_share_a_transaction_are_ended_or_not_each_on_its_own(
+    things: Things, sweep: Sweep[Any], journal: SQLiteJournal
+) -> None:
+    things.covered = True
+    for name in ("a", "changed", "gone", "z"):
+        await things.add(name)
+    await things.patch("changed", {"spec": {"colour": "red"}})
+    await things.store.delete(THING, key("gone"))
+    report = await sweep.run(proceed=always)
+
+    assert report == SweepReport(looked=4, ended=2, changed=1, gone=1)
+    assert await things.left() == ["changed"]
+    assert {row.address.rpartition("/")[2]: row.outcome for row in await journal.entries()} == {
+        "a": Outcome.ENDED,
+        "z": Outcome.ENDED,
+        "changed": Outcome.CHANGED,
+    }
+
+
+async def test_what_is_read_fresh_is_ended_before_the_next_is_read(things: Things, sweep: Sweep[Any]) -> None:
+    left_at_refresh: list[int] = []
+
+    async def look(_name: str) -> None:
+        left_at_refresh.append(len(await things.left()))
+
+    things.during_refresh = look
+    for name in ("a", "b", "c"):
+        await things.add(name)
+    await sweep.run(proceed=always)
+
+    assert left_at_refresh == [3, 2, 1]
 
 
 async def test_what_keeps_failing_is_tried_at_growing_intervals_and_journalled_once(
@@ -419,8 +470,9 @@ async def test_a_limit_bounds_a_run_and_says_that_there_is_more(things: Things, 
 
 
 async def test_not_more_than_the_width_are_in_flight_and_the_width_is_used(
-    things: Things, ender: Ender, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+    things: Things, store: EmbeddedStore, far_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
+    ender = Ender(store, far_journal, clock=clock, metrics=metrics, actor="test")
     flying, most, gate = 0, 0, asyncio.Event()
 
     async def fly(_name: str) -> None:
@@ -435,7 +487,7 @@ async def test_not_more_than_the_width_are_in_flight_and_the_width_is_used(
     things.during_refresh = fly
     for number in range(20):
         await things.add(f"n{number}")
-    report = await make_sweep(things, ender, journal, clock=clock, metrics=metrics, width=4).run(proceed=always)
+    report = await make_sweep(things, ender, far_journal, clock=clock, metrics=metrics, width=4).run(proceed=always)
 
     assert report.ended == 20
     assert most == 4
@@ -457,7 +509,7 @@ class Untouched:
     database = None
 
     def shares(self, _store: object) -> bool:
-        raise AssertionError("called")
+        return False
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"{name} was called")

@@ -190,6 +190,37 @@ async def test_a_closed_client_says_so_and_closes_again() -> None:
         await client.close()
 
 
+class MovedClock(SystemClock):
+    """The machine's, some time later."""
+
+    later_seconds = 0
+
+    def boottime_ns(self) -> int:
+        return super().boottime_ns() + self.later_seconds * 1_000_000_000
+
+
+async def test_it_knows_how_long_ago_the_server_granted_something() -> None:
+    forbidden = says(403, {"kind": "Status", "message": "no"})
+    server, clock = FaultyServer(forbidden, says(200, obj()), cuts()), MovedClock()
+    async with server.running():
+        client = Client(server.config(), clock=clock, environ={})
+        assert not client.answered_within(60)
+        with pytest.raises(ForbiddenError):
+            await client.get(THING, KEY)
+        assert not client.answered_within(60), "a refusal may be that of something in between"
+        await client.get(THING, KEY)
+        assert client.answered_within(60)
+        clock.later_seconds = 61
+        assert not client.answered_within(60)
+        with pytest.raises(StoreUnavailableError):
+            await client.get(THING, KEY)
+        assert not client.answered_within(60)
+        server.script = [streams(event("BOOKMARK", obj(version="9")))]
+        await seen(client)
+        assert client.answered_within(60)
+        await client.close()
+
+
 # --- watching ---------------------------------------------------------------------------------------------------------
 
 
@@ -310,12 +341,14 @@ async def test_preconditions_are_part_of_deletions_and_patches() -> None:
 async def test_a_name_cannot_lead_elsewhere() -> None:
     server = FaultyServer(says(200, obj()))
     async with client_of(server) as client:
-        await client.delete(THING, ObjectKey("de/fault", "../a?b=c#d"))
+        await client.delete(THING, ObjectKey("de fault", "a?b=c#d"))
         for kind, key in (
             (THING, ObjectKey("default", "")),
             (THING, ObjectKey("default", "..")),
             (THING, ObjectKey(None, "a")),
             (THING, ObjectKey("", "a")),
+            (THING, ObjectKey("de/fault", "a")),
+            (THING, ObjectKey("default", "../a")),
             (CLUSTER_THING, ObjectKey("default", "a")),
         ):
             with pytest.raises(InvalidError):
@@ -324,7 +357,7 @@ async def test_a_name_cannot_lead_elsewhere() -> None:
             with pytest.raises(InvalidError):
                 await client.list(THING, labels=label)
     assert [path for _, path, _, _ in server.asked] == [
-        "/apis/example.dev/v1/namespaces/de%2Ffault/things/..%2Fa%3Fb%3Dc%23d"
+        "/apis/example.dev/v1/namespaces/de%20fault/things/a%3Fb%3Dc%23d"
     ]
 
 

@@ -121,6 +121,17 @@ async def test_everyday_errors_are_tried_again_later_each_time_and_logged_in_one
     ] * 4
 
 
+async def test_a_store_that_asks_to_be_left_alone_is_left_alone_for_a_minute_at_the_most(
+    queue: WorkQueue[ObjectKey], work: Work, clock: VirtualClock
+) -> None:
+    work.answers = {A: [StoreUnavailableError(problem="429 too many", retry_after=wait) for wait in (5.0, 1e9)]}
+    async with running(work, queue):
+        queue.add(A)
+        await pass_time(clock, 100)
+
+    assert work.times(A) == [0, 5, 65]
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -272,6 +272,43 @@ async def test_a_store_that_lists_but_never_keeps_changes_makes_no_hot_loop(
     assert store.asked.count("list") < 45
 
 
+async def test_a_store_that_forgets_what_it_has_just_reported_makes_no_hot_loop(
+    informer: Informer[Thing], store: ScriptedStore, clock: VirtualClock
+) -> None:
+    store.lists.extend([page(version=1)] * 100)
+    store.watches.extend([[bookmark(1), END], [GONE]] * 50)
+
+    async with running(informer, clock):
+        await pass_time(clock, 600)
+
+    assert store.asked.count("list") < 45
+
+
+async def test_a_store_that_is_back_and_has_forgotten_is_listed_at_once(
+    informer: Informer[Thing], store: ScriptedStore, clock: VirtualClock
+) -> None:
+    store.lists.extend([page(version=1), page(thing("a", 9), version=9)])
+    store.watches.extend([[UNAVAILABLE]] * 7)
+    store.watches.append([GONE])
+
+    async with running(informer, clock):
+        await pass_time(clock, 30, step=0.1)
+
+    assert store.asked[-3:] == ["watch 1", "list", "watch 9"]
+    assert store.asked_at[-1] == store.asked_at[-3]
+
+
+async def test_a_store_that_asks_to_be_left_alone_is_left_alone(
+    informer: Informer[Thing], store: ScriptedStore, clock: VirtualClock
+) -> None:
+    store.lists.extend([StoreUnavailableError(problem="429 too many", retry_after=7.0), page(version=1)])
+
+    async with running(informer, clock):
+        await pass_time(clock, 10)
+
+    assert store.asked_at[:2] == [0, 7]
+
+
 async def test_a_store_that_closes_every_watch_at_once_makes_no_hot_loop(
     informer: Informer[Thing], store: ScriptedStore, clock: VirtualClock
 ) -> None:

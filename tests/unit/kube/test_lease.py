@@ -127,6 +127,21 @@ async def test_a_silent_holder_is_replaced_when_its_record_stood_still_for_its_d
     assert one.lost
 
 
+async def test_who_lost_it_takes_it_back_at_once_unless_somebody_else_has_it(
+    one: KubeLease, other: KubeLease, clock: VirtualClock
+) -> None:
+    await one.acquire()
+    assert not await other.acquire()
+    clock.advance(TTL)
+    assert one.lost
+    assert await one.acquire()
+    assert (one.lost, one.fence) == (False, 2)
+    assert not await other.acquire(), "it was written since"
+    clock.advance(TTL)
+    assert await other.acquire()
+    assert not await one.acquire()
+
+
 async def test_only_changes_count_and_not_what_the_clock_of_the_holder_says(
     one: KubeLease, other: KubeLease, store: EmbeddedStore, clock: VirtualClock
 ) -> None:

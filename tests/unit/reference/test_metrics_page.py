@@ -13,6 +13,7 @@ from lapse.keys.aio import open_keys_async
 from lapse.keys.loop import SweepLoop
 from lapse.requests.embedded import LocalRequests, open_store
 from lapse.requests.policy import Policy
+from lapse.web.certificate import Certificate
 from tests.markdown import REFERENCE, code, table
 
 if TYPE_CHECKING:
@@ -23,16 +24,16 @@ SUFFIX = re.compile(r"_(?:bucket|count|sum|created)$")
 
 
 async def exposition() -> str:
-    """Return what a new process shows, with the loops that it runs."""
+    """Return what new processes show, with the loops that they run."""
     metrics, clock = Metrics("1.2.3"), VirtualClock()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         keys = await stack.enter_async_context(open_keys_async("memory://", clock=clock, sweep=False))
         store = open_store(folder, clock=clock)
         stack.push_async_callback(store.close)
-        requests = LocalRequests.build(store, folder / "local", policy=Policy(), clock=clock, metrics=metrics).requests
+        requests = LocalRequests.build(store, folder / "local", policy=Policy(), clock=clock, metrics=metrics)
         loops: list[Loop] = [SweepLoop(keys, interval=1, metrics=metrics), *requests.loops]
-        metrics.expect_loops([loop.name for loop in loops])
+        metrics.expect_loops([Certificate.name, *(loop.name for loop in loops)])
     return metrics.exposition().decode()
 
 

@@ -14,9 +14,11 @@ from lapse.requests.api.conditions import NOT_FINAL, Condition, Reason
 from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, OUR_KINDS, REQUEST_KINDS
 from lapse.requests.api.schema import schema_of
 from lapse.requests.detach import DetachReason
+from lapse.requests.events import EventReason
 from lapse.requests.keepers import Keepers
 from lapse.requests.local import places
 from lapse.requests.policy import Policy
+from lapse.requests.provisioning import FINAL, TRANSIENT
 from lapse.requests.ttl import FinishedRequests
 from lapse.settings import FOUNDING_NAMES
 from tests.markdown import REFERENCE, code, sections, table, tables
@@ -48,6 +50,17 @@ def spelt_out(field: str) -> list[str]:
     """Replace ``{a,b}`` by each of its parts."""
     parts = [part.strip("{}").split(",") if part.startswith("{") else [part] for part in re.split(r"(\{.*?\})", field)]
     return ["".join(words) for words in product(*parts)]
+
+
+def test_the_page_lists_exactly_the_reasons_of_events() -> None:
+    told = {name for row in table(PAGE, "reason", "type", "on", "says") for name in code(row["reason"])}
+    assert told == {*EventReason, Reason.COMPLETED}
+
+
+def test_the_page_lists_the_codes_by_which_provisioning_is_judged() -> None:
+    told = set(code(TEXT[TEXT.index("**Events of provisioners are read.**") : TEXT.index("## Annotations")]))
+    assert told >= FINAL | TRANSIENT
+    assert told - FINAL - TRANSIENT == {"ProvisioningFailed", "RestoreFailed"}
 
 
 def test_the_page_lists_exactly_our_kinds() -> None:
@@ -105,7 +118,7 @@ def schema_of_condition() -> list[str]:
 def test_the_page_lists_exactly_the_annotations() -> None:
     told = [row["annotation"].strip("`") for row in table(PAGE, "annotation", "on", "means")]
 
-    ours = [known.TTL, known.EXPIRES_AT, known.SNAPSHOT_CLASS]
+    ours = [known.TTL, known.EXPIRES_AT, known.OVERLOOKED, known.SNAPSHOT_CLASS]
     assert set(ours) == {value for name, value in vars(known).items() if name.isupper()}
     assert told == [*ours, holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, places.DIRECTORY, places.RESTORE]
 

@@ -17,7 +17,8 @@ from lapse.requests.api.upstream import (
     STORAGE_CLASS,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.summary import State, Summary, TTLRule, glance, summarise
+from lapse.requests.policy import TTLRule
+from lapse.requests.summary import State, Summary, glance, summarise
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Kind

@@ -16,7 +16,7 @@ from lapse.engine.metrics import Metrics
 from lapse.keys.aio import AsyncKeys, open_keys_async
 from lapse.keys.loop import SweepLoop
 from lapse.requests.embedded import open_store
-from lapse.requests.summary import TTLRule
+from lapse.requests.policy import TTLRule
 from lapse.web.app import create_app
 from lapse.web.keys_api import KeysService
 from lapse.web.pages import Places

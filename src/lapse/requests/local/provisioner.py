@@ -26,7 +26,7 @@ from lapse.requests.finalise import conditions_of
 from lapse.requests.local.archive import ArchiveError, Stop, copy, unpack
 from lapse.requests.local.places import CLASS, DIRECTORY, DRIVER, RESTORE, digest_of
 from lapse.requests.local.work import in_thread
-from lapse.requests.restore import PROVISIONING_FAILED
+from lapse.requests.provisioning import PROVISIONING_FAILED
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock

@@ -1,0 +1,35 @@
+-- What is frozen. What was spent is not here: it is counted from the journal.
+
+-- name: schema_1
+-- One row for each domain that was ever frozen, and perhaps one for all of them. since_ns is null while it goes on;
+-- counted_after is the journal's row of the last resume: by its id and not its time, because clocks jump.
+CREATE TABLE brakes (
+    name          TEXT    PRIMARY KEY,
+    since_ns      INTEGER,
+    reason        TEXT    NOT NULL,
+    by            TEXT    NOT NULL,
+    counted_after INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- name: all
+SELECT name, since_ns, reason, by, counted_after FROM brakes
+
+-- name: freeze
+INSERT INTO brakes (name, since_ns, reason, by, counted_after) VALUES (?, ?, ?, ?, 0)
+ON CONFLICT (name) DO UPDATE SET since_ns = excluded.since_ns, reason = excluded.reason, by = excluded.by
+
+-- name: frozen
+SELECT name FROM brakes WHERE since_ns IS NOT NULL ORDER BY name
+
+-- name: last_row
+SELECT max(id) FROM journal
+
+-- name: resume
+-- Acts count from here on, for this account.
+INSERT INTO brakes (name, since_ns, reason, by, counted_after) VALUES (?1, NULL, '', '', ?2)
+ON CONFLICT (name) DO UPDATE SET since_ns = NULL, counted_after = excluded.counted_after
+
+-- name: count_anew
+-- The same for all domains together, whose own freeze, if there is one, stays.
+INSERT INTO brakes (name, since_ns, reason, by, counted_after) VALUES (?1, NULL, '', '', ?2)
+ON CONFLICT (name) DO UPDATE SET counted_after = excluded.counted_after

@@ -1,0 +1,104 @@
+"""The page about the webhook, to the letter: its console blocks run in order on a control plane of their own.
+
+There are no nodes and so no pods: before the page shows the webhook at work, one is started beside the API server,
+which is told to ask that one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.test_docs import FENCE, shown_as
+from tests.integration.kube.test_cluster_page import commands
+from tests.integration.webhook.conftest import Webhook, ca_bundle, place_certificate
+from tests.servers import kube_server
+from tests.servers.certificate import make_authority
+from tests.servers.kube.server import KubectlError
+from tests.servers.lapse_server import until
+from tests.servers.progress import tell_stderr
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.servers import KubeServer
+
+pytestmark = pytest.mark.server("kube", private=True)
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "how-to" / "limit-manifest-captures.md"
+CAPTURE = """
+apiVersion: state-snapshotter.deckhouse.io/v1alpha1
+kind: ManifestCaptureRequest
+metadata: {name: is-it-there, namespace: default}
+spec: {targets: [{apiVersion: v1, kind: Gadget, name: a}]}
+"""
+
+
+def test_every_command_of_the_page_prints_what_it_shows(tmp_path: Path) -> None:
+    before, after = PAGE.read_text().split("## See it work\n")
+    with kube_server() as server:
+        (tmp_path / "lapse").symlink_to(ROOT)
+        authority = make_authority(tmp_path / "authority", tell_stderr)
+        programs = f"{Path(sys.executable).parent}:{server.programs}:{authority.openssl.parent}"
+        env = os.environ | {"KUBECONFIG": str(server.kubeconfig), "HOME": str(tmp_path), "NO_COLOR": "1"}
+        env["PATH"] = f"{programs}:{os.environ['PATH']}"
+        run(before, tmp_path, env)
+        place_certificate(authority, "loopback", tmp_path)
+        with asked(server, tmp_path, ca_bundle(authority)):
+            run(after, tmp_path, env)
+
+
+def run(text: str, folder: Path, env: dict[str, str]) -> None:
+    blocks = [match["body"] for match in FENCE.finditer(text) if match["language"] == "console"]
+    for command, expected in commands(blocks):
+
+        def done(command: str = command, expected: str = expected) -> bool:
+            printed = output(command, folder, env)
+            fits = shown_as(expected).fullmatch(printed) is not None
+            # What jane was just allowed to do may take the API server a moment to notice.
+            assert fits or "--as=jane" in command, f"$ {command}\n{printed}"
+            return fits
+
+        until(done)
+
+
+def output(command: str, folder: Path, env: dict[str, str]) -> str:
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=60,
+    ).stdout
+
+
+@contextmanager
+def asked(server: KubeServer, folder: Path, bundle: str) -> Iterator[None]:
+    """Run a webhook that the API server asks instead of the Service."""
+    webhook = Webhook.launch(folder, f"--kube-config={server.kubeconfig}")
+    try:
+        where = {"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": webhook.url, "caBundle": bundle}}
+        patience = {"op": "replace", "path": "/webhooks/0/timeoutSeconds", "value": 30}
+        patch = json.dumps([where, patience])
+        server.kubectl("patch", "validatingwebhookconfiguration", "lapse-webhook", "--type=json", "-p", patch)
+        until(lambda: "denied the request" in complaint(server))
+        yield
+    finally:
+        webhook.stop()
+
+
+def complaint(server: KubeServer) -> str:
+    try:
+        return server.kubectl("create", "--dry-run=server", "-f", "-", stdin=CAPTURE)
+    except KubectlError as error:
+        return str(error)

@@ -1,0 +1,158 @@
+"""``lapse webhook`` asked by a real API server: people capture what they may read, and nothing else."""
+
+from __future__ import annotations
+
+import signal
+import ssl
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from tests.servers.kube.server import KubectlError
+from tests.servers.lapse_server import until
+
+if TYPE_CHECKING:
+    from tests.integration.webhook.conftest import Json, Stage, Webhook
+
+pytestmark = pytest.mark.server("kube")
+
+
+def reading(*resources: str, group: str = "", **more: list[str]) -> Json:
+    return {"apiGroups": [group], "resources": list(resources), "verbs": ["get"], **more}
+
+
+def trusting(stage: Stage) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(stage.authority.ca_file))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def test_people_capture_what_they_may_read_and_nothing_else(stage: Stage, webhook: Webhook) -> None:
+    before = stage.captures()
+    assert "created" in stage.capture("ConfigMap settings")
+    assert stage.captures() == before + 1
+
+    complaint = stage.complaint("ConfigMap settings", "Secret password", "Service web")
+    assert complaint is not None
+    assert 'admission webhook "manifest-captures.lapse.dev" denied the request' in complaint
+    assert f"{stage.jane} may not get Secret {stage.name}/password (v1), Service {stage.name}/web (v1);" in complaint
+    assert "settings" not in complaint
+    assert "Forbidden" in complaint
+
+    # Reading has to do with names and groups, and with the whole cluster for kinds of the whole cluster.
+    assert "Node worker (v1)" in (stage.complaint("Node worker") or "")
+    assert "no kind Gadget of v1" in (stage.complaint("Gadget a") or "")
+    assert "no kind Gadget of example.org/v1" in (stage.complaint("Gadget a", api_version="example.org/v1") or "")
+    assert "that no object can have" in (stage.complaint("ConfigMap settings/status") or "")
+
+    named = reading("secrets", resourceNames=["password"])
+    stage.allow({"kind": "Group", "name": f"keepers-{stage.name}"}, named)
+
+    def as_a_keeper() -> str | None:
+        try:
+            return stage.capture("Secret password", as_="somebody", groups=(f"keepers-{stage.name}",))
+        except KubectlError:
+            return None  # the right is on its way
+
+    assert "created" in until(as_a_keeper)
+    with pytest.raises(KubectlError, match=r"may not get Secret .*/other"):
+        stage.capture("Secret other", as_="somebody", groups=(f"keepers-{stage.name}",))
+    assert stage.captures() == before + 2
+    assert webhook.event("capture_denied") is not None
+
+
+def test_a_capture_of_hundreds_is_judged_in_time(stage: Stage, webhook: Webhook) -> None:
+    names = [f"ConfigMap settings-{number}" for number in range(400)]
+    assert "created" in stage.capture(*names)
+
+    complaint = stage.complaint(*names, "Secret password")
+    assert complaint is not None
+    assert f"may not get Secret {stage.name}/password (v1);" in complaint
+    assert "1001 different targets" in (stage.complaint(*(f"ConfigMap c-{n}" for n in range(1001))) or "")
+
+
+def test_without_a_webhook_that_answers_nothing_is_captured(stage: Stage, webhook: Webhook) -> None:
+    second = stage.launch()
+    try:
+        stage.configure(second.url, "second")
+        second.stop(signal.SIGKILL)
+        before = stage.captures()
+        assert 'failed calling webhook "second.lapse.dev"' in (stage.complaint("ConfigMap settings") or "")
+        assert stage.captures() == before
+
+        second = stage.launch()
+        stage.configure(second.url, "second")
+        assert "created" in stage.capture("ConfigMap settings")
+    finally:
+        stage.forget("second")
+        code, _seconds = second.stop()
+    assert code == 0
+    assert not [line for line in second.log if "Traceback" in line]
+
+
+def test_a_right_that_the_webhook_loses_denies_and_its_return_allows(stage: Stage, webhook: Webhook) -> None:
+    stage.kube.kubectl("delete", "clusterrolebinding", stage.name)
+
+    def denied() -> str | None:
+        complaint = stage.complaint("ConfigMap settings")
+        return complaint if complaint and "cannot be found out" in complaint else None
+
+    complaint = until(denied)
+    assert "InternalError" in complaint
+    assert 'cannot create resource "subjectaccessreviews"' in complaint
+    assert webhook.metric('lapse_errors_total{domain="requests",kind="request"}') >= 1
+
+    stage.bind()
+    until(lambda: stage.complaint("ConfigMap settings") is None)
+
+
+def test_a_certificate_that_was_replaced_is_taken_up(stage: Stage, webhook: Webhook) -> None:
+    url = httpx2.URL(webhook.url)
+
+    def shown() -> str:
+        return ssl.get_server_certificate((url.host, url.port or 0))
+
+    first = shown()
+    assert first == (stage.folder / "tls.crt").read_text()
+    stage.place_certificate("second")
+    until(lambda: shown() == (stage.folder / "tls.crt").read_text() != first)
+
+    assert "created" in stage.capture("ConfigMap settings")
+    assert "may not get Secret" in (stage.complaint("Secret password") or "")
+    assert webhook.event("certificate_replaced") is not None
+
+
+def test_garbage_is_refused_and_leaves_no_traceback(stage: Stage, webhook: Webhook) -> None:
+    with httpx2.Client(verify=trusting(stage), trust_env=False) as client:
+        for body in (b"", b"garbage", b"\xff\xfe", b"[" * 200_000, b'{"kind": "AdmissionReview"}'):
+            answer = client.post(webhook.url, content=body, headers={"Content-Type": "application/json"})
+            assert (answer.status_code, answer.json()["code"]) == (400, "BadReviewError")
+        assert client.get(webhook.url).status_code == 405
+        assert client.post(webhook.url, content=b"garbage").status_code == 415
+        assert client.post(webhook.url + "x", json={}).status_code == 404
+        assert client.post(webhook.url, json={"a": "b" * (5 << 20)}).status_code == 413
+    with pytest.raises(httpx2.HTTPError):
+        httpx2.get(webhook.url.replace("https", "http"), trust_env=False)  # plain HTTP to a port with TLS
+
+    assert "created" in stage.capture("ConfigMap settings")
+    assert httpx2.get(f"{webhook.probes}/healthz", trust_env=False).status_code == 200
+    assert httpx2.get(f"{webhook.probes}/readyz", trust_env=False).status_code == 200
+    assert not [line for line in webhook.log if "Traceback" in line]
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_what_stands_in_the_way_of_a_start_is_one_line(stage: Stage) -> None:
+    def refusal(*flags: str) -> str:
+        with pytest.raises(RuntimeError) as raised:
+            stage.launch(*flags)
+        text = str(raised.value)
+        assert text.count("\n") == 1, text
+        return text
+
+    assert "a pair" in refusal(f"--webhook-key-file={stage.authority.folder / 'ca.key'}")
+    assert "Set webhook_port (or --webhook-port)" in refusal(f"--webhook-port={stage.kube.port}")
+    user = f"--kube-config={stage.kube.user_kubeconfig}"
+    assert "may not create subjectaccessreviews.authorization.k8s.io" in refusal(user)

@@ -1,0 +1,580 @@
+"""The brakes on both stores: a table beside the journal, and a ConfigMap (in the embedded store, by the same port)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lapse.core.clock import UnixNs, VirtualClock
+from lapse.core.verdict import UnknownReason
+from lapse.db.sqlite import Synchronous
+from lapse.engine.brakes import TRUST_SECONDS, Brakes, Grant
+from lapse.engine.budget import Budget, Budgets
+from lapse.engine.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
+from lapse.engine.journal import Outcome, SQLiteJournal
+from lapse.engine.metrics import Metrics
+from lapse.engine.sqlite_brakes import SQLiteBrakes
+from lapse.kube.errors import StoreUnavailableError
+from lapse.kube.resources import ObjectKey
+from lapse.objects.config_map_brakes import CONFIG_MAP, NAME, ConfigMapBrakes
+from lapse.objects.embedded import EmbeddedStore, open_embedded
+from tests.unit.engine.stage import NS, play, series
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from lapse.engine.freeze import BrakeStore
+
+DOMAINS = ("things", "others")
+KEY = ObjectKey("lapse-system", NAME)
+SMALL = Budgets(Budget(20, 100 * NS))
+
+
+class World:
+    """One store, and the processes that use it one after the other."""
+
+    def __init__(self, form: str, objects: EmbeddedStore, clock: VirtualClock) -> None:
+        self.form, self.objects, self.clock = form, objects, clock
+        self.metrics = Metrics("test")
+        self.journal = SQLiteJournal(objects.database)
+        self.acts: list[int] = []
+
+    def store(self, budgets: Budgets = SMALL) -> BrakeStore:
+        if self.form == "table":
+            return SQLiteBrakes(self.journal, budgets=budgets, domains=DOMAINS, actor="lapse")
+        return ConfigMapBrakes(self.objects, KEY, domains=DOMAINS, clock=self.clock, journal=self.journal)
+
+    def process(self, budgets: Budgets = SMALL, *, store: BrakeStore | None = None) -> Brakes:
+        return Brakes(
+            store or self.store(budgets),
+            budgets=budgets,
+            domains=DOMAINS,
+            clock=self.clock,
+            metrics=self.metrics,
+            actor="lapse",
+        )
+
+    async def act(self, brakes: Brakes, domain: str = "things") -> Grant:
+        """End something, if it is allowed."""
+        grant = await brakes.allow(domain)
+        if grant.refusal is None:
+            await self.ended(domain)
+        brakes.done(grant, ended=grant.count)
+        return grant
+
+    async def ended(self, domain: str = "things") -> None:
+        self.acts.append(self.clock.wall_ns())
+        row = freeze_row(domain, Freeze(None, "", "lapse"), reason=FreezeReason.BY_PERSON, now=self.clock.wall_ns())
+        values = {name: getattr(row, name) for name in row.__struct_fields__}
+        await self.journal.append(type(row)(**values | {"outcome": Outcome.ENDED, "uid": f"u{len(self.acts)}"}))
+
+    async def act_until_refused(self, brakes: Brakes, domain: str = "things") -> int:
+        count = 0
+        while (await self.act(brakes, domain)).refusal is None:
+            count += 1
+            assert count < 10_000
+        return count
+
+    async def freeze(self, name: str, reason: str = "") -> None:
+        freeze = Freeze(UnixNs(self.clock.wall_ns()), reason, "cli")
+        row = freeze_row(name, freeze, reason=FreezeReason.BY_PERSON, now=self.clock.wall_ns())
+        await self.store().freeze(name, freeze, row)
+
+    async def resume(self, name: str) -> list[str]:
+        return await self.store().resume(name, resume_row(name, by="cli", now=self.clock.wall_ns()))
+
+    async def thaw(self, name: str) -> None:
+        """Take a freeze away behind the product's back, and leave what was spent."""
+        if self.form == "table":
+            await self.objects.database.write(
+                lambda cursor: cursor.execute("UPDATE brakes SET since_ns = NULL WHERE name = ?", (name,))
+            )
+        else:
+            await self.store().load(0)  # makes it, if nobody has
+            await self.objects.patch(CONFIG_MAP, KEY, {"data": {f"frozen.{name}": None}})
+
+    def frozen(self, domain: str = "things") -> float:
+        return series(self.metrics)[f'lapse_frozen{{domain="{domain}"}}']
+
+    async def rows(self) -> list[tuple[str, str, str, str]]:
+        rows = [row for row in reversed(await self.journal.entries()) if row.outcome is not Outcome.ENDED]
+        return [(row.domain, row.outcome, row.reason, row.actor) for row in rows]
+
+
+def open_objects(path: Path, clock: VirtualClock) -> EmbeddedStore:
+    return open_embedded(path, kinds=[CONFIG_MAP], clock=clock, synchronous=Synchronous.NORMAL)
+
+
+@pytest.fixture(params=["table", "config map"])
+async def world(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
+    objects = open_objects(tmp_path / "brakes.db", clock)
+    yield World(request.param, objects, clock)
+    await objects.close()
+
+
+@pytest.fixture
+async def mapped(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
+    objects = open_objects(tmp_path / "brakes.db", clock)
+    yield World("config map", objects, clock)
+    await objects.close()
+
+
+# --- the budget ------------------------------------------------------------------------------------------------------
+
+
+async def test_past_the_budget_the_domain_is_frozen_and_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    brakes = world.process()
+    assert world.frozen() == 0
+    assert await world.act_until_refused(brakes) == 20
+
+    assert world.frozen() == 1
+    assert await world.rows() == [("things", "frozen", "budget_spent", "lapse")]
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    told: Any = warning
+    assert (warning.msg, told.domain, told.run) == ("domain_frozen", "things", "lapse resume things")
+    assert told.reason == "the deletion budget in total, 20/1m40s, is spent"
+
+
+async def test_a_frozen_domain_waits_for_a_person_and_not_for_the_end_of_the_window(world: World) -> None:
+    brakes = world.process()
+    await world.act_until_refused(brakes)
+    world.clock.advance(10_000)
+
+    grant = await world.act(brakes)
+    assert grant.refusal is FreezeReason.FROZEN
+    assert await world.resume("things") == ["things"]
+    world.clock.advance(TRUST_SECONDS)
+    assert await world.act_until_refused(brakes) == 20
+    assert [row[1] for row in await world.rows()] == ["frozen", "resumed", "frozen"]
+
+
+async def test_a_restart_neither_thaws_nor_refills(world: World) -> None:
+    brakes = world.process()
+    for _ in range(12):
+        await world.act(brakes)
+    again = world.process()
+    spent = await world.act_until_refused(again)
+
+    # Where what was taken is written down, a crash loses the rest of a block, which is two here.
+    assert spent == 8 if world.form == "table" else 6 <= spent <= 8
+    assert (await world.act(world.process())).refusal is FreezeReason.FROZEN
+
+
+async def test_resuming_begins_a_new_count_at_once(world: World) -> None:
+    brakes = world.process()
+    await world.act_until_refused(brakes)
+    await world.resume("things")
+    world.clock.advance(TRUST_SECONDS)
+
+    assert await world.act_until_refused(brakes) == 20
+    assert await world.act_until_refused(world.process(), "others") == 0  # the total is spent again
+    assert await world.resume(ALL) == ["others", "things"]
+    assert await world.act_until_refused(world.process(), "others") == 20
+
+
+async def test_the_budget_of_a_domain_does_not_stop_another(world: World) -> None:
+    brakes = world.process(budgets := Budgets(Budget(30, 100 * NS), {"things": Budget(10, 100 * NS)}))
+    assert await world.act_until_refused(brakes) == 10
+    assert await world.act_until_refused(brakes, "others") == 20
+
+    assert (world.frozen("things"), world.frozen("others")) == (1, 1)
+    state = await world.store(budgets).load(world.clock.wall_ns())
+    assert state.frozen["things"].reason == "the deletion budget of things, 10/1m40s, is spent"
+    assert state.frozen["others"].reason == "the deletion budget in total, 30/1m40s, is spent"
+
+
+async def test_without_a_budget_nothing_is_counted_or_written(world: World) -> None:
+    brakes = world.process(Budgets())
+    for _ in range(5_000):
+        brakes.done(await brakes.allow("things"), ended=1)
+
+    assert (await world.store(Budgets()).load(0)).spent == {}
+
+
+async def test_what_was_spent_comes_back_when_its_slice_has_left_the_window(world: World) -> None:
+    start = SMALL.total.slice_end(world.clock.wall_ns()) + 1
+    world.clock.advance(ns=start - world.clock.wall_ns())
+    assert await world.act_until_refused(world.process()) == 20
+    await world.thaw("things")
+    world.clock.advance(109, ns=NS - 2)  # a slice is ten seconds: its last moment is still in the window
+    assert await world.act_until_refused(world.process()) == 0
+    await world.thaw("things")
+    world.clock.advance(ns=1)
+
+    assert await world.act_until_refused(world.process()) == 20
+
+
+async def test_what_came_to_nothing_is_not_spent(world: World) -> None:
+    brakes = world.process()
+    for _ in range(100):
+        grant = await brakes.allow("things")
+        assert grant.refusal is None
+        brakes.done(grant, ended=0)
+
+    assert await world.act_until_refused(brakes) == 20
+
+
+async def test_a_batch_gets_what_is_left_and_the_next_one_nothing(world: World) -> None:
+    brakes = world.process()
+    first = await brakes.allow("things", 15)
+    second = await brakes.allow("things", 15)
+    waiting = asyncio.create_task(brakes.allow("things", 15))
+    await world.clock.sleep(0)
+    for grant in (first, second):
+        for _ in range(grant.count):
+            await world.ended()
+        assert not waiting.done()
+        brakes.done(grant, ended=grant.count)
+    third = await waiting
+
+    assert [first.count, second.count, third.count] == [15, 5, 0]
+    assert third.refusal is FreezeReason.BUDGET_SPENT
+
+
+async def test_nobody_is_disturbed_while_what_is_under_way_may_come_to_nothing(world: World) -> None:
+    brakes = world.process()
+    grants = [await brakes.allow("things") for _ in range(20)]
+    waiting = [asyncio.create_task(brakes.allow("things")) for _ in range(5)]
+    await world.clock.sleep(0)
+    for grant in grants[:4]:  # from blocks that others have taken the place of
+        brakes.done(grant, ended=0)
+    for grant in grants[4:]:
+        await world.ended()
+        brakes.done(grant, ended=1)
+    for task in asyncio.as_completed(waiting[:4]):
+        grant = await task
+        assert grant.refusal is None
+        await world.ended()
+        brakes.done(grant, ended=1)
+
+    assert (await waiting[4]).refusal is FreezeReason.BUDGET_SPENT
+    assert len(world.acts) == 20
+
+
+async def test_acts_under_way_are_counted_before_the_journal_knows_them(world: World) -> None:
+    brakes = world.process()
+    grants = [await brakes.allow("things") for _ in range(15)]
+    world.clock.advance(TRUST_SECONDS)  # everything is read again
+    for _ in range(5):
+        assert (await world.act(brakes)).refusal is None
+    one_more = asyncio.create_task(world.act(brakes))
+    for grant in grants:
+        await world.clock.sleep(0)
+        assert not one_more.done()
+        await world.ended()
+        brakes.done(grant, ended=1)
+
+    assert (await one_more).refusal is FreezeReason.BUDGET_SPENT
+
+
+async def test_many_at_once_get_no_more_than_the_budget(world: World) -> None:
+    brakes = world.process()
+    grants = await asyncio.gather(*(world.act(brakes) for _ in range(200)))
+
+    assert sum(grant.count for grant in grants) == 20
+    assert len(await world.rows()) == 1
+
+
+async def test_a_trickle_does_not_use_up_blocks(world: World) -> None:
+    budgets = Budgets(Budget(1_000, 100 * NS))
+    brakes = world.process(budgets)
+    for _ in range(100):  # one every ten seconds: each in a slice of its own, each with a block of its own
+        assert (await world.act(brakes)).refusal is None
+        world.clock.advance(10)
+
+
+async def test_acts_of_others_do_not_spend_the_budget(world: World) -> None:
+    row = freeze_row("things", Freeze(None, "", "somebody"), reason=FreezeReason.BY_PERSON, now=world.clock.wall_ns())
+    values = {name: getattr(row, name) for name in row.__struct_fields__}
+    for number in range(30):
+        await world.journal.append(type(row)(**values | {"outcome": Outcome.ENDED, "uid": f"p{number}"}))
+
+    assert await world.act_until_refused(world.process()) == 20
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    form=st.sampled_from(["table", "config map"]),
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("act"), st.sampled_from([1, 2, 29, 40])),
+            st.tuples(st.just("wait"), st.sampled_from([1, 5, 9, 10, 11, 50, 85, 90, 95, 99, 100])),
+            st.tuples(st.just("restart"), st.just(0)),
+            st.tuples(st.just("vanish"), st.integers(1, 5)),
+        ),
+        min_size=5,
+        max_size=40,
+    ),
+)
+async def test_in_no_window_is_more_done_than_allowed_over_any_restarts(
+    form: str, steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    clock, budget = VirtualClock(), Budget(30, 100 * NS)
+    objects = open_objects(tmp_path_factory.mktemp("brakes") / "o.db", clock)
+    try:
+        world = World(form, objects, clock)
+        brakes = world.process(Budgets(budget))
+        for what, number in steps:
+            if what == "act":
+                for _ in range(number):
+                    await world.act(brakes)
+            elif what == "wait":
+                clock.advance(number, ns=number)
+            elif what == "restart":
+                brakes = world.process(Budgets(budget))
+            else:  # it dies after the act and, where these are one, its row, and before it could take note
+                for _ in range((await brakes.allow("things", number)).count):
+                    await world.ended()
+                brakes = world.process(Budgets(budget))
+            await world.thaw("things")  # by hand, so that only the count can stop it
+    finally:
+        await objects.close()
+    for end in world.acts:
+        assert sum(end - budget.window_ns < act <= end for act in world.acts) <= 30
+
+
+# --- freezing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["things", ALL])
+async def test_a_freeze_by_a_person_is_seen_while_it_works(world: World, name: str) -> None:
+    brakes = world.process(Budgets())
+    assert (await world.act(brakes)).refusal is None
+    await world.freeze(name, "look at this first")
+    world.clock.advance(TRUST_SECONDS)
+
+    assert (await world.act(brakes)).refusal is FreezeReason.FROZEN
+    assert await brakes.objection("things") is FreezeReason.FROZEN
+    assert brakes.pause("things") == TRUST_SECONDS
+    assert (await world.act(brakes, "others")).refusal is (FreezeReason.FROZEN if name == ALL else None)
+    assert (world.frozen("things"), world.frozen("others")) == (1, name == ALL)
+
+
+async def test_a_frozen_domain_stays_so_while_another_one_works(world: World) -> None:
+    brakes = world.process()
+    await world.act(brakes)
+    await world.freeze("things")
+    world.clock.advance(TRUST_SECONDS)
+    assert (await world.act(brakes, "others")).refusal is None  # which has read everything again
+
+    assert (await world.act(brakes)).refusal is FreezeReason.FROZEN
+
+
+async def test_what_is_frozen_twice_goes_on_when_both_are_resumed(world: World) -> None:
+    await world.freeze("things")
+    await world.freeze(ALL)
+    assert await world.resume("things") == ["things"]
+    assert (await world.act(world.process())).refusal is FreezeReason.FROZEN
+    assert await world.resume("others") == []
+    assert await world.resume(ALL) == [ALL]
+
+    assert (await world.act(world.process())).refusal is None
+
+
+async def test_a_look_shows_in_the_metrics_what_is_frozen(world: World) -> None:
+    await world.freeze(ALL)
+    brakes = world.process()
+    await brakes.look()
+    assert (world.frozen("things"), world.frozen("others")) == (1, 1)
+    await world.resume(ALL)
+    world.clock.advance(TRUST_SECONDS)
+    await brakes.look()
+
+    assert (world.frozen("things"), world.frozen("others")) == (0, 0)
+
+
+async def test_nothing_is_read_while_a_block_lasts(world: World) -> None:
+    store, looks = world.store(big := Budgets(Budget(10_000, 100 * NS))), 0
+    load = store.load
+
+    async def counted(now: int) -> Any:  # noqa: ANN401 - as the original
+        nonlocal looks
+        looks += 1
+        return await load(now)
+
+    play(store, load=counted)
+    brakes = world.process(big, store=store)
+    for _ in range(1_000):
+        await brakes.objection("things")
+        brakes.done(await brakes.allow("things"), ended=1)
+
+    assert looks == 1
+
+
+# --- doubt -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_cannot_be_read_ends_nothing_and_is_asked_again_with_back_off(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, asked, broken = world.store(), 0, True
+    load = store.load
+
+    async def failing(now: int) -> Any:  # noqa: ANN401 - as the original
+        nonlocal asked
+        asked += 1
+        if broken:
+            raise StoreUnavailableError(problem="it restarts")
+        return await load(now)
+
+    play(store, load=failing)
+    brakes = world.process(store=store)
+    for _ in range(60):
+        assert (await world.act(brakes)).refusal is UnknownReason.UNREADABLE_SIGNAL
+        pause = brakes.pause("things")
+        assert pause is not None
+        assert pause >= 1
+        world.clock.advance(1)
+    assert 5 <= asked <= 9
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == asked
+    told: Any = warnings[0]
+    assert (told.msg, told.effect) == ("brakes_unreadable", "nothing is ended until it is known what is frozen")
+
+    broken = False
+    world.clock.advance(60)
+    assert (await world.act(brakes)).refusal is None
+    assert brakes.pause("things") is None
+
+
+async def put(world: World, data: dict[str, str]) -> None:
+    meta = {"name": KEY.name, "namespace": KEY.namespace}
+    await world.objects.create(CONFIG_MAP, {"metadata": meta, "data": data})
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"frozen.things": ""}, {"frozen.things": "False"}, {"spent": "{}"}, {"spent": ""}]
+)
+async def test_a_config_map_that_freezes_nothing(mapped: World, data: dict[str, str]) -> None:
+    await put(mapped, data)
+
+    assert (await mapped.act(mapped.process())).refusal is None
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({"frozen.things": "disk is full"}, "disk is full"),
+        ({"frozen.things": "true"}, "true"),
+        ({"frozen.all": '{"reason": "mine"}'}, '{"reason": "mine"}'),
+        ({"frozen.thigns": "x"}, "frozen.thigns in the ConfigMap lapse-system/lapse-brakes names no domain"),
+    ],
+)
+async def test_a_person_freezes_with_any_text(mapped: World, data: dict[str, str], reason: str) -> None:
+    await put(mapped, data)
+
+    assert (await mapped.act(mapped.process())).refusal is FreezeReason.FROZEN
+    freeze = (await mapped.store().load(0)).freeze_of("things")
+    assert freeze is not None
+    assert freeze.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"freeze.things": "x"}, "it has the key freeze.things, expected frozen.DOMAIN or spent"),
+        ({"spent": "20"}, "spent is no ledger"),
+        ({"spent": '{"all": {"soon": 1}}'}, "spent is no ledger"),
+        ({"spent": '{"all": {"1": -5}}'}, "spent holds a number below zero"),
+    ],
+)
+async def test_a_config_map_that_is_not_understood_ends_nothing_until_it_is_written_anew(
+    mapped: World, data: dict[str, str], problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await put(mapped, data)
+    assert (await mapped.act(mapped.process())).refusal is UnknownReason.UNREADABLE_SIGNAL
+    told: Any = caplog.records[-1]
+    assert problem in told.problem
+    assert told.problem.endswith("try lapse resume --cluster all.")
+
+    await mapped.resume(ALL)
+    assert (await mapped.act(mapped.process())).refusal is None
+
+
+async def test_of_two_processes_that_both_work_none_spends_what_the_other_has(mapped: World) -> None:
+    first, second = mapped.process(), mapped.process()
+    counts = [0, 0]
+    for _ in range(30):
+        for number, brakes in enumerate((first, second)):
+            counts[number] += (await mapped.act(brakes)).refusal is None
+
+    assert sum(counts) == 20
+    assert min(counts) > 0
+
+
+async def test_a_write_that_always_comes_too_late_ends_nothing(mapped: World) -> None:
+    store: Any = mapped.store()
+    spend = store.spend
+
+    async def too_late(state: Any, spent: Any) -> Any:  # noqa: ANN401 - as the original
+        await mapped.objects.patch(CONFIG_MAP, KEY, {"metadata": {"annotations": {"n": str(len(writes))}}})
+        writes.append(1)
+        return await spend(state, spent)
+
+    writes: list[int] = []
+    store.spend = too_late
+    brakes = mapped.process(store=store)
+
+    assert (await mapped.act(brakes)).refusal is UnknownReason.UNREADABLE_SIGNAL
+    assert 2 <= len(writes) <= 20
+
+
+async def test_what_comes_to_nothing_while_a_block_is_taken_is_not_lost(world: World) -> None:
+    store: Any = world.store()
+    spend = store.spend
+    grants: list[Grant] = []
+
+    async def slow(state: Any, spent: Any) -> Any:  # noqa: ANN401 - as the original
+        answer = await spend(state, spent)
+        while grants:
+            brakes.done(grants.pop(), ended=0)
+        return answer
+
+    store.spend = slow
+    brakes = world.process(store=store)
+    for _ in range(200):
+        grant = await brakes.allow("things")
+        assert grant.refusal is None
+        grants.append(grant)
+    while grants:
+        brakes.done(grants.pop(), ended=0)
+
+    assert await world.act_until_refused(brakes) == 20
+
+
+async def test_a_block_is_not_spent_beyond_its_slice(mapped: World) -> None:
+    end = SMALL.total.slice_end(mapped.clock.wall_ns())
+    mapped.clock.advance(ns=end - mapped.clock.wall_ns())
+    brakes = mapped.process()
+    await mapped.act(brakes)  # one of a block of two
+    mapped.clock.advance(ns=1)
+    await mapped.act(brakes)
+
+    spent = (await mapped.store().load(0)).spent["all"]
+    assert spent == {end: 1, end + 10 * NS: 2}
+
+
+async def test_a_freeze_is_written_for_people_too(mapped: World) -> None:
+    await mapped.freeze("things", "look at this first")
+
+    found = await mapped.objects.get(CONFIG_MAP, KEY)
+    assert found.data is not None
+    assert json.loads(found.data["frozen.things"]) == {
+        "since": "2023-11-14T22:13:20Z", "reason": "look at this first", "by": "cli",
+    }  # fmt: skip
+
+
+async def test_a_config_map_that_is_deleted_is_made_anew(mapped: World) -> None:
+    brakes = mapped.process()
+    await mapped.act(brakes)
+    await mapped.objects.delete(CONFIG_MAP, KEY)
+
+    assert await mapped.act_until_refused(brakes) >= 18
+    assert mapped.frozen() == 1
