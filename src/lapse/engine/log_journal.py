@@ -4,6 +4,8 @@ For a process that has no database of its own, such as an operator in a cluster:
 journal. Intents and outcomes are both written, as by any journal that does not share a database with the objects. Rows
 are written at any log level: a journal that a setting for something else turns off is none.
 
+A row that cannot be written raises where the log is written as JSON, so an intent that is lost prevents its act.
+
 Not guaranteed, and not possible here: that a row is durable before the act, because the log is not ours; that anything
 can be read back (`LogJournal.entries` is always empty); that the same news is not told again after a restart or by the
 next leader, because what was last said about an object is kept in memory, for a bounded number of them.
@@ -20,6 +22,7 @@ from structlog.contextvars import get_contextvars
 
 from lapse.core.errors import LapseError
 from lapse.engine.journal import Entry, Outcome
+from lapse.engine.logs import JSONHandler
 
 if TYPE_CHECKING:
     from lapse.engine.journal import HasDatabase, Journal, Place, Row, Writer
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 LOGGER: Final = "lapse.journal"
 _REMEMBERED: Final = 100_000
 _OVER: Final = frozenset({Outcome.ENDED, Outcome.GONE})
+_NS: Final = 1_000_000_000
 _logger: Final = logging.getLogger(LOGGER)
 
 
@@ -93,10 +97,15 @@ class LogJournal:
 
 
 def _write(entry: Entry) -> None:
-    """Log a row like any event, but without the search for who called: that costs more than all the rest of it."""
+    """Log a row like any event; straight to the handler where it is ours and the only one."""
+    fields = {**get_contextvars(), **asdict(entry)}
+    handlers = logging.root.handlers
+    if len(handlers) == 1 and isinstance(handlers[0], JSONHandler) and not _logger.handlers:
+        handlers[0].write("journal", fields, logger=LOGGER, created=entry.time_ns / _NS)
+        return
+    # Without the search for who called: that costs more than all the rest of it.
     record = _logger.makeRecord(LOGGER, logging.INFO, "", 0, "journal", (), None)
-    record.__dict__.update(get_contextvars())
-    record.__dict__.update(asdict(entry))
+    record.__dict__.update(fields)
     _logger.handle(record)
 
 
