@@ -119,6 +119,7 @@ async def test_nothing_can_be_read_back_and_nothing_shares_a_database_with_it() 
 
 
 async def test_a_row_looks_the_same_whoever_else_listens_to_the_log(log: Log) -> None:
+    log.configure()  # once more, because the test runner listens as well
     await LogJournal().append(ENTRY)
     logging.getLogger().addHandler(logging.NullHandler())
     await LogJournal().append(ENTRY)
@@ -129,6 +130,7 @@ async def test_a_row_looks_the_same_whoever_else_listens_to_the_log(log: Log) ->
 
 
 async def test_a_row_that_cannot_be_written_is_an_error_and_not_a_row_less(log: Log) -> None:
+    log.configure()  # once more, because the test runner listens as well
     log.stream.close()
 
     with pytest.raises(ValueError, match="closed file"):
