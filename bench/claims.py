@@ -22,7 +22,7 @@ _WORDS: Final = {">=": "at least", ">": "more than", "<=": "at most"}
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A ratio and its bound."""
+    """A ratio, or another figure, and its bound."""
 
     subject: str
     relation: str
@@ -32,11 +32,15 @@ class Claim:
     """By case: sizes, or ways to do it. The claim holds if it holds in each. Empty if it could not be measured."""
     otherwise: str = ""
     """The cause that we suppose: shown when the claim does not hold. A run measures the gap, not its cause."""
+    unit: str = "x"
+    """What the figures are: ratios, unless said otherwise."""
 
     @property
     def text(self) -> str:
         """The claim in words."""
-        return self.subject if self.bound is None else f"{self.subject}: {_WORDS[self.relation]} {self.bound:g}x"
+        return (
+            self.subject if self.bound is None else f"{self.subject}: {_WORDS[self.relation]} {self.bound:g}{self.unit}"
+        )
 
     @property
     def failing(self) -> list[str]:

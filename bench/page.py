@@ -123,7 +123,7 @@ def memory_ratios(results: memory.Results) -> str:
     heads = [f"{TITLES[operation]}, {claims.size_name(size)}" for operation, size in columns]
     return f"""In memory: Lapse (blocking calls, validation included) is so many times as quick as
 
-{_table(["", *heads], rows)}
+{table(["", *heads], rows)}
 
 {_subscript_note(results)}
 """
@@ -156,7 +156,7 @@ def file_ratios(results: file.Results) -> str:
     heads = [f"{TITLES[operation]}, {claims.size_name(size)}" for operation, size in columns]
     return f"""In a file:
 
-{_table(["", *heads], rows)}
+{table(["", *heads], rows)}
 """
 
 
@@ -168,7 +168,7 @@ def writers_ratios(results: writers.Results) -> str:
     ]
     return f"""Concurrent writers in one file at `sync=full`, where a commit is shared:
 
-{_table(["", "inserts per second"], rows)}
+{table(["", "inserts per second"], rows)}
 """
 
 
@@ -181,7 +181,7 @@ def servers_ratios(results: servers.Results) -> str:
         if not outcome.missing
     ]
     heads = [f"{TITLES[operation]}, {claims.callers_name(callers)}" for operation, callers in columns]
-    parts = [f"{_table(['', *heads], rows)}\n"] if rows else []
+    parts = [f"{table(['', *heads], rows)}\n"] if rows else []
     parts += [
         f"**{outcome.title} was not measured**: {outcome.missing}.\n" for outcome in results.values() if outcome.missing
     ]
@@ -195,15 +195,15 @@ def claims_section(checked: Iterable[Claim]) -> str:
     """Claim, measured, holds."""
     rows, notes = [], []
     for claim in checked:
-        measured = ", ".join(f"{_times(ratio, 2)} {case}".strip() for case, ratio in claim.measured.items()) or _NONE
-        rows.append([claim.text, measured, claim.verdict])
+        measured = ", ".join(f"{_figure(claim, ratio)} {case}".strip() for case, ratio in claim.measured.items())
+        rows.append([claim.text, measured or _NONE, claim.verdict])
         if claim.failing:
             notes.append(f"- {claim.subject}: {claim.otherwise}.")
     said = "Where a claim does not hold, the cause that we suppose; the run has measured the gap and not its cause:"
     reasons = "\n".join(["", said, "", *notes, ""]) if notes else ""
     return f"""## Claims
 
-{_table(["claim", "measured", "holds"], rows)}
+{table(["claim", "measured", "holds"], rows)}
 {reasons}"""
 
 
@@ -223,7 +223,7 @@ def memory_figures(results: memory.Results) -> str:
             for name in memory.NAMES
         ]
         heads = ["", *(TITLES[operation] for operation in memory.OPERATIONS), "bytes per key"]
-        parts.append(f"{claims.size_name(size)} keys:\n\n{_table(heads, rows)}\n")
+        parts.append(f"{claims.size_name(size)} keys:\n\n{table(heads, rows)}\n")
     close = ", ".join(
         f"{got['lapse'].rates[op] / got['cachebox'].rates[op]:.0%} of its {TITLES[op]} at {claims.size_name(size)}"
         for size, got in results.items()
@@ -269,7 +269,7 @@ def expiry_figures(results: expiry.Results) -> str:
 A thread reads live keys at full speed; the others, all with one TTL, expire meanwhile and are removed. Latencies of the
 reader in calm / during the removal, and the time from the last key being due to the last key being gone:
 
-{_table(["", "p50", "p99", "p99.9", "p99.99", "longest pause", "removed after"], rows)}
+{table(["", "p50", "p99", "p99.9", "p99.99", "longest pause", "removed after"], rows)}
 
 Lapse and theine remove by themselves; for cachebox, moka-py and cachetools a second thread calls for it once all keys
 are due (cachetools under the lock that it asks for). That call is one long pause for the reader, which percentiles do
@@ -277,7 +277,7 @@ not show: see the longest pause.
 
 Resident memory, MiB, before the keys were written, at its peak, and after they were gone, as the system sees it:
 
-{_table(["", "before", "peak", "after", "against before", "of the growth came back"], memory_rows)}
+{table(["", "before", "peak", "after", "against before", "of the growth came back"], memory_rows)}
 """
 
 
@@ -287,7 +287,7 @@ def file_figures(results: file.Results) -> str:
     for size, rates in results.items():
         rows = [[_peer(name), *(_rate(rates[name].get(op)) for op in file.OPERATIONS)] for name in file.NAMES]
         parts.append(
-            f"{claims.size_name(size)} rows:\n\n{_table(['', *(TITLES[op] for op in file.OPERATIONS)], rows)}\n"
+            f"{claims.size_name(size)} rows:\n\n{table(['', *(TITLES[op] for op in file.OPERATIONS)], rows)}\n"
         )
     tables = "\n".join(parts)
     return f"""### File
@@ -305,7 +305,7 @@ def writers_figures(results: writers.Results) -> str:
 
 Inserts per second in one file at `sync=full`, every one answered after it is durable:
 
-{_table(["", "inserts per second"], rows)}
+{table(["", "inserts per second"], rows)}
 """
 
 
@@ -337,7 +337,7 @@ def _server_figures(outcome: servers.Outcome) -> str:
         ["CPU time", *(f"{used:.0f} us" for callers in servers.CALLERS for used in _both(outcome.cpu[callers])), "", ""]
     )
     many = f"`get_many` of {servers.MANY} keys takes {outcome.many:.1f} times as long as one get.\n"
-    return f"{outcome.title}:\n\n{_table(heads, rows)}\n\n{many}"
+    return f"{outcome.title}:\n\n{table(heads, rows)}\n\n{many}"
 
 
 def _both(duel: servers.Duel) -> tuple[float, float]:
@@ -349,7 +349,7 @@ def startup_figures(results: startup.Results) -> str:
     rows = [[f"`{name}`", f"{1000 * seconds:.0f} ms"] for name, seconds in results.items()]
     return f"""### Start-up
 
-{_table(["", "time"], rows)}
+{table(["", "time"], rows)}
 """
 
 
@@ -407,14 +407,15 @@ def _machine(run: Run) -> str:
     ]
     return f"""## Machine
 
-{_table(["", ""], rows)}
+{table(["", ""], rows)}
 """
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Print a table of Markdown, whose figures stand to the right."""
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -439,6 +440,10 @@ def _over(ours: dict[str, float], theirs: dict[str, float], operation: str) -> s
 
 def _times(ratio: float, digits: int = 1) -> str:
     return f"{ratio:.0f}x" if ratio >= 100 else f"{ratio:.{digits if ratio >= 1 else 2}f}x"
+
+
+def _figure(claim: Claim, figure: float) -> str:
+    return _times(figure, 2) if claim.unit == "x" else f"{figure:.3g}{claim.unit}"
 
 
 def _rate(rate: float | None) -> str:

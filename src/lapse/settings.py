@@ -84,6 +84,13 @@ def _port(value: object) -> int:
     return number
 
 
+def _count(value: object) -> int:
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ValueError("expected a whole number, 0 for no limit")
+    return number
+
+
 def _hosts(value: object) -> tuple[str, ...]:
     names = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(
@@ -150,6 +157,7 @@ def _choice(value: object) -> object:
 
 Interval = Annotated[Duration, PlainValidator(_interval)]
 Port = Annotated[int, PlainValidator(_port)]
+Count = Annotated[int, PlainValidator(_count)]
 Host = Annotated[str, PlainValidator(_host)]
 DeletionBudget = Annotated[Budget, PlainValidator(_budget)]
 LogFormat = Annotated[Literal["auto", "console", "json"], BeforeValidator(_choice)]
@@ -212,6 +220,10 @@ class Settings(BaseSettings):
     )
     kube_context: Annotated[str, PlainValidator(_text)] = Field(
         default="", description="Which context of the kubeconfig to use; by default its current one"
+    )
+    kube_qps: Count = Field(default=0, description="Calls a second to the API server; 0 is as many as it takes")
+    kube_burst: Count = Field(
+        default=0, description="Calls at once after a rest; 0 is what kube_qps allows in a second"
     )
     lease_namespace: Annotated[str, PlainValidator(_object_name)] = Field(
         default="lapse-system", description="Namespace of the Lease that the replicas of an operator share"

@@ -72,6 +72,7 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"keeper_mode": "FollowObject", "restore_ownership": "keeper"}
     samples |= dict.fromkeys(["deletion_budget", "request_deletion_budget", "keeper_deletion_budget"], "500/1h")
     samples |= {"lease_namespace": "storage", "lease_name": "captures", "webhook_port": "1"}
+    samples |= {"kube_qps": "50", "kube_burst": "100"}
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
     write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n")

@@ -89,10 +89,12 @@ def open_client(settings: Settings, *, clock: Clock) -> Client:
         except ModuleNotFoundError:
             raise ExtraMissingError(module=module) from None
     from lapse.kube.client import Client
+    from lapse.kube.transport import Limits
 
+    limits = Limits(per_second=settings.kube_qps or None, burst=settings.kube_burst or None)
     file = Path(settings.kube_config).expanduser() if settings.kube_config else None
     config = load_config(file=file, context=settings.kube_context or None, environ=os.environ)
-    return Client(config, clock=clock)
+    return Client(config, clock=clock, limits=limits)
 
 
 def brakes_key(settings: Settings) -> ObjectKey:

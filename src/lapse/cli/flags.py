@@ -112,6 +112,17 @@ class ClusterFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class CallFlags:
+    """How often the cluster is called."""
+
+    kube_qps: Flag = None
+    """Calls a second to the API server; 0 is as many as it takes."""
+    kube_burst: Flag = None
+    """Calls at once after a rest; 0 is what kube_qps allows in a second."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class LeaseFlags:
     """Who leads."""
 
@@ -129,7 +140,7 @@ class DefinitionsFlags(ClusterFlags, ConfigFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class OperatorFlags(ProcessFlags, RequestFlags, LeaseFlags, ClusterFlags, ConfigFlags):
+class OperatorFlags(ProcessFlags, RequestFlags, LeaseFlags, CallFlags, ClusterFlags, ConfigFlags):
     """What `lapse operator` takes."""
 
 
@@ -156,7 +167,7 @@ class WebhookFlags(ProcessFlags, ReviewFlags, ClusterFlags, ConfigFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Flags(ServerFlags, ReviewFlags, LeaseFlags, ClusterFlags):
+class Flags(ServerFlags, ReviewFlags, LeaseFlags, CallFlags, ClusterFlags):
     """All settings; each given on the command line wins over the environment and the file."""
 
 

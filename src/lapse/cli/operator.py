@@ -51,6 +51,7 @@ class _Process:
     settings: Settings
     metrics: Metrics
     store: KubernetesStore
+    leases: KubernetesStore
     requests: Requests
     recorder: EventRecorder
     probes: Endpoint
@@ -97,9 +98,12 @@ class _Process:
             recorder=recorder,
             reports=EventReports(store.client),
         )
-        leadership = _leadership(store, lease, identity=identity, clock=clock)
+        # A client of its own: a renewal must not wait for its turn behind the calls of a sweep.
+        leases = KubernetesStore(open_client(settings, clock=clock))
+        stack.push_async_callback(leases.close)
+        leadership = _leadership(leases, lease, identity=identity, clock=clock)
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=requests.loops, leadership=leadership)
-        return cls(settings, metrics, store, requests, recorder, probes, coordinator)
+        return cls(settings, metrics, store, leases, requests, recorder, probes, coordinator)
 
     async def run(self) -> None:
         """Work until the coordinator is told to stop."""
@@ -128,9 +132,9 @@ class _Process:
 
         from lapse.web.probes import CHECK_SECONDS
 
-        if not self.store.client.answered_within(_ANSWERED_SECONDS):
+        if not self.leases.client.answered_within(_ANSWERED_SECONDS):
             # Bounded, because a process that ends waits for its threads.
-            asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
+            asyncio.run_coroutine_threadsafe(self.leases.check(), loop).result(CHECK_SECONDS)
         if not self.requests.caches.synced:
             raise NotSyncedError
 

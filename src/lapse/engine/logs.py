@@ -1,17 +1,25 @@
 """How log events look: for people on a terminal, one JSON object per line elsewhere; always on stderr, never on stdout.
 
-`lapse.core.log` makes the events and this module, used by `lapse up` only, decides their form. Tracebacks are
+`lapse.core.log` makes the events and this module, used by processes that stay, decides their form. Tracebacks are
 printed without local variables: those hold keys, values and tokens.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from typing import Any, Literal, TextIO
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import structlog
 from structlog.stdlib import ExtraAdder, ProcessorFormatter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has: all else on one are keys of the event."""
 
 
 def configure_logs(*, form: Literal["auto", "console", "json"], level: str, stream: TextIO | None = None) -> None:
@@ -19,24 +27,20 @@ def configure_logs(*, form: Literal["auto", "console", "json"], level: str, stre
     stream = stream or sys.stderr
     terminal = stream.isatty()
     as_json = form == "json" or (form == "auto" and not terminal)
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(_formatter(as_json=as_json, colors=terminal))
+    handler = JSONHandler(stream) if as_json else _console(stream, colors=terminal)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # No event says so, and every record would ask the system.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # Its news is told by events of our own; its warnings are not.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, root.level))
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
 
 
-def _formatter(*, as_json: bool, colors: bool) -> ProcessorFormatter:
-    renderers: list[Any] = [ProcessorFormatter.remove_processors_meta]
-    if as_json:
-        # As one text: the structured form would show local variables.
-        renderers += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    else:
-        renderers += [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
-    return ProcessorFormatter(
+def _console(stream: TextIO, *, colors: bool) -> logging.Handler:
+    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
+    formatter = ProcessorFormatter(
         # Events arrive as records of the standard library with their keys as extras, like those of any other library.
         foreign_pre_chain=[
             structlog.stdlib.add_logger_name,
@@ -44,5 +48,57 @@ def _formatter(*, as_json: bool, colors: bool) -> ProcessorFormatter:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             ExtraAdder(),
         ],
-        processors=renderers,
+        processors=[ProcessorFormatter.remove_processors_meta, console],
     )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    return handler
+
+
+_encode: Final = json.JSONEncoder(default=repr).encode
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object per line, for records of any library."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        level = record.levelname.lower()
+        event = _event(record.getMessage(), logger=record.name, level=level, created=record.created)
+        event |= {key: value for key, value in record.__dict__.items() if key not in _OWN}
+        if record.exc_info and record.exc_info[0] is not None:
+            # As one text: a structured form would show local variables.
+            event["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            event["stack"] = record.stack_info
+        return _encode(event)
+
+
+class JSONHandler(logging.StreamHandler[TextIO]):
+    """Writes JSON lines; also events that are no records, because nobody but this handler would look at them.
+
+    A journal in the log is two lines for everything that lapses, and to make and hand on records would take as much
+    time for them as the deletion itself.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to ``stream``."""
+        super().__init__(stream)
+        self.setFormatter(JSONFormatter())
+
+    def write(self, name: str, fields: Mapping[str, Any], *, logger: str, created: float) -> None:
+        """Write one event of level info, with ``fields`` as its keys."""
+        event = _event(name, logger=logger, level="info", created=created)
+        event.update(fields)
+        line = f"{_encode(event)}{self.terminator}"
+        self.acquire()
+        try:
+            self.stream.write(line)
+            self.stream.flush()
+        finally:
+            self.release()
+
+
+def _event(name: str, *, logger: str, level: str, created: float) -> dict[str, Any]:
+    told = datetime.fromtimestamp(created, UTC).isoformat(timespec="microseconds")
+    return {"event": name, "logger": logger, "level": level, "timestamp": f"{told[:-6]}Z"}

@@ -1,31 +1,37 @@
 """The way to the API server: connections, time limits, credentials and what goes wrong between two machines.
 
 Every call ends within a time limit. A watch, which may be silent for minutes, ends when it was silent for longer than
-the server would let it run: so a connection that died without a word is noticed. Plain calls share a bounded pool of
-connections; watches have theirs beside it, so that many of them cannot keep calls from getting through.
+the server would let it run: so a connection that died without a word is noticed. Plain calls share a bounded number of
+connections (`lapse.kube.connections`), first come, first served; watches have theirs beside it, through aiohttp, so
+that many of them cannot keep calls from getting through. Through a proxy, calls go by aiohttp as well.
 
 Nothing is sent twice, with two exceptions that cannot do harm: a call that was refused for its credentials (the server
-did not look at it) is sent once more with renewed ones, if there are others; and the HTTP library repeats a read or a
-deletion whose kept connection turned out to be closed already. Redirections are not followed: a token must not wander.
+did not look at it) is sent once more with renewed ones, if there are others; and a read or a deletion whose kept
+connection turned out to be closed already is repeated. Redirections are not followed: a token must not wander.
 """
 
 from __future__ import annotations
 
-import io
-import socket
+import asyncio
+import re
+import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
 
 import aiohttp
-from yarl import URL
 
 from lapse.core.log import get_logger
+from lapse.kube.connections import Connections, Place
 from lapse.kube.credentials import Credential, Source, UserCredentials
-from lapse.kube.errors import StoreUnavailableError
+from lapse.kube.errors import CredentialsError, StoreUnavailableError
 from lapse.kube.failures import UNAUTHORIZED
 from lapse.kube.plugin import PluginCredentials
 from lapse.kube.rate import RateLimit
+from lapse.kube.streams import Streams, abort
 from lapse.kube.tls import Contexts
+from lapse.kube.trouble import TROUBLE, cause_of, trouble
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -33,14 +39,14 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.kube.config import KubeConfig
 
-_LARGE: Final = 512 * 1024
-"""Bytes from which a body is sent in pieces; the library warns about whole ones of a megabyte."""
 _LAST_TURNS: Final = 3
-_KEEPALIVE_SECONDS: Final = 30
 _SILENCE_SECONDS: Final = 15.0
 """How long after its end by the server's clock a watch may still say nothing."""
 SUCCESS: Final = range(200, 300)
-_TROUBLE: Final = (aiohttp.ClientError, TimeoutError, OSError)
+_PORTS: Final = {"http": 80, "https": 443}
+_REPEATABLE: Final = frozenset({"GET", "DELETE"})
+_PATH: Final = re.compile(r"[!-~]+")
+_SAFE: Final = "".join(map(chr, range(0x21, 0x7F)))
 _log = get_logger("lapse.kube.transport")
 
 
@@ -50,7 +56,8 @@ class Limits:
 
     connect_seconds: float = 10.0
     request_seconds: float = 30.0
-    connections: int = 64
+    connections: int = 32
+    """Calls in flight. More do not get more out of one API server, and each costs a handshake."""
     per_second: float | None = None
     """Requests a second; None: as many as the server takes."""
     burst: int | None = None
@@ -73,9 +80,8 @@ class Transport:
     ) -> None:
         """Connect to nothing yet; raises `KubeConfigError` for what can be seen to be wrong."""
         cluster, user = config.cluster, config.user
-        self._place, self._limits, self._proxy, self._clock = cluster.place, limits, cluster.proxy, clock
-        self._timeout = aiohttp.ClientTimeout(total=limits.request_seconds, sock_connect=limits.connect_seconds)
-        self._server, self._server_name = cluster.server, cluster.server_name
+        self._place, self._limits, self._clock = cluster.place, limits, clock
+        self._proxied = cluster.proxy is not None
         self._contexts = Contexts(cluster, clock=clock)
         plugin = None
         if user.plugin is not None:
@@ -86,9 +92,14 @@ class Transport:
             self._rate = RateLimit(limits.per_second, burst=limits.burst, clock=clock)
         self._headers = [("User-Agent", user_agent), *user.impersonation.items()]
         self._headers += [("Impersonate-Group", group) for group in user.groups]
-        if not cluster.compress:
-            self._headers.append(("Accept-Encoding", "identity"))
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._headers.append(("Accept-Encoding", "gzip" if cluster.compress else "identity"))
+        parts = urlsplit(cluster.server)
+        place = Place(parts.hostname or "", parts.port or _PORTS[parts.scheme], cluster.server_name)
+        self._connections = Connections(place, connect_seconds=limits.connect_seconds, clock=clock)
+        self._turns = asyncio.Semaphore(limits.connections)
+        self._prefix, self._host = parts.path, parts.netloc
+        self._fixed: tuple[Credential | None, str] = (None, "")
+        self._streams = Streams(cluster, headers=self._headers)
         self._closed = False
         self.answered_ns: int | None = None
         """When the server last granted something, in boottime. A refusal may be that of something in between."""
@@ -115,30 +126,32 @@ class Transport:
         """
         limit = self._limits.connect_seconds
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=limit, sock_read=seconds + _SILENCE_SECONDS)
+        ask = partial(self._open, "GET", path, {"Accept": accept}, timeout=timeout)
         response = None
         try:
             credential = await self._credentials.current()
-            response = await self._open("GET", path, {"Accept": accept}, credential=credential, lasting=timeout)
+            if self._rate is not None:
+                await self._rate.wait()
+            response = await ask(credential=credential)
             if response.status == UNAUTHORIZED and (renewed := await self._renewed(credential)) is not None:
-                _abort(response)
-                response = await self._open("GET", path, {"Accept": accept}, credential=renewed, lasting=timeout)
+                abort(response)
+                response = await ask(credential=renewed)
             if response.status not in SUCCESS:
                 raise refusal(Answer(response.status, await response.read(), response.headers.get("Retry-After")))
             async for piece in response.content.iter_any():
                 self.answered_ns = self._clock.boottime_ns()
                 yield piece
-        except _TROUBLE as error:
-            raise self._trouble(error, seconds + _SILENCE_SECONDS) from _cause(error)
+        except TROUBLE as error:
+            raise self._trouble(error, seconds + _SILENCE_SECONDS) from cause_of(error)
         finally:
             if response is not None:
-                _abort(response)
+                abort(response)
 
     async def close(self) -> None:
         """End all connections. Idempotent."""
         self._closed = True
-        while self._sessions:
-            _, session = self._sessions.popitem()
-            await session.close()
+        self._connections.close()
+        await self._streams.close()
         for _ in range(_LAST_TURNS):  # aborted connections end in the loop's next turns, TLS ones after what they carry
             await self._clock.sleep(0)
 
@@ -147,15 +160,57 @@ class Transport:
     async def _exchange(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None, *, credential: Credential
     ) -> Answer:
+        if self._rate is not None:
+            await self._rate.wait()
         try:
-            response = await self._open(method, path, headers, body=body, credential=credential)
-            async with response:
-                content = await response.read()
-        except _TROUBLE as error:
-            raise self._trouble(error, self._limits.request_seconds) from _cause(error)
-        if response.status in SUCCESS:
+            async with asyncio.timeout(self._limits.request_seconds), self._turns:
+                if self._proxied:
+                    answer = await self._by_library(method, path, headers, body, credential=credential)
+                else:
+                    answer = await self._by_connection(method, path, headers, body, credential=credential)
+        except TROUBLE as error:
+            raise self._trouble(error, self._limits.request_seconds) from cause_of(error)
+        if answer.status in SUCCESS:
             self.answered_ns = self._clock.boottime_ns()
-        return Answer(response.status, content, response.headers.get("Retry-After"))
+        return answer
+
+    async def _by_connection(
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None, *, credential: Credential
+    ) -> Answer:
+        self._demand_open()
+        context = self._contexts.context(credential)
+        own = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        length = "" if body is None else f"Content-Length: {len(body)}\r\n"
+        where = path if _PATH.fullmatch(path) else quote(path, safe=_SAFE)
+        head = f"{method} {self._prefix}{where} HTTP/1.1\r\n{self._fixed_lines(credential)}{own}{length}\r\n"
+        reply = await self._connections.ask(
+            head.encode() + (body or b""),
+            context=context if isinstance(context, ssl.SSLContext) else None,
+            again=method in _REPEATABLE,
+        )
+        retry_after = reply.headers.get(b"retry-after")
+        return Answer(reply.status, reply.content, None if retry_after is None else retry_after.decode("latin-1"))
+
+    def _fixed_lines(self, credential: Credential) -> str:
+        """Return the lines of a request's head that are the same for every call."""
+        known, lines = self._fixed
+        if known is not credential:
+            fixed = [("Host", self._host), *self._headers]
+            if credential.authorization:
+                fixed.append(("Authorization", credential.authorization))
+            if not all(text.isprintable() for pair in fixed for text in pair):
+                raise CredentialsError(problem="a header would hold characters that none may have")
+            lines = "".join(f"{name}: {value}\r\n" for name, value in fixed)
+            self._fixed = (credential, lines)
+        return lines
+
+    async def _by_library(
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None, *, credential: Credential
+    ) -> Answer:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_seconds)
+        response = await self._open(method, path, headers, body=body, credential=credential, timeout=timeout)
+        async with response:
+            return Answer(response.status, await response.read(), response.headers.get("Retry-After"))
 
     async def _open(
         self,
@@ -164,40 +219,14 @@ class Transport:
         headers: dict[str, str],
         *,
         credential: Credential,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the library's own, of several parts
         body: bytes | None = None,
-        lasting: aiohttp.ClientTimeout | None = None,
     ) -> aiohttp.ClientResponse:
-        if self._rate is not None:
-            await self._rate.wait()
+        self._demand_open()
         if credential.authorization:
             headers = {**headers, "Authorization": credential.authorization}
-        return await self._session(lasting=lasting is not None).request(
-            method,
-            URL(self._server + path, encoded=True),
-            data=io.BytesIO(body) if body is not None and len(body) > _LARGE else body,
-            headers=headers,
-            allow_redirects=False,
-            ssl=self._contexts.context(credential),
-            server_hostname=self._server_name,
-            proxy=self._proxy,
-            timeout=lasting or self._timeout,
-        )
-
-    def _session(self, *, lasting: bool) -> aiohttp.ClientSession:
-        if self._closed:
-            raise StoreUnavailableError(problem=f"the client of {self._place} is closed")
-        if lasting not in self._sessions:
-            self._sessions[lasting] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=0 if lasting else self._limits.connections,
-                    keepalive_timeout=_KEEPALIVE_SECONDS,
-                    socket_factory=_socket,
-                ),
-                headers=self._headers,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=True,
-            )
-        return self._sessions[lasting]
+        context = self._contexts.context(credential)
+        return await self._streams.open(method, path, headers=headers, context=context, timeout=timeout, body=body)
 
     async def _renewed(self, refused: Credential) -> Credential | None:
         """Return other credentials than those that were refused, if there are any."""
@@ -205,46 +234,9 @@ class Transport:
         found = await self._credentials.current()
         return None if found == refused else found
 
+    def _demand_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailableError(problem=f"the client of {self._place} is closed")
+
     def _trouble(self, error: Exception, seconds: float) -> StoreUnavailableError:
-        """Say what went wrong in words of ours: the library's name addresses of objects, and may quote headers."""
-        place = self._place
-        match error:
-            case aiohttp.ClientConnectorCertificateError():
-                reason = getattr(error.certificate_error, "verify_message", "")
-                problem = f"the certificate of {place} is not trusted: {reason or 'it cannot be verified'}"
-            case aiohttp.ConnectionTimeoutError():
-                problem = f"no connection to {place} within {self._limits.connect_seconds:g} s"
-            case TimeoutError():
-                problem = f"no answer from {place} within {seconds:g} s"
-            case aiohttp.ClientConnectorError():
-                problem = f"no connection to {place}: {error.os_error.strerror or type(error.os_error).__name__}"
-            case _:
-                problem = f"the connection to {place} was cut ({type(error).__name__})"
-        return StoreUnavailableError(problem=problem)
-
-
-def _cause(error: Exception) -> Exception | None:
-    """Leave out causes that carry the request's headers with them."""
-    return None if isinstance(error, aiohttp.ClientResponseError) else error
-
-
-def _abort(response: aiohttp.ClientResponse) -> None:
-    """End a connection without a farewell, which would outlive the event loop; nothing if it ended by itself."""
-    if response.connection is not None and response.connection.transport is not None:
-        response.connection.transport.abort()
-    response.close()
-
-
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """Make a socket that notices within a minute or two that the other machine is gone."""
-    made = socket.socket(*address[:3])
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        ("TCP_KEEPIDLE", 30),
-        ("TCP_KEEPINTVL", 10),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 60_000),
-    ):
-        if hasattr(socket, option):  # not every system has all of them
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return made
+        return trouble(error, place=self._place, seconds=seconds, connect_seconds=self._limits.connect_seconds)

@@ -86,6 +86,7 @@ def root(api_version: str) -> str:
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 
+@lru_cache(maxsize=1024)
 def collection(kind: Kind[Any], namespace: str | None) -> str:
     """Where all objects of a kind are found, of one namespace or of all."""
     space = "" if namespace is None else f"/namespaces/{quote(namespace, safe='')}"

@@ -116,3 +116,22 @@ async def test_nothing_can_be_read_back_and_nothing_shares_a_database_with_it() 
     assert not journal.shares(Store())
     with pytest.raises(LogHasNoTransactionsError):
         journal.writer(ENTRY)
+
+
+async def test_a_row_looks_the_same_whoever_else_listens_to_the_log(log: Log) -> None:
+    log.configure()  # once more, because the test runner listens as well
+    await LogJournal().append(ENTRY)
+    logging.getLogger().addHandler(logging.NullHandler())
+    await LogJournal().append(ENTRY)
+
+    alone, beside = log.rows
+    assert {**alone, "timestamp": ""} == {**beside, "timestamp": ""}
+    assert list(alone) == list(beside)
+
+
+async def test_a_row_that_cannot_be_written_is_an_error_and_not_a_row_less(log: Log) -> None:
+    log.configure()  # once more, because the test runner listens as well
+    log.stream.close()
+
+    with pytest.raises(ValueError, match="closed file"):
+        await LogJournal().append(replace(ENTRY, outcome=Outcome.INTENT))
