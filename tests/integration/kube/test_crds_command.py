@@ -6,22 +6,26 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
+from lapse.core.identity import uuid
 from lapse.requests.api.crd import crd
 from lapse.requests.api.kinds import OBJECT_KEEPER, OUR_KINDS
 from tests.servers import kube_server
+from tests.servers.kube.server import KubectlError
+from tests.servers.lapse_server import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.servers import KubeServer
 
-pytestmark = pytest.mark.server("kube", private=True)
+pytestmark = [pytest.mark.server("kube", private=True), pytest.mark.timeout(300)]
 BASE = Path(__file__).parents[3] / "deploy" / "base"
 NAMES = [crd(kind)["metadata"]["name"] for kind in OUR_KINDS]
 KEEPERS = "objectkeepers.deckhouse.io"
@@ -56,7 +60,17 @@ def set_up(server: KubeServer) -> None:
 
 
 def remove_all(server: KubeServer) -> None:
-    server.kubectl("delete", "crd", "--ignore-not-found", *NAMES)
+    server.kubectl("delete", "crd", "--ignore-not-found", "--wait=false", *NAMES)
+    until(lambda: all_are_gone(server), seconds=150)
+
+
+def all_are_gone(server: KubeServer) -> bool:
+    """Look for what is left, and touch it: the server cleans up ever more seldom, and at once after a change."""
+    left = [name for name in NAMES if f"/{name}" in server.kubectl("get", "crd", "-o", "name")]
+    for name in left:
+        with suppress(KubectlError):
+            server.kubectl("annotate", "crd", name, "--overwrite", f"test.lapse.dev/touched={uuid()}")
+    return not left
 
 
 def test_what_is_missing_is_said_and_then_created_and_served(server: KubeServer) -> None:

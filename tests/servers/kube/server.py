@@ -19,7 +19,7 @@ COMPONENTS = ("etcd", "apiserver", "controller-manager")
 CSI_COMPONENTS = ("hostpathplugin", "csi-provisioner", "csi-snapshotter", "snapshot-controller")
 USER = "plain-user"
 USER_GROUP = "plain-users"
-KUBECTL_SECONDS = 60
+KUBECTL_SECONDS = 100
 
 
 @dataclass(frozen=True)
