@@ -71,11 +71,22 @@ class LapseServer:
         settings: Mapping[str, str] = NO_SETTINGS,
     ) -> Self:
         """Start it, with ``settings`` in its environment, and wait until it says where it listens."""
-        ports = ["--http-port=0", "--probes-port=0", "--log-format=json"]
+        arguments = ["up", f"--state-dir={state_dir}", "--http-port=0", *flags]
+        return cls.spawn(state_dir, *arguments, command=command, settings=settings)
+
+    @classmethod
+    def spawn(
+        cls,
+        folder: Path,
+        *arguments: str,
+        command: Sequence[str] = COMMAND,
+        settings: Mapping[str, str] = NO_SETTINGS,
+    ) -> Self:
+        """Start any command that stays, in ``folder``, and wait until it says where it listens."""
         process = subprocess.Popen(
-            [*command, "up", f"--state-dir={state_dir}", *ports, *flags],
-            env={**clean_environment(state_dir), **settings},
-            cwd=state_dir,
+            [*command, *arguments, "--probes-port=0", "--log-format=json"],
+            env={**clean_environment(folder), **settings},
+            cwd=folder,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             text=True,

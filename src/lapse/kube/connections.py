@@ -1,6 +1,6 @@
 """Connections to one server that are kept open: a question, then its whole answer, then the next question.
 
-Short calls are most of what controllers do, and the library that watches go through costs more than twice as much
+Short calls are most of what controllers do, and the library that watches go through costs nearly twice as much
 processor time for each (`python -m bench.kube_client` shows both). This is what a call needs and nothing else: no
 cookies, no redirections, no streams, no proxy.
 

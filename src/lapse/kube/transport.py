@@ -6,7 +6,7 @@ connections (`lapse.kube.connections`), first come, first served; watches have t
 that many of them cannot keep calls from getting through. Through a proxy, calls go by aiohttp as well.
 
 Nothing is sent twice, with two exceptions that cannot do harm: a call that was refused for its credentials (the server
-did not look at it) is sent once more with renewed ones, if there are others; and a read or a deletion whose kept
+did not look at it) is sent once more with renewed ones, if there are others; and a read whose kept
 connection turned out to be closed already is repeated. Redirections are not followed: a token must not wander.
 """
 
@@ -44,7 +44,6 @@ _SILENCE_SECONDS: Final = 15.0
 """How long after its end by the server's clock a watch may still say nothing."""
 SUCCESS: Final = range(200, 300)
 _PORTS: Final = {"http": 80, "https": 443}
-_REPEATABLE: Final = frozenset({"GET", "DELETE"})
 _PATH: Final = re.compile(r"[!-~]+")
 _SAFE: Final = "".join(map(chr, range(0x21, 0x7F)))
 _log = get_logger("lapse.kube.transport")
@@ -186,7 +185,7 @@ class Transport:
         reply = await self._connections.ask(
             head.encode() + (body or b""),
             context=context if isinstance(context, ssl.SSLContext) else None,
-            again=method in _REPEATABLE,
+            again=method == "GET",
         )
         retry_after = reply.headers.get(b"retry-after")
         return Answer(reply.status, reply.content, None if retry_after is None else retry_after.decode("latin-1"))

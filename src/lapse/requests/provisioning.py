@@ -113,7 +113,8 @@ class EventReports:
         """Ask by ``client``."""
         self._client = client
 
-    def next_look(self, age: float) -> float:
+    @staticmethod
+    def next_look(age: float) -> float:
         """See `ClaimReports`; a claim that has waited long can wait longer."""
         return min(_LONGEST_WAIT_SECONDS, max(_FIRST_LOOK_SECONDS, age))
 

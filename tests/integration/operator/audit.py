@@ -66,10 +66,14 @@ class Audit:
 
     def calls(self, since: int) -> list[Call]:
         """What was asked since a mark, each once."""
-        found = {event["auditID"]: _call(event) for event in self._events(since)}
+        found = {event["auditID"]: _call(event) for event in self._lines(since)}
         return list(found.values())
 
-    def _events(self, since: int) -> Iterator[dict[str, Any]]:
+    def events(self, *, user: str) -> list[dict[str, Any]]:
+        """Everything that somebody asked, as the server tells it."""
+        return [event for event in self._lines(0) if event["user"]["username"] == user]
+
+    def _lines(self, since: int) -> Iterator[dict[str, Any]]:
         with self._file.open("rb") as file:
             file.seek(since)
             for line in file:

@@ -7,7 +7,6 @@ requests go within seconds: a test that wants to look at one holds it.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Self
 
@@ -19,7 +18,7 @@ from lapse.kube.config import load_config
 from lapse.kube.lease import LEASE
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.requests.api.upstream import ALL_KINDS
-from tests.servers.lapse_server import COMMAND, NO_SETTINGS, LapseServer, clean_environment, until
+from tests.servers.lapse_server import NO_SETTINGS, LapseServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -36,21 +35,7 @@ class Operator(LapseServer):
     @classmethod
     def launch(cls, folder: Path, kubeconfig: Path, *flags: str, settings: Mapping[str, str] = NO_SETTINGS) -> Self:
         """Start it, with ``settings`` in its environment, and wait until it has looked over the cluster."""
-        fixed = ["--probes-port=0", "--log-format=json", f"--kube-config={kubeconfig}"]
-        process = subprocess.Popen(
-            [*COMMAND, "operator", *fixed, *flags],
-            env={**clean_environment(folder), **settings},
-            cwd=folder,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
-        found = cls(process)
-        until(lambda: process.poll() is not None or found.event("listening"))
-        if process.poll() is not None:
-            found.stop()
-            raise RuntimeError("".join(found.log))
-        return found
+        return cls.spawn(folder, "operator", f"--kube-config={kubeconfig}", *flags, settings=settings)
 
     @property
     def leads(self) -> bool:
@@ -69,11 +54,17 @@ def lease_namespace(shared_kube: KubeServer) -> str:
 
 
 @pytest.fixture
-def launch(shared_kube: KubeServer, lease_namespace: str, tmp_path: Path) -> Iterator[Launch]:
+def kube(shared_kube: KubeServer) -> KubeServer:
+    """The control plane of a test: the shared one, unless its module has one of its own."""
+    return shared_kube
+
+
+@pytest.fixture
+def launch(kube: KubeServer, lease_namespace: str, tmp_path: Path) -> Iterator[Launch]:
     """Start operators, as the administrator unless another kubeconfig is given; all are stopped at the end."""
     running: list[Operator] = []
 
-    def one(kubeconfig: Path = shared_kube.kubeconfig) -> Operator:
+    def one(kubeconfig: Path = kube.kubeconfig) -> Operator:
         running.append(Operator.launch(tmp_path, kubeconfig, *POLICY, f"--lease-namespace={lease_namespace}"))
         return running[-1]
 
@@ -83,9 +74,9 @@ def launch(shared_kube: KubeServer, lease_namespace: str, tmp_path: Path) -> Ite
 
 
 @pytest.fixture
-async def store(shared_kube: KubeServer) -> AsyncIterator[KubernetesStore]:
+async def store(kube: KubeServer) -> AsyncIterator[KubernetesStore]:
     """The cluster as its administrator sees it."""
-    client = Client(load_config(file=shared_kube.kubeconfig, environ={}))
+    client = Client(load_config(file=kube.kubeconfig, environ={}))
     store = KubernetesStore(client, kinds=[*ALL_KINDS, LEASE])
     yield store
     await store.close()

@@ -17,6 +17,7 @@ from lapse.kube.lease import LEASE
 from lapse.requests.caches import WATCHED
 from lapse.requests.policy import TTLMode
 from lapse.requests.rights import NEEDED, Right, rights_on_brakes, rights_on_lease
+from tests.integration.operator.audit import Audit
 from tests.integration.operator.deployed import NAMESPACE, USER, apply_base, start_operator
 from tests.servers import Relay, kube_server
 from tests.servers.kube.csi import CLASS, DRIVER
@@ -71,35 +72,18 @@ BY_CHANCE = {("get", kind.plural): "past a cache that is behind" for kind in WAT
 """What the operator needs only at moments that a test cannot bring about, and why."""
 
 
-class Audit:
-    """What the API server was asked by the operator."""
+def rights_used(audit: Audit) -> set[Right]:
+    """What it took to be answered, without those that nobody need give."""
+    used = {_right(event) for event in audit.events(user=USER) if "objectRef" in event}
+    return used - EVERYBODY - GIVEN_LATER
 
-    def __init__(self, folder: Path) -> None:
-        self._log, policy = folder / "audit.log", folder / "audit-policy.json"
-        rules = [{"level": "Metadata", "users": [USER]}, {"level": "None"}]
-        policy.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}))
-        self.flags = (f"--audit-policy-file={policy}", f"--audit-log-path={self._log}")
 
-    def events(self) -> list[Json]:
-        return [json.loads(line) for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-    def rights(self) -> set[Right]:
-        """What it took to be answered, without those that nobody need give."""
-        used = {self._right(event) for event in self.events() if "objectRef" in event}
-        return used - EVERYBODY - GIVEN_LATER
-
-    def _right(self, event: Json) -> Right:
-        about = event["objectRef"]
-        group, resource, part = (about.get(name, "") for name in ("apiGroup", "resource", "subresource"))
-        # The roles give these in one namespace; other ConfigMaps are what is captured.
-        shared = resource == LEASE.plural or (resource, about.get("namespace")) == ("configmaps", NAMESPACE)
-        return Right(event["verb"], group, resource, part, about.get("namespace") if shared else None)
-
-    def refused(self) -> list[str]:
-        return [event["requestURI"] for event in self.events() if event.get("responseStatus", {}).get("code") == 403]
-
-    def paths(self) -> list[str]:
-        return [event["requestURI"] for event in self.events()]
+def _right(event: Json) -> Right:
+    about = event["objectRef"]
+    group, resource, part = (about.get(name, "") for name in ("apiGroup", "resource", "subresource"))
+    # The roles give these in one namespace; other ConfigMaps are what is captured.
+    shared = resource == LEASE.plural or (resource, about.get("namespace")) == ("configmaps", NAMESPACE)
+    return Right(event["verb"], group, resource, part, about.get("namespace") if shared else None)
 
 
 @pytest.fixture(scope="module")
@@ -233,13 +217,14 @@ def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_
         until(lambda: all(is_gone(kube, one) for one in made))
     finally:
         operator.stop()
-    assert audit.refused() == []
+    answers = [(event["requestURI"], event["responseStatus"]["code"]) for event in audit.events(user=USER)]
+    assert [uri for uri, code in answers if code == 403] == []
     assert [line for line in operator.log if '"level": "warning"' in line or '"level": "error"' in line] == []
 
     # Those of the roles: see tests/unit/deploy.
     granted = {*NEEDED, *rights_on_lease(NAMESPACE), *rights_on_brakes(NAMESPACE)}
-    assert audit.rights() - granted == set()
-    assert {right for right in granted - audit.rights() if (right.verb, right.resource) not in BY_CHANCE} == set()
+    assert rights_used(audit) - granted == set()
+    assert {right for right in granted - rights_used(audit) if (right.verb, right.resource) not in BY_CHANCE} == set()
 
 
 def test_probes_of_an_operator_that_talks_to_its_cluster_cost_no_call(
@@ -251,7 +236,8 @@ def test_probes_of_an_operator_that_talks_to_its_cluster_cost_no_call(
         assert all(is_ready(operator) for _ in range(20))
     finally:
         operator.stop()
-    assert audit.paths().count("/readyz") < 10  # none, unless the machine stood still for as long as an answer counts
+    paths = [event["requestURI"] for event in audit.events(user=USER)]
+    assert paths.count("/readyz") < 10  # none, unless the machine stood still for as long as an answer counts
 
 
 def test_an_operator_whose_cluster_falls_silent_is_not_ready_until_it_speaks_again(

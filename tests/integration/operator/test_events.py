@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.timestamps import to_timestamp
-from lapse.kube.client import Client
-from lapse.kube.config import load_config
 from lapse.kube.events import EVENT, events_about
-from lapse.kube.lease import LEASE
 from lapse.kube.resources import ObjectKey
-from lapse.objects.kubernetes import KubernetesStore
 from lapse.requests.api.conditions import is_final, ready_condition
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -26,9 +22,8 @@ from lapse.requests.api.kinds import (
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
 )
-from lapse.requests.api.upstream import ALL_KINDS, PERSISTENT_VOLUME_CLAIM
+from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.names import keeper_name
-from tests.integration.operator.conftest import POLICY, Operator
 from tests.integration.operator.deployed import NAMESPACE, account_kubeconfig, apply_base
 from tests.integration.operator.steps import (
     CLOCK,
@@ -43,9 +38,11 @@ from tests.servers import kube_server
 from tests.servers.kube.csi import CLASS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from lapse.objects.kubernetes import KubernetesStore
+    from tests.integration.operator.conftest import Operator
     from tests.servers import KubeServer
 
     Launch = Callable[..., Operator]
@@ -63,24 +60,8 @@ def kube() -> Iterator[KubeServer]:
 
 
 @pytest.fixture
-def launch(kube: KubeServer, tmp_path: Path) -> Iterator[Launch]:
-    running: list[Operator] = []
-
-    def one(kubeconfig: Path = kube.kubeconfig) -> Operator:
-        running.append(Operator.launch(tmp_path, kubeconfig, *POLICY, f"--lease-namespace={NAMESPACE}"))
-        return running[-1]
-
-    yield one
-    for operator in running:
-        operator.stop()
-
-
-@pytest.fixture
-async def store(kube: KubeServer) -> AsyncIterator[KubernetesStore]:
-    client = Client(load_config(file=kube.kubeconfig, environ={}))
-    store = KubernetesStore(client, kinds=[*ALL_KINDS, LEASE])
-    yield store
-    await store.close()
+def lease_namespace() -> str:
+    return NAMESPACE
 
 
 @pytest.fixture

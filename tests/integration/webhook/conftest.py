@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +15,7 @@ import yaml
 from lapse.core.identity import uuid
 from tests.servers.certificate import Authority, make_authority
 from tests.servers.kube.server import KubectlError
-from tests.servers.lapse_server import COMMAND, LapseServer, clean_environment, until
+from tests.servers.lapse_server import LapseServer, until
 from tests.servers.progress import tell_stderr
 
 if TYPE_CHECKING:
@@ -35,23 +34,10 @@ class Webhook(LapseServer):
     @classmethod
     def launch(cls, folder: Path, *flags: str) -> Self:
         """Start it with the pair in ``folder``, and wait until it says where it listens; of a flag the last counts."""
-        usual = ["--probes-port=0", "--webhook-port=0", "--log-format=json"]
+        usual = ["--webhook-port=0"]
         usual += [f"--webhook-cert-file={folder / 'tls.crt'}", f"--webhook-key-file={folder / 'tls.key'}"]
         given = {flag.partition("=")[0]: flag for flag in (*usual, *flags)}
-        process = subprocess.Popen(
-            [*COMMAND, "webhook", *given.values()],
-            env=clean_environment(folder),
-            cwd=folder,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
-        found = cls(process)
-        until(lambda: process.poll() is not None or found.event("listening"))
-        if process.poll() is not None:
-            found.stop()
-            raise RuntimeError("".join(found.log))
-        return found
+        return cls.spawn(folder, "webhook", *given.values())
 
     @property
     def url(self) -> str:

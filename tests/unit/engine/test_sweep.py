@@ -305,7 +305,7 @@ async def test_one_failing_item_is_counted_and_journalled_and_never_stops_the_re
 
 
 async def test_a_defect_in_ending_is_journalled_for_each_item_and_the_sweep_goes_on(
-    things: Things, sweep: Sweep[Any], ender: Ender, journal: SQLiteJournal
+    things: Things, sweep: Sweep[Any], ender: Ender, journal: SQLiteJournal, clock: VirtualClock
 ) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
@@ -318,7 +318,7 @@ async def test_a_defect_in_ending_is_journalled_for_each_item_and_the_sweep_goes
     assert [row.outcome for row in await journal.entries()] == [Outcome.FAILED, Outcome.FAILED]
 
     play(ender, end_all=real)
-    sweep.clock.advance(1)  # type: ignore[attr-defined]
+    clock.advance(1)
     assert await sweep.run(proceed=always) == SweepReport(looked=2, ended=2)
 
 
