@@ -122,17 +122,16 @@ def _short(value: Any) -> str:  # noqa: ANN401 - a part of any document
 @_command("lapse crds print | kubectl apply -f -", "lapse crds print > crds.yaml", name="print")
 def print_definitions() -> int:
     """Write the definitions as YAML. Needs no cluster."""
-    from lapse.requests.api.crd import to_yaml
+    from lapse.kube.crd import to_yaml
 
     print_text("---\n".join(to_yaml(wanted) for wanted in _wanted()).removesuffix("\n"))
     return Exit.DONE
 
 
 def _wanted() -> list[Json]:
-    from lapse.requests.api.crd import crd
-    from lapse.requests.api.kinds import OUR_KINDS
+    from lapse.cli.definitions import all_definitions
 
-    return [crd(kind) for kind in OUR_KINDS]
+    return all_definitions()
 
 
 def _seconds(text: str) -> float:

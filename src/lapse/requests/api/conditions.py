@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta
 
+from lapse.kube.fields import Time
 from lapse.kube.resources import Struct
 
 if TYPE_CHECKING:
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
 READY: Final = "Ready"
 """The only type of condition that a request has."""
-# Not `format: date-time`: with that, an API server takes a list for a text, and nobody could read the object again.
-_DATE: Final = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
-_TIME_OF_DAY: Final = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
-TIME_PATTERN: Final = f"^{_DATE}T{_TIME_OF_DAY}(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
-"""A moment in RFC 3339."""
 
 
 class Reason(StrEnum):
@@ -67,7 +63,7 @@ class Condition(Struct, frozen=True):
     status: Annotated[str, Meta(extra_json_schema={"enum": [*ConditionStatus]})]
     reason: Annotated[str, Meta(extra_json_schema={"maxLength": 1024})] = ""
     message: Annotated[str, Meta(extra_json_schema={"maxLength": 32768})] = ""
-    last_transition_time: Annotated[str, Meta(extra_json_schema={"pattern": TIME_PATTERN})] | None = None
+    last_transition_time: Time | None = None
     """When ``status`` last became what it is; a change of reason or message alone does not move it."""
     observed_generation: int | None = None
 
