@@ -14,11 +14,11 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from lapse.kube.conditions import Conditions
 from lapse.kube.fields import ApiVersion, Count, KindName, Name, Namespace, Time, Uid
 from lapse.kube.resources import Kind, ObjectMeta, Struct
 from lapse.kube.rules import MAX_TTL_CHARACTERS
 from lapse.kube.validation import validator
-from lapse.requests.api.conditions import Condition
 from lapse.requests.api.rules import RULES
 
 STORAGE: Final = "storage.deckhouse.io/v1alpha1"
@@ -35,16 +35,6 @@ Checksum = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 Quantity = Annotated[
     int | str,
     Meta(extra_json_schema={"pattern": r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[numkMGTPE]|[eE][0-9]+)?$"}),
-]
-Conditions = Annotated[
-    tuple[Condition, ...],
-    Meta(
-        extra_json_schema={
-            "maxItems": 32,
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["type"],
-        }
-    ),
 ]
 
 
