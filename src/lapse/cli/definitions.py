@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lapse.history.api import crd as of_history
+from lapse.history.api import kinds as history
 from lapse.kube.crd import write
-from lapse.requests.api.crd import crd
-from lapse.requests.api.kinds import OUR_KINDS
+from lapse.requests.api import crd as of_requests
+from lapse.requests.api import kinds as requests
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Json
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
 def all_definitions() -> list[Json]:
     """Return the definitions, domain by domain."""
-    return [crd(kind) for kind in OUR_KINDS]
+    return [
+        *map(of_requests.crd, requests.OUR_KINDS),
+        *map(of_history.crd, history.OUR_KINDS),
+    ]
 
 
 if __name__ == "__main__":

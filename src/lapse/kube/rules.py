@@ -70,6 +70,7 @@ _SECONDS: Final = {
     "W": "604800.0",
 }
 _UNITS: Final = "(" + "|".join(_SECONDS) + ")"
+_OR_ZERO: Final = " || self == '0'"
 _SECONDS_OF_UNIT: Final = "{" + ", ".join(f"'{unit}': {seconds}" for unit, seconds in _SECONDS.items()) + "}"
 
 
@@ -81,21 +82,27 @@ def _readable(text: str) -> bool:
     return True
 
 
-def is_duration(*at: str) -> tuple[Rule, ...]:
-    """Demand a duration longer than zero, or never."""
+def _above_zero(at: tuple[str, ...]) -> Rule:
+    return Rule(
+        at,
+        "self == 'never' || self.matches('[1-9]')",
+        lambda text, _old: text == "never" or re.search("[1-9]", text) is not None,
+        "must be longer than zero",
+    )
+
+
+def is_duration(*at: str, zero: bool = False) -> tuple[Rule, ...]:
+    """Demand a duration longer than zero, or never; with ``zero``, where that means off, also 0."""
     return (
         Rule(
             at,
-            f"self == 'never' || self.matches(r'{DURATION_PATTERN}')",
-            lambda text, _old: text == "never" or re.fullmatch(DURATION_PATTERN[1:-1], text) is not None,
-            "must be a duration such as 10m, 1h30m, 7d or PT10M, or never",
+            f"self == 'never'{_OR_ZERO if zero else ''} || self.matches(r'{DURATION_PATTERN}')",
+            lambda text, _old: (
+                text == "never" or (zero and text == "0") or re.fullmatch(DURATION_PATTERN[1:-1], text) is not None
+            ),
+            f"must be a duration such as 10m, 1h30m, 7d or PT10M, or never{', or 0 for none' if zero else ''}",
         ),
-        Rule(
-            at,
-            "self == 'never' || self.matches('[1-9]')",
-            lambda text, _old: text == "never" or re.search("[1-9]", text) is not None,
-            "must be longer than zero",
-        ),
+        *(() if zero else (_above_zero(at),)),
         Rule(
             at,
             f"self.replace(',', '.').findAll('[0-9.]+{_UNITS}')"

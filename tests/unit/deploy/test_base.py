@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from lapse.cli import app
+from lapse.cli.definitions import all_definitions
 from lapse.engine.holds import HOLD
-from lapse.requests.api.kinds import OUR_KINDS
 from lapse.requests.caches import WATCHED
 from lapse.requests.rights import NEEDED, Right, rights_on_brakes, rights_on_lease
 from lapse.settings import load_settings
@@ -65,7 +65,7 @@ def test_the_kustomization_lists_every_file_and_the_definitions() -> None:
 
 def test_the_definitions_list_every_kind() -> None:
     listed = yaml.safe_load((DEPLOY / "crds" / "Kustomization").read_text())["resources"]
-    assert listed == sorted(f"{kind.plural}.yaml" for kind in OUR_KINDS)
+    assert listed == sorted(f"{one['spec']['names']['plural']}.yaml" for one in all_definitions())
     assert listed == sorted(file.name for file in (DEPLOY / "crds").glob("*.yaml"))
 
 
