@@ -93,7 +93,7 @@ class Ender:
         self._store, self._journal = store, journal
         self._shared = cast("TransactionalStore", store) if journal.shares(store) else None
         self._clock, self._metrics = clock, metrics
-        self._dry_run = dry_run
+        self.dry_run = dry_run
         self._guards = tuple(guards)
 
     @property
@@ -155,7 +155,7 @@ class Ender:
         objection = self._objection(ending, now) if self._guards else None
         if objection is not None:
             return await self._refuse(ending, objection, now)
-        if self._dry_run:
+        if self.dry_run:
             return await self._stays(self._entry(ending, Outcome.WOULD_END, now), Outcome.WOULD_END)
         return None
 

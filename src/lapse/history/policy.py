@@ -15,6 +15,7 @@ from lapse.engine.holds import hold_of
 from lapse.history.errors import FieldPathError, RetentionPolicyError
 from lapse.history.paths import FieldPath
 from lapse.history.retention import Entry, Limits
+from lapse.kube.resources import ObjectMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 CREATED: Final = FieldPath.parse("metadata.creationTimestamp")
 SYSTEM_NAMESPACE: Final = "kube-system"
 """Left alone, as is our own namespace, by policies that do not name it."""
+_READ_METADATA: Final = frozenset(ObjectMeta.__struct_encode_fields__)
 T = TypeVar("T")
 
 
@@ -70,9 +72,10 @@ class Policy:
 
     @property
     def is_metadata_enough(self) -> bool:
-        """Whether objects can be judged without their spec and status."""
+        """Whether objects can be judged by what `ObjectMeta` has of them."""
         conditions = self.only_when if self.keep_where is None else (*self.only_when, self.keep_where)
-        return all(path.is_metadata for path in (self.age_from, *self.group_by, *(one.path for one in conditions)))
+        paths = (self.age_from, *self.group_by, *(one.path for one in conditions))
+        return all(path.is_metadata and path.steps[1:2] and path.steps[1] in _READ_METADATA for path in paths)
 
     @property
     def digest(self) -> str:

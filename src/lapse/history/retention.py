@@ -246,11 +246,19 @@ class Survey:
             return None
         return _judgement(entry, due, limits, now=self._now)
 
-    def concerns(self, group: Group) -> bool:
-        """Whether something of this group may be due for a reason that the group must be read again for."""
-        most = self._limits.max_count
-        found = hash(group)
-        return found in self._asked or (most is not None and self._counts.get(found, 0) > most)
+    def concerns(self, entry: Entry) -> bool:
+        """Whether an object, of a second listing, is to be judged with its group.
+
+        No object is both judged by `look` and concerned; and those that are judged by `look` take no place that counts
+        among those that are concerned.
+        """
+        limits = self._limits
+        if entry.anchor is None or entry.group is None:
+            return False
+        if limits.is_expired(entry.anchor, self._now) and not (entry.is_kept and limits.keep_last > 0):
+            return False
+        found = hash(entry.group)
+        return found in self._asked or (limits.max_count is not None and self._counts[found] > limits.max_count)
 
     @property
     def is_clear(self) -> bool:

@@ -162,6 +162,8 @@ def test_a_hold_is_read_from_the_object() -> None:
         ({"onlyWhen": [{"fieldPath": "status.phase", "in": ["a"]}]}, False),
         ({"keepLast": {"count": 1, "where": {"fieldPath": "status.phase", "in": ["a"]}}}, False),
         ({"keepLast": {"count": 1}}, True),
+        ({"groupBy": ["metadata.finalizers[0]"]}, False),  # not among what is read of metadata alone
+        ({"groupBy": ["metadata"]}, False),
     ],
     ids=str,
 )

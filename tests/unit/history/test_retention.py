@@ -289,10 +289,11 @@ def test_for_any_records_the_result_is_that_of_the_model(world: World) -> None:
 def test_a_survey_and_a_look_at_the_groups_that_it_names_find_the_same(world: World) -> None:
     survey = Survey(world.limits, NOW)
     alone = [judged for one in world.entries if (judged := survey.look(one)) is not None]
-    read_again = [one for one in world.entries if one.group is not None and survey.concerns(one.group)]
+    read_again = [one for one in world.entries if survey.concerns(one)]
+    assert not {one.entry.name for one in alone} & {one.name for one in read_again}, "judged twice"
     found = {one.entry.name: one.verdict.reason for one in [*alone, *judge(read_again, world.limits, NOW)]}
     assert {name: reason for name, reason in found.items() if reason in DELETED} == gone(world.entries, world.limits)
-    assert survey.is_clear is not any(survey.concerns(one.group) for one in world.entries if one.group is not None)
+    assert survey.is_clear is not any(map(survey.concerns, world.entries))
 
 
 @given(worlds())

@@ -1,0 +1,328 @@
+"""Passes of retention policies over the embedded store, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lapse.core.clock import VirtualClock
+from lapse.core.duration import HOUR, Duration
+from lapse.core.timestamps import to_timestamp
+from lapse.db.sqlite import Synchronous
+from lapse.engine.ending import Ender
+from lapse.engine.holds import HOLD
+from lapse.engine.journal import Row, SQLiteJournal
+from lapse.engine.metrics import Metrics
+from lapse.history.api.kinds import (
+    CHAOS_EXPERIMENT_HISTORY,
+    OUR_KINDS,
+    RETENTION_POLICY,
+    Execution,
+    ExperimentRef,
+    HistorySpec,
+)
+from lapse.history.configured import history_policy
+from lapse.history.passes import Pass, PassReport
+from lapse.history.policy import Policy
+from lapse.history.records import experiment_labels, record
+from lapse.kube.errors import AlreadyExistsError, UnknownKindError
+from lapse.kube.resources import Document, Kind, ObjectKey, PartialObject, untyped
+from lapse.objects.embedded import EmbeddedStore, open_embedded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+WIDGET = untyped("test.lapse.dev/v1", "Widget", "widgets")
+NAMESPACE = "chaos-system"
+
+
+@dataclass
+class World:
+    """A store with records, and what a pass needs beside it."""
+
+    store: EmbeddedStore
+    clock: VirtualClock
+    journal: SQLiteJournal
+    metrics: Metrics
+    listed: list[type] = field(default_factory=list)
+    """As what each page was read."""
+    before_list: Callable[[int], Awaitable[object]] | None = None
+    """Called before each page, with its number."""
+
+    async def run(self, experiment: str = "kill", *, namespace: str = "shop", status: str = "success") -> str:
+        """Let an experiment run, and store its record; return the record's name."""
+        ref = ExperimentRef(name=experiment, namespace=namespace, uid=f"u-{namespace}-{experiment}")
+        execution = Execution(start_time=to_timestamp(self.clock.wall_ns()), status=status)
+        found = record(HistorySpec(experiment_ref=ref, execution=execution), namespace=NAMESPACE)
+        return (await self.store.create(CHAOS_EXPERIMENT_HISTORY, found)).metadata.name
+
+    async def runs(self, count: int, *, hours: float = 1, **how: str) -> list[str]:
+        """Do so several times, with time in between; the oldest is the first."""
+        names = []
+        for _ in range(count):
+            names.append(await self.run(**how))
+            self.clock.advance(hours * 3600)
+        return names
+
+    def passing(self, policy: Policy, *, page: int = 3) -> Pass:
+        ender = Ender(
+            self.store, self.journal, clock=self.clock, metrics=self.metrics, actor="test", dry_run=policy.dry_run
+        )
+        return Pass(policy, direct=self, ender=ender, clock=self.clock, page=page)
+
+    async def prune(self, policy: Policy | None = None, **values: Any) -> PassReport:  # noqa: ANN401 - those of the policy
+        return await self.passing(policy or history_policy(**values)).run()
+
+    async def left(self, kind: Kind[Any] = CHAOS_EXPERIMENT_HISTORY) -> list[str]:
+        return [one.metadata.name for one in (await self.store.list(kind)).items]
+
+    async def rows(self) -> list[Row]:
+        return await self.journal.entries()
+
+    # What a `Reader` does, with a look at it.
+
+    async def get(self, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - any object
+        return await self.store.get(kind, key)
+
+    async def list(self, kind: Kind[Any], **question: Any) -> Any:  # noqa: ANN401 - as it is asked
+        if self.before_list is not None:
+            await self.before_list(len(self.listed))
+        self.listed.append(kind.type)
+        return await self.store.list(kind, **question)
+
+    async def resolve(self, api_version: str, kind: str) -> Kind[Any]:
+        return await self.store.resolve(api_version, kind)
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[World]:
+    clock = VirtualClock()
+    kinds = (*OUR_KINDS, WIDGET)
+    store = open_embedded(folder / "objects.db", kinds=kinds, clock=clock, synchronous=Synchronous.NORMAL)
+    try:
+        yield World(store, clock, SQLiteJournal(store.database), Metrics("test"))
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with opened(tmp_path) as found:
+        yield found
+
+
+# --- the history ------------------------------------------------------------------------------------------------------
+
+
+async def test_both_limits_in_one_pass_and_each_record_is_counted_once(world: World) -> None:
+    names = await world.runs(6)  # the newest is an hour old
+    report = await world.prune(ttl=Duration(5 * HOUR + HOUR // 2), limit=3)
+    assert await world.left() == names[3:]
+    assert report.due == {"ttl_expired": 1, "retention_limit": 2}
+    assert report.outcomes == {"ended": 3}
+    assert (report.matched, report.kept, report.is_complete) == (6, {"not_yet": 3}, True)
+    text = world.metrics.exposition().decode()
+    assert 'lapse_deletions_total{domain="history",reason="ttl_expired"} 1.0' in text
+    assert 'lapse_deletions_total{domain="history",reason="retention_limit"} 2.0' in text
+
+
+async def test_the_journal_names_each_that_went_and_by_which_policy(world: World) -> None:
+    (name, _) = await world.runs(2)
+    await world.prune(limit=1)
+    (row,) = await world.rows()
+    assert (row.address, row.reason, row.outcome) == (f"history/{NAMESPACE}/{name}", "retention_limit", "ended")
+    assert row.details == {"policy": "history"}
+
+
+async def test_zero_really_disables(world: World) -> None:
+    names = await world.runs(5, hours=100_000)
+    report = await world.prune(ttl=Duration(0), limit=0)
+    assert await world.left() == names
+    assert report.kept == {"no_limit": 5}
+
+
+async def test_records_are_counted_where_they_live_and_per_experiment(world: World) -> None:
+    kept = [*await world.runs(2), *await world.runs(2, namespace="bank")]
+    await world.prune(limit=2)
+    assert sorted(await world.left()) == sorted(kept)
+    await world.prune(limit=1)
+    assert sorted(await world.left()) == sorted([kept[1], kept[3]])
+
+
+async def test_a_dry_run_names_what_the_real_run_then_ends(world: World) -> None:
+    names = await world.runs(6)
+    values: dict[str, Any] = {"ttl": Duration(5 * HOUR), "limit": 4}
+    dry = await world.prune(dry_run=True, **values)
+    assert await world.left() == names
+    would = {row.address for row in await world.rows()}
+    real = await world.prune(**values)
+    assert dry.due == real.due
+    assert {row.address for row in await world.rows() if row.outcome == "ended"} == would
+    assert await world.left() == names[2:]
+
+
+async def test_a_policy_that_is_a_dry_run_cannot_be_given_an_ender_that_is_not(world: World) -> None:
+    ender = Ender(world.store, world.journal, clock=world.clock, metrics=world.metrics, actor="test")
+    with pytest.raises(ValueError, match="dry run"):
+        Pass(history_policy(dry_run=True), direct=world, ender=ender, clock=world.clock)
+
+
+async def test_the_last_success_stays_when_asked_for(world: World) -> None:
+    (good,) = await world.runs(1, status="success")
+    await world.runs(3, status="failure")
+    world.clock.advance(10_000 * 3600)
+    report = await world.prune(keep_last_success=1)
+    assert await world.left() == [good]
+    assert report.kept == {"keep_last": 1, "not_yet": 0}
+
+
+async def test_what_is_held_stays(world: World) -> None:
+    names = await world.runs(3)
+    held = {"metadata": {"annotations": {HOLD: "true"}}}
+    await world.store.patch(CHAOS_EXPERIMENT_HISTORY, ObjectKey(NAMESPACE, names[0]), held)
+    report = await world.prune(limit=1)
+    assert await world.left() == [names[0], names[2]]
+    assert report.kept["held"] == 1
+
+
+async def test_on_completion_only_the_records_of_that_experiment_are_looked_at(world: World) -> None:
+    await world.runs(2)
+    others = await world.runs(2, experiment="other")
+    ref = ExperimentRef(name="kill", namespace="shop", uid="u-shop-kill")
+    report = await world.passing(history_policy(limit=1)).run(labels=experiment_labels(ref))
+    assert report.matched == 2
+    assert len(await world.left()) == 3
+    assert set(others) < set(await world.left())
+
+
+async def test_writing_the_record_of_a_run_again_does_not_reset_its_age(world: World) -> None:
+    key = ObjectKey(NAMESPACE, await world.run())
+    first = await world.store.get(CHAOS_EXPERIMENT_HISTORY, key)
+    world.clock.advance(3600)
+    with pytest.raises(AlreadyExistsError):
+        await world.store.create(CHAOS_EXPERIMENT_HISTORY, record(first.spec, namespace=NAMESPACE))
+    assert await world.store.get(CHAOS_EXPERIMENT_HISTORY, key) == first
+
+
+# --- others at work meanwhile -----------------------------------------------------------------------------------------
+
+
+async def test_concurrent_completions_end_nothing_twice_and_nothing_below_the_limit(world: World) -> None:
+    names = await world.runs(12)
+    reports = await asyncio.gather(*(world.prune(limit=5) for _ in range(4)))
+    assert await world.left() == names[7:]
+    assert sum(report.outcomes["ended"] for report in reports) == 7
+    assert len([row for row in await world.rows() if row.outcome == "ended"]) == 7
+
+
+async def test_a_record_created_during_the_pass_is_not_counted_as_old(world: World) -> None:
+    names = await world.runs(4)
+
+    async def another(page: int) -> None:
+        if page == 2:  # the first of the second listing
+            names.append(await world.run())
+
+    world.before_list = another
+    await world.prune(limit=3)
+    assert await world.left() == names[2:]
+
+
+async def test_what_was_deleted_by_somebody_else_meanwhile_saves_those_that_are_left(world: World) -> None:
+    names = await world.runs(4)
+
+    async def somebody(page: int) -> None:
+        if page == 2:
+            await world.store.delete(CHAOS_EXPERIMENT_HISTORY, ObjectKey(NAMESPACE, names[3]))
+
+    world.before_list = somebody
+    report = await world.prune(limit=3)
+    assert await world.left() == names[:3]
+    assert report.due == {}
+
+
+async def test_an_object_changed_between_list_and_delete_survives(world: World) -> None:
+    names = await world.runs(4)
+    world.clock.advance(1000 * 3600)
+
+    async def somebody(page: int) -> None:
+        if page == 1:  # what is too old was read on the first page, and goes with the last one
+            held = {"metadata": {"annotations": {HOLD: "true"}}}
+            await world.store.patch(CHAOS_EXPERIMENT_HISTORY, ObjectKey(NAMESPACE, names[0]), held)
+
+    world.before_list = somebody
+    report = await world.prune()
+    assert await world.left() == names[:1]
+    assert report.outcomes == {"ended": 3, "changed": 1}
+
+
+async def test_a_pass_that_may_not_proceed_decides_nothing_about_groups_it_has_not_read(world: World) -> None:
+    names = await world.runs(9)
+    for asked in range(7):  # three pages, three pages again, and the acts
+        answers = iter([True] * asked)
+        report = await world.passing(history_policy(limit=1)).run(proceed=partial(next, answers, False))
+        assert not report.is_complete
+        assert await world.left() == names
+
+
+# --- any kind ---------------------------------------------------------------------------------------------------------
+
+
+def widgets(**spec: Any) -> Policy:  # noqa: ANN401 - as in a document
+    selector = {"apiVersion": WIDGET.api_version, "kind": WIDGET.kind}
+    body = {"metadata": {"name": "widgets"}, "spec": {"selector": selector, "dryRun": False, **spec}}
+    return Policy.read(RETENTION_POLICY.convert(body))
+
+
+async def make(world: World, name: str, *, namespace: str = "shop", **fields: Any) -> None:  # noqa: ANN401 - as in a document
+    await world.store.create(WIDGET, Document({"metadata": {"name": name, "namespace": namespace}, **fields}))
+    world.clock.advance(3600)
+
+
+async def test_any_kind_is_grouped_by_any_field(world: World) -> None:
+    for number, colour in enumerate(("red", "blue", "red", "blue", "red")):
+        await make(world, f"w{number}", spec={"colour": colour, "state": "done" if number else "busy"})
+    only_when = [{"fieldPath": "spec.state", "in": ["done"]}]
+    report = await world.prune(widgets(groupBy=["spec.colour"], maxCount=1, onlyWhen=only_when))
+    assert await world.left(WIDGET) == ["w0", "w3", "w4"]
+    assert report.matched == 4
+    told = {(row.domain, row.address) for row in await world.rows()}
+    assert told == {("retention", f"Widget.test.lapse.dev/shop/{name}") for name in ("w1", "w2")}
+
+
+async def test_the_system_namespace_is_left_alone_unless_it_is_named(world: World) -> None:
+    for namespace in ("shop", "kube-system"):
+        await make(world, "w", namespace=namespace)
+    await world.prune(widgets(maxAge="1ns"))
+    assert [one.metadata.namespace for one in (await world.store.list(WIDGET)).items] == ["kube-system"]
+    named = {"apiVersion": WIDGET.api_version, "kind": WIDGET.kind, "namespaces": ["kube-system"]}
+    await world.prune(widgets(selector=named, maxAge="1ns"))
+    assert await world.left(WIDGET) == []
+
+
+async def test_metadata_is_all_that_is_read_where_it_is_enough(world: World) -> None:
+    await world.runs(5)
+    await world.prune(limit=100)
+    assert world.listed == [PartialObject] * 2  # five records in pages of three
+    world.listed.clear()
+    await make(world, "w")
+    await world.prune(widgets(ageFrom="spec.when", maxAge="1h"))
+    assert world.listed == [Document]
+
+
+async def test_without_a_time_at_the_path_nothing_goes(world: World) -> None:
+    for number, when in enumerate((None, "yesterday", 7)):
+        await make(world, f"w{number}", spec={"when": when})
+    report = await world.prune(widgets(ageFrom="spec.when", maxAge="1ns", maxCount=1))
+    assert len(await world.left(WIDGET)) == 3
+    assert report.kept == {"missing_anchor": 3, "not_yet": 0}
+
+
+async def test_a_kind_that_does_not_exist_is_told(world: World) -> None:
+    with pytest.raises(UnknownKindError):
+        await world.prune(widgets(selector={"apiVersion": "v1", "kind": "Unicorn"}))
