@@ -1,4 +1,5 @@
 """The history domain: records of what was done, and how long they stay; by age and by count, for any kind.
 
-`retention` is the pure decision, `policy` what people write about it, `paths` how they name fields.
+`retention` is the pure decision; `policy` is what people write about it, in fields named by `paths`; `configured` is
+the policy of the history itself, from flags. `records` makes records; `listing` and `passes` go over a store.
 """

@@ -117,19 +117,20 @@ class _Run:
 
     async def survey(self) -> None:
         """Read everything once, and end what is due by its own fields."""
-        async for entry in self._listing.entries(self._may_proceed):
-            self.report.matched += 1
-            judged = self._survey.look(entry)
-            if judged is not None:
-                await self._take(judged)
+        async for entries in self._listing.pages(self._may_proceed):
+            self.report.matched += len(entries)
+            for entry in entries:
+                judged = self._survey.look(entry)
+                if judged is not None:
+                    await self._take(judged)
         await self._act()
 
     async def read_again(self) -> None:
         """Read the groups that matter once more, and end what is due there."""
         concerned: list[Entry] = []
         if not self._survey.is_clear:
-            again = self._listing.entries(self._may_proceed)
-            concerned = [one async for one in again if self._survey.concerns(one)]
+            again = self._listing.pages(self._may_proceed)
+            concerned = [one async for entries in again for one in entries if self._survey.concerns(one)]
         if self.report.is_complete:  # of a group that was read in part, nobody can say who is the newest
             for judged in judge(concerned, self._policy.limits, self._now):
                 await self._take(judged)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.timestamps import from_timestamp
 from lapse.history.errors import FieldPathError
@@ -47,14 +47,14 @@ class FieldPath:
 
     def value(self, document: Json) -> object:
         """Return what stands there; None when nothing does."""
-        found: object = document
-        for step in self.steps:
-            if isinstance(found, dict) and isinstance(step, str):
-                found = found.get(step)
-            elif isinstance(found, list) and isinstance(step, int) and step < len(found):
+        found: Any = document
+        try:
+            for step in self.steps:
+                if step.__class__ is int and not isinstance(found, list):  # a text has items as well, but no fields
+                    return None
                 found = found[step]
-            else:
-                return None
+        except (KeyError, IndexError, TypeError):
+            return None
         return found
 
     def text(self, document: Json) -> str | None:

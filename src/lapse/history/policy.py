@@ -108,7 +108,7 @@ class Policy:
             metadata["resourceVersion"],
             self.age_from.moment(document),
             self._group(document),
-            self.keep_where is None or self.keep_where.holds(document),
+            self.limits.keep_last > 0 and (self.keep_where is None or self.keep_where.holds(document)),
             hold_of(metadata.get("annotations") or {}),
         )
 

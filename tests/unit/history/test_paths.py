@@ -32,6 +32,8 @@ DOCUMENT = {
         ("spec.containers.name", None),
         ("status[0]", None),
         ("status.phase.deeper", None),
+        ("status.phase[0]", None),
+        ("metadata.generation[0]", None),
         ("status.nothing", None),
         ("status.absent", None),
         ("data.absent", None),

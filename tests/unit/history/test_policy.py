@@ -99,7 +99,7 @@ def test_an_entry_says_what_is_needed_to_decide_and_to_end() -> None:
     found = policy(groupBy=["metadata.namespace", "metadata.labels['app']"]).entry(job(labels={"app": "a"}))
     assert found is not None
     assert (found.namespace, found.name, found.uid, found.version) == ("shop", "one", "u-one", "7")
-    assert (found.anchor, found.group, found.is_kept, found.hold) == (from_timestamp(NOON), ("shop", "a"), True, None)
+    assert (found.anchor, found.group, found.is_kept, found.hold) == (from_timestamp(NOON), ("shop", "a"), False, None)
 
 
 @pytest.mark.parametrize("value", [None, "yesterday", 7, ["a"], "2030-02-31T12:00:00Z", "2030-01-31T12:00:00"])
