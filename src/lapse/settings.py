@@ -12,6 +12,7 @@ given its values.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -32,6 +33,7 @@ from pydantic_settings import (
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 from lapse.engine.budget import OFF, Budget
+from lapse.history import configured
 from lapse.requests.api.kinds import KeeperMode
 from lapse.requests.policy import RestoreOwnership, TTLMode
 
@@ -151,6 +153,25 @@ def _budget(value: object) -> Budget:
     return Budget.parse(value)
 
 
+def _history_ttl(value: object) -> Duration:
+    duration = _duration(value)
+    configured.check_ttl(duration)
+    return duration
+
+
+def _policies(value: object) -> tuple[dict[str, Any], ...]:
+    """Take documents as they are: whether each can be used is told with its status, and others go on beside it."""
+    documents = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(documents, list | tuple) or not all(isinstance(one, dict) for one in documents):
+        raise ValueError("expected a list of RetentionPolicy documents; in the file each is [[retention.policies]]")
+    names = [one["metadata"].get("name") if isinstance(one.get("metadata"), dict) else None for one in documents]
+    if not all(isinstance(name, str) and _OBJECT_NAME.fullmatch(name) for name in names):
+        raise ValueError("expected metadata.name in every policy: lower-case letters, digits and dashes")
+    if len(set(names)) < len(names):
+        raise ValueError("expected every policy to have a name of its own")
+    return tuple(documents)
+
+
 def _choice(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
@@ -215,6 +236,26 @@ class Settings(BaseSettings):
     )
     request_deletion_budget: DeletionBudget = Field(default=OFF, description="The same for requests alone")
     keeper_deletion_budget: DeletionBudget = Field(default=OFF, description="The same for keepers alone")
+    history_namespace: Annotated[str, PlainValidator(_object_name)] = Field(
+        default=configured.DEFAULT_NAMESPACE, description="Where records of experiments are kept"
+    )
+    history_ttl: Annotated[Duration, PlainValidator(_history_ttl)] = Field(
+        default=configured.DEFAULT_TTL, description="How old records become: 0 for any age, or at least 1h"
+    )
+    history_retention_limit: Count = Field(
+        default=configured.DEFAULT_LIMIT, description="How many records of each experiment stay; 0 for all"
+    )
+    history_keep_last_success: Count = Field(
+        default=0, description="How many successful records of each experiment stay whatever their age and number"
+    )
+    retention_interval: Interval = Field(
+        default=Duration.parse("1h"), description="Pause between passes over records, and over what policies select"
+    )
+    retention_policies: Annotated[tuple[dict[str, Any], ...], PlainValidator(_policies)] = Field(
+        default=(), description="RetentionPolicy documents for the embedded store"
+    )
+    history_deletion_budget: DeletionBudget = Field(default=OFF, description="The same for records alone")
+    retention_deletion_budget: DeletionBudget = Field(default=OFF, description="The same for retention policies alone")
     kube_config: Annotated[str, PlainValidator(_text)] = Field(
         default="", description="The kubeconfig to read; by default KUBECONFIG, the service account, ~/.kube/config"
     )

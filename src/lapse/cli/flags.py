@@ -69,6 +69,27 @@ class RequestFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class HistoryFlags:
+    """How long records and what policies select stay."""
+
+    history_namespace: Flag = None
+    """Where records of experiments are kept."""
+    history_ttl: Flag = None
+    """How old records become, such as 720h, at least 1h; 0 for any age."""
+    history_retention_limit: Flag = None
+    """How many records of each experiment stay; 0 for all."""
+    history_keep_last_success: Flag = None
+    """How many successful records of each experiment stay, whatever their age and number."""
+    retention_interval: Flag = None
+    """Pause between passes over records, and over what policies select, such as 1h; never turns them off."""
+    history_deletion_budget: Flag = None
+    """How many records may be ended in any window, such as 1000/1h; past it history is frozen; off sets no limit."""
+    retention_deletion_budget: Flag = None
+    """The same for what retention policies select."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class ProcessFlags:
     """What every process that stays has."""
 
@@ -84,8 +105,11 @@ class ProcessFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ServerFlags(ProcessFlags, RequestFlags, StateFlags):
+class ServerFlags(ProcessFlags, HistoryFlags, RequestFlags, StateFlags):
     """What `lapse up` takes."""
+
+    retention_policies: Flag = None
+    """RetentionPolicy documents for the embedded store, as a JSON list; better in the file."""
 
     keys_url: Flag = None
     """Where keys are stored, such as memory:// or file:///path/keys.db."""
@@ -140,7 +164,7 @@ class DefinitionsFlags(ClusterFlags, ConfigFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class OperatorFlags(ProcessFlags, RequestFlags, LeaseFlags, CallFlags, ClusterFlags, ConfigFlags):
+class OperatorFlags(ProcessFlags, HistoryFlags, RequestFlags, LeaseFlags, CallFlags, ClusterFlags, ConfigFlags):
     """What `lapse operator` takes."""
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Work = Callable[[BrakeStore, int], Awaitable[T]]
 
-Domain = Annotated[str, Parameter(help="requests, keepers, or all.")]
+Domain = Annotated[str, Parameter(help="requests, keepers, history, retention, or all.")]
 InCluster = Annotated[
     bool, Parameter(help="On the cluster that kubectl would use, instead of the state folder.", negative=())
 ]
@@ -103,8 +103,8 @@ def resume(
 
 
 def _demand(domain: str) -> None:
+    from lapse.cli.state_folder import DOMAINS
     from lapse.engine.freeze import ALL
-    from lapse.requests.service import DOMAINS
 
     if domain == "keys":
         raise KeysCannotBeFrozenError
@@ -124,7 +124,7 @@ def _at_brakes(flags: BrakeFlags, work: Work[T], *, cluster: bool) -> tuple[T, s
 
 async def _in_folder(settings: Settings, work: Work[T]) -> tuple[T, str]:
     from lapse.cli.desk import Desk, with_store
-    from lapse.requests.embedded import open_brakes
+    from lapse.cli.state_folder import open_brakes
     from lapse.requests.policy import TTLRule
 
     async def at_desk(desk: Desk) -> T:
@@ -136,11 +136,11 @@ async def _in_folder(settings: Settings, work: Work[T]) -> tuple[T, str]:
 
 async def _on_cluster(settings: Settings, work: Work[T]) -> tuple[T, str]:
     from lapse.cli.cluster import LeaseNamespaceError, brakes_key, in_plain_words, open_client
+    from lapse.cli.state_folder import DOMAINS
     from lapse.core.clock import SystemClock
     from lapse.kube.errors import NotFoundError
     from lapse.objects.config_map_brakes import CONFIG_MAP, ConfigMapBrakes
     from lapse.objects.kubernetes import KubernetesStore
-    from lapse.requests.service import DOMAINS
 
     clock, key = SystemClock(), brakes_key(settings)
     client = open_client(settings, clock=clock)

@@ -62,6 +62,7 @@ class _Process:
         """Open it all, and look over the cluster; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.cluster import look_over, open_client
+        from lapse.cli.state_folder import KINDS
         from lapse.core.clock import SystemClock
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.log_journal import LogJournal
@@ -69,7 +70,6 @@ class _Process:
         from lapse.kube.lease import LEASE
         from lapse.kube.resources import ObjectKey
         from lapse.objects.kubernetes import KubernetesStore
-        from lapse.requests.api.upstream import ALL_KINDS
         from lapse.requests.conventions import STOCK
         from lapse.requests.provisioning import EventReports
         from lapse.requests.service import Requests
@@ -79,7 +79,7 @@ class _Process:
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
-        store = KubernetesStore(open_client(settings, clock=clock), kinds=[*ALL_KINDS, LEASE])
+        store = KubernetesStore(open_client(settings, clock=clock), kinds=[*KINDS, LEASE])
         stack.push_async_callback(store.close)
         lease = ObjectKey(settings.lease_namespace, settings.lease_name)
         await look_over(store, lease)
@@ -183,9 +183,9 @@ async def _recorder(
 
 def _brakes(store: KubernetesStore, settings: Settings, journal: Journal, *, clock: Clock, metrics: Metrics) -> Brakes:
     from lapse.cli.cluster import brakes_key
+    from lapse.cli.state_folder import ACTOR, DOMAINS
     from lapse.engine.brakes import Brakes
     from lapse.objects.config_map_brakes import RUN, ConfigMapBrakes
-    from lapse.requests.service import ACTOR, DOMAINS
 
     return Brakes(
         ConfigMapBrakes(store, brakes_key(settings), domains=DOMAINS, clock=clock, journal=journal),

@@ -109,10 +109,16 @@ def request_policy(settings: Settings) -> Policy:
 def deletion_budgets(settings: Settings) -> Budgets:
     """Return what the settings say about how much may be ended."""
     from lapse.engine.budget import Budgets
+    from lapse.history.passes import HISTORY, RETENTION
     from lapse.requests.keepers import DOMAIN as KEEPERS
     from lapse.requests.ttl import DOMAIN as REQUESTS
 
-    domains = {REQUESTS: settings.request_deletion_budget, KEEPERS: settings.keeper_deletion_budget}
+    domains = {
+        REQUESTS: settings.request_deletion_budget,
+        KEEPERS: settings.keeper_deletion_budget,
+        HISTORY: settings.history_deletion_budget,
+        RETENTION: settings.retention_deletion_budget,
+    }
     return Budgets(settings.deletion_budget, domains)
 
 

@@ -64,20 +64,24 @@ class _Process:
         Ports come first: a taken one is the usual mistake, and the cheapest to find.
         """
         from lapse import __version__
+        from lapse.cli.state_folder import brakes_of, open_store
         from lapse.core.clock import SystemClock
         from lapse.core.verdict import DueReason
+        from lapse.engine.brakes import BrakeLoop
         from lapse.engine.coordinator import Coordinator
+        from lapse.engine.journal import SQLiteJournal
         from lapse.engine.metrics import Metrics
         from lapse.keys.aio import open_keys_async
         from lapse.keys.election import Election
-        from lapse.keys.loop import DOMAIN
-        from lapse.requests.embedded import LocalRequests, open_store
+        from lapse.keys.loop import DOMAIN as KEYS
+        from lapse.requests.embedded import LocalRequests
+        from lapse.requests.ttl import DOMAIN as REQUESTS
         from lapse.web.listener import Endpoint
         from lapse.web.state import StateDatabase
         from lapse.web.tokens import Admission, TokenStore
 
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
-        metrics.expect_domain(DOMAIN, reasons=[DueReason.TTL_EXPIRED])
+        metrics.expect_domain(KEYS, reasons=[DueReason.TTL_EXPIRED])
         http = Endpoint(settings.http_host, settings.http_port, setting="http")
         stack.callback(http.close)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
@@ -90,12 +94,20 @@ class _Process:
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         local = settings.state_dir / "local"
-        policy, budgets = request_policy(settings), deletion_budgets(settings)
-        requests = LocalRequests.build(store, local, policy=policy, clock=clock, metrics=metrics, budgets=budgets)
+        brakes = brakes_of(store, budgets=deletion_budgets(settings), clock=clock, metrics=metrics)
+        requests = LocalRequests.build(
+            store,
+            local,
+            policy=request_policy(settings),
+            journal=SQLiteJournal(store.database),
+            brake=brakes,
+            clock=clock,
+            metrics=metrics,
+        )
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
-            loops=[*_loops(loaded, keys, metrics), *requests.loops],
+            loops=[*_loops(loaded, keys, metrics), *requests.requests.loops, BrakeLoop(brakes, domain=REQUESTS)],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
         )
         admission = Admission(tokens, loopback_only=http.loopback_only)

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 HISTORY: Final = "history"
 RETENTION: Final = "retention"
 """Domains, as metrics and journal name them."""
+DOMAINS: Final = (HISTORY, RETENTION)
+"""What can be frozen, and has a deletion budget."""
 REASONS: Final[tuple[Reason, ...]] = (DueReason.TTL_EXPIRED, LimitReason.RETENTION_LIMIT)
 _TOGETHER: Final = 64
 """Acts that are handed over at once: as many as one transaction of a sweep has."""

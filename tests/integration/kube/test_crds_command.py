@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from lapse.core.identity import uuid
 from lapse.cli.definitions import all_definitions
+from lapse.core.identity import uuid
 from lapse.requests.api.crd import crd
 from lapse.requests.api.kinds import OBJECT_KEEPER
 from tests.servers import kube_server

@@ -6,11 +6,11 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from lapse.cli.state_folder import open_store
 from lapse.core.clock import SystemClock
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.journal import Outcome, SQLiteJournal
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST
-from lapse.requests.embedded import open_store
 from tests.servers.lapse_server import lapse, until
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
+from lapse.cli.state_folder import open_store
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.engine.coordinator import Coordinator
@@ -15,7 +16,6 @@ from lapse.engine.journal import SQLiteJournal
 from lapse.engine.metrics import Metrics
 from lapse.keys.aio import AsyncKeys, open_keys_async
 from lapse.keys.loop import SweepLoop
-from lapse.requests.embedded import open_store
 from lapse.requests.policy import TTLRule
 from lapse.web.app import create_app
 from lapse.web.keys_api import KeysService
