@@ -94,7 +94,7 @@ def ttl_warning(ttl: Duration) -> str | None:
     """Return what should be logged about a TTL that is allowed, and may still surprise; None when nothing should."""
     if ttl.nanoseconds is None or not 0 < ttl.nanoseconds < DAY:
         return None
-    return f"{TTL_FLAG} is {ttl}: records of experiments are deleted before they are a day old"
+    return f"history_ttl is {ttl}: records of experiments are deleted before they are a day old"
 
 
 def check_limit(limit: int) -> None:
