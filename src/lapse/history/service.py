@@ -363,7 +363,8 @@ class Retention:
             told: dict[str, Any] = {"matched": run.matched, "kept": run.kept, "dry_run": run.dry_run}
             _log.info("policy_passed", policy=run.name, deleted=run.deleted, **told)
             return
-        self._metrics.failed(run.domain, ErrorKind.POLICY)
+        if run.reason is not RunReason.FROZEN:  # that is told by a metric of its own, and is no failure
+            self._metrics.failed(run.domain, ErrorKind.POLICY)
         log = _log.info if said == (run.reason, run.message) else _log.warning
         log("policy_failed", policy=run.name, reason=run.reason, problem=run.message)
 
