@@ -100,9 +100,12 @@ def passed_again(kube: KubeServer, name: str) -> None:
 def give(kube: KubeServer, role: str, resource: str) -> None:
     """Give what a policy on that kind needs, as ``lapse retention rbac`` prints it."""
     kube.kubectl("create", "clusterrole", role, "--verb=list,delete", f"--resource={resource}")
-    kube.kubectl(
-        "create", "clusterrolebinding", role, f"--clusterrole={role}", f"--serviceaccount={NAMESPACE}:{ACCOUNT}"
-    )
+    bind(kube, role)
+
+
+def bind(kube: KubeServer, role: str) -> None:
+    account = f"--serviceaccount={NAMESPACE}:{ACCOUNT}"
+    kube.kubectl("create", "clusterrolebinding", role, f"--clusterrole={role}", account)
 
 
 def make_config(kube: KubeServer, name: str, namespace: str, label: str, **annotations: str) -> None:
@@ -228,8 +231,7 @@ def definition_of_gizmos() -> Json:
 
 def test_who_may_list_and_not_delete_is_told_and_nothing_goes(kube: KubeServer, operator: Operator) -> None:
     kube.kubectl("create", "clusterrole", "list-accounts", "--verb=list", "--resource=serviceaccounts")
-    account = f"--serviceaccount={NAMESPACE}:{ACCOUNT}"
-    kube.kubectl("create", "clusterrolebinding", "list-accounts", "--clusterrole=list-accounts", account)
+    bind(kube, "list-accounts")
     for name in ("one", "two"):
         meta = {"name": name, "namespace": "default", "labels": {"app": "spare"}}
         apply(kube, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta})
