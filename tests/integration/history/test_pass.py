@@ -17,7 +17,7 @@ from lapse.history.api.kinds import (
 from lapse.history.configured import history_policy
 from lapse.history.records import experiment_labels, record
 from lapse.kube.errors import AlreadyExistsError, UnknownKindError
-from lapse.kube.resources import Document, ObjectKey, PartialObject
+from lapse.kube.resources import Document, Kind, ObjectKey, PartialObject
 from tests.integration.history.world import NAMESPACE, WIDGET, World, gone_at, opened, widgets
 
 if TYPE_CHECKING:
@@ -273,6 +273,44 @@ async def test_without_a_time_at_the_path_nothing_goes(world: World) -> None:
 async def test_a_kind_that_does_not_exist_is_told(world: World) -> None:
     with pytest.raises(UnknownKindError):
         await world.prune(widgets(selector={"apiVersion": "v1", "kind": "Unicorn"}))
+
+
+# --- a store that can count -------------------------------------------------------------------------------------------
+
+
+class CountingWorld(World):
+    """One whose store is asked how much there is."""
+
+    async def summary(self, kind: Kind[Any], **question: Any) -> Any:  # noqa: ANN401 - as it is asked
+        return await self.store.summary(kind, **question)
+
+
+async def test_nothing_is_listed_when_a_glance_tells_that_nothing_can_be_due(world: World) -> None:
+    counting = CountingWorld(world.store, world.clock, world.journal, world.metrics)
+    await world.runs(3)
+    await world.runs(2, namespace="bank", status="failure")
+    nothing: list[dict[str, Any]] = [{"limit": 3}, {"limit": 0, "ttl": Duration(5 * HOUR)}, {"keep_last_success": 1}]
+    for how in nothing:
+        glanced = await counting.prune(**how)
+        assert counting.listed == []
+        assert glanced == await world.prune(**how)
+        assert glanced.matched == 5
+
+    something: list[dict[str, Any]] = [{"limit": 2}, {"ttl": Duration(3 * HOUR)}]
+    for how in something:
+        counting.listed.clear()
+        assert (await counting.prune(**how)).due.total() == 1
+        assert counting.listed != []
+
+
+async def test_a_glance_tells_nothing_about_fields_that_are_no_labels(world: World) -> None:
+    counting = CountingWorld(world.store, world.clock, world.journal, world.metrics)
+    await some(world, "good", "bad")
+    await counting.prune(widgets(groupBy=["spec.state"], maxCount=1))
+    assert counting.listed != []
+    counting.listed.clear()
+    await counting.prune(widgets(groupBy=["metadata.namespace"], maxCount=2))
+    assert counting.listed == []
 
 
 # --- several policies -------------------------------------------------------------------------------------------------
