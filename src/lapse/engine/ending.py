@@ -63,6 +63,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hold: Hold | None
     details: dict[str, Any] | None = None
     """What the journal is to remember of it, such as the handle of a volume."""
+    dry_run: bool = False
+    """For this act alone what `Ender.dry_run` is for all."""
 
 
 class Guard(Protocol):
@@ -155,7 +157,7 @@ class Ender:
         objection = self._objection(ending, now) if self._guards else None
         if objection is not None:
             return await self._refuse(ending, objection, now)
-        if self.dry_run:
+        if self.dry_run or ending.dry_run:
             return await self._stays(self._entry(ending, Outcome.WOULD_END, now), Outcome.WOULD_END)
         return None
 

@@ -1,69 +1,137 @@
-"""What a policy is about, read from a store in pages, as entries.
+"""What policies of one kind are about, read from a store in pages, as entries: one listing for all of them.
 
-Metadata is all that is asked for where the policy needs no more, and of whole objects no more than an entry is kept.
-A listing shows one moment per namespace that the policy names, or one for all of them.
+Metadata is all that is asked for where the policies need no more, and of whole objects no more than entries are kept. A
+listing shows one moment per namespace that the policies name, or one for all of them. A store that can no longer show
+that moment (`GoneError`) is asked anew, and what was given before is not given again: then each object is as it was at
+some time during the listing. Whoever needs one moment says so, and gets the error.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from lapse.history.policy import SYSTEM_NAMESPACE
+from lapse.kube.errors import GoneError
 from lapse.kube.resources import Document, metadata_only
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 
     from lapse.core.clock import Clock
     from lapse.history.policy import Policy
     from lapse.history.retention import Entry
-    from lapse.kube.resources import Kind, PartialObject
+    from lapse.history.several import Views
+    from lapse.kube.resources import Json, Kind, PartialObject
     from lapse.objects.port import Reader
 
 PAGE: Final = 500
 """Objects of one page: what an API server sends without effort."""
 LEFT_ALONE: Final = frozenset({SYSTEM_NAMESPACE})
+ATTEMPTS: Final = 3
+"""How often a listing is begun, at most, when its moment is gone before its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """See the module."""
 
-    policy: Policy
+    policies: Sequence[Policy]
     kind: Kind[Any]
     direct: Reader
     clock: Clock
     labels: Mapping[str, str]
-    """Beside those of the policy."""
+    """Beside those of the policies."""
     left_alone: Collection[str] = LEFT_ALONE
     page: int = PAGE
 
-    async def pages(self, proceed: Callable[[], bool]) -> AsyncIterator[list[Entry]]:
-        """Yield what the policy is about; ``proceed`` is asked before each page. Raises what the store answers.
+    async def pages(self, proceed: Callable[[], bool], *, of_one_moment: bool = False) -> AsyncIterator[list[Views]]:
+        """Yield what the policies are about; ``proceed`` is asked before each page. Raises what the store answers.
 
-        By pages, so that there is one step of an asynchronous iterator for each page and not for each entry.
+        By pages, so that there is one step of an asynchronous iterator for each page and not for each object.
         """
-        is_enough = self.policy.is_metadata_enough
-        kind: Kind[Any] = metadata_only(self.kind) if is_enough else replace(self.kind, type=Document)
-        labels = {**self.policy.labels, **self.labels}
         for namespace in self._namespaces():
-            after: str | None = None
-            while proceed():
-                found = await self.direct.list(kind, namespace=namespace, labels=labels, limit=self.page, after=after)
-                yield [entry for one in found.items if (entry := self._entry(one)) is not None]
-                after = found.next
-                if after is None:
+            given = _Given()
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    async for page in self._attempt(namespace, given, proceed):
+                        yield page
                     break
-                await self.clock.sleep(0)  # a page of an embedded store waits for nothing: others have their turn
+                except GoneError:
+                    if of_one_moment or attempt == ATTEMPTS:
+                        raise
+                    given.is_again = True
+
+    async def _attempt(
+        self, namespace: str | None, given: _Given, proceed: Callable[[], bool]
+    ) -> AsyncIterator[list[Views]]:
+        is_enough = all(policy.is_metadata_enough for policy in self.policies)
+        kind: Kind[Any] = metadata_only(self.kind) if is_enough else replace(self.kind, type=Document)
+        labels = self._labels()
+        readers = [_Reader(one, labels, self.left_alone) for one in self.policies]
+        after: str | None = None
+        while proceed():
+            found = await self.direct.list(kind, namespace=namespace, labels=labels, limit=self.page, after=after)
+            documents = given.new(map(_document, found.items))
+            yield [views for one in documents if any(views := tuple([reader.entry(one) for reader in readers]))]
+            after = found.next
+            if after is None:
+                break
+            await self.clock.sleep(0)  # a page of an embedded store waits for nothing: others have their turn
 
     def _namespaces(self) -> tuple[str | None, ...]:
-        return self.policy.namespaces if self.policy.namespaces and self.kind.namespaced else (None,)
+        if not self.kind.namespaced or not all(policy.namespaces for policy in self.policies):
+            return (None,)
+        return tuple(sorted({namespace for policy in self.policies for namespace in policy.namespaces}))
 
-    def _entry(self, found: PartialObject | Document) -> Entry | None:
-        document = found.body if isinstance(found, Document) else {"metadata": msgspec.to_builtins(found.metadata)}
-        if not self.policy.covers(document["metadata"].get("namespace"), left_alone=self.left_alone):
+    def _labels(self) -> dict[str, str]:
+        """Return the labels to ask for: those that all policies want; what one wants beyond them is looked at here."""
+        common = set.intersection(*(set(policy.labels.items()) for policy in self.policies))
+        return {**dict(common), **self.labels}
+
+
+class _Reader:
+    """Reads objects for one policy."""
+
+    def __init__(self, policy: Policy, asked: Mapping[str, str], left_alone: Collection[str]) -> None:
+        self._policy, self._left_alone = policy, left_alone
+        self._labels = policy.labels.items() - asked.items()
+
+    def entry(self, document: Json) -> Entry | None:
+        """Return what the policy needs of an object, if it is about it."""
+        metadata: Json = document["metadata"]
+        if not self._policy.covers(metadata.get("namespace"), left_alone=self._left_alone):
             return None
-        return self.policy.entry(document)
+        if self._labels and not self._labels <= (metadata.get("labels") or {}).items():
+            return None
+        return self._policy.entry(document)
+
+
+@dataclass(slots=True)
+class _Given:
+    """What a listing has given so far: of each namespace that it came to, names up to one; in the last one, or all."""
+
+    is_again: bool = False
+    _passed: set[str | None] = field(default_factory=set)
+    _last: tuple[str | None, str] | None = None
+
+    def new(self, documents: Iterable[Json]) -> list[Json]:
+        """Return those that were not given before, and remember them."""
+        found = [one for one in documents if not self.is_again or self._is_new(one["metadata"])]
+        if found:
+            self._passed.update(one["metadata"].get("namespace") for one in found)
+            last: Json = found[-1]["metadata"]
+            self._last = (last.get("namespace"), last["name"])
+        return found
+
+    def _is_new(self, metadata: Json) -> bool:
+        namespace = metadata.get("namespace")
+        if self._last is not None and namespace == self._last[0]:
+            return bool(metadata["name"] > self._last[1])
+        return namespace not in self._passed
+
+
+def _document(found: PartialObject | Document) -> Json:
+    return found.body if isinstance(found, Document) else {"metadata": msgspec.to_builtins(found.metadata)}

@@ -1,189 +1,175 @@
-"""One pass of one policy over a store: list in pages, judge, and end what is due by the engine's own helper.
+"""One pass of the policies of one kind over a store: list in pages, judge, and end what is due.
 
 The first listing is read once and not kept: of each object only a number per group stays. What is too old by its own
 fields goes at once, page by page, under the uid and the version that were read. Where the number of a group matters, or
-who is its last good one, those groups are listed *again*, judged as they are then, and only that judgement deletes;
-``now`` is the moment at which the pass began, so that nothing grows old while it runs.
+who is its last good one, everything is listed *again*, the members of those groups are ranked as they are then, and
+only that decides about them. ``now`` is the moment at which the pass began, so that nothing grows old while it runs,
+and what is created meanwhile is among the newest.
 
-Guarantees: metadata is all that is read where the policy needs no more; the newest that a limit allows are never among
+Guarantees: metadata is all that is read where the policies need no more; the newest that a limit allows are never among
 what is ended, however many passes run at once; what changed after it was read survives. A pass that may not proceed
-stops between pages and between acts.
+stops between pages and between acts. A store that cannot show a moment for as long as it takes to list it has nothing
+ended by number, and the report says that it is not complete.
 
-Not guaranteed: that a group which somebody else deletes from, between its second listing and the acts, keeps as many
-as the limit allows. Memory: a number per group, and the entries of the groups that are read again.
+Not guaranteed: that a group which somebody else deletes from, between its ranking and the acts, keeps as many as the
+limit allows. Memory: a number per group; the places of the newest of those groups that are ranked; and some pages of
+objects. Where there are more than these to be settled, they are listed once more instead.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from lapse.core.address import Address
 from lapse.core.clock import UnixNs
-from lapse.core.verdict import Due, DueReason, KeepReason
-from lapse.engine.ending import Ending
-from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
-from lapse.history.listing import LEFT_ALONE, PAGE, Listing
-from lapse.history.retention import LimitReason, Survey, judge
-from lapse.kube.resources import NO_LABELS, ObjectKey
+from lapse.core.verdict import DueReason
+from lapse.history.acting import HISTORY, RETENTION, Acts, Told, address
+from lapse.history.listing import ATTEMPTS, LEFT_ALONE, PAGE, Listing
+from lapse.history.retention import LimitReason
+from lapse.history.several import PassReport, Several
+from lapse.kube.errors import GoneError
+from lapse.kube.resources import NO_LABELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from lapse.core.clock import Clock
     from lapse.core.verdict import Reason
     from lapse.engine.ending import Ender
     from lapse.history.policy import Policy
-    from lapse.history.retention import Entry, Judgement
-    from lapse.kube.resources import Kind
+    from lapse.history.several import Views
     from lapse.objects.port import Reader
 
-HISTORY: Final = "history"
-RETENTION: Final = "retention"
-"""Domains, as metrics and journal name them."""
+__all__ = ["DOMAINS", "HISTORY", "REASONS", "RETENTION", "Pass", "PassReport", "Told", "address"]
+
 DOMAINS: Final = (HISTORY, RETENTION)
 """What can be frozen, and has a deletion budget."""
 REASONS: Final[tuple[Reason, ...]] = (DueReason.TTL_EXPIRED, LimitReason.RETENTION_LIMIT)
-_TOGETHER: Final = 64
-"""Acts that are handed over at once: as many as one transaction of a sweep has."""
+_PAGES_REMEMBERED: Final = 20
 
 
-@dataclass(slots=True)
-class PassReport:
-    """What a pass found and did."""
-
-    matched: int = 0
-    """Objects that the policy is about, in the first listing."""
-    due: Counter[str] = field(default_factory=Counter)
-    """By reason."""
-    kept: Counter[str] = field(default_factory=Counter)
-    """By reason; doubt is among them."""
-    outcomes: Counter[str] = field(default_factory=Counter)
-    """What came of what was due."""
-    is_complete: bool = True
-    """Whether everything was looked at."""
+def _tell_nobody(_told: Told) -> None:
+    """Do nothing."""
 
 
 class Pass:
-    """Passes of one policy, one at a time."""
+    """Passes of some policies, all of one kind, one at a time."""
 
     def __init__(
         self,
-        policy: Policy,
+        policies: Sequence[Policy],
         *,
         direct: Reader,
         ender: Ender,
         clock: Clock,
         left_alone: Collection[str] = LEFT_ALONE,
         page: int = PAGE,
+        acting: Collection[str] | None = None,
+        told: Callable[[Told], None] = _tell_nobody,
     ) -> None:
-        """Read nothing yet. Of a policy that is a dry run, ``ender`` must be a dry one."""
-        if policy.dry_run and not ender.dry_run:
-            raise ValueError(f"the policy {policy.name} is a dry run, and its ender is not")
-        self.policy = policy
+        """Read nothing yet.
+
+        Those that ``acting`` names may delete, all others only protect; None: all may. ``told`` hears of everything
+        that was due.
+        """
+        kinds = {(policy.api_version, policy.kind) for policy in policies}
+        if len(kinds) != 1:
+            raise ValueError(f"one pass is over one kind; the policies are about {sorted(kinds) or 'none'}")
+        self.policies = tuple(policies)
         self._direct, self._ender, self._clock = direct, ender, clock
         self._left_alone, self._page = left_alone, page
+        self._acting, self._told = acting, told
 
     async def run(
         self, *, labels: Mapping[str, str] = NO_LABELS, proceed: Callable[[], bool] = lambda: True
-    ) -> PassReport:
-        """Look at everything that the policy is about, or only at what also has ``labels``.
+    ) -> dict[str, PassReport]:
+        """Look at everything that the policies are about, or only at what also has ``labels``.
 
-        ``labels`` must name whole groups. Raises what the store answers when it cannot be listed.
+        Returns a report for each policy that may act. ``labels`` that do not name whole groups have less ended, never
+        more. Raises what the store answers when it cannot be listed.
         """
+        first = self.policies[0]
+        kind = await self._direct.resolve(first.api_version, first.kind)
         listing = Listing(
-            policy=self.policy,
-            kind=await self._direct.resolve(self.policy.api_version, self.policy.kind),
+            policies=self.policies,
+            kind=kind,
             direct=self._direct,
             clock=self._clock,
             labels=labels,
             left_alone=self._left_alone,
             page=self._page,
         )
-        run = _Run(listing, self._ender, now=UnixNs(self._clock.wall_ns()), proceed=proceed)
-        await run.survey()
-        await run.read_again()
-        return run.report
+        several = Several(self.policies, UnixNs(self._clock.wall_ns()), acting=self._acting)
+        run = _Run(listing, several, proceed)
+        await run.whole(
+            Acts(kind, self._ender, proceed=run.may_proceed, told=self._told), remembered=_PAGES_REMEMBERED * self._page
+        )
+        return several.reports(is_complete=run.is_complete)
 
 
 class _Run:
     """One pass under way."""
 
-    def __init__(self, listing: Listing, ender: Ender, *, now: UnixNs, proceed: Callable[[], bool]) -> None:
-        self.report = PassReport()
-        self._listing, self._policy, self._kind = listing, listing.policy, listing.kind
-        self._ender, self._now, self._proceed = ender, now, proceed
-        self._survey = Survey(self._policy.limits, now)
-        self._acts: list[Ending] = []
+    def __init__(self, listing: Listing, several: Several, proceed: Callable[[], bool]) -> None:
+        self.is_complete = True
+        self._listing, self._several, self._proceed = listing, several, proceed
 
-    async def survey(self) -> None:
-        """Read everything once, and end what is due by its own fields."""
-        async for entries in self._listing.pages(self._may_proceed):
-            self.report.matched += len(entries)
-            for entry in entries:
-                judged = self._survey.look(entry)
-                if judged is not None:
-                    await self._take(judged)
-        await self._act()
+    async def whole(self, acts: Acts, *, remembered: int) -> None:
+        """Look at everything, and then at the groups that matter."""
+        try:
+            await self._look(acts)
+            if self.is_complete and not self._several.is_clear:
+                await self._look_again(acts, remembered)
+        except GoneError:
+            await acts.finish()  # what was settled before is not in doubt
+            self.is_complete = False
 
-    async def read_again(self) -> None:
-        """Read the groups that matter once more, and end what is due there."""
-        concerned: list[Entry] = []
-        if not self._survey.is_clear:
-            again = self._listing.pages(self._may_proceed)
-            concerned = [one async for entries in again for one in entries if self._survey.concerns(one)]
-        if self.report.is_complete:  # of a group that was read in part, nobody can say who is the newest
-            for judged in judge(concerned, self._policy.limits, self._now):
-                await self._take(judged)
-            await self._act()
-        told = self.report.due.total() + self.report.kept.total()
-        off = self._policy.limits.max_age is None and self._policy.limits.max_count is None
-        self.report.kept[KeepReason.NO_LIMIT if off else KeepReason.NOT_YET] += max(0, self.report.matched - told)
+    def may_proceed(self) -> bool:
+        """Whether to go on; once the answer was no, it stays no."""
+        self.is_complete = self.is_complete and self._proceed()
+        return self.is_complete
 
-    async def _take(self, judged: Judgement) -> None:
-        verdict = judged.verdict
-        if not isinstance(verdict, Due):
-            self.report.kept[verdict.reason] += 1
+    async def _look(self, acts: Acts) -> None:
+        async for page in self._listing.pages(self.may_proceed):
+            for views in page:
+                settled = self._several.look(views)
+                if settled is not None:
+                    await acts.add(settled)
+        await acts.finish()
+
+    async def _look_again(self, acts: Acts, remembered: int) -> None:
+        concerned = await self._rank(remembered)
+        if not self.is_complete:  # of a group that was read in part, nobody can say who is the newest
             return
-        self.report.due[verdict.reason] += 1
-        self._acts.append(self._ending(judged.entry, verdict))
-        if len(self._acts) >= _TOGETHER:
-            await self._act()
+        if concerned is not None:
+            await self._settle(concerned, acts)
+        else:
+            async for page in self._listing.pages(self.may_proceed):
+                await self._settle(page, acts)
+        await acts.finish()
 
-    async def _act(self) -> None:
-        acts, self._acts = self._acts, []
-        if acts and self._may_proceed():
-            self.report.outcomes.update(await self._ender.end_all(acts))
+    async def _rank(self, remembered: int) -> list[Views] | None:
+        """Rank the members of the groups that matter; return those to settle, None when there are too many."""
+        for attempt in range(1, ATTEMPTS + 1):
+            self._several.forget_ranks()
+            try:
+                return await self._rank_once(remembered)
+            except GoneError:
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError
 
-    def _may_proceed(self) -> bool:
-        self.report.is_complete = self.report.is_complete and self._proceed()
-        return self.report.is_complete
+    async def _rank_once(self, remembered: int) -> list[Views] | None:
+        concerned: list[Views] = []
+        is_too_much = False
+        async for page in self._listing.pages(self.may_proceed, of_one_moment=True):
+            found = [views for views in page if self._several.rank(views)]
+            is_too_much = is_too_much or len(concerned) + len(found) > remembered
+            concerned = [] if is_too_much else concerned
+            concerned += [] if is_too_much else found
+        return None if is_too_much else concerned
 
-    def _ending(self, entry: Entry, verdict: Due) -> Ending:
-        return Ending(
-            domain=HISTORY if _is_history(self._kind) else RETENTION,
-            address=address(self._kind, ObjectKey(entry.namespace, entry.name)),
-            kind=self._kind,
-            key=ObjectKey(entry.namespace, entry.name),
-            uid=entry.uid,
-            version=entry.version,
-            reason=verdict.reason,
-            since=verdict.since,
-            anchor_ns=entry.anchor,
-            policy=self._policy.digest,
-            hold=entry.hold,
-            details={"policy": self._policy.name},
-        )
-
-
-def address(kind: Kind[Any], key: ObjectKey) -> Address:
-    """Return where an object of any kind is found."""
-    if _is_history(kind):
-        return Address(HISTORY, key.namespace, key.name)
-    return Address(f"{kind.kind}.{kind.group}" if kind.group else kind.kind, key.namespace, key.name)
-
-
-def _is_history(kind: Kind[Any]) -> bool:
-    # By name: a store that was not told the type of records reads them as any other document.
-    return (kind.api_version, kind.kind) == (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
+    async def _settle(self, concerned: Sequence[Views], acts: Acts) -> None:
+        for views in concerned:
+            settled = self._several.settle(views)
+            if settled is not None:
+                await acts.add(settled)

@@ -15,16 +15,14 @@ Doubt means keep. What has no readable anchor is `Unknown`; it takes no place am
 push out one that can be judged. What has no readable group is in no group: no count ends it, and where ``keep_last`` is
 in force nothing does, as it may be the last good one of its group.
 
-`judge` needs all objects of the groups that it is asked about, each a small `Entry`. `Survey` needs none of them: it
-looks at one entry after the other, remembers a number per group, and says which groups `judge` must be asked about.
+Here is what one object tells, and how what several policies say about it is weighed. What its group tells is in
+`survey` (which groups matter) and `ranking` (who is among the newest).
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from dataclasses import dataclass
 from enum import IntEnum
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -34,7 +32,7 @@ from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Reason, Unknown
 from lapse.engine.holds import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 Group = tuple[str, ...]
 DELETE: Final = "delete"
@@ -101,7 +99,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     group: Group | None = ()
     """None when a field that the group is made of is not there."""
     is_kept: bool = False
-    """Whether it is of those of which the last ones stay."""
+    """Whether it is of those of which the last ones stay; never where none do."""
     hold: Hold | None = None
 
 
@@ -113,63 +111,22 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     protection: Protection = Protection.NONE
 
 
-def judge(entries: Iterable[Entry], limits: Limits, now: UnixNs) -> list[Judgement]:
-    """Judge objects, newest first; of every group that occurs, all objects must be there."""
-    found, ordered = [], []
-    for entry in entries:
-        if entry.anchor is None or entry.group is None:
-            found.append(judge_alone(entry, limits, now))
-        else:
-            ordered.append((entry.anchor, entry.namespace or "", entry.name, entry))
-    ordered.sort(key=itemgetter(0, 1, 2), reverse=True)
-    ranks: dict[Group, _Rank] = {}
-    for anchor, _, _, entry in ordered:
-        assert entry.group is not None  # noqa: S101 - sorted out above
-        rank = ranks.get(entry.group)
-        if rank is None:
-            rank = ranks[entry.group] = _Rank(limits)
-        over_since, protected = rank.take(UnixNs(anchor), is_kept=entry.is_kept)
-        due = _expired(UnixNs(anchor), limits, now)
-        if due is None and over_since is not None:
-            due = Due(DELETE, LimitReason.RETENTION_LIMIT, over_since)
-        found.append(_judgement(entry, due, limits, now=now, protected=protected))
-    return found
-
-
 def judge_alone(entry: Entry, limits: Limits, now: UnixNs) -> Judgement:
     """Judge an object that no group is known of: by its age, or not at all."""
     if entry.anchor is None:
         doubt = entry.is_kept and limits.keep_last > 0
         verdict = Unknown(UnknownReason.MISSING_ANCHOR)
         return Judgement(entry, verdict, Protection.POSSIBLE if doubt else Protection.NONE)
-    due = _expired(entry.anchor, limits, now)
+    due = expired(entry.anchor, limits, now)
     if limits.keep_last == 0:
-        return _judgement(entry, due, limits, now=now)
+        return judgement(entry, due, limits, now=now)
     if due is None:
         return Judgement(entry, _not_due(entry.anchor, limits), Protection.POSSIBLE)
     return Judgement(entry, Unknown(DoubtReason.UNKNOWN_GROUP), Protection.POSSIBLE)
 
 
-class _Rank:
-    """How far the newest-first walk through one group has come."""
-
-    __slots__ = ("_keep", "_most", "_newer")
-
-    def __init__(self, limits: Limits) -> None:
-        self._keep, self._most = limits.keep_last, limits.max_count
-        self._newer: deque[UnixNs] = deque(maxlen=self._most or 0)
-
-    def take(self, anchor: UnixNs, *, is_kept: bool) -> tuple[UnixNs | None, bool]:
-        """Return since when the next one is one too many (None: it is not), and whether it is one of the last."""
-        # It became one too many when the oldest of the ``max_count`` next newer ones came.
-        over_since = self._newer[0] if self._most is not None and len(self._newer) == self._most else None
-        self._newer.append(anchor)
-        protected = is_kept and self._keep > 0
-        self._keep -= protected
-        return over_since, protected
-
-
-def _expired(anchor: UnixNs, limits: Limits, now: UnixNs) -> Due | None:
+def expired(anchor: UnixNs, limits: Limits, now: UnixNs) -> Due | None:
+    """Return what the age alone says; None when it is not too much."""
     if limits.max_age is None or not limits.is_expired(anchor, now):
         return None
     return Due(DELETE, DueReason.TTL_EXPIRED, UnixNs(anchor + limits.max_age))
@@ -181,7 +138,8 @@ def _not_due(anchor: UnixNs, limits: Limits) -> Keep:
     return Keep(KeepReason.NOT_YET, UnixNs(anchor + limits.max_age + 1))
 
 
-def _judgement(entry: Entry, due: Due | None, limits: Limits, *, now: UnixNs, protected: bool = False) -> Judgement:
+def judgement(entry: Entry, due: Due | None, limits: Limits, *, now: UnixNs, protected: bool = False) -> Judgement:
+    """Weigh what is against an object with what saves it."""
     protection = Protection.CERTAIN if protected else Protection.NONE
     if due is None:
         assert entry.anchor is not None  # noqa: S101 - what has none is unknown, and was never here
@@ -213,55 +171,3 @@ def _weight(judgement: Judgement) -> tuple[int, int]:
     if isinstance(verdict, Unknown):
         return 1, 0
     return 0, -(_LATEST if verdict.next_check is None else verdict.next_check)
-
-
-class Survey:
-    """What one look at each object tells, in any order, with a number per group as its only memory.
-
-    Groups are remembered by their hash: two that share one are both read again, and nothing else happens.
-    """
-
-    def __init__(self, limits: Limits, now: UnixNs) -> None:
-        """Nothing was looked at yet."""
-        self._limits, self._now = limits, now
-        self._counts: Counter[int] = Counter()
-        self._asked: set[int] = set()
-
-    def look(self, entry: Entry) -> Judgement | None:
-        """Return the judgement, where the object itself is enough for it; None where its group may matter.
-
-        What comes back as due was judged by its own fields alone, which an act that compares its version covers.
-        """
-        limits = self._limits
-        if entry.anchor is None or entry.group is None:
-            return judge_alone(entry, limits, self._now)
-        due = _expired(entry.anchor, limits, self._now)
-        if due is None:
-            # What is expired is older than all that is not, so it takes none of the places that count.
-            if limits.max_count is not None:
-                self._counts[hash(entry.group)] += 1
-            return None
-        if entry.is_kept and limits.keep_last > 0:
-            self._asked.add(hash(entry.group))
-            return None
-        return _judgement(entry, due, limits, now=self._now)
-
-    def concerns(self, entry: Entry) -> bool:
-        """Whether an object, of a second listing, is to be judged with its group.
-
-        No object is both judged by `look` and concerned; and those that are judged by `look` take no place that counts
-        among those that are concerned.
-        """
-        limits = self._limits
-        if entry.anchor is None or entry.group is None:
-            return False
-        if limits.is_expired(entry.anchor, self._now) and not (entry.is_kept and limits.keep_last > 0):
-            return False
-        found = hash(entry.group)
-        return found in self._asked or (limits.max_count is not None and self._counts[found] > limits.max_count)
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether no group has to be read again."""
-        most = self._limits.max_count
-        return not self._asked and (most is None or max(self._counts.values(), default=0) <= most)

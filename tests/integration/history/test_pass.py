@@ -27,7 +27,7 @@ from lapse.history.api.kinds import (
     HistorySpec,
 )
 from lapse.history.configured import history_policy
-from lapse.history.passes import Pass, PassReport
+from lapse.history.passes import Pass, PassReport, Told
 from lapse.history.policy import Policy
 from lapse.history.records import experiment_labels, record
 from lapse.kube.errors import AlreadyExistsError, UnknownKindError
@@ -70,14 +70,13 @@ class World:
             self.clock.advance(hours * 3600)
         return names
 
-    def passing(self, policy: Policy, *, page: int = 3) -> Pass:
-        ender = Ender(
-            self.store, self.journal, clock=self.clock, metrics=self.metrics, actor="test", dry_run=policy.dry_run
-        )
-        return Pass(policy, direct=self, ender=ender, clock=self.clock, page=page)
+    def passing(self, *policies: Policy, page: int = 3, **how: Any) -> Pass:  # noqa: ANN401 - as a pass is made
+        ender = Ender(self.store, self.journal, clock=self.clock, metrics=self.metrics, actor="test")
+        return Pass(policies, direct=self, ender=ender, clock=self.clock, page=page, **how)
 
     async def prune(self, policy: Policy | None = None, **values: Any) -> PassReport:  # noqa: ANN401 - those of the policy
-        return await self.passing(policy or history_policy(**values)).run()
+        (report,) = (await self.passing(policy or history_policy(**values)).run()).values()
+        return report
 
     async def left(self, kind: Kind[Any] = CHAOS_EXPERIMENT_HISTORY) -> list[str]:
         return [one.metadata.name for one in (await self.store.list(kind)).items]
@@ -167,12 +166,6 @@ async def test_a_dry_run_names_what_the_real_run_then_ends(world: World) -> None
     assert await world.left() == names[2:]
 
 
-async def test_a_policy_that_is_a_dry_run_cannot_be_given_an_ender_that_is_not(world: World) -> None:
-    ender = Ender(world.store, world.journal, clock=world.clock, metrics=world.metrics, actor="test")
-    with pytest.raises(ValueError, match="dry run"):
-        Pass(history_policy(dry_run=True), direct=world, ender=ender, clock=world.clock)
-
-
 async def test_the_last_success_stays_when_asked_for(world: World) -> None:
     (good,) = await world.runs(1, status="success")
     await world.runs(3, status="failure")
@@ -195,7 +188,7 @@ async def test_on_completion_only_the_records_of_that_experiment_are_looked_at(w
     await world.runs(2)
     others = await world.runs(2, experiment="other")
     ref = ExperimentRef(name="kill", namespace="shop", uid="u-shop-kill")
-    report = await world.passing(history_policy(limit=1)).run(labels=experiment_labels(ref))
+    report = (await world.passing(history_policy(limit=1)).run(labels=experiment_labels(ref)))["history"]
     assert report.matched == 2
     assert len(await world.left()) == 3
     assert set(others) < set(await world.left())
@@ -265,17 +258,17 @@ async def test_a_pass_that_may_not_proceed_decides_nothing_about_groups_it_has_n
     names = await world.runs(9)
     for asked in range(7):  # three pages, three pages again, and the acts
         answers = iter([True] * asked)
-        report = await world.passing(history_policy(limit=1)).run(proceed=partial(next, answers, False))
-        assert not report.is_complete
+        reports = await world.passing(history_policy(limit=1)).run(proceed=partial(next, answers, False))
+        assert not reports["history"].is_complete
         assert await world.left() == names
 
 
 # --- any kind ---------------------------------------------------------------------------------------------------------
 
 
-def widgets(**spec: Any) -> Policy:  # noqa: ANN401 - as in a document
+def widgets(name: str = "widgets", **spec: Any) -> Policy:  # noqa: ANN401 - as in a document
     selector = {"apiVersion": WIDGET.api_version, "kind": WIDGET.kind}
-    body = {"metadata": {"name": "widgets"}, "spec": {"selector": selector, "dryRun": False, **spec}}
+    body = {"metadata": {"name": name}, "spec": {"selector": selector, "dryRun": False, **spec}}
     return Policy.read(RETENTION_POLICY.convert(body))
 
 
@@ -326,3 +319,92 @@ async def test_without_a_time_at_the_path_nothing_goes(world: World) -> None:
 async def test_a_kind_that_does_not_exist_is_told(world: World) -> None:
     with pytest.raises(UnknownKindError):
         await world.prune(widgets(selector={"apiVersion": "v1", "kind": "Unicorn"}))
+
+
+# --- several policies -------------------------------------------------------------------------------------------------
+
+GOOD = {"count": 1, "where": {"fieldPath": "spec.state", "in": ["good"]}}
+
+
+async def some(world: World, *states: str) -> None:
+    """Make widgets w0, w1 ... with an hour in between; the newest is an hour old."""
+    for number, state in enumerate(states):
+        await make(world, f"w{number}", spec={"state": state})
+
+
+async def test_either_limit_of_any_policy_deletes_and_the_journal_names_all_that_wanted_it(world: World) -> None:
+    await some(world, "bad", "bad", "bad", "bad")
+    old, many = widgets("old", maxAge="210m"), widgets("many", maxCount=2)
+    told: list[Told] = []
+    reports = await world.passing(old, many, told=told.append).run()
+    assert await world.left(WIDGET) == ["w2", "w3"]
+    assert reports["old"].due == {"ttl_expired": 1}
+    assert reports["many"].due == {"retention_limit": 2}
+    assert reports["old"].kept == {"not_yet": 3}
+    assert {one.entry.name: (one.policies, one.outcome) for one in told} == {
+        "w0": (("old", "many"), "ended"),
+        "w1": (("many",), "ended"),
+    }
+    details = {row.address[-2:]: row.details for row in await world.rows()}
+    assert details == {"w0": {"policy": "old", "policies": ["many", "old"]}, "w1": {"policy": "many"}}
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+async def test_what_one_policy_keeps_no_other_deletes_at_once_by_age_or_by_number(world: World, is_dry: bool) -> None:  # noqa: FBT001 - a case
+    await some(world, "good", "bad", "good", "bad", "bad")
+    keeper = widgets("keeper", keepLast=GOOD, dryRun=is_dry)
+    for other in (widgets("other", maxAge="90m"), widgets("other", maxCount=1)):
+        reports = await world.passing(other, keeper).run()
+        assert await world.left(WIDGET) == ["w2", "w4"]
+        assert reports["other"].kept["keep_last"] == 1
+
+
+async def test_a_policy_that_may_not_act_protects_and_reports_nothing(world: World) -> None:
+    await some(world, "good", "bad", "bad")
+    keeper = widgets("keeper", maxAge="1ns", keepLast=GOOD)
+    reports = await world.passing(widgets("other", maxAge="150m"), keeper, acting={"other"}).run()
+    assert list(reports) == ["other"]
+    assert await world.left(WIDGET) == ["w0", "w1", "w2"]
+    await world.passing(widgets("other", maxAge="90m"), keeper, acting={"other"}).run()
+    assert await world.left(WIDGET) == ["w0", "w2"]
+
+
+async def test_what_a_dry_run_and_a_real_policy_want_is_really_ended_and_the_rest_is_only_told(world: World) -> None:
+    await some(world, "bad", "bad", "bad")
+    dry, real = widgets("dry", maxAge="1ns", dryRun=True), widgets("real", maxCount=2)
+    told: list[Told] = []
+    reports = await world.passing(dry, real, told=told.append).run()
+    assert await world.left(WIDGET) == ["w1", "w2"]
+    assert reports["dry"].outcomes == {"would_end": 3}
+    assert reports["real"].outcomes == {"ended": 1}
+    found = {one.entry.name: (one.policies, str(one.verdict.reason), str(one.outcome)) for one in told}
+    assert found == {
+        "w0": (("real", "dry"), "retention_limit", "ended"),
+        "w1": (("dry",), "ttl_expired", "would_end"),
+        "w2": (("dry",), "ttl_expired", "would_end"),
+    }
+
+
+async def test_one_listing_covers_what_policies_of_other_labels_and_namespaces_are_about(world: World) -> None:
+    for namespace in ("bank", "park", "shop"):
+        for colour in ("red", "blue"):
+            metadata = {"name": colour, "namespace": namespace, "labels": {"colour": colour, "size": "big"}}
+            await world.store.create(WIDGET, Document({"metadata": metadata}))
+    world.clock.advance(3600)
+    selector = {"apiVersion": WIDGET.api_version, "kind": WIDGET.kind}
+    red = {**selector, "namespaces": ["bank"], "labels": {"colour": "red", "size": "big"}}
+    blue = {**selector, "namespaces": ["shop", "bank"], "labels": {"colour": "blue", "size": "big"}}
+    reports = await world.passing(
+        widgets("red", selector=red, maxAge="1ns"), widgets("blue", selector=blue, maxAge="1ns"), page=10
+    ).run()
+    assert len(world.listed) == 2  # a page for each namespace
+    assert {name: report.matched for name, report in reports.items()} == {"red": 1, "blue": 2}
+    left = {one.metadata.key for one in (await world.store.list(WIDGET)).items}
+    assert left == {("park", "red"), ("park", "blue"), ("shop", "red")}
+
+
+async def test_a_pass_is_over_one_kind(world: World) -> None:
+    with pytest.raises(ValueError, match="one kind"):
+        world.passing(history_policy(), widgets())
+    with pytest.raises(ValueError, match="one kind"):
+        world.passing()

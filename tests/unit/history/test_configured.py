@@ -17,8 +17,9 @@ from lapse.history.configured import (
     ttl_warning,
 )
 from lapse.history.errors import HistorySettingError
+from lapse.history.ranking import judge
 from lapse.history.records import record
-from lapse.history.retention import Entry, Limits, judge
+from lapse.history.retention import Entry, Limits
 
 if TYPE_CHECKING:
     from lapse.history.policy import Policy

@@ -10,7 +10,8 @@ from lapse.engine.holds import HOLD
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy import SYSTEM_NAMESPACE, Policy
-from lapse.history.retention import Limits, judge
+from lapse.history.ranking import judge
+from lapse.history.retention import Limits
 
 NOON = "2030-01-31T12:00:00Z"
 DAY = 86_400_000_000_000
