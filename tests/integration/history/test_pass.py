@@ -30,7 +30,7 @@ from lapse.history.configured import history_policy
 from lapse.history.passes import Pass, PassReport, Told
 from lapse.history.policy import Policy
 from lapse.history.records import experiment_labels, record
-from lapse.kube.errors import AlreadyExistsError, UnknownKindError
+from lapse.kube.errors import AlreadyExistsError, GoneError, UnknownKindError
 from lapse.kube.resources import Document, Kind, ObjectKey, PartialObject, untyped
 from lapse.objects.embedded import EmbeddedStore, open_embedded
 
@@ -90,9 +90,9 @@ class World:
         return await self.store.get(kind, key)
 
     async def list(self, kind: Kind[Any], **question: Any) -> Any:  # noqa: ANN401 - as it is asked
-        if self.before_list is not None:
-            await self.before_list(len(self.listed))
         self.listed.append(kind.type)
+        if self.before_list is not None:
+            await self.before_list(len(self.listed) - 1)
         return await self.store.list(kind, **question)
 
     async def resolve(self, api_version: str, kind: str) -> Kind[Any]:
@@ -114,6 +114,16 @@ async def opened(folder: Path) -> AsyncIterator[World]:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with opened(tmp_path) as found:
         yield found
+
+
+def gone_at(*pages: int) -> Callable[[int], Awaitable[object]]:
+    """Let the store have forgotten the moment of a listing at these pages, unless one begins there."""
+
+    async def before_list(page: int) -> None:
+        if page in pages:
+            raise GoneError(version=1)
+
+    return before_list
 
 
 # --- the history ------------------------------------------------------------------------------------------------------
@@ -261,6 +271,49 @@ async def test_a_pass_that_may_not_proceed_decides_nothing_about_groups_it_has_n
         reports = await world.passing(history_policy(limit=1)).run(proceed=partial(next, answers, False))
         assert not reports["history"].is_complete
         assert await world.left() == names
+
+
+@pytest.mark.parametrize("page", [1, 10, 21, 23, 30, 43, 45, 50, 65])  # of three listings with 22 pages each
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_listing_whose_moment_is_gone_is_begun_again_and_nothing_is_counted_twice(
+    world: World, page: int, times: int
+) -> None:
+    names = await world.runs(66)
+    world.before_list = gone_at(*range(page, page + times))
+    policy = history_policy(ttl=Duration(64 * HOUR), limit=3, dry_run=True)
+    (dry,) = (await world.passing(policy).run()).values()
+    assert (dry.matched, dry.due) == (66, {"ttl_expired": 2, "retention_limit": 61})
+    assert dry.outcomes == {"would_end": 63}
+    assert len(world.listed) > 66
+
+    world.listed.clear()
+    told: list[Told] = []
+    policy = history_policy(ttl=Duration(64 * HOUR), limit=3)
+    (real,) = (await world.passing(policy, told=told.append).run()).values()
+    assert (real.matched, real.due, real.kept, real.is_complete) == (66, dry.due, {"not_yet": 3}, True)
+    assert [one.entry.name for one in told] == sorted(names)[:63]
+    assert await world.left() == names[63:]
+
+
+@pytest.mark.parametrize("page", [1, 4])
+async def test_when_a_moment_is_gone_again_and_again_nothing_is_ended_by_its_number(world: World, page: int) -> None:
+    names = await world.runs(9)
+    world.before_list = gone_at(*range(page, 100))
+    report = await world.prune(ttl=Duration(7 * HOUR + HOUR // 2), limit=1)
+    assert not report.is_complete
+    assert report.due == {"ttl_expired": 2}
+    assert await world.left() == names[2:]
+
+
+async def test_what_is_listed_in_any_order_of_namespaces_is_given_once_though_the_moment_is_gone(world: World) -> None:
+    for namespace in ("bank", "park", "shop"):
+        for number in range(4):
+            await make(world, f"w{number}", namespace=namespace)
+    for page in range(1, 4):
+        world.listed.clear()
+        world.before_list = gone_at(page)
+        report = await world.prune(widgets(maxAge="1ns", dryRun=True))
+        assert (report.matched, report.outcomes) == (12, {"would_end": 12})
 
 
 # --- any kind ---------------------------------------------------------------------------------------------------------
