@@ -221,6 +221,11 @@ class DeletionsAreNotCounted(Model):
         pass
 
 
+class AllKindsAreCountedAsRecords(Model):
+    def count_deletion(self, kind: Kind[Any], reason: str) -> None:
+        super().count_deletion(RECORD, reason)
+
+
 class DryRunsAreCounted(Model):
     def result(self, found: Sequence[Found], ended: set[str], rule: Rule) -> Result:
         for one in found if rule.dry_run else ():

@@ -76,11 +76,12 @@ CAUGHT: dict[type[Model], list[str]] = {
     ],
     broken.DeletionsAreCountedByBothLimits: [
         "who_violates_either_limit_goes_and_is_counted_once_by_age_first",
-        "the_metrics_tell_the_reasons_and_so_does_the_one_of_the_seed",
+        "the_metrics_tell_what_went_and_by_which_limit",
         "of_two_policies_either_limit_deletes",
     ],
-    broken.DeletionsAreNotCounted: ["the_metrics_tell_the_reasons_and_so_does_the_one_of_the_seed"],
-    broken.DryRunsAreCounted: ["the_metrics_tell_the_reasons_and_so_does_the_one_of_the_seed"],
+    broken.DeletionsAreNotCounted: ["the_metrics_tell_what_went_and_by_which_limit"],
+    broken.AllKindsAreCountedAsRecords: ["the_metrics_tell_records_from_other_kinds"],
+    broken.DryRunsAreCounted: ["the_metrics_tell_what_went_and_by_which_limit"],
     broken.DryRunsDelete: [
         "a_dry_run_finds_what_the_real_run_then_takes",
         "a_dry_policy_deletes_nothing_beside_one_that_does",
