@@ -97,6 +97,8 @@ class Ender:
         self._clock, self._metrics = clock, metrics
         self.dry_run = dry_run
         self._guards = tuple(guards)
+        self.last_problem: Exception | None = None
+        """Why the last of those that failed did: an outcome does not say."""
 
     @property
     def together(self) -> bool:
@@ -215,6 +217,7 @@ class Ender:
                 return Outcome.CHANGED
         # A LapseError says all there is to say; anything else is a defect, and needs its traceback.
         defect = None if isinstance(refusal, LapseError) else refusal
+        self.last_problem = refusal
         _log.warning("not_ended", domain=ending.domain, error=type(refusal).__name__, exc_info=defect)
         self._metrics.failed(ending.domain, ErrorKind.ITEM)
         return Outcome.FAILED

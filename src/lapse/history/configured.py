@@ -35,15 +35,15 @@ _LIMIT_RULE: Final = "0 for no limit, or a whole number above it, such as 100"
 _KEEP_RULE: Final = "0 to keep none, or a whole number above it, such as 1"
 
 
-def history_policy(
+def history_document(
     *,
     namespace: str = DEFAULT_NAMESPACE,
     ttl: Duration = DEFAULT_TTL,
     limit: int = DEFAULT_LIMIT,
     keep_last_success: int = 0,
     dry_run: bool = False,
-) -> Policy:
-    """Return the policy for records; raises `HistorySettingError` for values that no flag may have.
+) -> RetentionPolicy:
+    """Return the policy for records, as it is stored; raises `HistorySettingError` for values that no flag may have.
 
     Records are counted where they live, in ``namespace``, and per experiment: its namespace, its name and its uid.
     """
@@ -60,7 +60,23 @@ def history_policy(
         keep_last=KeepLast(count=keep_last_success, where=success),
         dry_run=dry_run,
     )
-    return Policy.read(RetentionPolicy(metadata=ObjectMeta(name=POLICY_NAME), spec=spec))
+    return RetentionPolicy(metadata=ObjectMeta(name=POLICY_NAME), spec=spec)
+
+
+def history_policy(
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    ttl: Duration = DEFAULT_TTL,
+    limit: int = DEFAULT_LIMIT,
+    keep_last_success: int = 0,
+    dry_run: bool = False,
+) -> Policy:
+    """Return the same policy, as it is used."""
+    return Policy.read(
+        history_document(
+            namespace=namespace, ttl=ttl, limit=limit, keep_last_success=keep_last_success, dry_run=dry_run
+        )
+    )
 
 
 def _label(name: str) -> str:
@@ -94,7 +110,7 @@ def ttl_warning(ttl: Duration) -> str | None:
     """Return what should be logged about a TTL that is allowed, and may still surprise; None when nothing should."""
     if ttl.nanoseconds is None or not 0 < ttl.nanoseconds < DAY:
         return None
-    return f"{TTL_FLAG} is {ttl}: records of experiments are deleted before they are a day old"
+    return f"history_ttl is {ttl}: records of experiments are deleted before they are a day old"
 
 
 def check_limit(limit: int) -> None:

@@ -77,7 +77,7 @@ def test_any_other_ttl_is_an_error_that_names_the_flag_and_the_rule(text: str, p
 def test_a_ttl_below_a_day_is_worth_a_warning(text: str, *, warns: bool) -> None:
     found = ttl_warning(read_ttl(text))
     assert (found is not None) is warns
-    assert found is None or found.startswith("--history-ttl is ")
+    assert found is None or found.startswith("history_ttl is ")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,424 @@
+"""Retention, put together: every policy there is, over everything each hour, and over one experiment when it completes.
+
+One path: a policy is an object of the store, wherever it came from, and all policies of a kind are judged in one pass
+over one listing. Whatever is wrong with one policy or one kind is told in its status and in the log, and the others go
+on. The log has a warning when something becomes wrong or is wrong in another way, and no more than a line at info as
+long as it stays so.
+
+**The first pass.** Where nobody chose a TTL, a store that was never passed over is passed over dry at first, and what
+would go is told; and until a full pass has really been made, no completion deletes anything either.
+
+Two processes that do this at once are no harm: acts carry the version that was judged, and whoever comes second finds
+it done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.clock import UnixNs
+from lapse.core.errors import LapseError
+from lapse.core.jitter import Chance, around, chance
+from lapse.core.log import get_logger
+from lapse.core.verdict import DueReason, KeepReason, UnknownReason
+from lapse.engine.brakes import Brake, NoBrake
+from lapse.engine.ending import Ender
+from lapse.engine.metrics import ErrorKind
+from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
+from lapse.history.completions import Completions, labels_of
+from lapse.history.configured import POLICY_NAME
+from lapse.history.errors import RetentionPolicyError
+from lapse.history.listing import LEFT_ALONE
+from lapse.history.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass
+from lapse.history.policies import Loaded, is_published, load_policies, publish, read_document, unreadable
+from lapse.history.policy import Policy
+from lapse.history.retention import DoubtReason
+from lapse.history.told import RunReason, Tally, of_broken, of_error, of_report, status_changes
+from lapse.kube.controller import Result
+from lapse.kube.errors import ConflictError, InvalidError, NotFoundError, ObjectError, StoreUnavailableError
+from lapse.kube.resources import NO_LABELS, ObjectMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from lapse.core.clock import Clock
+    from lapse.core.duration import Duration
+    from lapse.engine.coordinator import Turn
+    from lapse.engine.journal import Journal
+    from lapse.engine.metrics import Metrics
+    from lapse.history.api.kinds import RetentionPolicy
+    from lapse.history.completions import Experiment
+    from lapse.history.passes import PassReport, Told
+    from lapse.history.told import PolicyRun
+    from lapse.kube.resources import Json
+    from lapse.objects.port import ObjectStore, Reader
+
+SEED_METRIC: Final = "chaos_experiment_history_ttl_deleted"
+"""As the founding document names it; the library adds ``_total``."""
+RETRY_SECONDS: Final = 60.0
+"""How long a store that did not answer is left alone before the next pass."""
+_PATIENCE: Final = 128
+"""Deletions that fail one after the other before a pass gives up: the rest would fail as well, call by call."""
+_ACTOR: Final = "lapse"
+_NO_BRAKE: Final = NoBrake()
+_DOUBT: Final = frozenset({*UnknownReason, *DoubtReason})
+_RECORDS: Final = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
+_NS: Final = 1_000_000_000
+_log = get_logger("lapse.history")
+
+Member = tuple["RetentionPolicy", Policy]
+
+
+def _tell_nobody(_told: Told) -> None:
+    """Do nothing."""
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """What is asked for."""
+
+    only: Collection[str] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    dry_run: bool = False
+    told: Callable[[Told], None] = _tell_nobody
+    proceed: Callable[[], bool] = _always
+    next_run: UnixNs | None = None
+    is_careful: bool = False
+
+    def names(self, policy: str) -> bool:
+        """Whether a policy is to pass."""
+        return self.only is None or policy in self.only
+
+
+class Retention:
+    """Everything that runs for records and for what policies select, on one object store."""
+
+    def __init__(  # noqa: PLR0913 - all of them named, one per dependency
+        self,
+        store: ObjectStore,
+        *,
+        history: RetentionPolicy,
+        documents: Sequence[Json] = (),
+        journal: Journal,
+        metrics: Metrics,
+        clock: Clock,
+        interval: Duration,
+        brake: Brake = _NO_BRAKE,
+        left_alone: Collection[str] = LEFT_ALONE,
+        history_ttl_is_default: bool = False,
+        direct: Reader | None = None,
+        actor: str = _ACTOR,
+        chance: Chance = chance,
+    ) -> None:
+        """Put it together; nothing runs yet.
+
+        ``history`` and ``documents`` are the policies of the settings; a document that cannot be read is told with the
+        first pass. ``direct`` reads what is judged: the store itself unless said otherwise.
+        """
+        self._store, self._direct = store, store if direct is None else direct
+        self._journal, self._metrics, self._clock = journal, metrics, clock
+        self._brake, self._left_alone, self._actor = brake, frozenset(left_alone), actor
+        self._is_default = history_ttl_is_default
+        self._wanted = [history]
+        self._unusable: dict[str, RetentionPolicyError] = {}
+        self._said: dict[str, tuple[RunReason, str]] = {}
+        self._unpublished: Collection[str] = ()
+        for document in documents:
+            try:
+                self._wanted.append(read_document(document))
+            except RetentionPolicyError as error:
+                self._unusable[str(error.details["name"])] = error
+        for domain in DOMAINS:
+            metrics.expect_passes(domain, reasons=REASONS)
+        metrics.count_also(
+            SEED_METRIC,
+            "Records that were deleted because of their age; as lapse_deletions_total",
+            domain=HISTORY,
+            reason=DueReason.TTL_EXPIRED,
+        )
+        self.loops = (
+            []
+            if interval.is_never
+            else [RetentionLoop(self, interval.seconds, clock=clock, metrics=metrics, chance=chance)]
+        )
+        self.leader_services = [
+            Completions(
+                store,
+                self._completed,
+                namespace=history.spec.selector.namespaces[0],
+                clock=clock,
+                on_error=lambda _error: metrics.failed(HISTORY, ErrorKind.RECONCILE),
+                chance=chance,
+            )
+        ]
+
+    async def publish(self) -> None:
+        """Make the policies of the settings objects of the store; raises `StoreUnavailableError`."""
+        failed = await publish(self._store, self._wanted, leave=self._unusable)
+        for name, error in failed.items():
+            log = _log.info if name in self._unpublished else _log.error
+            log("policy_not_published", policy=name, problem=error.details["problem"])
+            self._metrics.failed(RETENTION, ErrorKind.POLICY)
+        self._unpublished = failed.keys()
+
+    async def run_once(
+        self,
+        *,
+        only: Collection[str] | None = None,
+        labels: Mapping[str, str] = NO_LABELS,
+        dry_run: bool = False,
+        told: Callable[[Told], None] = _tell_nobody,
+        proceed: Callable[[], bool] = _always,
+    ) -> dict[str, PolicyRun]:
+        """Let all policies pass, or those that ``only`` names; return what came of each, by name.
+
+        With ``dry_run`` nothing is deleted and no status is written; with ``labels`` only what has them is looked at,
+        and no status is written either. ``told`` hears of everything that is due. Raises what the store answers when
+        the policies cannot be listed.
+        """
+        return await self._run(_Order(only=only, labels=labels, dry_run=dry_run, told=told, proceed=proceed))
+
+    async def pass_over(self, *, proceed: Callable[[], bool], next_run: UnixNs) -> dict[str, PolicyRun]:
+        """Do what is to be done each hour; see the module about the first time."""
+        runs = await self._run(_Order(proceed=proceed, next_run=next_run, is_careful=True))
+        for domain in DOMAINS:
+            held = sum(run.kept.get(KeepReason.HELD, 0) for run in runs.values() if run.domain == domain)
+            self._metrics.holding(domain, held)
+        return runs
+
+    # --- passes -------------------------------------------------------------------------------------------------------
+
+    async def _run(self, order: _Order) -> dict[str, PolicyRun]:
+        loaded = await self._load()
+        runs: dict[str, PolicyRun] = {}
+        for policy, error in loaded.broken:
+            if order.names(policy.metadata.name):
+                runs[policy.metadata.name] = run = of_broken(error, domain=_domain(policy.spec.selector))
+                await self._tell(order, run, policy)
+        for members in _by_kind(loaded).values():
+            if order.proceed() and any(order.names(read.name) for _, read in members):
+                found = await self._run_kind(order, members)
+                runs |= found
+                # Of what was cut short there is nothing to tell: it is done again, here or by the next leader.
+                for policy, read in members if order.proceed() else ():
+                    if read.name in found:
+                        await self._tell(order, found[read.name], policy)
+        return runs
+
+    async def _run_kind(self, order: _Order, members: Sequence[Member]) -> dict[str, PolicyRun]:
+        acting = {read.name for _, read in members if order.names(read.name)}
+        cautious = order.is_careful and self._is_first(members)
+        used = [_dry(read) if order.dry_run or (cautious and read.name == POLICY_NAME) else read for _, read in members]
+        try:
+            runs = await self._pass(used, acting=acting, labels=order.labels, told=order.told, proceed=order.proceed)
+        except Exception as error:  # noqa: BLE001 - one kind that fails must not stop the others
+            if not isinstance(error, LapseError):
+                _log.error("pass_failed", policies=sorted(acting), error=type(error).__name__, exc_info=error)
+            return {name: of_error(name, error, domain=_domain(used[0])) for name in acting}
+        if cautious and runs[POLICY_NAME].deleted:
+            _log.warning(
+                "first_pass_was_dry",
+                would_delete=runs[POLICY_NAME].deleted,
+                reason="nobody chose history_ttl, and this store was never passed over; the next pass deletes these",
+            )
+        return runs
+
+    async def _load(self) -> Loaded:
+        """Return the policies that there are, and those of the settings that nobody has published yet.
+
+        Of the settings of another process, that is: what is published is what the process that runs here was told, and
+        a command that was told something else, or nothing, must not delete by that.
+        """
+        loaded = await load_policies(self._direct)
+        found = Loaded(broken=list(loaded.broken))
+        for policy, read in loaded.policies:
+            error = self._unusable.get(read.name) if is_published(policy.metadata) else None
+            if error is None:
+                found.policies.append((policy, read))
+            else:  # the settings say something else by now, and nobody can read what
+                found.broken.append((policy, error))
+        there = {policy.metadata.name for policy, _ in (*loaded.policies, *loaded.broken)}
+        found.broken.extend(
+            (unreadable(ObjectMeta(name=name)), error) for name, error in self._unusable.items() if name not in there
+        )
+        for wanted in self._wanted:
+            if wanted.metadata.name not in there:
+                try:
+                    found.policies.append((wanted, Policy.read(wanted)))
+                except RetentionPolicyError as error:
+                    found.broken.append((wanted, error))
+        return found
+
+    async def _pass(
+        self,
+        policies: Sequence[Policy],
+        *,
+        acting: Collection[str],
+        labels: Mapping[str, str],
+        told: Callable[[Told], None],
+        proceed: Callable[[], bool],
+    ) -> dict[str, PolicyRun]:
+        tally = Tally()
+
+        def take(one: Told) -> None:
+            tally.take(one)
+            told(one)
+
+        ender = Ender(
+            self._store,
+            self._journal,
+            clock=self._clock,
+            metrics=self._metrics,
+            actor=self._actor,
+            brake=self._brake,
+        )
+        reports = await Pass(
+            policies,
+            direct=self._direct,
+            ender=ender,
+            clock=self._clock,
+            left_alone=self._left_alone,
+            acting=acting,
+            told=take,
+        ).run(labels=labels, proceed=lambda: proceed() and tally.failed_in_a_row < _PATIENCE)
+        domain = _domain(policies[0])
+        self._count(domain, reports.values())
+        return {
+            policy.name: of_report(
+                policy.name,
+                reports[policy.name],
+                domain=domain,
+                dry_run=policy.dry_run,
+                deleted=tally.deleted.get(policy.name, {}),
+                problem=ender.last_problem,
+            )
+            for policy in policies
+            if policy.name in acting
+        }
+
+    async def _completed(self, experiment: Experiment) -> Result:
+        """Pass over the records of one experiment; raises what the store answers, so that it is tried again."""
+        members = _by_kind(await self._load()).get(_RECORDS, [])
+        if any(read.name == POLICY_NAME for _, read in members):
+            cautious = self._is_first(members) or self._was_first(members)
+            used = [_dry(read) if cautious and read.name == POLICY_NAME else read for _, read in members]
+            labels = labels_of(experiment)
+            await self._pass(used, acting={POLICY_NAME}, labels=labels, told=_tell_nobody, proceed=_always)
+        return Result()
+
+    # --- the first time -----------------------------------------------------------------------------------------------
+
+    def _is_first(self, members: Sequence[Member]) -> bool:
+        """Whether nobody chose a TTL, and no pass over records was ever made."""
+        return self._is_default and any(
+            read.name == POLICY_NAME and not read.dry_run and (policy.status is None or policy.status.last_run is None)
+            for policy, read in members
+        )
+
+    def _was_first(self, members: Sequence[Member]) -> bool:
+        """Whether the last pass over everything was that one."""
+        return self._is_default and any(
+            read.name == POLICY_NAME and not read.dry_run and policy.status is not None and bool(policy.status.dry_run)
+            for policy, read in members
+        )
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    def _count(self, domain: str, reports: Collection[PassReport]) -> None:
+        verdicts: Counter[str] = Counter()
+        for report in reports:
+            doubt = sum(count for why, count in report.kept.items() if why in _DOUBT)
+            verdicts += Counter(due=report.due.total(), unknown=doubt, keep=report.kept.total() - doubt)
+        for verdict, count in verdicts.items():
+            self._metrics.decided(domain, verdict, count=count)
+
+    async def _tell(self, order: _Order, run: PolicyRun, policy: RetentionPolicy) -> None:
+        self._say(run)
+        if policy.metadata.uid and not order.dry_run and not order.labels:  # without a uid it is not published
+            await self._write_status(run, policy, next_run=order.next_run)
+
+    def _say(self, run: PolicyRun) -> None:
+        said, self._said[run.name] = self._said.get(run.name), (run.reason, run.message)
+        if run.is_ready:
+            told: dict[str, Any] = {"matched": run.matched, "kept": run.kept, "dry_run": run.dry_run}
+            _log.info("policy_passed", policy=run.name, deleted=run.deleted, **told)
+            return
+        self._metrics.failed(run.domain, ErrorKind.POLICY)
+        log = _log.info if said == (run.reason, run.message) else _log.warning
+        log("policy_failed", policy=run.name, reason=run.reason, problem=run.message)
+
+    async def _write_status(self, run: PolicyRun, policy: RetentionPolicy, *, next_run: UnixNs | None) -> None:
+        changes = status_changes(run, policy, now=UnixNs(self._clock.wall_ns()), next_run=next_run)
+        meta = policy.metadata
+        patch = partial(self._store.patch_status, RETENTION_POLICY, meta.key, changes, uid=meta.uid)
+        try:
+            try:
+                await patch(version=meta.resource_version)
+            except ConflictError:  # changed during the pass: the status names the generation that it is about
+                await patch()
+        except (ConflictError, NotFoundError, InvalidError):
+            pass  # gone, or another one by now, or one that the store would not take any more: the log tells
+        except ObjectError as error:
+            self._metrics.failed(run.domain, ErrorKind.POLICY)
+            _log.warning("status_not_written", policy=run.name, error=type(error).__name__, reason=str(error))
+
+
+class RetentionLoop:
+    """A `lapse.engine.coordinator.Loop`: passes over everything, where this process leads."""
+
+    name = "retention"
+    domain = RETENTION
+    leader_only = True
+
+    def __init__(
+        self, retention: Retention, interval: float, *, clock: Clock, metrics: Metrics, chance: Chance
+    ) -> None:
+        """Pass every ``interval`` seconds."""
+        self.interval, self._metrics = interval, metrics
+        self._retention, self._clock, self._chance = retention, clock, chance
+        self._turn: Turn | None = None
+
+    def begin(self, turn: Turn) -> None:
+        """See `lapse.engine.coordinator.Steered`."""
+        self._turn = turn
+
+    async def tick(self) -> float:
+        """Pass; return the seconds to the next time."""
+        wait = around(self.interval, chance=self._chance)
+        next_run = self._clock.wall_ns() + round(wait * _NS)
+        retry = min(wait, RETRY_SECONDS)
+        try:
+            await self._retention.publish()
+            runs = await self._retention.pass_over(proceed=self._proceed, next_run=UnixNs(next_run))
+        except StoreUnavailableError as error:
+            _log.warning("retention_postponed", seconds=retry, reason=str(error))
+            self._metrics.failed(RETENTION, ErrorKind.TICK)
+            return retry
+        if any(run.reason is RunReason.STORE_UNAVAILABLE for run in runs.values()):
+            return retry
+        return max(0.0, (next_run - self._clock.wall_ns()) / _NS)
+
+    def _proceed(self) -> bool:
+        return self._turn is None or self._turn.proceed()
+
+
+def _dry(policy: Policy) -> Policy:
+    return replace(policy, dry_run=True)
+
+
+def _domain(about: Any) -> str:  # noqa: ANN401 - a policy or its selector
+    return HISTORY if (about.api_version, about.kind) == _RECORDS else RETENTION
+
+
+def _by_kind(loaded: Loaded) -> dict[tuple[str, str], list[Member]]:
+    found: dict[tuple[str, str], list[Member]] = {}
+    for policy, read in loaded.policies:
+        found.setdefault((read.api_version, read.kind), []).append((policy, read))
+    return found
