@@ -271,6 +271,11 @@ class TheLastOnesNeedNotBeGood(Model):
         return True
 
 
+class DoubtSavesNothing(Model):
+    def may_be_last(self, body: Json, rule: Rule) -> bool:
+        return False
+
+
 class AllGoodOnesStay(Model):
     def judged(self, bodies: Sequence[Json], rule: Rule, now: int) -> tuple[dict[str, str], set[str]]:
         violations, _ = super().judged(bodies, rule, now)

@@ -94,6 +94,17 @@ async def without_a_field_of_the_group_no_count_takes_it(world: World) -> None:
 
 
 @case
+async def what_may_be_the_last_good_one_stays(world: World) -> None:
+    home = await world.namespace()
+    for name, spec in (("a", {"colour": "red", "state": "good"}), ("b", {"state": "good"}), ("c", {"colour": "red"})):
+        await widget(world, home, name, spec=spec)
+    await age(world, home, "c", YEAR, kind=WIDGET)
+    keeping = {"count": 1, "where": {"fieldPath": "spec.state", "in": ["good"]}}
+    await apply(world, widgets(world, home, groupBy=["spec.colour"], maxAge="1h", keepLast=keeping))
+    assert await left(world, home, WIDGET) == ["a", "b"]
+
+
+@case
 async def labels_select_what_a_policy_is_about(world: World) -> None:
     home = await world.namespace()
     for number in range(4):

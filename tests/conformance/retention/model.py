@@ -167,6 +167,12 @@ class Model:
     def is_good(self, body: Json, rule: Rule) -> bool:
         return rule.good is None or str(value(body, rule.good[0])) in rule.good[1]
 
+    def may_be_last(self, body: Json, rule: Rule) -> bool:
+        """Whether nobody can say that an object is none of the last ones: doubt means keep."""
+        if rule.keep == 0:
+            return False
+        return self.group(body, rule) is None or (self.anchor(body, rule) is None and self.is_good(body, rule))
+
     def is_held(self, body: Json, now: int) -> bool:
         annotations = body["metadata"].get("annotations", {})
         until = from_timestamp(annotations.get("lapse.dev/hold-until", ""))
@@ -187,6 +193,8 @@ class Model:
         kept: Counter[tuple[str, ...]] = Counter()
         for body in self.newest_first(bodies, rule):
             uid, anchor, group = body["metadata"]["uid"], self.anchor(body, rule), self.group(body, rule)
+            if self.may_be_last(body, rule):
+                saved.add(uid)
             if anchor is None:
                 continue
             if self.expired(anchor, rule, now):

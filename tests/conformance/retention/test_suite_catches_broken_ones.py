@@ -105,6 +105,7 @@ CAUGHT: dict[type[Model], list[str]] = {
         "the_last_success_is_saved_from_the_age",
         "the_last_success_is_saved_from_the_count",
     ],
+    broken.DoubtSavesNothing: ["what_may_be_the_last_good_one_stays"],
     broken.AllGoodOnesStay: ["the_last_success_is_saved_from_the_age", "the_last_success_is_saved_from_the_count"],
     broken.TheLastOneStaysUnasked: ["without_keep_last_success_the_last_good_one_goes"],
     broken.TheLastOnesAreSavedFromTheirOwnPolicyOnly: ["the_last_ones_of_one_policy_are_saved_from_another"],
