@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection, Sequence
     from contextlib import AsyncExitStack
 
+    from lapse.core.clock import Clock
+    from lapse.engine.brakes import Brake
     from lapse.engine.budget import Budgets
     from lapse.engine.coordinator import Coordinator
+    from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
+    from lapse.history.api.kinds import RetentionPolicy
+    from lapse.history.service import Retention
+    from lapse.kube.resources import Json
+    from lapse.objects.port import ObjectStore
     from lapse.requests.policy import Policy
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint, Listener
@@ -103,6 +110,47 @@ def request_policy(settings: Settings) -> Policy:
         keeper_mode=settings.keeper_mode,
         keeper_ttl=settings.keeper_ttl,
         restore_ownership=settings.restore_ownership,
+    )
+
+
+def history_policy_document(settings: Settings) -> RetentionPolicy:
+    """Return what the settings say about records."""
+    from lapse.history.configured import history_document
+
+    return history_document(
+        namespace=settings.history_namespace,
+        ttl=settings.history_ttl,
+        limit=settings.history_retention_limit,
+        keep_last_success=settings.history_keep_last_success,
+    )
+
+
+def retention(
+    loaded: Loaded,
+    store: ObjectStore,
+    *,
+    documents: Sequence[Json],
+    journal: Journal,
+    metrics: Metrics,
+    brake: Brake,
+    clock: Clock,
+    left_alone: Collection[str] = (),
+) -> Retention:
+    """Return what ends records and what policies select; ``left_alone`` are namespaces beside the system's own."""
+    from lapse.history.listing import LEFT_ALONE
+    from lapse.history.service import Retention
+
+    return Retention(
+        store,
+        history=history_policy_document(loaded.settings),
+        documents=documents,
+        journal=journal,
+        metrics=metrics,
+        clock=clock,
+        interval=loaded.settings.retention_interval,
+        brake=brake,
+        left_alone={*LEFT_ALONE, *left_alone},
+        history_ttl_is_default=loaded.origins["history_ttl"].layer == "default",
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
-from lapse.cli.process import NotSyncedError, deletion_budgets, probes_listener, request_policy, stay
+from lapse.cli.process import NotSyncedError, deletion_budgets, probes_listener, request_policy, retention, stay
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from lapse.core.clock import Clock
-    from lapse.engine.coordinator import Coordinator
+    from lapse.engine.brakes import Brakes
+    from lapse.engine.coordinator import Coordinator, Loop, Service
+    from lapse.engine.journal import SQLiteJournal
     from lapse.engine.metrics import Metrics
+    from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.loop import SweepLoop
     from lapse.requests.embedded import LocalRequests
@@ -28,6 +31,15 @@ if TYPE_CHECKING:
 
 _LEADER_SECONDS: Final = 15
 """How long another process waits to lead after this one has died without a word."""
+
+
+class _Shared(TypedDict):
+    """What all domains are built with."""
+
+    journal: SQLiteJournal
+    brake: Brakes
+    clock: Clock
+    metrics: Metrics
 
 
 class OpenBindError(LapseError):
@@ -53,6 +65,7 @@ class _Process:
     admission: Admission
     keys: AsyncKeys
     requests: LocalRequests
+    retention: Retention
     http: Endpoint
     probes: Endpoint
     coordinator: Coordinator
@@ -95,23 +108,20 @@ class _Process:
         stack.push_async_callback(store.close)
         local = settings.state_dir / "local"
         brakes = brakes_of(store, budgets=deletion_budgets(settings), clock=clock, metrics=metrics)
-        requests = LocalRequests.build(
-            store,
-            local,
-            policy=request_policy(settings),
-            journal=SQLiteJournal(store.database),
-            brake=brakes,
-            clock=clock,
-            metrics=metrics,
-        )
+        shared: _Shared = {
+            "journal": SQLiteJournal(store.database), "brake": brakes, "clock": clock, "metrics": metrics,
+        }  # fmt: skip
+        requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
+        records = retention(loaded, store, documents=settings.retention_policies, **shared)
+        domains: list[Loop] = [*requests.requests.loops, *records.loops]
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
-            loops=[*_loops(loaded, keys, metrics), *requests.requests.loops, BrakeLoop(brakes, domain=REQUESTS)],
+            loops=[*_loops(loaded, keys, metrics), *domains, BrakeLoop(brakes, domain=REQUESTS)],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
         )
         admission = Admission(tokens, loopback_only=http.loopback_only)
-        return cls(settings, clock, metrics, state, admission, keys, requests, http, probes, coordinator)
+        return cls(settings, clock, metrics, state, admission, keys, requests, records, http, probes, coordinator)
 
     async def run(self) -> None:
         """Serve and tick until the coordinator is told to stop."""
@@ -126,7 +136,8 @@ class _Process:
             metrics=self.metrics,
         )
         listeners = [Listener("http", self._api(), self.http), probes]
-        await self.coordinator.run([*listeners, *self.requests.requests.services], self.requests.leader_services)
+        leading: list[Service] = [*self.requests.leader_services, *self.retention.leader_services]
+        await self.coordinator.run([*listeners, *self.requests.requests.services], leading)
 
     def check(self) -> None:
         """Raise a `LapseError` unless the stores answer and the caches are filled."""

@@ -11,20 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from lapse.history.policy import SYSTEM_NAMESPACE
+from lapse.history.reading import Reading
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Document, metadata_only
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from lapse.core.clock import Clock
     from lapse.history.policy import Policy
-    from lapse.history.retention import Entry
     from lapse.history.several import Views
-    from lapse.kube.resources import Json, Kind, PartialObject
+    from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.port import Reader
 
 PAGE: Final = 500
@@ -52,7 +50,7 @@ class Listing:
 
         By pages, so that there is one step of an asynchronous iterator for each page and not for each object.
         """
-        for namespace in self._namespaces():
+        for namespace in self.namespaces():
             given = _Given()
             for attempt in range(1, ATTEMPTS + 1):
                 try:
@@ -69,44 +67,30 @@ class Listing:
     ) -> AsyncIterator[list[Views]]:
         is_enough = all(policy.is_metadata_enough for policy in self.policies)
         kind: Kind[Any] = metadata_only(self.kind) if is_enough else replace(self.kind, type=Document)
-        labels = self._labels()
-        readers = [_Reader(one, labels, self.left_alone) for one in self.policies]
+        labels, reading = self.asked_labels(), self.reading()
         after: str | None = None
         while proceed():
             found = await self.direct.list(kind, namespace=namespace, labels=labels, limit=self.page, after=after)
-            documents = given.new(map(_document, found.items))
-            yield [views for one in documents if any(views := tuple([reader.entry(one) for reader in readers]))]
+            yield [views for one in given.new(found.items) if any(views := reading.views(one))]
             after = found.next
             if after is None:
                 break
             await self.clock.sleep(0)  # a page of an embedded store waits for nothing: others have their turn
 
-    def _namespaces(self) -> tuple[str | None, ...]:
+    def namespaces(self) -> tuple[str | None, ...]:
+        """Return the namespaces to list, one after the other; None is for all of them."""
         if not self.kind.namespaced or not all(policy.namespaces for policy in self.policies):
             return (None,)
         return tuple(sorted({namespace for policy in self.policies for namespace in policy.namespaces}))
 
-    def _labels(self) -> dict[str, str]:
+    def asked_labels(self) -> dict[str, str]:
         """Return the labels to ask for: those that all policies want; what one wants beyond them is looked at here."""
         common = set.intersection(*(set(policy.labels.items()) for policy in self.policies))
         return {**dict(common), **self.labels}
 
-
-class _Reader:
-    """Reads objects for one policy."""
-
-    def __init__(self, policy: Policy, asked: Mapping[str, str], left_alone: Collection[str]) -> None:
-        self._policy, self._left_alone = policy, left_alone
-        self._labels = policy.labels.items() - asked.items()
-
-    def entry(self, document: Json) -> Entry | None:
-        """Return what the policy needs of an object, if it is about it."""
-        metadata: Json = document["metadata"]
-        if not self._policy.covers(metadata.get("namespace"), left_alone=self._left_alone):
-            return None
-        if self._labels and not self._labels <= (metadata.get("labels") or {}).items():
-            return None
-        return self._policy.entry(document)
+    def reading(self) -> Reading:
+        """Return what makes entries of objects that have these labels."""
+        return Reading(self.policies, asked=self.asked_labels(), left_alone=self.left_alone)
 
 
 @dataclass(slots=True)
@@ -115,23 +99,17 @@ class _Given:
 
     is_again: bool = False
     _passed: set[str | None] = field(default_factory=set)
-    _last: tuple[str | None, str] | None = None
+    _last: ObjectKey | None = None
 
-    def new(self, documents: Iterable[Json]) -> list[Json]:
+    def new(self, page: Sequence[Any]) -> Sequence[Any]:
         """Return those that were not given before, and remember them."""
-        found = [one for one in documents if not self.is_again or self._is_new(one["metadata"])]
+        found = [one for one in page if self._is_new(one.metadata.key)] if self.is_again else page
         if found:
-            self._passed.update(one["metadata"].get("namespace") for one in found)
-            last: Json = found[-1]["metadata"]
-            self._last = (last.get("namespace"), last["name"])
+            self._passed.update([one.metadata.namespace for one in found])
+            self._last = found[-1].metadata.key
         return found
 
-    def _is_new(self, metadata: Json) -> bool:
-        namespace = metadata.get("namespace")
-        if self._last is not None and namespace == self._last[0]:
-            return bool(metadata["name"] > self._last[1])
-        return namespace not in self._passed
-
-
-def _document(found: PartialObject | Document) -> Json:
-    return found.body if isinstance(found, Document) else {"metadata": msgspec.to_builtins(found.metadata)}
+    def _is_new(self, key: ObjectKey) -> bool:
+        if self._last is not None and key.namespace == self._last.namespace:
+            return key.name > self._last.name
+        return key.namespace not in self._passed

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from lapse.core.clock import UnixNs
 from lapse.core.verdict import DueReason
 from lapse.history.acting import HISTORY, RETENTION, Acts, Told, address
+from lapse.history.glance import glance
 from lapse.history.listing import ATTEMPTS, LEFT_ALONE, PAGE, Listing
 from lapse.history.retention import LimitReason
 from lapse.history.several import PassReport, Several
@@ -115,6 +116,8 @@ class _Run:
 
     async def whole(self, acts: Acts, *, remembered: int) -> None:
         """Look at everything, and then at the groups that matter."""
+        if self.may_proceed() and await self._is_clear_at_a_glance():
+            return
         try:
             await self._look(acts)
             if self.is_complete and not self._several.is_clear:
@@ -127,6 +130,13 @@ class _Run:
         """Whether to go on; once the answer was no, it stays no."""
         self.is_complete = self.is_complete and self._proceed()
         return self.is_complete
+
+    async def _is_clear_at_a_glance(self) -> bool:
+        members = self._several.members
+        matched = await glance(self._listing, [member.limits for member in members], self._several.now)
+        for member, number in zip(members, matched or (), strict=matched is not None):
+            member.report.matched = number
+        return matched is not None
 
     async def _look(self, acts: Acts) -> None:
         async for page in self._listing.pages(self.may_proceed):

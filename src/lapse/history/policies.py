@@ -26,7 +26,7 @@ from lapse.kube.errors import (
     InvalidError,
     NotFoundError,
 )
-from lapse.kube.resources import Document, ObjectKey, ObjectMeta, untyped
+from lapse.kube.resources import Document, ObjectMeta, untyped
 from lapse.kube.schema import schema_of
 
 if TYPE_CHECKING:
@@ -128,33 +128,40 @@ async def _all(direct: Reader) -> list[Document]:
 # --- publishing -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is left to do after publishing."""
+
+    failed: dict[str, RetentionPolicyError] = field(default_factory=dict)
+    """What could not be published, by name, and why."""
+    outdated: list[ObjectMeta] = field(default_factory=list)
+    """What was published earlier, and is no longer in the settings."""
+
+
 async def publish(
     store: ObjectStore, documents: Sequence[RetentionPolicy], *, leave: Collection[str] = ()
-) -> dict[str, RetentionPolicyError]:
-    """Make the published policies as ``documents`` say; return those that could not be, by name, and why.
+) -> Published:
+    """Make the published policies as ``documents`` say; those that ``leave`` names stay as they are.
 
-    Those that ``leave`` names stay as they are.
-
-    Raises `StoreUnavailableError`; then some may be published and some not, and the next attempt goes on.
+    Nothing is removed here. Raises `StoreUnavailableError`; then some may be published and some not, and the next
+    attempt goes on.
     """
     there = {one.metadata.name: one for one in await _all(store)}
-    failed: dict[str, RetentionPolicyError] = {}
+    wanted = {*leave, *(document.metadata.name for document in documents)}
+    outdated = [one.metadata for name, one in there.items() if name not in wanted and is_published(one.metadata)]
+    done = Published(outdated=outdated)
     for document in documents:
         name = document.metadata.name
         try:
             await _publish_one(store, document, there.get(name))
         except (InvalidError, ForbiddenError) as error:
             problem = f"it cannot be stored: {str(error).rstrip('.')}"
-            failed[name] = RetentionPolicyError(name=name, problem=problem)
+            done.failed[name] = RetentionPolicyError(name=name, problem=problem)
         except RetentionPolicyError as error:
-            failed[name] = error
+            done.failed[name] = error
         except (AlreadyExistsError, ConflictError, NotFoundError):
             pass  # another process does the same at this moment; the next look tells
-    wanted = {*leave, *(document.metadata.name for document in documents)}
-    for name, one in there.items():
-        if name not in wanted and is_published(one.metadata):
-            await _withdraw(store, one.metadata, failed)
-    return failed
+    return done
 
 
 def is_published(metadata: ObjectMeta) -> bool:
@@ -194,15 +201,3 @@ def _difference(old: Any, new: Any) -> Any:  # noqa: ANN401 - any JSON value
         return new
     changed = {name: _difference(old.get(name), value) for name, value in new.items() if old.get(name) != value}
     return changed | {name: None for name in old if name not in new}
-
-
-async def _withdraw(store: ObjectStore, metadata: ObjectMeta, failed: dict[str, RetentionPolicyError]) -> None:
-    key = ObjectKey(None, metadata.name)
-    try:
-        # No lapse, and so no act of the engine: somebody took it out of the settings.
-        await store.delete(RETENTION_POLICY, key, uid=metadata.uid, version=metadata.resource_version)
-    except (ConflictError, NotFoundError):
-        pass
-    except ForbiddenError as error:
-        problem = f"it is no longer in the settings and cannot be removed: {str(error).rstrip('.')}"
-        failed[metadata.name] = RetentionPolicyError(name=metadata.name, problem=problem)

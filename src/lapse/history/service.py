@@ -23,16 +23,17 @@ from lapse.core.clock import UnixNs
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, around, chance
 from lapse.core.log import get_logger
-from lapse.core.verdict import DueReason, KeepReason, UnknownReason
+from lapse.core.verdict import DueReason, KeepReason, Reason, UnknownReason
 from lapse.engine.brakes import Brake, NoBrake
-from lapse.engine.ending import Ender
+from lapse.engine.ending import Ender, Ending
+from lapse.engine.holds import hold_of
 from lapse.engine.metrics import ErrorKind
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
 from lapse.history.completions import Completions, labels_of
 from lapse.history.configured import POLICY_NAME
 from lapse.history.errors import RetentionPolicyError
 from lapse.history.listing import LEFT_ALONE
-from lapse.history.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass
+from lapse.history.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass, address
 from lapse.history.policies import Loaded, is_published, load_policies, publish, read_document, unreadable
 from lapse.history.policy import Policy
 from lapse.history.retention import DoubtReason
@@ -70,6 +71,13 @@ _NS: Final = 1_000_000_000
 _log = get_logger("lapse.history")
 
 Member = tuple["RetentionPolicy", Policy]
+
+
+class PublishReason(Reason):
+    """Why a policy goes that was published."""
+
+    WITHDRAWN = "withdrawn"
+    """Somebody took it out of the settings."""
 
 
 def _tell_nobody(_told: Told) -> None:
@@ -135,8 +143,8 @@ class Retention:
                 self._wanted.append(read_document(document))
             except RetentionPolicyError as error:
                 self._unusable[str(error.details["name"])] = error
-        for domain in DOMAINS:
-            metrics.expect_passes(domain, reasons=REASONS)
+        metrics.expect_passes(HISTORY, reasons=REASONS)
+        metrics.expect_passes(RETENTION, reasons=(*REASONS, PublishReason.WITHDRAWN))
         metrics.count_also(
             SEED_METRIC,
             "Records that were deleted because of their age; as lapse_deletions_total",
@@ -161,12 +169,14 @@ class Retention:
 
     async def publish(self) -> None:
         """Make the policies of the settings objects of the store; raises `StoreUnavailableError`."""
-        failed = await publish(self._store, self._wanted, leave=self._unusable)
-        for name, error in failed.items():
+        done = await publish(self._store, self._wanted, leave=self._unusable)
+        for name, error in done.failed.items():
             log = _log.info if name in self._unpublished else _log.error
             log("policy_not_published", policy=name, problem=error.details["problem"])
             self._metrics.failed(RETENTION, ErrorKind.POLICY)
-        self._unpublished = failed.keys()
+        self._unpublished = done.failed.keys()
+        now = UnixNs(self._clock.wall_ns())
+        await self._ender().end_all([_withdrawal(metadata, now) for metadata in done.outdated])
 
     async def run_once(
         self,
@@ -271,14 +281,7 @@ class Retention:
             tally.take(one)
             told(one)
 
-        ender = Ender(
-            self._store,
-            self._journal,
-            clock=self._clock,
-            metrics=self._metrics,
-            actor=self._actor,
-            brake=self._brake,
-        )
+        ender = self._ender()
         reports = await Pass(
             policies,
             direct=self._direct,
@@ -302,6 +305,16 @@ class Retention:
             for policy in policies
             if policy.name in acting
         }
+
+    def _ender(self) -> Ender:
+        return Ender(
+            self._store,
+            self._journal,
+            clock=self._clock,
+            metrics=self._metrics,
+            actor=self._actor,
+            brake=self._brake,
+        )
 
     async def _completed(self, experiment: Experiment) -> Result:
         """Pass over the records of one experiment; raises what the store answers, so that it is tried again."""
@@ -350,7 +363,8 @@ class Retention:
             told: dict[str, Any] = {"matched": run.matched, "kept": run.kept, "dry_run": run.dry_run}
             _log.info("policy_passed", policy=run.name, deleted=run.deleted, **told)
             return
-        self._metrics.failed(run.domain, ErrorKind.POLICY)
+        if run.reason is not RunReason.FROZEN:  # that is told by a metric of its own, and is no failure
+            self._metrics.failed(run.domain, ErrorKind.POLICY)
         log = _log.info if said == (run.reason, run.message) else _log.warning
         log("policy_failed", policy=run.name, reason=run.reason, problem=run.message)
 
@@ -407,6 +421,22 @@ class RetentionLoop:
 
     def _proceed(self) -> bool:
         return self._turn is None or self._turn.proceed()
+
+
+def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Ending:
+    return Ending(
+        domain=RETENTION,
+        address=address(RETENTION_POLICY, metadata.key),
+        kind=RETENTION_POLICY,
+        key=metadata.key,
+        uid=metadata.uid,
+        version=metadata.resource_version,
+        reason=PublishReason.WITHDRAWN,
+        since=now,
+        anchor_ns=None,
+        policy="",
+        hold=hold_of(metadata.annotations),
+    )
 
 
 def _dry(policy: Policy) -> Policy:

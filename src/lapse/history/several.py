@@ -97,7 +97,7 @@ class Several:
 
     def __init__(self, policies: Sequence[Policy], now: UnixNs, *, acting: Collection[str] | None = None) -> None:
         """Let those that ``acting`` names delete, and all others protect; None: all may delete."""
-        self._now = now
+        self.now = now
         self.members = tuple(
             Member(policy, now, is_acting=acting is None or policy.name in acting) for policy in policies
         )
@@ -130,7 +130,7 @@ class Several:
     def forget_ranks(self) -> None:
         """Begin to rank anew."""
         for member in self.members:
-            member.ranking = Ranking(member.limits, self._now)
+            member.ranking = Ranking(member.limits, self.now)
 
     def rank(self, views: Views) -> bool:
         """Let an object have its places; return whether it is one to settle."""

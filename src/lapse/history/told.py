@@ -106,13 +106,13 @@ def of_report(
 
 def _verdict_on(report: PassReport, *, domain: str, dry_run: bool, problem: Exception | None) -> tuple[RunReason, str]:
     gone = sum(report.outcomes[outcome] for outcome in _GOES)
-    said = f"{report.matched} matched, {gone} {'would be' if dry_run else 'were'} deleted"
+    said = f"{'would delete' if dry_run else 'deleted'} {gone} of {report.matched}"
     failed, refused = report.outcomes[Outcome.FAILED], report.outcomes[Outcome.REFUSED]
     if failed:
         reason = RunReason.FORBIDDEN if isinstance(problem, ForbiddenError) else RunReason.INCOMPLETE
-        return reason, f"{said}, {failed} could not be: {_words(problem)}"
+        return reason, f"{said}; {failed} could not be deleted: {_words(problem)}"
     if refused:
-        return RunReason.FROZEN, f"{said}, {refused} must wait until somebody runs lapse resume {domain}"
+        return RunReason.FROZEN, f"{said}; {refused} must wait until somebody runs lapse resume {domain}"
     if not report.is_complete:
         return RunReason.INCOMPLETE, f"{said}; it ended before everything was looked at"
     return RunReason.COMPLETED, said

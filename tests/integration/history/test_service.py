@@ -20,6 +20,7 @@ from lapse.engine.brakes import Grant, NoBrake
 from lapse.engine.coordinator import Turn
 from lapse.engine.freeze import FreezeReason
 from lapse.engine.journal import Outcome, SQLiteJournal
+from lapse.engine.log_journal import LogJournal
 from lapse.engine.metrics import Metrics
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
@@ -530,6 +531,36 @@ async def test_a_defect_in_one_kind_is_told_with_its_traceback_and_the_others_go
     assert await world.reason("widgets") == "Failed"
     assert [line for line in logs if line["event"] == "pass_failed" and line["exc_info"]]
     assert len(await world.left()) == 3
+
+
+class Denying:
+    """The store as somebody sees it who may not delete."""
+
+    database = None
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+        self.attempts = 0
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
+        return getattr(self._store, name)
+
+    async def delete(self, *_: object, **__: object) -> None:
+        self.attempts += 1
+        raise ForbiddenError(problem="cannot delete resource widgets")
+
+
+async def test_who_may_not_delete_is_told_so_and_does_not_try_everything(world: World) -> None:
+    await world.things(WIDGET, 400)
+    store: Any = Denying(world.store)
+    world.store = store
+    world.journal = LogJournal()  # type: ignore[assignment]
+    await tick(world.retention(documents=[policy("widgets", maxCount=1)]))
+
+    assert store.attempts == 128
+    assert await world.reason("widgets") == "Forbidden"
+    assert "cannot delete resource widgets" in str((await world.policy("widgets")).status)
+    assert await world.reason("history") == "Completed"
 
 
 class Frozen(NoBrake):
