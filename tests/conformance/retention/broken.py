@@ -234,6 +234,16 @@ class DryRunsAreCounted(Model):
         return super().result(found, ended, rule)
 
 
+class DryPoliciesSayWhy(Model):
+    async def act(self, found: Sequence[Found], acting: Sequence[Rule], kind: Kind[Any]) -> set[str]:
+        by_age = [Found(one.body, dict.fromkeys(one.reasons, EXPIRED), one.is_saved) for one in found]
+        return await super().act(
+            [told if EXPIRED in one.reasons.values() else one for one, told in zip(found, by_age, strict=True)],
+            acting,
+            kind,
+        )
+
+
 class DryRunsDelete(Model):
     async def act(self, found: Sequence[Found], acting: Sequence[Rule], kind: Kind[Any]) -> set[str]:
         everyone = {name for one in found for name in one.reasons}

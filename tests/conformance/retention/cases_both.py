@@ -250,6 +250,19 @@ async def a_dry_policy_deletes_nothing_beside_one_that_does(world: World) -> Non
 
 
 @case
+async def the_reason_is_that_of_a_policy_that_deletes(world: World) -> None:
+    home = await world.namespace()
+    for name in ("a", "b"):
+        await widget(world, home, name)
+    await age(world, home, "b", YEAR, kind=WIDGET)
+    dry = widgets(world, home, "dry", maxAge="1h", dryRun=True)
+    await world.tried.run([dry, widgets(world, home, "real", maxCount=1)])
+    assert await left(world, home, WIDGET) == ["b"]
+    told = counted(world, EXPIRED, domain="retention"), counted(world, TOO_MANY, domain="retention")
+    assert told == (0, 1)
+
+
+@case
 async def the_last_ones_of_a_dry_policy_are_saved_nevertheless(world: World) -> None:
     home = await world.namespace()
     for name in ("a", "b"):

@@ -171,7 +171,7 @@ class Model:
         """Whether nobody can say that an object is none of the last ones: doubt means keep."""
         if rule.keep == 0:
             return False
-        return self.group(body, rule) is None or (self.anchor(body, rule) is None and self.is_good(body, rule))
+        return self.is_good(body, rule) if self.anchor(body, rule) is None else self.group(body, rule) is None
 
     def is_held(self, body: Json, now: int) -> bool:
         annotations = body["metadata"].get("annotations", {})

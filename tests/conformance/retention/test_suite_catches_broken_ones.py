@@ -82,6 +82,7 @@ CAUGHT: dict[type[Model], list[str]] = {
     broken.DeletionsAreNotCounted: ["the_metrics_tell_what_went_and_by_which_limit"],
     broken.AllKindsAreCountedAsRecords: ["the_metrics_tell_records_from_other_kinds"],
     broken.DryRunsAreCounted: ["the_metrics_tell_what_went_and_by_which_limit"],
+    broken.DryPoliciesSayWhy: ["the_reason_is_that_of_a_policy_that_deletes"],
     broken.DryRunsDelete: [
         "a_dry_run_finds_what_the_real_run_then_takes",
         "a_dry_policy_deletes_nothing_beside_one_that_does",
