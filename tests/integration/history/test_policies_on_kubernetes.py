@@ -54,7 +54,6 @@ GADGETS = {
         ],
     },
 }
-ALL = {"lapse.dev/test": "yes"}
 OWN_NAMESPACE = "lapse-own"
 
 
@@ -63,6 +62,7 @@ class Scene:
 
     def __init__(self, kube: KubeServer, store: KubernetesStore, namespace: str) -> None:
         self.kube, self.store, self.namespace = kube, store, namespace
+        self.labels = {"lapse.dev/test": namespace}
         self.clock = VirtualClock(SystemClock().wall_ns())
         self.service = Retention(
             store,
@@ -75,13 +75,13 @@ class Scene:
         )
 
     async def make(self, kind: Kind[Document], name: str, *, namespace: str | None = None, **fields: Any) -> ObjectKey:  # noqa: ANN401 - any fields
-        metadata: dict[str, Any] = {"name": name, "labels": ALL}
+        metadata: dict[str, Any] = {"name": name, "labels": self.labels}
         if kind.namespaced:
             metadata["namespace"] = namespace or self.namespace
         return (await self.store.create(kind, {"metadata": metadata, **fields})).metadata.key
 
     async def policy(self, name: str, kind: Kind[Any], *, everywhere: bool = False, **spec: Any) -> None:  # noqa: ANN401 - as in a document
-        selector: dict[str, Any] = {"apiVersion": kind.api_version, "kind": kind.kind, "labels": ALL}
+        selector: dict[str, Any] = {"apiVersion": kind.api_version, "kind": kind.kind, "labels": self.labels}
         if kind.namespaced and not everywhere:
             selector["namespaces"] = [self.namespace]
         body = {"metadata": {"name": name}, "spec": {"selector": selector, "dryRun": False, **spec}}
@@ -103,7 +103,7 @@ class Scene:
 
     async def left(self, kind: Kind[Any], *, namespace: str | None = None) -> list[str]:
         where = (namespace or self.namespace) if kind.namespaced else None
-        return [one.metadata.name for one in (await self.store.list(kind, namespace=where, labels=ALL)).items]
+        return [one.metadata.name for one in (await self.store.list(kind, namespace=where, labels=self.labels)).items]
 
 
 @pytest.fixture(scope="module")
