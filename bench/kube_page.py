@@ -73,8 +73,9 @@ class Capture:
 class Results:
     """Everything that one run found out."""
 
-    version: str
     plan_rounds: int
+    version: str = ""
+    """Of Kubernetes."""
     theirs: Due | None = None
     ours: Due | None = None
     idle: Idle | None = None

@@ -74,7 +74,7 @@ class Process(Protocol):
 
 def stay(name: str, loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Awaitable[Process]]) -> int:
     """Run what ``start`` opens until a signal comes, with its log under ``name``; the stack closes what was opened."""
-    import asyncio
+    import uvloop
 
     from lapse.core.log import get_logger
     from lapse.engine.logs import configure_logs
@@ -83,7 +83,7 @@ def stay(name: str, loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Aw
     log = get_logger(name)
     for warning in loaded.warnings:
         log.warning("odd_setting", reason=warning)
-    asyncio.run(_run(loaded, start))
+    uvloop.run(_run(loaded, start))
     log.info("stopped")
     return 0
 

@@ -129,6 +129,8 @@ class Metrics:
 
     def count_also(self, name: str, help_text: str, *, domain: str, reason: Reason) -> None:
         """Count what is deleted for one reason under a second name: one that dashboards elsewhere know already."""
+        if (domain, reason) in self._further:
+            return
         counter = Counter(name, help_text, ["reason"], registry=self._registry)
         counter.labels(reason)
         self._further[domain, reason] = counter

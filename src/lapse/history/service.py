@@ -68,6 +68,7 @@ _NO_BRAKE: Final = NoBrake()
 _DOUBT: Final = frozenset({*UnknownReason, *DoubtReason})
 _RECORDS: Final = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
 _NS: Final = 1_000_000_000
+_CAUTION: Final = "nobody chose history_ttl, and no pass over all records was made before"
 _log = get_logger("lapse.history")
 
 Member = tuple["RetentionPolicy", Policy]
@@ -236,15 +237,15 @@ class Retention:
             _log.warning(
                 "first_pass_was_dry",
                 would_delete=runs[POLICY_NAME].deleted,
-                reason="nobody chose history_ttl, and this store was never passed over; the next pass deletes these",
+                reason=f"{_CAUTION}; the next one deletes these",
             )
         return runs
 
     async def _load(self) -> Loaded:
-        """Return the policies that there are, and those of the settings that nobody has published yet.
+        """Return the policies that there are, and those of the settings that nobody has published.
 
-        Of the settings of another process, that is: what is published is what the process that runs here was told, and
-        a command that was told something else, or nothing, must not delete by that.
+        What is published wins over our own settings: a command that was told something else than the process that
+        published, or nothing, must not delete by that.
         """
         loaded = await load_policies(self._direct)
         found = Loaded(broken=list(loaded.broken))
@@ -323,7 +324,9 @@ class Retention:
             cautious = self._is_first(members) or self._was_first(members)
             used = [_dry(read) if cautious and read.name == POLICY_NAME else read for _, read in members]
             labels = labels_of(experiment)
-            await self._pass(used, acting={POLICY_NAME}, labels=labels, told=_tell_nobody, proceed=_always)
+            runs = await self._pass(used, acting={POLICY_NAME}, labels=labels, told=_tell_nobody, proceed=_always)
+            if cautious and runs[POLICY_NAME].deleted:
+                _log.info("completion_was_dry", would_delete=runs[POLICY_NAME].deleted, reason=_CAUTION)
         return Result()
 
     # --- the first time -----------------------------------------------------------------------------------------------

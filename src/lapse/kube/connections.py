@@ -18,6 +18,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from aiohappyeyeballs import start_connection
+
 from lapse.kube.http1 import Answer, UnreadableError
 
 if TYPE_CHECKING:
@@ -198,19 +200,15 @@ class Connections:
         name: dict[str, Any] = {} if context is None else {"server_hostname": place.server_name or place.host}
         try:
             async with asyncio.timeout(self._connect_seconds):
-                transport, connection = await loop.create_connection(
-                    Connection,
-                    place.host,
-                    place.port,
-                    ssl=context,
-                    happy_eyeballs_delay=_SECOND_FAMILY_SECONDS,
-                    **name,
-                )
+                # Not by the loop itself: of a host with two families, uvloop would wait for one before the other.
+                found = await loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+                made = await start_connection(found, happy_eyeballs_delay=_SECOND_FAMILY_SECONDS)
+                watchful(made)
+                _, connection = await loop.create_connection(Connection, sock=made, ssl=context, **name)
         except TimeoutError as error:
             raise ConnectTimeoutError from error
         except OSError as error:
             raise NoConnectionError from error
-        watchful(transport.get_extra_info("socket"))
         connection.context = context
         self._all.add(connection)
         return connection

@@ -323,7 +323,7 @@ async def test_where_nobody_chose_a_ttl_the_first_pass_is_dry_and_the_second_is_
     assert [line["would_delete"] for line in logs if line["event"] == "first_pass_was_dry"] == [{"retention_limit": 2}]
     assert await world.outcomes() == [Outcome.WOULD_END] * 2
 
-    await tick(world.retention(history_ttl_is_default=True, metrics=Metrics("2")))
+    await tick(world.retention(history_ttl_is_default=True))
     assert len(await world.left()) == 3
 
 
@@ -587,7 +587,7 @@ async def test_policies_of_the_settings_are_published_changed_and_withdrawn(worl
     await tick(world.retention(documents=[policy("a", maxCount=1, groupBy=["metadata.name"]), policy("b", maxCount=1)]))
     before = await world.policy("a")
     assert before.metadata.labels == {FROM: SETTINGS}
-    await tick(world.retention(documents=[policy("a", maxAge="5h")], metrics=Metrics("2")))
+    await tick(world.retention(documents=[policy("a", maxAge="5h")]))
     after = await world.policy("a")
 
     assert (after.spec.max_count, after.spec.group_by, after.spec.max_age) == (None, (), "5h")
@@ -625,7 +625,7 @@ async def test_a_policy_that_became_unreadable_in_the_settings_deletes_nothing_b
 ) -> None:
     await tick(world.retention(documents=[policy("a", maxCount=1)]))
     await world.things(WIDGET, 3)
-    await tick(world.retention(documents=[policy("a", maxCount="1")], metrics=Metrics("2")))
+    await tick(world.retention(documents=[policy("a", maxCount="1")]))
 
     assert len(await world.left(WIDGET)) == 3
     assert await world.reason("a") == "InvalidPolicy"
@@ -647,7 +647,7 @@ async def test_a_stored_policy_of_another_form_does_not_hide_the_others(world: W
 
 async def test_several_processes_publish_at_once_without_an_error(world: World) -> None:
     documents = [policy(f"p{number}", maxCount=1) for number in range(5)]
-    many = [world.retention(documents=documents, metrics=Metrics(str(number))) for number in range(4)]
+    many = [world.retention(documents=documents) for number in range(4)]
     await asyncio.gather(*(one.publish() for one in many))
     assert len(await world.left(RETENTION_POLICY)) == 6
 

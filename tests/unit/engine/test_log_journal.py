@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import asdict, replace
@@ -12,9 +12,6 @@ from lapse.core.verdict import DueReason
 from lapse.engine.journal import Entry, Outcome
 from lapse.engine.log_journal import LogHasNoTransactionsError, LogJournal
 from lapse.engine.logs import configure_logs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ENTRY = Entry(
     time_ns=1_700_000_000_000_000_000,
@@ -50,14 +47,10 @@ class Log:
 
 
 @pytest.fixture
-def log() -> Iterator[Log]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+def log() -> Log:
     made = Log()
     made.configure()
-    yield made
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    return made
 
 
 async def test_a_row_is_one_event_with_the_keys_of_an_entry(log: Log) -> None:

@@ -3,29 +3,16 @@ from __future__ import annotations
 import io
 import json
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
 from lapse.core.log import get_logger
 from lapse.engine.logs import configure_logs
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def test_an_event_is_one_json_object_per_line_where_nobody_watches() -> None:
