@@ -60,7 +60,7 @@ async def load_policies(direct: Reader) -> Loaded:
     for document in await _all(direct):
         policy = None
         try:
-            policy = _typed(document)
+            policy = _typed(document.metadata.name, document.body)
             loaded.policies.append((policy, Policy.read(policy)))
         except RetentionPolicyError as error:
             loaded.broken.append((policy or unreadable(document.metadata, document.body.get("status")), error))
@@ -84,14 +84,14 @@ def read_document(document: Json) -> RetentionPolicy:
     problems += _unknown_fields(body.get("spec"), schema_of(RetentionPolicy)["properties"]["spec"], "spec")
     if problems:
         raise RetentionPolicyError(name=name or "without a name", problem="; ".join(problems))
-    return _typed(Document(body))
+    return _typed(str(name), body)
 
 
-def _typed(document: Document) -> RetentionPolicy:
+def _typed(name: str, body: Json) -> RetentionPolicy:
     try:
-        return RETENTION_POLICY.convert(document.body)
+        return RETENTION_POLICY.convert(body)
     except msgspec.ValidationError as error:
-        raise RetentionPolicyError(name=document.metadata.name, problem=str(error)) from None
+        raise RetentionPolicyError(name=name, problem=str(error)) from None
 
 
 def unreadable(metadata: ObjectMeta, status: object = None) -> RetentionPolicy:
@@ -190,7 +190,7 @@ async def _publish_one(store: ObjectStore, document: RetentionPolicy, there: Doc
 def _is_same(there: Document, document: RetentionPolicy) -> bool:
     # As we read them: a server fills in defaults that we leave out.
     try:
-        return _typed(there).spec == document.spec
+        return _typed(there.metadata.name, there.body).spec == document.spec
     except RetentionPolicyError:
         return False
 

@@ -456,6 +456,9 @@ async def test_one_broken_policy_an_unknown_kind_and_a_forbidden_list_do_not_sto
         policy("not-allowed", kind="Gadget", maxCount=1),
         policy("wrong-form", maxCount="many"),
         policy("odd-field", maxCount=1, keeplast={"count": 1}),
+        {**policy("odd-labels"), "metadata": {"name": "odd-labels", "labels": "x"}},
+        {**policy("other-kind"), "kind": "Policy"},
+        {"metadata": {"name": "empty"}},
     ]
 
     async def refuse(kind: Kind[Any]) -> None:
@@ -475,7 +478,8 @@ async def test_one_broken_policy_an_unknown_kind_and_a_forbidden_list_do_not_sto
     assert await world.reason("bad-path") == "InvalidPolicy"
     assert await world.reason("no-such-kind") == "UnknownKind"
     assert await world.reason("not-allowed") == "Forbidden"
-    failed = ["bad-path", "no-such-kind", "not-allowed", "odd-field", "wrong-form"]
+    unusable = ["empty", "odd-field", "odd-labels", "other-kind", "wrong-form"]
+    failed = sorted(["bad-path", "no-such-kind", "not-allowed", *unusable])
     for logs, level in ((first, "warning"), (second, "info")):
         said = [(line["policy"], line["log_level"]) for line in logs if line["event"] == "policy_failed"]
         assert sorted(said) == [(name, level) for name in failed]
@@ -483,7 +487,7 @@ async def test_one_broken_policy_an_unknown_kind_and_a_forbidden_list_do_not_sto
     assert "spec.maxCount: must be of type integer" in problems["wrong-form"]
     assert "spec.keeplast: there is no such field" in problems["odd-field"]
     assert "spec.ageFrom" in problems["bad-path"]
-    assert world.metric("lapse_errors_total", domain="retention", kind="policy") == 10
+    assert world.metric("lapse_errors_total", domain="retention", kind="policy") == 2 * len(failed)
 
 
 async def test_a_store_that_fails_on_one_kind_is_asked_again_soon(world: World) -> None:
