@@ -93,3 +93,18 @@ async def a_completion_looks_at_the_records_of_its_experiment_only(world: World)
     (result,) = (await world.tried.run([policy], labels=experiment_labels(mine.ref))).values()
     assert result.matched == 3
     assert await left(world, home) == [names[-1], *others]
+
+
+@case
+async def a_completion_finds_its_records_whatever_the_experiment_is_called(world: World) -> None:
+    home = await world.namespace()
+    stem = "a-very-long-name-that-somebody-thought-of-" * 5
+    plain = Experiment(world, home, name="plain", uid=None)
+    long, alike = (Experiment(world, home, name=f"{stem}{end}", uid="u-1") for end in ("one", "two"))
+    names = {one.ref.name: await one.runs(2) for one in (plain, long, alike)}
+    policy = world.tried.history(namespace=home, ttl="0", limit=1)
+    for one in (plain, long):
+        (result,) = (await world.tried.run([policy], labels=experiment_labels(one.ref))).values()
+        assert (result.matched, result.ended) == (2, 1)
+    kept = [names[plain.ref.name][1], names[long.ref.name][1], *names[alike.ref.name]]
+    assert await left(world, home) == sorted(kept)

@@ -33,6 +33,7 @@ from tests.conformance.retention.book import (
     EXPIRED,
     FAILURE,
     KINDS,
+    RECORD,
     SUCCESS,
     TOO_MANY,
     WIDGET,
@@ -353,6 +354,15 @@ async def test_a_record_that_cannot_be_written_never_fails_the_experiment(scene:
     found = await record_completion(scene.store, spec, namespace=scene.home, metrics=scene.around.metrics)
     assert found is not None
     assert await scene.records() == [found.metadata.name]
+
+
+async def test_a_record_never_changes(scene: Scene) -> None:
+    name = await Experiment(scene.world, scene.home).run(FAILURE)
+    key = ObjectKey(scene.home, name)
+    before = await scene.store.get(RECORD, key)
+    with pytest.raises(InvalidError):
+        await scene.store.patch(RECORD, key, {"spec": {"execution": {"status": SUCCESS}}})
+    assert await scene.store.get(RECORD, key) == before
 
 
 # --- policies ---------------------------------------------------------------------------------------------------------
