@@ -429,6 +429,25 @@ async def test_a_page_that_is_gone_in_the_middle_costs_nothing_but_another_attem
     assert await scene.left() == names[4:]
 
 
+@pytest.mark.parametrize("late", [1, 2, 3, 4])
+async def test_over_all_namespaces_a_gone_page_has_nothing_left_out_or_counted_twice(scene: Scene, late: int) -> None:
+    label = scene.namespace
+    homes = [label, f"{label}-b", f"{label}0"]  # a server lists the second one first
+    for home in homes:
+        if home != label:
+            await scene.store.create(NAMESPACE, {"metadata": {"name": home}})
+        for name in ("a", "b", "c"):
+            metadata = {"name": name, "namespace": home, "labels": {LABEL: label}}
+            await scene.store.create(CONFIG_MAP, {"metadata": metadata})
+    scene.clock.advance(2 * 3600)
+    everywhere = {"apiVersion": "v1", "kind": "ConfigMap", "labels": {LABEL: label}}
+    reader = Late(scene, lambda page: page == late)
+    report = await scene.run(scene.policy(CONFIG_MAP, selector=everywhere, maxAge="1h"), direct=reader, page=2)
+    assert reader.pages["gone"] == 1
+    assert (report.matched, report.outcomes, report.is_complete) == (9, {"ended": 9}, True)
+    assert (await scene.store.list(CONFIG_MAP, labels={LABEL: label})).items == ()
+
+
 async def test_what_is_too_old_goes_although_a_page_is_gone_in_the_middle(scene: Scene) -> None:
     await scene.config_maps(*(f"m{number:02}" for number in range(10)))
     scene.clock.advance(2 * 3600)
