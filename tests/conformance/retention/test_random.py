@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lapse.core.duration import HOUR
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.log_journal import LogJournal
+from lapse.kube.resources import ObjectKey
 from tests.conformance.retention.book import EXPIRED, TOO_MANY, WIDGET, counted, hold, left, widget, widgets
 from tests.conformance.retention.model import Model
 from tests.conformance.retention.product import Product
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tests.conformance.retention.book import World
 
 START = 1_700_000_000_000_000_000
-GOOD = {"fieldPath": "spec.state", "in": ["good"]}
 
 objects = st.fixed_dictionaries(
     {
@@ -34,21 +34,33 @@ objects = st.fixed_dictionaries(
         "when": st.one_of(st.integers(0, 30), st.sampled_from([None, "soon"])),
     }
 )
-policies = st.fixed_dictionaries(
-    {"dryRun": st.sampled_from([False, False, True])},
-    optional={
-        "maxAge": st.sampled_from(["0", "2h", "5h", "10h"]),
-        "maxCount": st.integers(0, 4),
-        "groupBy": st.sampled_from([["spec.colour"], ["spec.colour", "spec.state"]]),
-        "ageFrom": st.just("spec.when"),
-        "onlyWhen": st.just([{"fieldPath": "spec.state", "in": ["bad", "worse"]}]),
-        "keepLast": st.builds(
-            lambda count, where: {"count": count} | ({"where": GOOD} if where else {}), st.integers(0, 2), st.booleans()
-        ),
-    },
+
+
+def policy_from(place: str) -> st.SearchStrategy[Json]:
+    """Policies about fields of one place: of the spec, or of metadata, which is all that is read then."""
+    good = {"fieldPath": f"{place}.state", "in": ["good"]}
+    return st.fixed_dictionaries(
+        {"dryRun": st.sampled_from([False, False, True])},
+        optional={
+            "maxAge": st.sampled_from(["0", "2h", "5h", "10h"]),
+            "maxCount": st.integers(0, 4),
+            "groupBy": st.sampled_from([[f"{place}.colour"], [f"{place}.colour", f"{place}.state"]]),
+            "ageFrom": st.just(f"{place}.when"),
+            "onlyWhen": st.just([{"fieldPath": f"{place}.state", "in": ["bad", "worse"]}]),
+            "keepLast": st.one_of(
+                st.builds(lambda count: {"count": count}, st.integers(0, 2)),
+                st.builds(lambda count: {"count": count, "where": good}, st.integers(1, 2)),
+            ),
+        },
+    )
+
+
+SPEC, METADATA = policy_from("spec"), policy_from("metadata.annotations")
+policies = st.one_of(
+    st.lists(SPEC, min_size=1, max_size=3),
+    st.lists(METADATA, min_size=1, max_size=3),
+    st.lists(st.one_of(SPEC, METADATA), min_size=2, max_size=3),
 )
-
-
 Outcome = tuple[list[str], list[int], tuple[int, int]]
 """What is left, how many objects each policy is about, and what the metrics tell."""
 
@@ -71,7 +83,9 @@ async def make(world: World, home: str, name: str, thing: dict[str, Any]) -> Non
     when = thing["when"]
     spec = {"state": thing["state"], "colour": thing["colour"]}
     spec["when"] = to_timestamp(START + when * HOUR) if isinstance(when, int) else when
-    await widget(world, home, name, spec={key: value for key, value in spec.items() if value is not None})
+    told = {key: value for key, value in spec.items() if value is not None}
+    await widget(world, home, name, spec=told)
+    await world.store.patch(WIDGET, ObjectKey(home, name), {"metadata": {"annotations": told}})
     if thing["held"]:
         await hold(world, home, name, kind=WIDGET)
 
@@ -83,8 +97,8 @@ async def outcome(world: World, home: str, specs: list[Json]) -> Outcome:
     return await left(world, home, WIDGET), [results[f"p{number}"].matched for number in range(len(specs))], told
 
 
-@settings(max_examples=60)
-@given(st.lists(objects, max_size=9), st.lists(policies, min_size=1, max_size=3))
+@settings(max_examples=80)
+@given(st.lists(objects, max_size=9), policies)
 def test_for_any_objects_and_policies_the_product_does_what_the_model_does(
     things: list[dict[str, Any]], specs: list[Json]
 ) -> None:

@@ -217,13 +217,17 @@ async def test_a_path_that_is_no_time_deletes_nothing(scene: Scene) -> None:
     assert await scene.left() == ["a", "b"]
 
 
-async def test_what_is_being_deleted_takes_no_place_and_is_not_deleted_again(scene: Scene, proxy: ApiProxy) -> None:
+@pytest.mark.parametrize("group_by", [[], ["data.text"]], ids=["metadata", "whole-objects"])
+async def test_what_is_being_deleted_takes_no_place_and_is_not_deleted_again(
+    scene: Scene, proxy: ApiProxy, group_by: list[str]
+) -> None:
     await scene.config_maps("a", "b")
     await scene.config_maps("c", finalizers=["lapse.dev/test"])
     await scene.store.delete(CONFIG_MAP, ObjectKey(scene.namespace, "c"))
     assert await scene.left() == ["a", "b", "c"]
     async with through(proxy, scene.kube) as store:
-        report = await scene.run(scene.policy(CONFIG_MAP, selector=mine(scene), maxCount=2), store=store)
+        policy = scene.policy(CONFIG_MAP, selector=mine(scene), groupBy=group_by, maxCount=2)
+        report = await scene.run(policy, store=store)
     assert (report.matched, report.due) == (2, {})
     assert asked(proxy, "DELETE") == []
     await scene.store.patch(CONFIG_MAP, ObjectKey(scene.namespace, "c"), {"metadata": {"finalizers": None}})
