@@ -6,6 +6,7 @@ Creation times are the API server's, so nothing here is old by them: counts, and
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,12 +41,21 @@ def kube() -> Iterator[KubeServer]:
         yield server
 
 
+@contextmanager
+def operating(kube: KubeServer, folder: Path, *flags: str) -> Iterator[Operator]:
+    """Run one operator; one that stayed would lead for ever."""
+    running = start_operator(kube, folder, *flags)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
 @pytest.fixture
 def operator(kube: KubeServer, tmp_path: Path) -> Iterator[Operator]:
     """One that passes every second."""
-    running = start_operator(kube, tmp_path, *OFTEN, "--history-ttl=720h")
-    yield running
-    running.stop()
+    with operating(kube, tmp_path, *OFTEN, "--history-ttl=720h") as running:
+        yield running
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -82,7 +92,8 @@ def make_policy(kube: KubeServer, name: str, **spec: Any) -> None:  # noqa: ANN4
 
 
 def status(kube: KubeServer, name: str) -> Json:
-    found: Json = json.loads(kube.kubectl("get", "retentionpolicy", name, "-o", "json")).get("status", {})
+    text = kube.kubectl("get", "retentionpolicy", name, "--ignore-not-found", "-o", "json")
+    found: Json = json.loads(text or "{}").get("status", {})
     return found
 
 
@@ -122,39 +133,34 @@ def test_records_are_told_about_first_and_then_the_newest_of_each_experiment_sta
     many = [record_run(kube, "often", number) for number in range(5)]
     few = [record_run(kube, "seldom", number) for number in range(2)]
 
-    first = start_operator(kube, tmp_path, "--history-retention-limit=3")
-    until(lambda: reason(kube, "history") == "Completed")
-    first.stop()
+    with operating(kube, tmp_path, "--history-retention-limit=3") as first:
+        until(lambda: reason(kube, "history") == "Completed")
     assert status(kube, "history")["dryRun"] is True
     assert status(kube, "history")["deleted"] == {"retention_limit": 2}
     assert [event["would_delete"] for event in log_events(first, "first_pass_was_dry")] == [{"retention_limit": 2}]
     assert records(kube, "often") == many
 
-    second = start_operator(kube, tmp_path, *OFTEN)
-    until(lambda: len(records(kube, "often")) == 3)
-    # Of records of one second the greater name is the newer one, and names grow with the time of the run.
-    assert records(kube, "often") == many[2:]
-    assert records(kube, "seldom") == few
-    assert second.metric('lapse_deletions_total{domain="history",reason="retention_limit"}') == 2
-    second.stop()
+    with operating(kube, tmp_path, *OFTEN) as second:
+        until(lambda: len(records(kube, "often")) == 3)
+        until(lambda: status(kube, "history")["dryRun"] is False)
+        # Of records of one second the greater name is the newer one, and names grow with the time of the run.
+        assert records(kube, "often") == many[2:]
+        assert records(kube, "seldom") == few
+        assert second.metric('lapse_deletions_total{domain="history",reason="retention_limit"}') == 2
     found = json.loads(kube.kubectl("get", "retentionpolicy", "history", "-o", "json"))
     assert found["metadata"]["labels"] == {"lapse.dev/from": "settings"}
-    assert found["status"]["dryRun"] is False
 
 
 def test_a_completion_is_noticed_without_waiting_for_the_hour(kube: KubeServer, tmp_path: Path) -> None:
     flags = ("--history-retention-limit=3", "--history-ttl=720h")
-    operator = start_operator(kube, tmp_path, *flags)
-    try:
+    with operating(kube, tmp_path, *flags) as operator:
         until(lambda: operator.metric('lapse_loop_last_success_timestamp_seconds{loop="retention"}') > 0)
-        made = []
-        for number in range(30):  # the watch may begin a moment after the first pass
-            made.append(record_run(kube, "quick", number))
+        made: list[str] = []
+        while len(made) < 30:  # the watch may begin a moment after the first pass
+            made.append(record_run(kube, "quick", len(made)))
             if len(made) > 3 and len(records(kube, "quick")) <= 3:
                 break
         until(lambda: records(kube, "quick") == made[-3:])
-    finally:
-        operator.stop()
 
 
 # --- any kind ---------------------------------------------------------------------------------------------------------
