@@ -71,6 +71,7 @@ PARTS: Final = ("clear", "worst", "cluster")
 _WAYS: Final = ("pass", "listed", "naive")
 _SECOND: Final = 1_000_000_000
 _BATCH: Final = 1_000
+_NAIVE_PAGE: Final = 10_000
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _CRD: Final = _ROOT / "deploy" / "crds" / f"{CHAOS_EXPERIMENT_HISTORY.plural}.yaml"
 
@@ -174,12 +175,15 @@ async def _pass(store: EmbeddedStore, direct: Reader) -> PassReport:
 
 async def _naive(store: EmbeddedStore) -> int:
     """Return how many are due, as one would find out at first."""
-    found = (await store.list(CHAOS_EXPERIMENT_HISTORY, namespace=DEFAULT_NAMESPACE)).items
     groups: dict[tuple[str, str, str | None], list[tuple[int, str]]] = {}
-    for one in found:
-        ref = one.spec.experiment_ref
-        created = from_timestamp(one.metadata.creation_timestamp or "") or 0
-        groups.setdefault((ref.namespace, ref.name, ref.uid), []).append((created, one.metadata.name))
+    after, pages = None, 0
+    while pages == 0 or after is not None:  # in large pages: a million whole records would not fit in memory
+        page = await store.list(CHAOS_EXPERIMENT_HISTORY, namespace=DEFAULT_NAMESPACE, limit=_NAIVE_PAGE, after=after)
+        after, pages = page.next, pages + 1
+        for one in page.items:
+            ref = one.spec.experiment_ref
+            created = from_timestamp(one.metadata.creation_timestamp or "") or 0
+            groups.setdefault((ref.namespace, ref.name, ref.uid), []).append((created, one.metadata.name))
     oldest, due = SystemClock().wall_ns() - (DEFAULT_TTL.nanoseconds or 0), 0
     for group in groups.values():
         group.sort(reverse=True)

@@ -161,7 +161,7 @@ def _clear_figures(results: Results) -> str:
 A hundred records for each experiment, which is as many as its limit allows, none of them too old. *A pass* is what the
 hourly loop does: it asks the store how many records there are of which labels, and is done when none can be due. When
 some may be, it lists them, metadata only, in pages: that is *a pass that has to list*. *The naive way* lists all
-records, whole and typed, and sorts those of each experiment.
+records, whole and typed, ten thousand at a time, and sorts the times and names of each experiment.
 
 {table(["records", "", "time", "memory above idle"], rows)}
 """
@@ -176,8 +176,8 @@ def _worst_figures(worst: Sequence[Worst]) -> str:
     ]
     return f"""## Everything is due
 
-All records are of one experiment, and all but a hundred go by their number: the group is read three times, and each
-deletion is journalled in its own transaction's group of 64.
+All records are of one experiment, and all but a hundred go by their number. The group is read three times; 64 deletions
+with their rows in the journal are one transaction.
 
 {table(["records", "time", "records/s", "memory above idle"], rows)}
 """

@@ -17,7 +17,7 @@ from lapse.history.api.kinds import (
 from lapse.history.configured import history_policy
 from lapse.history.records import experiment_labels, record
 from lapse.kube.errors import AlreadyExistsError, UnknownKindError
-from lapse.kube.resources import Document, ObjectKey, PartialObject
+from lapse.kube.resources import Document, Kind, ObjectKey, PartialObject
 from tests.integration.history.world import NAMESPACE, WIDGET, World, gone_at, opened, widgets
 
 if TYPE_CHECKING:
@@ -180,26 +180,26 @@ async def test_a_pass_that_may_not_proceed_decides_nothing_about_groups_it_has_n
         assert await world.left() == names
 
 
-@pytest.mark.parametrize("page", [1, 10, 21, 23, 30, 43, 45, 50, 65])  # of three listings with 22 pages each
+@pytest.mark.parametrize("page", [1, 20, 41, 43, 60, 83, 85, 100, 125])  # of three listings with 42 pages each
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_listing_whose_moment_is_gone_is_begun_again_and_nothing_is_counted_twice(
     world: World, page: int, times: int
 ) -> None:
-    names = await world.runs(66)
+    names = await world.runs(126)
     world.before_list = gone_at(*range(page, page + times))
-    policy = history_policy(ttl=Duration(64 * HOUR), limit=3, dry_run=True)
+    policy = history_policy(ttl=Duration(124 * HOUR), limit=3, dry_run=True)
     (dry,) = (await world.passing(policy).run()).values()
-    assert (dry.matched, dry.due) == (66, {"ttl_expired": 2, "retention_limit": 61})
-    assert dry.outcomes == {"would_end": 63}
-    assert len(world.listed) > 66
+    assert (dry.matched, dry.due) == (126, {"ttl_expired": 2, "retention_limit": 121})
+    assert dry.outcomes == {"would_end": 123}
+    assert len(world.listed) > 126
 
     world.listed.clear()
     told: list[Told] = []
-    policy = history_policy(ttl=Duration(64 * HOUR), limit=3)
+    policy = history_policy(ttl=Duration(124 * HOUR), limit=3)
     (real,) = (await world.passing(policy, told=told.append).run()).values()
-    assert (real.matched, real.due, real.kept, real.is_complete) == (66, dry.due, {"not_yet": 3}, True)
-    assert [one.entry.name for one in told] == sorted(names)[:63]
-    assert await world.left() == names[63:]
+    assert (real.matched, real.due, real.kept, real.is_complete) == (126, dry.due, {"not_yet": 3}, True)
+    assert [one.entry.name for one in told] == sorted(names)[:123]
+    assert await world.left() == names[123:]
 
 
 @pytest.mark.parametrize("page", [1, 4])
@@ -273,6 +273,44 @@ async def test_without_a_time_at_the_path_nothing_goes(world: World) -> None:
 async def test_a_kind_that_does_not_exist_is_told(world: World) -> None:
     with pytest.raises(UnknownKindError):
         await world.prune(widgets(selector={"apiVersion": "v1", "kind": "Unicorn"}))
+
+
+# --- a store that can count -------------------------------------------------------------------------------------------
+
+
+class CountingWorld(World):
+    """One whose store is asked how much there is."""
+
+    async def summary(self, kind: Kind[Any], **question: Any) -> Any:  # noqa: ANN401 - as it is asked
+        return await self.store.summary(kind, **question)
+
+
+async def test_nothing_is_listed_when_a_glance_tells_that_nothing_can_be_due(world: World) -> None:
+    counting = CountingWorld(world.store, world.clock, world.journal, world.metrics)
+    await world.runs(3)
+    await world.runs(2, namespace="bank", status="failure")
+    nothing: list[dict[str, Any]] = [{"limit": 3}, {"limit": 0, "ttl": Duration(5 * HOUR)}, {"keep_last_success": 1}]
+    for how in nothing:
+        glanced = await counting.prune(**how)
+        assert counting.listed == []
+        assert glanced == await world.prune(**how)
+        assert glanced.matched == 5
+
+    something: list[dict[str, Any]] = [{"limit": 2}, {"ttl": Duration(3 * HOUR)}]
+    for how in something:
+        counting.listed.clear()
+        assert (await counting.prune(**how)).due.total() == 1
+        assert counting.listed != []
+
+
+async def test_a_glance_tells_nothing_about_fields_that_are_no_labels(world: World) -> None:
+    counting = CountingWorld(world.store, world.clock, world.journal, world.metrics)
+    await some(world, "good", "bad")
+    await counting.prune(widgets(groupBy=["spec.state"], maxCount=1))
+    assert counting.listed != []
+    counting.listed.clear()
+    await counting.prune(widgets(groupBy=["metadata.namespace"], maxCount=2))
+    assert counting.listed == []
 
 
 # --- several policies -------------------------------------------------------------------------------------------------
