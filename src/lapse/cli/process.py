@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.service import Retention
     from lapse.kube.resources import Json
-    from lapse.objects.port import ObjectStore
+    from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.policy import Policy
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint, Listener
@@ -125,7 +125,7 @@ def history_policy_document(settings: Settings) -> RetentionPolicy:
     )
 
 
-def retention(
+def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
     loaded: Loaded,
     store: ObjectStore,
     *,
@@ -135,6 +135,8 @@ def retention(
     brake: Brake,
     clock: Clock,
     left_alone: Collection[str] = (),
+    direct: Reader | None = None,
+    actor: str = "lapse",
 ) -> Retention:
     """Return what ends records and what policies select; ``left_alone`` are namespaces beside the system's own."""
     from lapse.history.listing import LEFT_ALONE
@@ -151,6 +153,8 @@ def retention(
         brake=brake,
         left_alone={*LEFT_ALONE, *left_alone},
         history_ttl_is_default=loaded.origins["history_ttl"].layer == "default",
+        direct=direct,
+        actor=actor,
     )
 
 

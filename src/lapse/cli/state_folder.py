@@ -20,6 +20,7 @@ from lapse.requests.api.upstream import ALL_KINDS as REQUEST_KINDS
 from lapse.requests.service import DOMAINS as REQUEST_DOMAINS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from lapse.core.clock import Clock
@@ -42,9 +43,9 @@ def open_store(folder: Path, *, clock: Clock) -> EmbeddedStore:
     return open_embedded(folder / FILE_NAME, kinds=KINDS, clock=clock)
 
 
-def open_brakes(store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS) -> SQLiteBrakes:
-    """Return where it is written what is frozen in that store."""
-    return SQLiteBrakes(SQLiteJournal(store.database), budgets=budgets, domains=DOMAINS, actor=ACTOR)
+def open_brakes(store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()) -> SQLiteBrakes:
+    """Return where it is written what is frozen in that store; acts of ``actors`` count beside our own."""
+    return SQLiteBrakes(SQLiteJournal(store.database), budgets=budgets, domains=DOMAINS, actors=(ACTOR, *actors))
 
 
 def brakes_of(store: EmbeddedStore, *, budgets: Budgets, clock: Clock, metrics: Metrics) -> Brakes:

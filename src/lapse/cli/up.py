@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
-from lapse.cli.process import NotSyncedError, deletion_budgets, probes_listener, request_policy, retention, stay
+from lapse.cli.process import (
+    NotSyncedError,
+    deletion_budgets,
+    history_policy_document,
+    probes_listener,
+    request_policy,
+    retention,
+    stay,
+)
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
@@ -159,6 +167,7 @@ class _Process:
     def _api(self) -> ASGIApp:
         from lapse.keys.url import parse_url
         from lapse.web.app import create_app
+        from lapse.web.history_api import HistoryService
         from lapse.web.keys_api import KeysService
         from lapse.web.pages import Places
         from lapse.web.requests_api import RequestsService
@@ -172,6 +181,13 @@ class _Process:
                 self.requests.store,
                 journal=self.requests.journal,
                 rule=request_policy(self.settings).ttl_rule,
+                clock=self.clock,
+            ),
+            history=HistoryService(
+                self.requests.store,
+                self.retention,
+                own=history_policy_document(self.settings),
+                interval=self.settings.retention_interval,
                 clock=self.clock,
             ),
             status_service=StatusService(

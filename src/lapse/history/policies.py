@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy, RetentionSpec, RetentionStatus, Selector
+from lapse.history.documents import unknown_fields
 from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy import Policy
 from lapse.kube.errors import (
@@ -30,7 +31,7 @@ from lapse.kube.resources import Document, ObjectMeta, untyped
 from lapse.kube.schema import schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from lapse.kube.resources import Json
     from lapse.objects.port import ObjectStore, Reader
@@ -81,7 +82,7 @@ def read_document(document: Json) -> RetentionPolicy:
         if document.get(field, value) != value
     ]
     problems += RETENTION_POLICY.validate(body, None)
-    problems += _unknown_fields(body.get("spec"), schema_of(RetentionPolicy)["properties"]["spec"], "spec")
+    problems += map(str, unknown_fields(body.get("spec"), schema_of(RetentionPolicy)["properties"]["spec"], "spec"))
     if problems:
         raise RetentionPolicyError(name=name or "without a name", problem="; ".join(problems))
     return _typed(str(name), body)
@@ -100,18 +101,6 @@ def unreadable(metadata: ObjectMeta, status: object = None) -> RetentionPolicy:
     with suppress(msgspec.ValidationError):
         found = msgspec.convert(status, RetentionStatus | None, strict=False)
     return RetentionPolicy(metadata=metadata, spec=_UNREADABLE, status=found)
-
-
-def _unknown_fields(value: object, schema: Json, at: str) -> Iterator[str]:
-    if isinstance(value, dict) and "properties" in schema:
-        for name, part in value.items():
-            if name in schema["properties"]:
-                yield from _unknown_fields(part, schema["properties"][name], f"{at}.{name}")
-            else:
-                yield f"{at}.{name}: there is no such field"
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _unknown_fields(item, schema.get("items", {}), f"{at}[{index}]")
 
 
 async def _all(direct: Reader) -> list[Document]:
