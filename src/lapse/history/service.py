@@ -38,6 +38,7 @@ from lapse.history.policies import Loaded, is_published, load_policies, publish,
 from lapse.history.policy import Policy
 from lapse.history.retention import DoubtReason
 from lapse.history.told import RunReason, Tally, of_broken, of_error, of_report, status_changes
+from lapse.history.versions import blocked
 from lapse.kube.controller import Result
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError, ObjectError, StoreUnavailableError
 from lapse.kube.resources import NO_LABELS, ObjectMeta
@@ -213,9 +214,10 @@ class Retention:
             if order.names(policy.metadata.name):
                 runs[policy.metadata.name] = run = of_broken(error, domain=_domain(policy.spec.selector))
                 await self._tell(order, run, policy)
+        against = blocked([read for _, read in loaded.policies])
         for members in _by_kind(loaded).values():
             if order.proceed() and any(order.names(read.name) for _, read in members):
-                found = await self._run_kind(order, members)
+                found = await self._run_kind(order, members, against)
                 runs |= found
                 # Of what was cut short there is nothing to tell: it is done again, here or by the next leader.
                 for policy, read in members if order.proceed() else ():
@@ -223,8 +225,18 @@ class Retention:
                         await self._tell(order, found[read.name], policy)
         return runs
 
-    async def _run_kind(self, order: _Order, members: Sequence[Member]) -> dict[str, PolicyRun]:
-        acting = {read.name for _, read in members if order.names(read.name)}
+    async def _run_kind(
+        self, order: _Order, members: Sequence[Member], against: Mapping[str, RetentionPolicyError]
+    ) -> dict[str, PolicyRun]:
+        wanted = {read.name for _, read in members if order.names(read.name)}
+        domain = _domain(members[0][1])
+        runs = {name: of_broken(against[name], domain=domain) for name in wanted if name in against}
+        acting = wanted - runs.keys()
+        return runs | await self._run_acting(order, members, acting) if acting else runs
+
+    async def _run_acting(
+        self, order: _Order, members: Sequence[Member], acting: Collection[str]
+    ) -> dict[str, PolicyRun]:
         cautious = order.is_careful and self._is_first(members)
         used = [_dry(read) if order.dry_run or (cautious and read.name == POLICY_NAME) else read for _, read in members]
         try:
@@ -233,7 +245,7 @@ class Retention:
             if not isinstance(error, LapseError):
                 _log.error("pass_failed", policies=sorted(acting), error=type(error).__name__, exc_info=error)
             return {name: of_error(name, error, domain=_domain(used[0])) for name in acting}
-        if cautious and runs[POLICY_NAME].deleted:
+        if cautious and POLICY_NAME in runs and runs[POLICY_NAME].deleted:
             _log.warning(
                 "first_pass_was_dry",
                 would_delete=runs[POLICY_NAME].deleted,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,7 +44,7 @@ CONFIG_MAP = untyped("v1", "ConfigMap", "configmaps")
 JOB = untyped("batch/v1", "Job", "jobs")
 CLUSTER_WIDGET = untyped("test.lapse.dev/v1", "ClusterWidget", "clusterwidgets", namespaced=False)
 GADGET = untyped("late.lapse.dev/v1", "Gadget", "gadgets")
-GADGETS = {
+GADGETS: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {"name": "gadgets.late.lapse.dev"},
@@ -185,6 +187,25 @@ async def test_a_policy_for_a_kind_that_does_not_exist_yet_waits_for_it(scene: S
     await scene.tick()
     assert await scene.ready("aa-gadgets") == "UnknownKind"
     assert await scene.left(CONFIG_MAP) == ["d"]
+
+
+async def test_what_a_policy_keeps_is_not_deleted_by_one_that_names_another_version_of_the_kind(scene: Scene) -> None:
+    definition = deepcopy(GADGETS)
+    versions = definition["spec"]["versions"]
+    versions.append({**versions[0], "name": "v2", "storage": False})
+    scene.kube.kubectl("apply", "-f", "-", stdin=json.dumps(definition))
+    try:
+        scene.kube.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/gadgets.late.lapse.dev")
+        for name in ("a", "b", "c"):
+            await created_when_served(scene, name)
+        await scene.policy("keeps", GADGET, keepLast={"count": 1}, maxCount=2)
+        await scene.policy("ends", replace(GADGET, api_version="late.lapse.dev/v2"), maxAge="1h")
+        scene.clock.advance(2 * 3600)
+        await scene.tick()
+        assert await scene.left(GADGET) == ["b", "c"]
+        assert (await scene.ready("keeps"), await scene.ready("ends")) == ("Completed", "InvalidPolicy")
+    finally:
+        scene.kube.kubectl("delete", "crd", "gadgets.late.lapse.dev", "--timeout=60s")
 
 
 async def created_when_served(scene: Scene, name: str) -> None:
