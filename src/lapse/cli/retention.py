@@ -196,8 +196,12 @@ def lint(
 
 def _print_findings(found: list[Finding]) -> None:
     if found:
-        rows = [(one.severity, one.policy, one.place or "-", f"{one.what}. {one.advice}") for one in found]
+        rows = [(one.severity, one.policy, one.place or "-", f"{_sentence(one.what)} {one.advice}") for one in found]
         print_table(("severity", "policy", "place", "what"), rows, styles=_STYLES)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."
 
 
 @_command("lapse retention rbac policies.yaml | kubectl apply -f -", "lapse retention rbac policies.yaml --cluster")
