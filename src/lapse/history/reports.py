@@ -111,13 +111,13 @@ def facts(policy: RetentionPolicy, now: int) -> list[tuple[str, str]]:
         ("labels", ", ".join(f"{name}={value}" for name, value in selector.labels.items())),
         ("only when", "; ".join(f"{one.field_path} is {' or '.join(one.values)}" for one in spec.only_when)),
         ("group by", ", ".join(spec.group_by)),
-        ("max age", f"{spec.max_age or 'none'} from {spec.age_from or 'metadata.creationTimestamp'}"),
+        ("max age", f"{spec.max_age} from {spec.age_from or 'metadata.creationTimestamp'}" if spec.max_age else "none"),
         ("max count", str(spec.max_count or "none")),
         ("keep last", _keep_last(policy)),
         ("dry run", "yes: nothing is deleted until dryRun is false" if spec.dry_run else "no"),
         ("ready", " ".join(filter(None, (ready[0], f"({ready[1]})" if ready[1] else "")))),
         ("message", ready[2]),
-        ("last run", f"{status.last_run} ({_when(status.last_run, now)})" if status.last_run else "not yet"),
+        ("last run", _last_run(status, now)),
         ("next run", f"{status.next_run} ({_when(status.next_run, now)})" if status.next_run else ""),
         ("matched", "" if status.matched is None else str(status.matched)),
         ("would delete" if status.dry_run else "deleted", _counts(status.deleted)),
@@ -144,12 +144,21 @@ def _counts(counts: dict[str, int], *, dry_run: bool | None = False) -> str:
     return f"would: {told}" if told and dry_run else told
 
 
+def _last_run(status: RetentionStatus, now: int) -> str:
+    if status.last_run is None:
+        return "not yet"
+    # Not always what the policy says: the first pass over records is a dry one where nobody chose a TTL.
+    return f"{status.last_run} ({_when(status.last_run, now)}{', a dry run' if status.dry_run else ''})"
+
+
 def _when(text: str | None, now: int) -> str:
     """Say how far a moment is from now, by its largest unit."""
     moment = from_timestamp(text or "")
     if moment is None:
         return ""
     apart = abs(moment - now)
+    if apart < SECOND:  # times are rounded up to a second: what just happened seems to be ahead
+        return "now"
     unit, size = next(((unit, size) for unit, size in _UNITS if apart >= size), ("s", SECOND))
     told = f"{apart // size}{unit}"
     return f"in {told}" if moment > now else f"{told} ago"
