@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lapse.core.duration import DAY, HOUR, MINUTE, SECOND
+from lapse.core.duration import DAY, HOUR, MINUTE, SECOND, Duration, DurationError
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionStatus
 from lapse.kube.conditions import ready_condition
@@ -87,7 +87,7 @@ def row(policy: RetentionPolicy, now: int) -> tuple[str, ...]:
     cells = (
         policy.metadata.name,
         spec.selector.kind,
-        spec.max_age or "",
+        _max_age(policy),
         str(spec.max_count or ""),
         "yes" if spec.dry_run else "no",
         ready[0],
@@ -103,7 +103,7 @@ def row(policy: RetentionPolicy, now: int) -> tuple[str, ...]:
 def facts(policy: RetentionPolicy, now: int) -> list[tuple[str, str]]:
     """Tell everything about one policy that a person may ask for."""
     status, spec, ready = policy.status or RetentionStatus(), policy.spec, _ready(policy)
-    selector = spec.selector
+    selector, age = spec.selector, _max_age(policy)
     told = [
         ("name", policy.metadata.name),
         ("selects", f"{selector.kind} ({selector.api_version})"),
@@ -111,7 +111,7 @@ def facts(policy: RetentionPolicy, now: int) -> list[tuple[str, str]]:
         ("labels", ", ".join(f"{name}={value}" for name, value in selector.labels.items())),
         ("only when", "; ".join(f"{one.field_path} is {' or '.join(one.values)}" for one in spec.only_when)),
         ("group by", ", ".join(spec.group_by)),
-        ("max age", f"{spec.max_age} from {spec.age_from or 'metadata.creationTimestamp'}" if spec.max_age else "none"),
+        ("max age", f"{age} from {spec.age_from or 'metadata.creationTimestamp'}" if age else "none"),
         ("max count", str(spec.max_count or "none")),
         ("keep last", _keep_last(policy)),
         ("dry run", "yes: nothing is deleted until dryRun is false" if spec.dry_run else "no"),
@@ -129,6 +129,14 @@ def facts(policy: RetentionPolicy, now: int) -> list[tuple[str, str]]:
 def _ready(policy: RetentionPolicy) -> tuple[str, str, str]:
     found = ready_condition(policy.status.conditions) if policy.status is not None else None
     return ("", "", "") if found is None else (found.status, found.reason, found.message)
+
+
+def _max_age(policy: RetentionPolicy) -> str:
+    text = policy.spec.max_age or ""
+    try:
+        return text if Duration.parse(text).nanoseconds else ""
+    except DurationError:
+        return text  # the message tells what is wrong with it
 
 
 def _keep_last(policy: RetentionPolicy) -> str:

@@ -10,8 +10,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
 
     from tests.servers import KubeServer
 
+Json = Mapping[str, Any]
 pytestmark = pytest.mark.server("kube", private=True)
 ROOT = Path(__file__).parents[3]
 PAGES = ("keep-history", "keep-records-for-90-days", "keep-the-last-ten")
+JOB = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example.org/none"}]}}}
 MARK = "not run here: needs a cluster"
 
 
@@ -78,31 +81,26 @@ def output(command: str, env: dict[str, str]) -> str:
 def leave_jobs(kube: KubeServer) -> None:
     """Thirteen Jobs of one CronJob, the first of which succeeded; two of them ended long ago, and another one runs."""
     now = SystemClock().wall_ns()
-    make(kube, [job(number) for number in range(1, 15)])
+    uid = make(kube, "CronJob", "nightly", {"schedule": "0 2 * * *", "jobTemplate": {"spec": JOB}})
+    # It must be there: garbage collection takes what is owned by nobody.
+    owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "uid": uid}
+    for number in range(1, 15):
+        make(kube, "Job", f"nightly-{number:02}", JOB, owner)
     for number in range(1, 14):
         ended = now - (40 * DAY if number <= 2 else (20 - number) * MINUTE)  # noqa: PLR2004 - the first two
         end(kube, number, to_timestamp(ended))
 
 
-def job(number: int) -> dict[str, object]:
-    container = {"name": "main", "image": "example.org/none"}
-    owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "uid": "0f0e0d0c-nightly"}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": f"nightly-{number:02}", "namespace": "shop", "ownerReferences": [owner]},
-        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
-    }
-
-
-def make(kube: KubeServer, items: list[dict[str, object]]) -> None:
-    kube.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+def make(kube: KubeServer, kind: str, name: str, spec: Json, *owners: Json) -> str:
+    metadata = {"name": name, "namespace": "shop", "ownerReferences": owners}
+    body = json.dumps({"apiVersion": "batch/v1", "kind": kind, "metadata": metadata, "spec": spec})
+    return kube.kubectl("create", "-f", "-", "-o", "jsonpath={.metadata.uid}", stdin=body)
 
 
 def end(kube: KubeServer, number: int, when: str) -> None:
     kinds = ("SuccessCriteriaMet", "Complete") if number == 1 else ("FailureTarget", "Failed")
     condition = {"status": "True", "lastProbeTime": when, "lastTransitionTime": when}
-    status = {"startTime": when, "conditions": [{**condition, "type": kind} for kind in kinds]}
+    status: dict[str, Any] = {"startTime": when, "conditions": [{**condition, "type": kind} for kind in kinds]}
     if number == 1:
         status |= {"completionTime": when, "succeeded": 1}
     patch = json.dumps({"status": status})

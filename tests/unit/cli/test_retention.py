@@ -168,6 +168,12 @@ def test_a_run_that_was_dry_and_one_of_this_moment_are_told_as_such(person: Pers
     assert told["max age"].strip() == "none"
 
 
+@pytest.mark.parametrize(("written", "shown"), [("0s", "-"), ("never", "-"), ("90d", "90d")])
+def test_a_limit_that_is_off_is_not_shown_as_one(person: Person, written: str, shown: str) -> None:
+    store_policy(person.state, policy("records", maxAge=written, maxCount=3))
+    assert person.run("status")[0].splitlines()[1].split()[2] == shown
+
+
 def test_the_policies_of_a_file_are_looked_up_by_their_names(person: Person) -> None:
     store_policy(person.state, policy("records", maxAge="9d"), status=STATUS)
     store_policy(person.state, policy("another", maxAge="9d"))
