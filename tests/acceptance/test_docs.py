@@ -1,8 +1,8 @@
 """The documents, to the letter: every Python block runs, every console block prints what it shows.
 
 A block stands alone, with a folder of its own in which the examples are. But a page that says ``make run`` in a console
-block is one sitting: its blocks run in order, in one folder, beside a ``lapse up`` with the settings that the page gives
-it, as variables of that command and as a block that begins with ``# lapse.toml``.
+block is one sitting: its blocks run in order, in one folder, beside a ``lapse up`` with the settings that the page has
+for it: as variables of that command, and as a block that begins with ``# lapse.toml``.
 """
 
 from __future__ import annotations

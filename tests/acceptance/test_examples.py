@@ -1,4 +1,4 @@
-"""The files in `examples/`, as the commands that they are for take them; none is left out, and none deletes anything."""
+"""The files in `examples/`, as the commands that they are for take them; none is left out, and none deletes."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def leave_jobs(kube: KubeServer) -> None:
     for number in range(1, 15):
         make(kube, "Job", f"nightly-{number:02}", JOB, owner)
     for number in range(1, 14):
-        ended = now - (40 * DAY if number <= 2 else (20 - number) * MINUTE)  # noqa: PLR2004 - the first two
+        ended = now - (40 * DAY if number <= 2 else (20 - number) * MINUTE)
         end(kube, number, to_timestamp(ended))
 
 
