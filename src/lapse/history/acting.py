@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.address import Address
 from lapse.engine.ending import Ending
+from lapse.engine.journal import Outcome
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
 from lapse.kube.resources import ObjectKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lapse.core.verdict import Due
     from lapse.engine.ending import Ender
-    from lapse.engine.journal import Outcome
     from lapse.history.retention import Entry
     from lapse.history.several import Settled
     from lapse.kube.resources import Kind
@@ -40,25 +40,36 @@ class Acts:
     """What is to be done next. With nothing added and nothing pending it does nothing."""
 
     def __init__(
-        self, kind: Kind[Any], ender: Ender, *, proceed: Callable[[], bool], told: Callable[[Told], None]
+        self, kind: Kind[Any], ender: Ender, *, proceed: Callable[[], bool], told: Callable[[Told], None], most: int
     ) -> None:
-        """Ask ``proceed`` before every handful; what it is against is dropped."""
-        self._kind, self._ender, self._proceed, self._told = kind, ender, proceed, told
+        """Let up to ``most`` be pending; ask ``proceed`` before every handful, and drop what it is against."""
+        self._kind, self._ender, self._proceed, self._told, self._most = kind, ender, proceed, told, most
         self._pending: list[Settled] = []
+        self._has_ended = False
 
     async def add(self, settled: Settled) -> None:
         """Have it ended, now or with those that follow."""
         self._pending.append(settled)
-        if len(self._pending) >= _TOGETHER:
+        if len(self._pending) >= self._most:
             await self.finish()
 
     async def finish(self) -> None:
         """End all that is pending."""
         pending, self._pending = self._pending, []
-        if not pending or not self._proceed():
-            return
+        for start in range(0, len(pending), _TOGETHER):
+            if not self._proceed():
+                return
+            await self._end(pending[start : start + _TOGETHER])
+
+    def has_ended(self) -> bool:
+        """Tell whether anything was ended since this was asked before."""
+        found, self._has_ended = self._has_ended, False
+        return found
+
+    async def _end(self, pending: Sequence[Settled]) -> None:
         endings = [self._ending(one) for one in pending]
         for one, ending, outcome in zip(pending, endings, await self._ender.end_all(endings), strict=True):
+            self._has_ended = self._has_ended or outcome is Outcome.ENDED
             for member in one.wanted_by:
                 member.came_of_it(outcome)
             self._told(Told(ending.address, one.entry, one.verdict, one.names, outcome))

@@ -8,6 +8,7 @@ some time during the listing. Whoever needs one moment says so, and gets the err
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from lapse.kube.errors import GoneError
 from lapse.kube.resources import Document, metadata_only
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from lapse.core.clock import Clock
     from lapse.history.policy import Policy
@@ -45,26 +46,39 @@ class Listing:
     left_alone: Collection[str] = LEFT_ALONE
     page: int = PAGE
 
-    async def pages(self, proceed: Callable[[], bool], *, of_one_moment: bool = False) -> AsyncIterator[list[Views]]:
+    async def pages(
+        self,
+        proceed: Callable[[], bool],
+        *,
+        of_one_moment: bool = False,
+        is_outdated: Callable[[], bool] = lambda: False,
+    ) -> AsyncIterator[list[Views]]:
         """Yield what the policies are about; ``proceed`` is asked before each page. Raises what the store answers.
 
-        By pages, so that there is one step of an asynchronous iterator for each page and not for each object.
+        By pages, so that there is one step of an asynchronous iterator for each page and not for each object. Whoever
+        deleted much since the last page says that the moment is outdated: to show it on and on would cost a store more
+        and more.
         """
         for namespace in self.namespaces():
-            given = _Given()
-            for attempt in range(1, ATTEMPTS + 1):
+            given, left = _Given(), ATTEMPTS
+            while left:
                 try:
-                    async for page in self._attempt(namespace, given, proceed):
-                        yield page
-                    break
+                    async with aclosing(self._attempt(namespace, given, proceed)) as attempt:
+                        async for page in attempt:
+                            yield page
+                            if is_outdated():
+                                break
+                        else:
+                            break
                 except GoneError:
-                    if of_one_moment or attempt == ATTEMPTS:
+                    left -= 1
+                    if of_one_moment or not left:
                         raise
-                    given.is_again = True
+                given.is_again = True
 
     async def _attempt(
         self, namespace: str | None, given: _Given, proceed: Callable[[], bool]
-    ) -> AsyncIterator[list[Views]]:
+    ) -> AsyncGenerator[list[Views], None]:
         is_enough = all(policy.is_metadata_enough for policy in self.policies)
         kind: Kind[Any] = metadata_only(self.kind) if is_enough else replace(self.kind, type=Document)
         labels, reading = self.asked_labels(), self.reading()

@@ -1,10 +1,10 @@
 """One pass of the policies of one kind over a store: list in pages, judge, and end what is due.
 
 The first listing is read once and not kept: of each object only a number per group stays. What is too old by its own
-fields goes at once, page by page, under the uid and the version that were read. Where the number of a group matters, or
-who is its last good one, everything is listed *again*, the members of those groups are ranked as they are then, and
-only that decides about them. ``now`` is the moment at which the pass began, so that nothing grows old while it runs,
-and what is created meanwhile is among the newest.
+fields goes soon, some pages at a time, under the uid and the version that were read. Where the number of a group
+matters, or who is its last good one, everything is listed *again*, the members of those groups are ranked as they are
+then, and only that decides about them. ``now`` is the moment at which the pass began, so that nothing grows old while
+it runs, and what is created meanwhile is among the newest.
 
 Guarantees: metadata is all that is read where the policies need no more; the newest that a limit allows are never among
 what is ended, however many passes run at once; what changed after it was read survives. A pass that may not proceed
@@ -45,7 +45,7 @@ __all__ = ["DOMAINS", "HISTORY", "REASONS", "RETENTION", "Pass", "PassReport", "
 DOMAINS: Final = (HISTORY, RETENTION)
 """What can be frozen, and has a deletion budget."""
 REASONS: Final[tuple[Reason, ...]] = (DueReason.TTL_EXPIRED, LimitReason.RETENTION_LIMIT)
-_PAGES_REMEMBERED: Final = 20
+_PAGES_REMEMBERED: Final = 40
 
 
 def _tell_nobody(_told: Told) -> None:
@@ -101,9 +101,9 @@ class Pass:
         )
         several = Several(self.policies, UnixNs(self._clock.wall_ns()), acting=self._acting)
         run = _Run(listing, several, proceed)
-        await run.whole(
-            Acts(kind, self._ender, proceed=run.may_proceed, told=self._told), remembered=_PAGES_REMEMBERED * self._page
-        )
+        most = _PAGES_REMEMBERED * self._page
+        acts = Acts(kind, self._ender, proceed=run.may_proceed, told=self._told, most=most)
+        await run.whole(acts, remembered=most)
         return several.reports(is_complete=run.is_complete)
 
 
@@ -139,7 +139,7 @@ class _Run:
         return matched is not None
 
     async def _look(self, acts: Acts) -> None:
-        async for page in self._listing.pages(self.may_proceed):
+        async for page in self._listing.pages(self.may_proceed, is_outdated=acts.has_ended):
             for views in page:
                 settled = self._several.look(views)
                 if settled is not None:
@@ -153,7 +153,7 @@ class _Run:
         if concerned is not None:
             await self._settle(concerned, acts)
         else:
-            async for page in self._listing.pages(self.may_proceed):
+            async for page in self._listing.pages(self.may_proceed, is_outdated=acts.has_ended):
                 await self._settle(page, acts)
         await acts.finish()
 

@@ -3,127 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.core.clock import VirtualClock
 from lapse.core.duration import HOUR, Duration
-from lapse.core.timestamps import to_timestamp
-from lapse.db.sqlite import Synchronous
-from lapse.engine.ending import Ender
 from lapse.engine.holds import HOLD
-from lapse.engine.journal import Row, SQLiteJournal
-from lapse.engine.metrics import Metrics
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
-    OUR_KINDS,
-    RETENTION_POLICY,
-    Execution,
     ExperimentRef,
-    HistorySpec,
 )
 from lapse.history.configured import history_policy
-from lapse.history.passes import Pass, PassReport, Told
-from lapse.history.policy import Policy
 from lapse.history.records import experiment_labels, record
-from lapse.kube.errors import AlreadyExistsError, GoneError, UnknownKindError
-from lapse.kube.resources import Document, Kind, ObjectKey, PartialObject, untyped
-from lapse.objects.embedded import EmbeddedStore, open_embedded
+from lapse.kube.errors import AlreadyExistsError, UnknownKindError
+from lapse.kube.resources import Document, Kind, ObjectKey, PartialObject
+from tests.integration.history.world import NAMESPACE, WIDGET, World, gone_at, opened, widgets
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-WIDGET = untyped("test.lapse.dev/v1", "Widget", "widgets")
-NAMESPACE = "chaos-system"
-
-
-@dataclass
-class World:
-    """A store with records, and what a pass needs beside it."""
-
-    store: EmbeddedStore
-    clock: VirtualClock
-    journal: SQLiteJournal
-    metrics: Metrics
-    listed: list[type] = field(default_factory=list)
-    """As what each page was read."""
-    before_list: Callable[[int], Awaitable[object]] | None = None
-    """Called before each page, with its number."""
-
-    async def run(self, experiment: str = "kill", *, namespace: str = "shop", status: str = "success") -> str:
-        """Let an experiment run, and store its record; return the record's name."""
-        ref = ExperimentRef(name=experiment, namespace=namespace, uid=f"u-{namespace}-{experiment}")
-        execution = Execution(start_time=to_timestamp(self.clock.wall_ns()), status=status)
-        found = record(HistorySpec(experiment_ref=ref, execution=execution), namespace=NAMESPACE)
-        return (await self.store.create(CHAOS_EXPERIMENT_HISTORY, found)).metadata.name
-
-    async def runs(self, count: int, *, hours: float = 1, **how: str) -> list[str]:
-        """Do so several times, with time in between; the oldest is the first."""
-        names = []
-        for _ in range(count):
-            names.append(await self.run(**how))
-            self.clock.advance(hours * 3600)
-        return names
-
-    def passing(self, *policies: Policy, page: int = 3, **how: Any) -> Pass:  # noqa: ANN401 - as a pass is made
-        ender = Ender(self.store, self.journal, clock=self.clock, metrics=self.metrics, actor="test")
-        return Pass(policies, direct=self, ender=ender, clock=self.clock, page=page, **how)
-
-    async def prune(self, policy: Policy | None = None, **values: Any) -> PassReport:  # noqa: ANN401 - those of the policy
-        (report,) = (await self.passing(policy or history_policy(**values)).run()).values()
-        return report
-
-    async def left(self, kind: Kind[Any] = CHAOS_EXPERIMENT_HISTORY) -> list[str]:
-        return [one.metadata.name for one in (await self.store.list(kind)).items]
-
-    async def rows(self) -> list[Row]:
-        return await self.journal.entries()
-
-    # What a `Reader` does, with a look at it.
-
-    async def get(self, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - any object
-        return await self.store.get(kind, key)
-
-    async def list(self, kind: Kind[Any], **question: Any) -> Any:  # noqa: ANN401 - as it is asked
-        self.listed.append(kind.type)
-        if self.before_list is not None:
-            await self.before_list(len(self.listed) - 1)
-        return await self.store.list(kind, **question)
-
-    async def resolve(self, api_version: str, kind: str) -> Kind[Any]:
-        return await self.store.resolve(api_version, kind)
-
-
-@asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[World]:
-    clock = VirtualClock()
-    kinds = (*OUR_KINDS, WIDGET)
-    store = open_embedded(folder / "objects.db", kinds=kinds, clock=clock, synchronous=Synchronous.NORMAL)
-    try:
-        yield World(store, clock, SQLiteJournal(store.database), Metrics("test"))
-    finally:
-        await store.close()
+    from lapse.history.passes import Told
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with opened(tmp_path) as found:
         yield found
-
-
-def gone_at(*pages: int) -> Callable[[int], Awaitable[object]]:
-    """Let the store have forgotten the moment of a listing at these pages, unless one begins there."""
-
-    async def before_list(page: int) -> None:
-        if page in pages:
-            raise GoneError(version=1)
-
-    return before_list
 
 
 # --- the history ------------------------------------------------------------------------------------------------------
@@ -273,26 +180,26 @@ async def test_a_pass_that_may_not_proceed_decides_nothing_about_groups_it_has_n
         assert await world.left() == names
 
 
-@pytest.mark.parametrize("page", [1, 10, 21, 23, 30, 43, 45, 50, 65])  # of three listings with 22 pages each
+@pytest.mark.parametrize("page", [1, 20, 41, 43, 60, 83, 85, 100, 125])  # of three listings with 42 pages each
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_listing_whose_moment_is_gone_is_begun_again_and_nothing_is_counted_twice(
     world: World, page: int, times: int
 ) -> None:
-    names = await world.runs(66)
+    names = await world.runs(126)
     world.before_list = gone_at(*range(page, page + times))
-    policy = history_policy(ttl=Duration(64 * HOUR), limit=3, dry_run=True)
+    policy = history_policy(ttl=Duration(124 * HOUR), limit=3, dry_run=True)
     (dry,) = (await world.passing(policy).run()).values()
-    assert (dry.matched, dry.due) == (66, {"ttl_expired": 2, "retention_limit": 61})
-    assert dry.outcomes == {"would_end": 63}
-    assert len(world.listed) > 66
+    assert (dry.matched, dry.due) == (126, {"ttl_expired": 2, "retention_limit": 121})
+    assert dry.outcomes == {"would_end": 123}
+    assert len(world.listed) > 126
 
     world.listed.clear()
     told: list[Told] = []
-    policy = history_policy(ttl=Duration(64 * HOUR), limit=3)
+    policy = history_policy(ttl=Duration(124 * HOUR), limit=3)
     (real,) = (await world.passing(policy, told=told.append).run()).values()
-    assert (real.matched, real.due, real.kept, real.is_complete) == (66, dry.due, {"not_yet": 3}, True)
-    assert [one.entry.name for one in told] == sorted(names)[:63]
-    assert await world.left() == names[63:]
+    assert (real.matched, real.due, real.kept, real.is_complete) == (126, dry.due, {"not_yet": 3}, True)
+    assert [one.entry.name for one in told] == sorted(names)[:123]
+    assert await world.left() == names[123:]
 
 
 @pytest.mark.parametrize("page", [1, 4])
@@ -317,12 +224,6 @@ async def test_what_is_listed_in_any_order_of_namespaces_is_given_once_though_th
 
 
 # --- any kind ---------------------------------------------------------------------------------------------------------
-
-
-def widgets(name: str = "widgets", **spec: Any) -> Policy:  # noqa: ANN401 - as in a document
-    selector = {"apiVersion": WIDGET.api_version, "kind": WIDGET.kind}
-    body = {"metadata": {"name": name}, "spec": {"selector": selector, "dryRun": False, **spec}}
-    return Policy.read(RETENTION_POLICY.convert(body))
 
 
 async def make(world: World, name: str, *, namespace: str = "shop", **fields: Any) -> None:  # noqa: ANN401 - as in a document
@@ -372,6 +273,44 @@ async def test_without_a_time_at_the_path_nothing_goes(world: World) -> None:
 async def test_a_kind_that_does_not_exist_is_told(world: World) -> None:
     with pytest.raises(UnknownKindError):
         await world.prune(widgets(selector={"apiVersion": "v1", "kind": "Unicorn"}))
+
+
+# --- a store that can count -------------------------------------------------------------------------------------------
+
+
+class CountingWorld(World):
+    """One whose store is asked how much there is."""
+
+    async def summary(self, kind: Kind[Any], **question: Any) -> Any:  # noqa: ANN401 - as it is asked
+        return await self.store.summary(kind, **question)
+
+
+async def test_nothing_is_listed_when_a_glance_tells_that_nothing_can_be_due(world: World) -> None:
+    counting = CountingWorld(world.store, world.clock, world.journal, world.metrics)
+    await world.runs(3)
+    await world.runs(2, namespace="bank", status="failure")
+    nothing: list[dict[str, Any]] = [{"limit": 3}, {"limit": 0, "ttl": Duration(5 * HOUR)}, {"keep_last_success": 1}]
+    for how in nothing:
+        glanced = await counting.prune(**how)
+        assert counting.listed == []
+        assert glanced == await world.prune(**how)
+        assert glanced.matched == 5
+
+    something: list[dict[str, Any]] = [{"limit": 2}, {"ttl": Duration(3 * HOUR)}]
+    for how in something:
+        counting.listed.clear()
+        assert (await counting.prune(**how)).due.total() == 1
+        assert counting.listed != []
+
+
+async def test_a_glance_tells_nothing_about_fields_that_are_no_labels(world: World) -> None:
+    counting = CountingWorld(world.store, world.clock, world.journal, world.metrics)
+    await some(world, "good", "bad")
+    await counting.prune(widgets(groupBy=["spec.state"], maxCount=1))
+    assert counting.listed != []
+    counting.listed.clear()
+    await counting.prune(widgets(groupBy=["metadata.namespace"], maxCount=2))
+    assert counting.listed == []
 
 
 # --- several policies -------------------------------------------------------------------------------------------------

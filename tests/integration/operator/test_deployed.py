@@ -210,11 +210,14 @@ def is_gone(kube: KubeServer, what: str) -> bool:
 def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_is_used(
     kube: KubeServer, audit: Audit, tmp_path: Path
 ) -> None:
-    start_operator(kube, tmp_path, "--history-retention-limit=5").stop()  # the next one has other settings
-    flags = ("--request-ttl=2s", "--keeper-ttl=2s", "--restore-ownership=keeper", "--history-retention-limit=1")
-    operator = start_operator(kube, tmp_path, *flags)
+    first = start_operator(kube, tmp_path)  # publishes its policy of records, and the next one changes it
     try:
-        record_runs(kube, 2)
+        until(lambda: not is_gone(kube, "retentionpolicy/history"))
+    finally:
+        first.stop()
+    flags = ("--request-ttl=2s", "--keeper-ttl=2s", "--restore-ownership=keeper")
+    operator = start_operator(kube, tmp_path, *flags, "--history-retention-limit=1", "--history-ttl=720h")
+    try:
         captured = capture(kube, "nightly", make_claim(kube, "data"))
         content = get(kube, f"volumesnapshotcontent/{captured['status']['artifactRef']['name']}")
         restored = restore(kube, "restored", content)
@@ -232,6 +235,7 @@ def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_
             f"pv/{detached['status']['artifactRef']['name']}",
         ]
         until(lambda: all(is_gone(kube, one) for one in made))
+        record_runs(kube, 2)
         until(lambda: len(json.loads(kube.kubectl("get", "cehist", "-A", "-o", "json"))["items"]) == 1)
     finally:
         operator.stop()
