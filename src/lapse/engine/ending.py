@@ -13,6 +13,7 @@ object may be gone nevertheless, when the store did not answer; the next look te
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
@@ -136,15 +137,17 @@ class Ender:
             acts = [(ending, self._entry(ending, Outcome.ENDED, now)) for ending in left[: grant.count]]
             ended = grant.count  # if nobody lives to tell
             try:
-                came_to = await (self._end_together(acts) if self.together else self._end_one_by_one(acts))
+                came_to = await (self._end_together(acts) if self.together else self._end_side_by_side(acts))
                 ended = sum(outcome in _MAY_BE_DONE for outcome in came_to)
             finally:
                 self.brake.done(grant, ended=ended)
             outcomes += came_to
         return outcomes
 
-    async def _end_one_by_one(self, acts: Sequence[tuple[Ending, Entry]]) -> list[Outcome]:
-        return [await self._end_apart(*act) for act in acts]
+    async def _end_side_by_side(self, acts: Sequence[tuple[Ending, Entry]]) -> list[Outcome]:
+        if len(acts) == 1:  # a sweep has workers of its own: a task for each would be for nothing
+            return [await self._end_apart(*acts[0])]
+        return await asyncio.gather(*[self._end_apart(*act) for act in acts])
 
     async def _refuse(self, ending: Ending, reason: Reason, now: UnixNs) -> Outcome:
         due = self._entry(ending, Outcome.REFUSED, now)

@@ -2,8 +2,7 @@
 
 One path: a policy is an object of the store, wherever it came from, and all policies of a kind are judged in one pass
 over one listing. Whatever is wrong with one policy or one kind is told in its status and in the log, and the others go
-on. The log has a warning when something becomes wrong or is wrong in another way, and no more than a line at info as
-long as it stays so.
+on.
 
 **The first pass.** Where nobody chose a TTL, a store that was never passed over is passed over dry at first, and what
 would go is told; and until a full pass has really been made, no completion deletes anything either.
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.clock import UnixNs
 from lapse.core.errors import LapseError
-from lapse.core.jitter import Chance, around, chance
+from lapse.core.jitter import Chance, chance
 from lapse.core.log import get_logger
 from lapse.core.verdict import DueReason, KeepReason, Reason, UnknownReason
 from lapse.engine.brakes import Brake, NoBrake
@@ -33,13 +32,15 @@ from lapse.history.completions import Completions, labels_of
 from lapse.history.configured import POLICY_NAME
 from lapse.history.errors import RetentionPolicyError
 from lapse.history.listing import LEFT_ALONE
+from lapse.history.loop import RetentionLoop
 from lapse.history.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass, address
 from lapse.history.policies import Loaded, is_published, load_policies, publish, read_document, unreadable
 from lapse.history.policy import Policy
 from lapse.history.retention import DoubtReason
-from lapse.history.told import RunReason, Tally, of_broken, of_error, of_report, status_changes
+from lapse.history.telling import Teller
+from lapse.history.told import Tally, of_broken, of_error, of_report
+from lapse.history.versions import blocked
 from lapse.kube.controller import Result
-from lapse.kube.errors import ConflictError, InvalidError, NotFoundError, ObjectError, StoreUnavailableError
 from lapse.kube.resources import NO_LABELS, ObjectMeta
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
-    from lapse.engine.coordinator import Turn
     from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
     from lapse.history.api.kinds import RetentionPolicy
@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 
 SEED_METRIC: Final = "chaos_experiment_history_ttl_deleted"
 """As the founding document names it; the library adds ``_total``."""
-RETRY_SECONDS: Final = 60.0
-"""How long a store that did not answer is left alone before the next pass."""
 _PATIENCE: Final = 128
 """Deletions that fail one after the other before a pass gives up: the rest would fail as well, call by call."""
 _ACTOR: Final = "lapse"
@@ -105,6 +103,11 @@ class _Order:
         """Whether a policy is to pass."""
         return self.only is None or policy in self.only
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is what a status tells of: a real pass over everything."""
+        return not self.dry_run and not self.labels
+
 
 class Retention:
     """Everything that runs for records and for what policies select, on one object store."""
@@ -137,7 +140,7 @@ class Retention:
         self._is_default = history_ttl_is_default
         self._wanted = [history]
         self._unusable: dict[str, RetentionPolicyError] = {}
-        self._said: dict[str, tuple[RunReason, str]] = {}
+        self._teller = Teller(store, metrics=metrics, clock=clock)
         self._unpublished: Collection[str] = ()
         for document in documents:
             try:
@@ -208,23 +211,35 @@ class Retention:
 
     async def _run(self, order: _Order) -> dict[str, PolicyRun]:
         loaded = await self._load()
+        tell = partial(self._teller.tell, in_status=order.is_whole, next_run=order.next_run)
         runs: dict[str, PolicyRun] = {}
         for policy, error in loaded.broken:
             if order.names(policy.metadata.name):
                 runs[policy.metadata.name] = run = of_broken(error, domain=_domain(policy.spec.selector))
-                await self._tell(order, run, policy)
+                await tell(run, policy)
+        against = blocked([read for _, read in loaded.policies])
         for members in _by_kind(loaded).values():
             if order.proceed() and any(order.names(read.name) for _, read in members):
-                found = await self._run_kind(order, members)
+                found = await self._run_kind(order, members, against)
                 runs |= found
                 # Of what was cut short there is nothing to tell: it is done again, here or by the next leader.
                 for policy, read in members if order.proceed() else ():
                     if read.name in found:
-                        await self._tell(order, found[read.name], policy)
+                        await tell(found[read.name], policy)
         return runs
 
-    async def _run_kind(self, order: _Order, members: Sequence[Member]) -> dict[str, PolicyRun]:
-        acting = {read.name for _, read in members if order.names(read.name)}
+    async def _run_kind(
+        self, order: _Order, members: Sequence[Member], against: Mapping[str, RetentionPolicyError]
+    ) -> dict[str, PolicyRun]:
+        wanted = {read.name for _, read in members if order.names(read.name)}
+        domain = _domain(members[0][1])
+        runs = {name: of_broken(against[name], domain=domain) for name in wanted if name in against}
+        acting = wanted - runs.keys()
+        return runs | await self._run_acting(order, members, acting) if acting else runs
+
+    async def _run_acting(
+        self, order: _Order, members: Sequence[Member], acting: Collection[str]
+    ) -> dict[str, PolicyRun]:
         cautious = order.is_careful and self._is_first(members)
         used = [_dry(read) if order.dry_run or (cautious and read.name == POLICY_NAME) else read for _, read in members]
         try:
@@ -233,7 +248,7 @@ class Retention:
             if not isinstance(error, LapseError):
                 _log.error("pass_failed", policies=sorted(acting), error=type(error).__name__, exc_info=error)
             return {name: of_error(name, error, domain=_domain(used[0])) for name in acting}
-        if cautious and runs[POLICY_NAME].deleted:
+        if cautious and POLICY_NAME in runs and runs[POLICY_NAME].deleted:
             _log.warning(
                 "first_pass_was_dry",
                 would_delete=runs[POLICY_NAME].deleted,
@@ -354,76 +369,6 @@ class Retention:
             verdicts += Counter(due=report.due.total(), unknown=doubt, keep=report.kept.total() - doubt)
         for verdict, count in verdicts.items():
             self._metrics.decided(domain, verdict, count=count)
-
-    async def _tell(self, order: _Order, run: PolicyRun, policy: RetentionPolicy) -> None:
-        self._say(run)
-        if policy.metadata.uid and not order.dry_run and not order.labels:  # without a uid it is not published
-            await self._write_status(run, policy, next_run=order.next_run)
-
-    def _say(self, run: PolicyRun) -> None:
-        said, self._said[run.name] = self._said.get(run.name), (run.reason, run.message)
-        if run.is_ready:
-            told: dict[str, Any] = {"matched": run.matched, "kept": run.kept, "dry_run": run.dry_run}
-            _log.info("policy_passed", policy=run.name, deleted=run.deleted, **told)
-            return
-        if run.reason is not RunReason.FROZEN:  # that is told by a metric of its own, and is no failure
-            self._metrics.failed(run.domain, ErrorKind.POLICY)
-        log = _log.info if said == (run.reason, run.message) else _log.warning
-        log("policy_failed", policy=run.name, reason=run.reason, problem=run.message)
-
-    async def _write_status(self, run: PolicyRun, policy: RetentionPolicy, *, next_run: UnixNs | None) -> None:
-        changes = status_changes(run, policy, now=UnixNs(self._clock.wall_ns()), next_run=next_run)
-        meta = policy.metadata
-        patch = partial(self._store.patch_status, RETENTION_POLICY, meta.key, changes, uid=meta.uid)
-        try:
-            try:
-                await patch(version=meta.resource_version)
-            except ConflictError:  # changed during the pass: the status names the generation that it is about
-                await patch()
-        except (ConflictError, NotFoundError, InvalidError):
-            pass  # gone, or another one by now, or one that the store would not take any more: the log tells
-        except ObjectError as error:
-            self._metrics.failed(run.domain, ErrorKind.POLICY)
-            _log.warning("status_not_written", policy=run.name, error=type(error).__name__, reason=str(error))
-
-
-class RetentionLoop:
-    """A `lapse.engine.coordinator.Loop`: passes over everything, where this process leads."""
-
-    name = "retention"
-    domain = RETENTION
-    leader_only = True
-
-    def __init__(
-        self, retention: Retention, interval: float, *, clock: Clock, metrics: Metrics, chance: Chance
-    ) -> None:
-        """Pass every ``interval`` seconds."""
-        self.interval, self._metrics = interval, metrics
-        self._retention, self._clock, self._chance = retention, clock, chance
-        self._turn: Turn | None = None
-
-    def begin(self, turn: Turn) -> None:
-        """See `lapse.engine.coordinator.Steered`."""
-        self._turn = turn
-
-    async def tick(self) -> float:
-        """Pass; return the seconds to the next time."""
-        wait = around(self.interval, chance=self._chance)
-        next_run = self._clock.wall_ns() + round(wait * _NS)
-        retry = min(wait, RETRY_SECONDS)
-        try:
-            await self._retention.publish()
-            runs = await self._retention.pass_over(proceed=self._proceed, next_run=UnixNs(next_run))
-        except StoreUnavailableError as error:
-            _log.warning("retention_postponed", seconds=retry, reason=str(error))
-            self._metrics.failed(RETENTION, ErrorKind.TICK)
-            return retry
-        if any(run.reason is RunReason.STORE_UNAVAILABLE for run in runs.values()):
-            return retry
-        return max(0.0, (next_run - self._clock.wall_ns()) / _NS)
-
-    def _proceed(self) -> bool:
-        return self._turn is None or self._turn.proceed()
 
 
 def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Ending:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +25,7 @@ from lapse.history.service import Retention
 from lapse.kube.client import Client
 from lapse.kube.conditions import ready_condition
 from lapse.kube.config import load_config
-from lapse.kube.errors import UnknownKindError
+from lapse.kube.errors import ObjectError, UnknownKindError
 from lapse.kube.resources import ObjectKey, untyped
 from lapse.objects.kubernetes import KubernetesStore
 from tests.servers import kube_server
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from lapse.history.api.kinds import RetentionStatus
-    from lapse.kube.resources import Document, Kind
+    from lapse.kube.resources import Document, Kind, Page
+    from lapse.objects.port import Reader
     from tests.servers import KubeServer
 
 pytestmark = pytest.mark.server("kube", private=True)
@@ -41,7 +44,7 @@ CONFIG_MAP = untyped("v1", "ConfigMap", "configmaps")
 JOB = untyped("batch/v1", "Job", "jobs")
 CLUSTER_WIDGET = untyped("test.lapse.dev/v1", "ClusterWidget", "clusterwidgets", namespaced=False)
 GADGET = untyped("late.lapse.dev/v1", "Gadget", "gadgets")
-GADGETS = {
+GADGETS: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {"name": "gadgets.late.lapse.dev"},
@@ -64,14 +67,19 @@ class Scene:
         self.kube, self.store, self.namespace = kube, store, namespace
         self.labels = {"lapse.dev/test": namespace}
         self.clock = VirtualClock(SystemClock().wall_ns())
-        self.service = Retention(
-            store,
+        self.service = self.another()
+
+    def another(self, *, direct: Reader | None = None) -> Retention:
+        """The service of another process."""
+        return Retention(
+            self.store,
             history=history_document(),
             journal=LogJournal(),
             metrics=Metrics("test"),
             clock=self.clock,
             interval=Duration(HOUR),
             left_alone={"kube-system", OWN_NAMESPACE},
+            direct=direct,
         )
 
     async def make(self, kind: Kind[Document], name: str, *, namespace: str | None = None, **fields: Any) -> ObjectKey:  # noqa: ANN401 - any fields
@@ -181,6 +189,25 @@ async def test_a_policy_for_a_kind_that_does_not_exist_yet_waits_for_it(scene: S
     assert await scene.left(CONFIG_MAP) == ["d"]
 
 
+async def test_what_a_policy_keeps_is_not_deleted_by_one_that_names_another_version_of_the_kind(scene: Scene) -> None:
+    definition = deepcopy(GADGETS)
+    versions = definition["spec"]["versions"]
+    versions.append({**versions[0], "name": "v2", "storage": False})
+    scene.kube.kubectl("apply", "-f", "-", stdin=json.dumps(definition))
+    try:
+        scene.kube.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/gadgets.late.lapse.dev")
+        for name in ("a", "b", "c"):
+            await created_when_served(scene, name)
+        await scene.policy("keeps", GADGET, keepLast={"count": 1}, maxCount=2)
+        await scene.policy("ends", replace(GADGET, api_version="late.lapse.dev/v2"), maxAge="1h")
+        scene.clock.advance(2 * 3600)
+        await scene.tick()
+        assert await scene.left(GADGET) == ["b", "c"]
+        assert (await scene.ready("keeps"), await scene.ready("ends")) == ("Completed", "InvalidPolicy")
+    finally:
+        scene.kube.kubectl("delete", "crd", "gadgets.late.lapse.dev", "--timeout=60s")
+
+
 async def created_when_served(scene: Scene, name: str) -> None:
     """A definition is established a moment before every part of the server serves it."""
     clock = SystemClock()
@@ -214,3 +241,60 @@ async def test_over_all_namespaces_the_system_and_our_own_are_left_alone(scene: 
     assert await scene.left(CONFIG_MAP, namespace="kube-system") == ["old"]
     assert await scene.left(CONFIG_MAP, namespace=OWN_NAMESPACE) == ["old"]
     assert (await scene.status("everywhere")).matched == 1
+
+
+# --- an API server that goes away -------------------------------------------------------------------------------------
+
+
+class Cut:
+    """Reads from the store, and has the API server killed once a list was read."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self.is_cut = scene, False
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a reader has
+        return getattr(self._scene.store, name)
+
+    async def list(self, kind: Kind[Any], **how: Any) -> Page[Any]:  # noqa: ANN401 - as it is asked
+        page = await self._scene.store.list(kind, **how)
+        if kind.kind == CONFIG_MAP.kind and not self.is_cut:
+            self.is_cut = True
+            await asyncio.to_thread(self._scene.kube.component("apiserver").kill)
+        return page
+
+
+async def back(scene: Scene) -> None:
+    """Start the API server again, and wait until it serves."""
+    await asyncio.to_thread(scene.kube.component("apiserver").start)
+    clock = SystemClock()
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await scene.store.list(CONFIG_MAP, namespace=scene.namespace)
+                await scene.store.list(RETENTION_POLICY)
+            except ObjectError:
+                await clock.sleep(0.1)
+            else:
+                return
+
+
+async def test_an_api_server_that_is_killed_in_the_middle_of_a_pass_costs_nothing_but_that_pass(scene: Scene) -> None:
+    for name in ("a", "b", "c"):
+        await scene.make(CONFIG_MAP, name)
+    await scene.policy("old-maps", CONFIG_MAP, maxAge="1h")
+    await scene.tick()
+    scene.clock.advance(2 * 3600)
+    reader = Cut(scene)
+    cut = scene.another(direct=reader)
+    try:
+        runs = await cut.run_once()
+        assert reader.is_cut
+        assert not runs["old-maps"].is_ready
+        (loop,) = scene.service.loops
+        assert 0 < await loop.tick() <= 60, "an API server that is away is asked again soon, and is no exception"
+    finally:
+        await back(scene)
+    assert await scene.left(CONFIG_MAP) == ["a", "b", "c"]
+    await scene.tick()
+    assert await scene.left(CONFIG_MAP) == []
+    assert await scene.ready("old-maps") == "Completed"
