@@ -6,12 +6,12 @@ long a record stays is the judgement of the policies that are in force there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
+from lapse.cli.commands import commands_of
 from lapse.cli.flags import NO_HISTORY_PLACE_FLAGS, NO_RECORDING_FLAGS, HistoryPlaceFlags, RecordingFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table
 from lapse.cli.passing import DetailedExitcode, DryRun
@@ -38,12 +38,7 @@ app = App(
 _LIMITS: Final = ("history_ttl", "history_retention_limit", "history_keep_last_success")
 _COLUMNS: Final = ("age", "experiment", "status", "name", "expires")
 _STYLES: Final = {"success": "green", "failure": "red", "now": "red"}
-
-
-def _command(*examples: str, name: str | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Register a command in the order of this file, with examples under its help."""
-    epilogue = "\n".join(["Examples:", "", *(f"  {line}" for line in examples)])
-    return app.command(name=name, help_epilogue=epilogue, sort_key=len(list(app)))
+_command = commands_of(app)
 
 
 class NoSuchRecordError(LapseError):

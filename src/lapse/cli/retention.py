@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
+from lapse.cli.commands import commands_of
 from lapse.cli.flags import NO_PLACE_FLAGS, NO_RETENTION_FLAGS, PlaceFlags, RetentionFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
 from lapse.cli.passing import DetailedExitcode, DryRun
@@ -35,12 +36,7 @@ Files = Annotated[
     str,
     Parameter(name="POLICY", help="Files with RetentionPolicy documents; - is stdin.", allow_leading_hyphen=True),
 ]
-
-
-def _command(*examples: str, name: str | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Register a command in the order of this file, with examples under its help."""
-    epilogue = "\n".join(["Examples:", "", *(f"  {line}" for line in examples)])
-    return app.command(name=name, help_epilogue=epilogue, sort_key=len(list(app)))
+_command = commands_of(app)
 
 
 class NoFileError(UsageError):

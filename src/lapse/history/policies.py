@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy, RetentionSpec, RetentionStatus, Selector
-from lapse.history.documents import unknown_fields
+from lapse.history.documents import DocumentError, name_of
+from lapse.history.documents import read_document as read_strictly
 from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy import Policy
 from lapse.kube.errors import (
@@ -28,7 +29,6 @@ from lapse.kube.errors import (
     NotFoundError,
 )
 from lapse.kube.resources import Document, ObjectMeta, untyped
-from lapse.kube.schema import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -73,19 +73,11 @@ def read_document(document: Json) -> RetentionPolicy:
 
     A field that there is not is wrong as well: where ``keeplast`` is ignored, ``keepLast`` does not protect.
     """
-    metadata = document.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    body = RETENTION_POLICY.body({key: value for key, value in document.items() if key != "status"})
-    problems = [
-        f"{field}: is {document[field]}, and must be {value}"
-        for field, value in (("apiVersion", RETENTION_POLICY.api_version), ("kind", RETENTION_POLICY.kind))
-        if document.get(field, value) != value
-    ]
-    problems += RETENTION_POLICY.validate(body, None)
-    problems += map(str, unknown_fields(body.get("spec"), schema_of(RetentionPolicy)["properties"]["spec"], "spec"))
-    if problems:
-        raise RetentionPolicyError(name=name or "without a name", problem="; ".join(problems))
-    return _typed(str(name), body)
+    form = {"apiVersion": RETENTION_POLICY.api_version, "kind": RETENTION_POLICY.kind}
+    try:
+        return read_strictly(RETENTION_POLICY, {**form, **document, "status": None})
+    except DocumentError as error:
+        raise RetentionPolicyError(name=name_of(document), problem=error.details["problem"]) from error
 
 
 def _typed(name: str, body: Json) -> RetentionPolicy:

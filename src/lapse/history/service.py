@@ -28,6 +28,7 @@ from lapse.engine.ending import Ender, Ending
 from lapse.engine.holds import hold_of
 from lapse.engine.metrics import ErrorKind
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
+from lapse.history.beside import blocked
 from lapse.history.completions import Completions, labels_of
 from lapse.history.configured import POLICY_NAME
 from lapse.history.errors import RetentionPolicyError
@@ -39,7 +40,6 @@ from lapse.history.policy import Policy
 from lapse.history.retention import DoubtReason
 from lapse.history.telling import Teller
 from lapse.history.told import Tally, of_broken, of_error, of_report
-from lapse.history.versions import blocked
 from lapse.kube.controller import Result
 from lapse.kube.resources import NO_LABELS, ObjectMeta
 
@@ -217,7 +217,7 @@ class Retention:
             if order.names(policy.metadata.name):
                 runs[policy.metadata.name] = run = of_broken(error, domain=_domain(policy.spec.selector))
                 await tell(run, policy)
-        against = blocked([read for _, read in loaded.policies])
+        against = blocked(loaded)
         for members in _by_kind(loaded).values():
             if order.proceed() and any(order.names(read.name) for _, read in members):
                 found = await self._run_kind(order, members, against)
@@ -334,8 +334,9 @@ class Retention:
 
     async def _completed(self, experiment: Experiment) -> Result:
         """Pass over the records of one experiment; raises what the store answers, so that it is tried again."""
-        members = _by_kind(await self._load()).get(_RECORDS, [])
-        if any(read.name == POLICY_NAME for _, read in members):
+        loaded = await self._load()
+        members = _by_kind(loaded).get(_RECORDS, [])
+        if any(read.name == POLICY_NAME for _, read in members) and POLICY_NAME not in blocked(loaded):
             cautious = self._is_first(members) or self._was_first(members)
             used = [_dry(read) if cautious and read.name == POLICY_NAME else read for _, read in members]
             labels = labels_of(experiment)

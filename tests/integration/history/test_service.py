@@ -490,6 +490,33 @@ async def test_one_broken_policy_an_unknown_kind_and_a_forbidden_list_do_not_sto
     assert world.metric("lapse_errors_total", domain="retention", kind="policy") == 2 * len(failed)
 
 
+async def test_beside_a_keeper_that_cannot_be_understood_nothing_of_its_kind_is_deleted(world: World) -> None:
+    await world.things(WIDGET, 5)
+    names = await world.runs(5)
+    keep = {"count": 1, "where": {"fieldPath": "status..phase", "in": ["Good"]}}
+    selector = {"apiVersion": CHAOS_EXPERIMENT_HISTORY.api_version, "kind": CHAOS_EXPERIMENT_HISTORY.kind}
+    documents = [
+        policy("keeps", keepLast=keep),
+        policy("ends", maxCount=2),
+        policy("keeps-records", selector=selector, keepLast=keep),
+    ]
+    retention = world.retention(documents=documents)
+    await tick(retention)
+    async with served(retention):
+        names.append(await world.run())
+        await retention.run_once()
+
+        assert len(await world.left(WIDGET)) == 5
+        assert await world.left() == names
+    assert await world.reason("ends") == await world.reason("history") == "InvalidPolicy"
+
+    keep["where"] = {"fieldPath": "status.phase", "in": ["Good"]}
+    await tick(world.retention(documents=documents))
+
+    assert len(await world.left(WIDGET)) == 2
+    assert len(await world.left()) == 3
+
+
 async def test_a_store_that_fails_on_one_kind_is_asked_again_soon(world: World) -> None:
     await world.runs(5)
     is_down = True
