@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.claims import Claim, size_name
-from bench.page import claims_section, table
+from bench.page import claims_section, table, verdict_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,19 +113,8 @@ def _case(one: Clear | Worst) -> str:
 def write(results: Results, machine: Machine, *, command: str, seconds: float) -> str:
     """Return the whole page."""
     claims = claims_of(results)
-    failing = [claim for claim in claims if claim.failing]
-    verdict = (
-        f"{len(failing)} of {len(claims)} claims do not hold in this run; the table says which."
-        if failing
-        else "All claims below hold in this run."
-    )
-    if machine.load > machine.cores / 2:
-        load = f"load {machine.load:.1f} on {machine.cores} cores when the run started"
-        verdict += (
-            f"\n\n**The machine was busy with other work ({load}): the absolute figures are worse than at rest.**"
-        )
     parts = [
-        _OPENING.format(command=command, verdict=verdict),
+        _OPENING.format(command=command, verdict=verdict_on(claims, machine)),
         claims_section(claims),
         _clear_figures(results),
         _worst_figures(results.worst),

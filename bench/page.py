@@ -191,6 +191,22 @@ def servers_ratios(results: servers.Results) -> str:
 {tables}"""
 
 
+def verdict_on(claims: Sequence[Claim], machine: Machine) -> str:
+    """Return what a page says first: whether all claims hold, and whether the machine had other work."""
+    failing = [claim for claim in claims if claim.failing]
+    verdict = (
+        f"{len(failing)} of {len(claims)} claims do not hold in this run; the table says which."
+        if failing
+        else "All claims below hold in this run."
+    )
+    if machine.load > machine.cores / 2:
+        load = f"load {machine.load:.1f} on {machine.cores} cores when the run started"
+        verdict += (
+            f"\n\n**The machine was busy with other work ({load}): the absolute figures are worse than at rest.**"
+        )
+    return verdict
+
+
 def claims_section(checked: Iterable[Claim]) -> str:
     """Claim, measured, holds."""
     rows, notes = [], []

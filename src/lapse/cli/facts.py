@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from lapse.cli.desk import Desk
 from lapse.core.clock import UnixNs
+from lapse.core.duration import short
 from lapse.core.timestamps import to_timestamp
 from lapse.kube.resources import Kind, ObjectKey
 from lapse.requests.addresses import ARTIFACT_KINDS, Located, short_name
@@ -20,7 +21,7 @@ from lapse.requests.api.kinds import (
 )
 from lapse.requests.api.upstream import ALL_KINDS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from lapse.requests.local.places import DIRECTORY
-from lapse.requests.summary import State, Summary, followed, glance, state_of
+from lapse.requests.summary import State, Summary, followed, state_of
 
 COLUMNS: Final = ("namespace", "name", "kind", "ready", "reason", "expires", "age")
 SHOWN_KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, OBJECT_KEEPER, *ARTIFACT_KINDS)
@@ -45,7 +46,7 @@ def belongs(summary: Summary) -> bool:
 def row(summary: Summary, now: int) -> tuple[str, ...]:
     """Return the cells under `COLUMNS`."""
     key, state = summary.place.key, summary.state
-    age = glance(now - summary.created) if summary.created is not None else ""
+    age = short(now - summary.created) if summary.created is not None else ""
     cells = (key.namespace or "", key.name, short_name(summary.place.kind), _ready(state), state.reason)
     return tuple(cell or "-" for cell in (*cells, summary.expires(now), age))
 
@@ -73,7 +74,7 @@ async def facts(desk: Desk, place: Located, obj: Any) -> list[Fact]:  # noqa: AN
 
 
 def _moment(moment: UnixNs | None, now: int) -> str:
-    return "" if moment is None else f"{to_timestamp(moment)} ({glance(now - moment)} ago)"
+    return "" if moment is None else f"{to_timestamp(moment)} ({short(now - moment)} ago)"
 
 
 def _expires(summary: Summary, now: int) -> str:

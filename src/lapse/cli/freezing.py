@@ -102,7 +102,7 @@ def resume(
 
 
 def _demand(domain: str) -> None:
-    from lapse.cli.state_folder import DOMAINS
+    from lapse.cli.domains import DOMAINS
     from lapse.engine.freeze import ALL
 
     if domain == "keys":

@@ -22,7 +22,7 @@ from lapse.history.api.kinds import ExecutionStatus
 if TYPE_CHECKING:
     from lapse.cli.stores import Place
     from lapse.history.api.kinds import ChaosExperimentHistory, HistorySpec
-    from lapse.history.looking import Seen
+    from lapse.history.explaining import Seen
     from lapse.history.policy import Policy
     from lapse.kube.resources import Json, ObjectKey
     from lapse.settings import Settings
@@ -150,33 +150,33 @@ def list_records(
 
 
 def _row(seen: Seen, now: int) -> tuple[str, ...]:
-    from lapse.requests.summary import glance
+    from lapse.core.duration import short
 
-    age = "" if seen.created is None else glance(now - seen.created)
+    age = "" if seen.created is None else short(now - seen.created)
     cells = (age, seen.experiment, seen.status, seen.metadata.name, _expires(seen, now))
     return tuple(cell or "-" for cell in cells)
 
 
 def _is_in(seen: Seen, namespace: str | None) -> bool:
-    from lapse.history.looking import is_of
+    from lapse.history.explaining import is_of
 
     return is_of(seen, namespace, None)
 
 
 def _expires(seen: Seen, now: int) -> str:
-    from lapse.requests.summary import glance
+    from lapse.core.duration import short
 
     if seen.is_held(now):
         return "held"
     at, instead = seen.expiry
     if at is None:
         return instead
-    return f"in {glance(at - now)}" if at > now else "now"
+    return f"in {short(at - now)}" if at > now else "now"
 
 
 async def _look(place: Place, wanted: tuple[str | None, str | None]) -> list[Seen]:
     from lapse.core.clock import UnixNs
-    from lapse.history.looking import experiment_filter, is_of, look
+    from lapse.history.explaining import experiment_filter, is_of, look
 
     policies = await _policies(place)
     found = await look(
@@ -192,7 +192,7 @@ async def _look(place: Place, wanted: tuple[str | None, str | None]) -> list[See
 async def _policies(place: Place) -> list[Policy]:
     """Return what is in force, or what would be with the flags that were given."""
     from lapse.cli.process import history_policy_document
-    from lapse.history.looking import in_force
+    from lapse.history.explaining import in_force
     from lapse.history.policy import Policy
 
     own = Policy.read(history_policy_document(place.settings))
@@ -257,7 +257,7 @@ async def _read(place: Place, key: ObjectKey) -> tuple[Seen, Json]:
 
     from lapse.core.clock import UnixNs
     from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
-    from lapse.history.looking import look_at
+    from lapse.history.explaining import look_at
     from lapse.kube.errors import NotFoundError
     from lapse.kube.resources import Document, Kind
 
@@ -273,15 +273,15 @@ async def _read(place: Place, key: ObjectKey) -> tuple[Seen, Json]:
 
 def _opinions(seen: Seen, now: int) -> list[dict[str, str]]:
     from lapse.core.clock import UnixNs
-    from lapse.history.looking import opinion_json
+    from lapse.history.explaining import opinion_json
 
     return [opinion_json(one, UnixNs(now)) for one in seen.opinions]
 
 
 def _facts(seen: Seen, document: Json, now: int) -> list[tuple[str, str]]:
+    from lapse.core.duration import short
     from lapse.core.timestamps import to_timestamp
     from lapse.engine.holds import hold_of
-    from lapse.requests.summary import glance
 
     spec: Json = document.get("spec") or {}
     execution, audit, error = (spec.get(name) or {} for name in ("execution", "audit", "error"))
@@ -300,7 +300,7 @@ def _facts(seen: Seen, document: Json, now: int) -> list[tuple[str, str]]:
         ("how", ", ".join(name for name, is_so in ways.items() if is_so)),
         ("retries", str(audit.get("retryCount") or "")),
         *(("affected", _affected(one)) for one in spec.get("affectedResources") or ()),
-        ("created", "" if created is None else f"{to_timestamp(created)} ({glance(now - created)} ago)"),
+        ("created", "" if created is None else f"{to_timestamp(created)} ({short(now - created)} ago)"),
         ("held", "" if hold is None or not seen.is_held(now) else hold.reason or "yes"),
         ("expires", _expires(seen, now)),
         *((f"policy {one['policy']}", one["says"]) for one in _opinions(seen, now)),

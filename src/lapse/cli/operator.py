@@ -64,7 +64,7 @@ class _Process:
         """Open it all, and look over the cluster; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.cluster import look_over, open_client
-        from lapse.cli.state_folder import KINDS
+        from lapse.cli.domains import KINDS
         from lapse.core.clock import SystemClock
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.log_journal import LogJournal
@@ -198,7 +198,7 @@ async def _recorder(
 
 def _brakes(store: KubernetesStore, settings: Settings, journal: Journal, *, clock: Clock, metrics: Metrics) -> Brakes:
     from lapse.cli.cluster import brakes_key
-    from lapse.cli.state_folder import ACTOR, DOMAINS
+    from lapse.cli.domains import ACTOR, DOMAINS
     from lapse.engine.brakes import Brakes
     from lapse.objects.config_map_brakes import RUN, ConfigMapBrakes
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lapse.cli.stores import Place
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.passes import Told
-    from lapse.history.told import PolicyRun
+    from lapse.history.runs import PolicyRun
 
 DryRun = Annotated[bool, Parameter(help="End nothing; list what would go.", show_default=False)]
 DetailedExitcode = Annotated[
@@ -45,8 +45,8 @@ async def pass_over(place: Place, *, only: Collection[str], instead: Sequence[Re
     from lapse.cli.process import retention
     from lapse.cli.stores import who
     from lapse.engine.metrics import Metrics
-    from lapse.history.instead import WithPolicies
-    from lapse.history.told import RunReason
+    from lapse.history.runs import RunReason
+    from lapse.history.unstored import WithPolicies
 
     _settle_logs(place, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))
     settings, metrics = place.settings, Metrics(__version__)

@@ -212,7 +212,7 @@ def rbac(*policy: Files, flags: PlaceFlags = NO_PLACE_FLAGS, cluster: InCluster 
     account lapse in --lease-namespace. What a kind is called in them is looked
     up on the cluster, if one is named.
     """
-    from lapse.cli.state_folder import KINDS
+    from lapse.cli.domains import KINDS
     from lapse.cli.stores import at_place
     from lapse.history.rbac import to_text
 

@@ -1,23 +1,19 @@
-"""What all domains of one process share: their kinds, what can be frozen, and the object store of a state folder.
+"""The object store of a state folder, and its brakes.
 
-The store is one file, ``objects.db``, shared by all processes of the machine: commands write to it, and the process
-that runs the controllers sees it within a tenth of a second. Domains never import each other, so this is where they
-meet.
+The store is one file, ``objects.db``, shared by all processes of the machine and by all domains: commands write to it,
+and the process that runs the controllers sees it within a tenth of a second.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from lapse.cli.domains import ACTOR, DOMAINS, KINDS
 from lapse.engine.brakes import Brakes
 from lapse.engine.budget import Budgets
 from lapse.engine.journal import SQLiteJournal
 from lapse.engine.sqlite_brakes import TRUST_SECONDS, SQLiteBrakes
-from lapse.history.api.kinds import OUR_KINDS as HISTORY_KINDS
-from lapse.history.passes import DOMAINS as HISTORY_DOMAINS
 from lapse.objects.embedded import open_embedded
-from lapse.requests.api.upstream import ALL_KINDS as REQUEST_KINDS
-from lapse.requests.service import DOMAINS as REQUEST_DOMAINS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,15 +21,9 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.engine.metrics import Metrics
-    from lapse.kube.resources import Kind
     from lapse.objects.embedded import EmbeddedStore
 
-ACTOR: Final = "lapse"
-"""Who ends things, as the journal names it."""
 FILE_NAME: Final = "objects.db"
-KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, *HISTORY_KINDS)
-DOMAINS: Final = (*REQUEST_DOMAINS, *HISTORY_DOMAINS)
-"""What can be frozen, and has a deletion budget."""
 _NO_BUDGETS: Final = Budgets()
 
 

@@ -55,8 +55,8 @@ class Place:
 
     def brakes(self, metrics: Metrics, *, actor: str) -> Brakes:
         """Return what stops a command that ends things: the same freezes and budgets as for whoever runs."""
+        from lapse.cli.domains import DOMAINS
         from lapse.cli.process import deletion_budgets
-        from lapse.cli.state_folder import DOMAINS
         from lapse.engine.brakes import Brakes
         from lapse.objects.config_map_brakes import RUN
 
@@ -114,7 +114,7 @@ async def _in_folder(loaded: Loaded, work: Callable[[Place], Coroutine[Any, Any,
 
 async def _on_cluster(loaded: Loaded, work: Callable[[Place], Coroutine[Any, Any, T]], rights: str) -> T:
     from lapse.cli.cluster import DefinitionsMissingError, brakes_key, in_plain_words, open_client
-    from lapse.cli.state_folder import DOMAINS, KINDS
+    from lapse.cli.domains import DOMAINS, KINDS
     from lapse.core.clock import SystemClock
     from lapse.engine.log_journal import LogJournal
     from lapse.kube.errors import UnknownKindError

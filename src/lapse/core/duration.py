@@ -58,6 +58,7 @@ _ISO: Final = re.compile(
         n=r"[0-9]+(?:[.,][0-9]+)?",
     ),
 )
+_SHOWN: Final = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND))
 _ISO_UNITS: Final = {"weeks": WEEK, "days": DAY, "hours": HOUR, "minutes": MINUTE, "seconds": SECOND}
 
 
@@ -178,3 +179,16 @@ def _iso(text: str, unsigned: str) -> Fraction:
         if not given[name].isdigit():
             raise DurationError(text=text, problem="only the last part of an ISO 8601 duration may have a fraction")
     return sum((Fraction(number.replace(",", ".")) * _ISO_UNITS[name] for name, number in given.items()), Fraction(0))
+
+
+def short(nanoseconds: int) -> str:
+    """Print a span of time for people, by its two largest units, rounded up to the second: 9m58s, 3d4h."""
+    rest = -(-max(0, nanoseconds) // SECOND) * SECOND
+    parts: list[str] = []
+    for unit, size in _SHOWN:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count}{unit}" if count else "")
+        if len(parts) == 2:  # noqa: PLR2004 - as many as the docstring says
+            break
+    return "".join(parts) or "0s"

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from lapse.core.verdict import Due
     from lapse.engine.ending import Ender
+    from lapse.history.combining import Settled
     from lapse.history.retention import Entry
-    from lapse.history.several import Settled
     from lapse.kube.resources import Kind
 
 HISTORY: Final = "history"

@@ -18,8 +18,8 @@ from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy
 from lapse.history.configured import POLICY_NAME
 from lapse.history.documents import name_of, problems_of
 from lapse.history.errors import FieldPathError, RetentionPolicyError
-from lapse.history.known import group_of, groups_with, resource_of
 from lapse.history.paths import FieldPath
+from lapse.history.plurals import group_of, groups_with, resource_of
 from lapse.history.policy import SYSTEM_NAMESPACE, Policy
 from lapse.objects.metadata_rules import namespace_problems
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from lapse.core.clock import Clock
+    from lapse.history.combining import Views
     from lapse.history.policy import Policy
-    from lapse.history.several import Views
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.port import Reader
 

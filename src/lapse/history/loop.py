@@ -9,7 +9,7 @@ from lapse.core.jitter import Chance, around
 from lapse.core.log import get_logger
 from lapse.engine.metrics import ErrorKind
 from lapse.history.passes import RETENTION
-from lapse.history.told import RunReason
+from lapse.history.runs import RunReason
 from lapse.kube.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.coordinator import Turn
     from lapse.engine.metrics import Metrics
-    from lapse.history.told import PolicyRun
+    from lapse.history.runs import PolicyRun
 
 RETRY_SECONDS: Final = 60.0
 """How long a store that did not answer is left alone before the next pass."""

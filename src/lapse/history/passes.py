@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Final
 from lapse.core.clock import UnixNs
 from lapse.core.verdict import DueReason
 from lapse.history.acting import HISTORY, RETENTION, Acts, Told, address
+from lapse.history.combining import PassReport, Several
 from lapse.history.glance import glance
 from lapse.history.listing import ATTEMPTS, LEFT_ALONE, PAGE, Listing
 from lapse.history.retention import LimitReason
-from lapse.history.several import PassReport, Several
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import NO_LABELS
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.core.verdict import Reason
     from lapse.engine.ending import Ender
+    from lapse.history.combining import Views
     from lapse.history.policy import Policy
-    from lapse.history.several import Views
     from lapse.objects.port import Reader
 
 __all__ = ["DOMAINS", "HISTORY", "REASONS", "RETENTION", "Pass", "PassReport", "Told", "address"]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.history.api.labels import short_hash
-from lapse.history.known import resource_of
+from lapse.history.plurals import resource_of
 from lapse.kube.crd import to_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lapse.history.known import Resource
+    from lapse.history.plurals import Resource
     from lapse.history.policy import Policy
     from lapse.kube.resources import Json, Kind
 

@@ -21,10 +21,10 @@ from lapse.kube.resources import Document, ObjectMeta
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from lapse.history.combining import Views
     from lapse.history.paths import FieldPath
     from lapse.history.policy import OneOf, Policy
     from lapse.history.retention import Group
-    from lapse.history.several import Views
     from lapse.kube.resources import Json, PartialObject
 
     Get = Callable[[ObjectMeta], object]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lapse.core.duration import DAY, HOUR, MINUTE, SECOND, Duration, DurationError
+from lapse.core.duration import SECOND, Duration, DurationError, short
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionStatus
 from lapse.kube.conditions import ready_condition
@@ -14,7 +14,7 @@ from lapse.kube.conditions import ready_condition
 if TYPE_CHECKING:
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.passes import Told
-    from lapse.history.told import PolicyRun
+    from lapse.history.runs import PolicyRun
 
 COLUMNS: Final = (
     "name",
@@ -29,7 +29,6 @@ COLUMNS: Final = (
     "last run",
     "next run",
 )
-_UNITS: Final = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND))
 
 
 def summary(policy: RetentionPolicy) -> dict[str, Any]:
@@ -160,13 +159,11 @@ def _last_run(status: RetentionStatus, now: int) -> str:
 
 
 def _when(text: str | None, now: int) -> str:
-    """Say how far a moment is from now, by its largest unit."""
+    """Say how far a moment is from now."""
     moment = from_timestamp(text or "")
     if moment is None:
         return ""
     apart = abs(moment - now)
     if apart < SECOND:  # times are rounded up to a second: what just happened seems to be ahead
         return "now"
-    unit, size = next(((unit, size) for unit, size in _UNITS if apart >= size), ("s", SECOND))
-    told = f"{apart // size}{unit}"
-    return f"in {told}" if moment > now else f"{told} ago"
+    return f"in {short(apart)}" if moment > now else f"{short(apart)} ago"

@@ -28,7 +28,7 @@ from lapse.engine.ending import Ender, Ending
 from lapse.engine.holds import hold_of
 from lapse.engine.metrics import ErrorKind
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
-from lapse.history.beside import blocked
+from lapse.history.blocking import blocked
 from lapse.history.completions import Completions, labels_of
 from lapse.history.configured import POLICY_NAME
 from lapse.history.errors import RetentionPolicyError
@@ -38,8 +38,8 @@ from lapse.history.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass, add
 from lapse.history.policies import Loaded, is_published, load_policies, publish, read_document, unreadable
 from lapse.history.policy import Policy
 from lapse.history.retention import DoubtReason
+from lapse.history.runs import Tally, of_broken, of_error, of_report
 from lapse.history.telling import Teller
-from lapse.history.told import Tally, of_broken, of_error, of_report
 from lapse.kube.controller import Result
 from lapse.kube.resources import NO_LABELS, ObjectMeta
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.completions import Experiment
     from lapse.history.passes import PassReport, Told
-    from lapse.history.told import PolicyRun
+    from lapse.history.runs import PolicyRun
     from lapse.kube.resources import Json
     from lapse.objects.port import ObjectStore, Reader
 

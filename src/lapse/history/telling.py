@@ -13,14 +13,14 @@ from lapse.core.clock import UnixNs
 from lapse.core.log import get_logger
 from lapse.engine.metrics import ErrorKind
 from lapse.history.api.kinds import RETENTION_POLICY
-from lapse.history.told import RunReason, status_changes
+from lapse.history.runs import RunReason, status_changes
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError, ObjectError
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.metrics import Metrics
     from lapse.history.api.kinds import RetentionPolicy
-    from lapse.history.told import PolicyRun
+    from lapse.history.runs import PolicyRun
     from lapse.objects.port import ObjectStore
 
 _log = get_logger("lapse.history")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.clock import UnixNs
-from lapse.core.duration import DAY, HOUR, MINUTE, SECOND
+from lapse.core.duration import short
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.core.verdict import Keep, Unknown
 from lapse.engine.holds import hold_of
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from lapse.requests.policy import TTLRule
 
 WITH_KEEPER: Final = "with its keeper"
-_UNITS: Final = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND))
 
 
 class State(NamedTuple):
@@ -76,7 +75,7 @@ class Summary:
             return "held"
         if self.expiry.at is None:
             return self.expiry.instead
-        return f"in {glance(self.expiry.at - now)}" if self.expiry.at > now else "now"
+        return f"in {short(self.expiry.at - now)}" if self.expiry.at > now else "now"
 
     def as_json(self) -> dict[str, Any]:
         """Return the form for programs."""
@@ -198,19 +197,6 @@ def _keeper(obj: Object) -> Located | None:
     if owner is None or (owner.api_version, owner.kind) != (OBJECT_KEEPER.api_version, OBJECT_KEEPER.kind):
         return None
     return Located(OBJECT_KEEPER, ObjectKey(None, owner.name))
-
-
-def glance(nanoseconds: int) -> str:
-    """Print a span of time by its two largest units, rounded up to the second: 9m58s, 3d4h."""
-    rest = -(-max(0, nanoseconds) // SECOND) * SECOND
-    parts: list[str] = []
-    for unit, size in _UNITS:
-        count, rest = divmod(rest, size)
-        if count or parts:
-            parts.append(f"{count}{unit}" if count else "")
-        if len(parts) == 2:  # noqa: PLR2004 - as many as the docstring says
-            break
-    return "".join(parts) or "0s"
 
 
 def _time(moment: UnixNs | None) -> str | None:

@@ -29,8 +29,8 @@ from lapse.core.timestamps import to_timestamp
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY, ExecutionStatus, RetentionPolicy
 from lapse.history.api.labels import STATUS
 from lapse.history.documents import read_document
+from lapse.history.explaining import Seen, by_age_alone, experiment_labels_of, in_force, look_at, opinion_json
 from lapse.history.lint import lint
-from lapse.history.looking import Seen, by_age_alone, experiment_labels_of, in_force, look_at, opinion_json
 from lapse.history.passes import Told
 from lapse.history.policies import unreadable
 from lapse.history.policy import Policy

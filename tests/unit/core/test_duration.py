@@ -15,6 +15,7 @@ from lapse.core.duration import (
     WEEK,
     Duration,
     DurationError,
+    short,
 )
 from lapse.core.errors import UsageError
 
@@ -248,3 +249,21 @@ def test_seconds_are_for_timers() -> None:
 def test_for_programs_in_go_days_are_printed_as_hours(text: str, printed: str) -> None:
     assert Duration.parse(text).go() == printed
     assert Duration.parse(Duration.parse(text).go()) == Duration.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "shown"),
+    [
+        (-1, "0s"),
+        (0, "0s"),
+        (1, "1s"),
+        (59 * SECOND + 1, "1m"),
+        (61 * SECOND, "1m1s"),
+        (3600 * SECOND, "1h"),
+        (3601 * SECOND, "1h"),
+        (90_000 * SECOND, "1d1h"),
+        (40 * 86_400 * SECOND, "40d"),
+    ],
+)
+def test_a_span_is_shown_by_its_two_largest_units(nanoseconds: int, shown: str) -> None:
+    assert short(nanoseconds) == shown

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from lapse.history.api.kinds import OUR_KINDS, RETENTION_POLICY
-from lapse.history.known import Resource, plural_of, resource_of
+from lapse.history.plurals import Resource, plural_of, resource_of
 from lapse.history.policy import Policy
 from lapse.history.rbac import to_text
 

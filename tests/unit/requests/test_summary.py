@@ -18,7 +18,7 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
 )
 from lapse.requests.policy import TTLRule
-from lapse.requests.summary import State, Summary, glance, summarise
+from lapse.requests.summary import State, Summary, summarise
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Kind
@@ -127,21 +127,3 @@ def test_what_is_not_finished_does_not_expire() -> None:
 
     assert summary.place == Located(MANIFEST_CAPTURE_REQUEST, ObjectKey("default", "x"))
     assert (summary.expiry.at, summary.as_json()["expires_at"]) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("nanoseconds", "shown"),
-    [
-        (-1, "0s"),
-        (0, "0s"),
-        (1, "1s"),
-        (59 * SECOND + 1, "1m"),
-        (61 * SECOND, "1m1s"),
-        (3600 * SECOND, "1h"),
-        (3601 * SECOND, "1h"),
-        (90_000 * SECOND, "1d1h"),
-        (40 * 86_400 * SECOND, "40d"),
-    ],
-)
-def test_a_span_is_shown_by_its_two_largest_units(nanoseconds: int, shown: str) -> None:
-    assert glance(nanoseconds) == shown

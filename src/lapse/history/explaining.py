@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration
@@ -27,8 +25,9 @@ from lapse.history.listing import LEFT_ALONE, PAGE
 from lapse.history.paths import FieldPath
 from lapse.history.policies import load_policies
 from lapse.history.ranking import judge
+from lapse.history.reading import Reading
 from lapse.history.retention import LimitReason, RetainReason, combine
-from lapse.kube.resources import NO_LABELS, Document, metadata_only
+from lapse.kube.resources import NO_LABELS, Document, PartialObject, metadata_only
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from lapse.core.verdict import Verdict
     from lapse.history.policy import Policy
     from lapse.history.retention import Entry, Judgement
-    from lapse.kube.resources import Json, Kind, ObjectMeta
+    from lapse.kube.resources import Kind, ObjectMeta
     from lapse.objects.port import Reader
 
 _KIND: Final[Kind[Any]] = CHAOS_EXPERIMENT_HISTORY
@@ -197,10 +196,10 @@ async def look(
     """Return the records of a namespace that have ``labels``, newest first, each with what the policies say."""
     found: list[ObjectMeta] = []
     entries: list[list[Entry]] = [[] for _ in policies]
-    async for metadata, document in _documents(direct, policies, namespace=namespace, labels=labels):
-        found.append(metadata)
-        for policy, its in zip(policies, entries, strict=True):
-            entry = _entry(policy, metadata, document)
+    reading = _reading(policies)
+    async for one in _objects(direct, policies, namespace=namespace, labels=labels):
+        found.append(one.metadata)
+        for entry, its in zip(reading.views(one), entries, strict=True):
             if entry is not None:
                 its.append(entry)
     opinions: dict[str, list[Opinion]] = {}
@@ -228,32 +227,23 @@ def _is_label(path: FieldPath) -> bool:
     return len(path.steps) == 3 and path.steps[:2] == ("metadata", "labels")  # noqa: PLR2004 - metadata, labels, its name
 
 
-async def _documents(
+def _reading(policies: Sequence[Policy]) -> Reading:
+    return Reading(policies, asked=NO_LABELS, left_alone=LEFT_ALONE)
+
+
+async def _objects(
     direct: Reader, policies: Sequence[Policy], *, namespace: str | None, labels: Mapping[str, str]
-) -> AsyncIterator[tuple[ObjectMeta, Json]]:
+) -> AsyncIterator[PartialObject | Document]:
     is_enough = all(policy.is_metadata_enough for policy in policies)
     kind: Kind[Any] = metadata_only(_KIND) if is_enough else replace(_KIND, type=Document)
     after: str | None = None
     while True:
         page = await direct.list(kind, namespace=namespace, labels=labels, limit=PAGE, after=after)
         for one in page.items:
-            yield one.metadata, one.body if isinstance(one, Document) else _body(one.metadata)
+            yield one
         after = page.next
         if after is None:
             return
-
-
-def _body(metadata: ObjectMeta) -> Json:
-    return {"metadata": msgspec.to_builtins(metadata)}
-
-
-def _entry(policy: Policy, metadata: ObjectMeta, document: Json) -> Entry | None:
-    if (
-        not policy.covers(metadata.namespace, left_alone=LEFT_ALONE)
-        or not policy.labels.items() <= metadata.labels.items()
-    ):
-        return None
-    return policy.entry(document)
 
 
 def _opinions(policy: Policy, entries: Sequence[Entry], now: UnixNs) -> Iterator[Opinion]:
@@ -267,10 +257,9 @@ def _opinions(policy: Policy, entries: Sequence[Entry], now: UnixNs) -> Iterator
 
 def by_age_alone(metadata: ObjectMeta, policies: Sequence[Policy]) -> UnixNs | None:
     """Return when a record is too old for one of the policies, its number and its group left out of account."""
-    body = _body(metadata)
+    acting = [policy for policy in policies if not policy.dry_run]
     ends = []
-    for policy in policies:
-        entry = None if policy.dry_run else _entry(policy, metadata, body)
+    for policy, entry in zip(acting, _reading(acting).views(PartialObject(metadata=metadata)), strict=True):
         if entry is not None and entry.anchor is not None and policy.limits.max_age is not None:
             ends.append(UnixNs(entry.anchor + policy.limits.max_age))
     return min(ends, default=None)

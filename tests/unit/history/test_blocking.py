@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy
-from lapse.history.beside import blocked
+from lapse.history.blocking import blocked
 from lapse.history.errors import RetentionPolicyError
 from lapse.history.policies import Loaded
 from lapse.history.policy import Policy

@@ -1,0 +1,62 @@
+"""A file that an older Lapse has written: everything in it is found by labels, counted and kept as it was."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import apsw
+
+from lapse.db.sqlite import Synchronous
+from lapse.objects.embedded import SCHEMA, open_embedded
+from tests.unit.objects.kinds import BOX, KINDS, box, key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lapse.core.clock import VirtualClock
+    from lapse.objects.embedded import EmbeddedStore
+
+LABELS = {"app": "shop", "lapse.dev/status": "success"}
+
+
+def opened(path: Path, clock: VirtualClock) -> EmbeddedStore:
+    return open_embedded(path, kinds=KINDS, clock=clock, synchronous=Synchronous.NORMAL)
+
+
+def make_older(path: Path) -> None:
+    """Take back what the last script did, so that the file is one that it was never run on."""
+    with closing(apsw.Connection(str(path))) as connection:
+        for column in ("labels", "created"):
+            connection.execute(f"ALTER TABLE objects DROP COLUMN {column}")
+        connection.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 1}")
+
+
+async def test_what_an_older_lapse_has_stored_is_found_by_labels_and_counted(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    path = tmp_path / "o.db"
+    store = opened(path, clock)
+    first = await store.create(BOX, box("first", labels=LABELS))
+    clock.advance(60)
+    await store.create(BOX, box("second", labels=LABELS))
+    await store.create(BOX, box("plain"))
+    await store.patch(BOX, key("second"), {"metadata": {"labels": {"app": "bank"}}})
+    await store.close()
+    make_older(path)
+
+    store = opened(path, clock)
+    try:
+        assert (await store.list(BOX)).items[0] == first
+        by_label = await store.list(BOX, labels={"app": "shop"})
+        assert [one.metadata.name for one in by_label.items] == ["first"]
+        found = await store.summary(BOX, at_most=10)
+        assert found is not None
+        told = {(one.labels.get("app"), one.how_many, one.oldest) for one in found}
+        made = {one.metadata.name: one.metadata.creation_timestamp for one in (await store.list(BOX)).items}
+        assert told == {("shop", 1, made["first"]), ("bank", 1, made["second"]), (None, 1, made["plain"])}
+
+        await store.create(BOX, box("third", labels=LABELS))
+        assert [one.metadata.name for one in (await store.list(BOX, labels=LABELS)).items] == ["first", "third"]
+    finally:
+        await store.close()
