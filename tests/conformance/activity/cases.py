@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -161,6 +162,7 @@ async def one_connection_id_in_two_workspaces_is_two_connections(world: World) -
     await settled(world)
     assert await connect(world, A, W) is True
     assert await connect(world, A, V) is True
+    assert await world.one.read([W, V]) == dict.fromkeys([W, V], Connected(1))
     assert await disconnect(world, A, V) is True
     assert await signal(world, W) == Connected(1)
     assert is_timer(await signal(world, V), IDLE)
@@ -320,7 +322,7 @@ async def somebody_who_comes_while_another_goes_is_never_left_with_a_timer(world
     await settled(world)
     names = [ConnectionId(f"connection-{number}") for number in range(41)]
     await connect(world, names[0])
-    for here, there in zip(names, names[1:], strict=False):
+    for here, there in pairwise(names):
         last, first = await asyncio.gather(
             world.one.disconnect(W, here, idle_seconds=IDLE), world.other.connect(W, there, lease_seconds=LEASE)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import VirtualClock
 from lapse.workspaces.in_process import InProcessActivity
@@ -22,7 +22,7 @@ class InProcessWorld:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.one: Activity = InProcessActivity(self.clock, lease_seconds=LEASE)
-        self.other = self.one
+        self.other: Activity = self.one
 
     async def elapse(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -46,8 +46,9 @@ class ServerWorld:
     async def elapse(self, seconds: float) -> None:
         past = int(seconds * 1000)
         for key in self.raw.scan_iter("ws_leases:*", _type="zset"):
-            ends = self.raw.zrange(key, 0, -1, withscores=True)
-            self.raw.zadd(key, {member: end - past for member, end in ends})
+            members: list[Any] = list(self.raw.zrange(key, 0, -1))
+            for member in members:
+                self.raw.zincrby(key, -past, member)
             self._age(key, past)
         for key in self.raw.scan_iter("idle_timer:*"):
             self._age(key, past)
