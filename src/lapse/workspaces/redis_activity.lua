@@ -155,15 +155,15 @@ end
 return answer
 
 -- name: check
--- Tries every command that a script uses, where it does nothing or begins the epoch: what a user may not do must show
--- when a proxy starts, not when somebody connects. Answers the first that is impossible with the reason, or nothing. That a
--- server takes no writes now is no reason.
+-- Tries every command that a script uses where it does nothing, then begins the epoch if need be: what a user may not do
+-- must show when a proxy starts, not when somebody connects. Answers the first that is impossible with the reason, or
+-- nothing.
 local leases, timer, counter = 'ws_leases:lapse-check', 'idle_timer:lapse-check', 'ws_conn:lapse-check'
 for _, words in ipairs({
-  {'INFO', 'server'}, {'GET', EPOCH}, {'SET', EPOCH, text(now), 'NX'}, {'GET', SERVER}, {'SET', SERVER, '', 'NX'},
-  {'GET', counter}, {'PTTL', timer}, {'EXISTS', timer}, {'DEL', timer}, {'SET', timer, '', 'XX', 'PX', 1},
-  {'ZADD', leases, 'XX', 0, ''}, {'ZREM', leases, ''}, {'ZRANGE', leases, 0, 0}, {'ZSCORE', leases, ''},
-  {'ZCARD', leases}, {'ZCOUNT', leases, 0, 0}, {'ZREMRANGEBYSCORE', leases, 0, 0}, {'PEXPIREAT', leases, 1},
+  {'INFO', 'server'}, {'GET', EPOCH}, {'GET', SERVER}, {'GET', counter}, {'EXISTS', timer}, {'PTTL', timer},
+  {'DEL', timer}, {'SET', timer, '', 'XX', 'PX', 1}, {'ZADD', leases, 'XX', 0, ''}, {'ZREM', leases, ''},
+  {'ZRANGE', leases, 0, 0}, {'ZSCORE', leases, ''}, {'ZCARD', leases}, {'ZCOUNT', leases, 0, 0},
+  {'ZREMRANGEBYSCORE', leases, 0, 0}, {'PEXPIREAT', leases, 1},
 }) do
   local answer = redis.pcall(unpack(words))
   local problem = type(answer) == 'table' and answer.err or ''
@@ -171,4 +171,5 @@ for _, words in ipairs({
     return {words[1], problem}
   end
 end
+epoch()
 return {}
