@@ -66,8 +66,8 @@ async def connections_are_counted_and_the_first_is_told_so(world: World) -> None
 async def a_connect_removes_the_idle_timer(world: World) -> None:
     await settled(world)
     await connect(world, A)
-    await disconnect(world, A)
-    assert is_timer(await signal(world), IDLE)
+    await disconnect(world, A, idle=4 * LEASE)
+    assert is_timer(await signal(world), 4 * LEASE)
     assert await world.other.connect(W, B, lease_seconds=LEASE) is True
     assert await signal(world) == Connected(1)
     await world.elapse(LEASE)

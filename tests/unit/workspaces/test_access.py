@@ -96,6 +96,22 @@ async def test_before_an_end_everything_is_written_whatever_the_throttle_says() 
     assert len(f.access) == 0
 
 
+async def test_who_was_written_again_early_does_not_delay_the_others() -> None:
+    f = Fixture(throttle_seconds=5)
+    f.note((A, 10))
+    await f.access.flush()
+    f.clock.advance(1)
+    f.note((B, 10))
+    await f.access.flush()
+    f.clock.advance(1)
+    f.note((A, 20))
+    await f.access.flush(everything=True)
+    f.clock.advance(4)
+    f.note((A, 30), (B, 30))
+    await f.access.flush()
+    assert f.store.times == {A: 20, B: 30}
+
+
 async def test_batches_are_no_larger_than_allowed() -> None:
     f = Fixture(batch=1000)
     names = [WorkspaceId(f"w{number}") for number in range(2500)]
@@ -130,6 +146,15 @@ async def test_one_failing_batch_does_not_stop_the_others_and_goes_last_next_tim
     await f.access.flush()
     assert f.store.batches == [{A: 10}, {WorkspaceId("d"): 40}]
     assert len(f.access) == 0
+
+
+async def test_failures_with_a_success_between_them_stop_nothing() -> None:
+    f = Fixture(batch=1)
+    f.note(*((WorkspaceId(f"w{number}"), 7) for number in range(6)))
+    f.store.faults = [0.0, None, 0.0, None, 0.0, None]
+    with pytest.raises(StoreUnavailableError):
+        await f.access.flush()
+    assert len(f.store.times) == len(f.access) == 3
 
 
 async def test_a_store_that_is_down_is_not_asked_for_every_batch() -> None:
