@@ -131,6 +131,12 @@ def refused(*errors: type[Exception]) -> Iterator[None]:
     raise AssertionError(f"expected {' or '.join(error.__name__ for error in errors)}, and nothing was raised")
 
 
+async def all_refused(error: type[Exception], *attempts: Awaitable[Any]) -> None:
+    """Demand that each raises this, one after the other."""
+    outcomes = [(await asyncio.gather(attempt, return_exceptions=True))[0] for attempt in attempts]
+    assert [type(outcome) for outcome in outcomes] == [error] * len(attempts)
+
+
 async def unchanged(world: World, before: Workspace) -> None:
     """Demand that a workspace is exactly as it was."""
     assert await world.store.get(before.id) == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lapse.workspaces.errors import (
     ChangedMeanwhileError,
     InvalidLimitError,
@@ -23,6 +25,7 @@ from tests.conformance.workspaces.book import (
     NOBODY,
     NOW,
     World,
+    all_refused,
     busy,
     case,
     later,
@@ -106,7 +109,7 @@ async def one_of_racing_creations_gets_the_name(world: World) -> None:
 
 @case
 async def what_breaks_a_rule_is_refused_before_anything_is_kept(world: World) -> None:
-    for changes in (
+    broken: list[dict[str, Any]] = [
         {"name": "Notes"},
         {"name": "-a"},
         {"name": "a" * 64},
@@ -125,9 +128,10 @@ async def what_breaks_a_rule_is_refused_before_anything_is_kept(world: World) ->
         {"standby_ttl_seconds": -1},
         {"archive_ttl_seconds": 0},
         {"archive_ttl_seconds": 100 * 365 * 86_400},
-    ):
+    ]
+    for changes in broken:
         with refused(InvalidWorkspaceError):
-            await world.store.create(new(**{"name": "notes", **changes}), now=NOW)
+            await world.store.create(new(**changes), now=NOW)
     assert list(await world.store.list()) == []
 
 
@@ -219,15 +223,14 @@ async def a_change_on_a_stale_version_does_nothing(world: World) -> None:
     made = await running(world)
     current = await user_wants(world.store, made.id, DesiredState.STANDBY, version=made.version)
     stale = made.version
-    for attempt in (
+    await all_refused(
+        ChangedMeanwhileError,
         user_wants(world.store, made.id, DesiredState.PENDING, version=stale),
         world.store.set_ttls(made.id, standby=60, version=stale, now=NOW),
         world.store.hold(made.id, "demo", version=stale, now=NOW),
         world.store.release(made.id, version=stale, now=NOW),
         world.store.mark_deleted(made.id, version=stale, now=NOW),
-    ):
-        with refused(ChangedMeanwhileError):
-            await attempt
+    )
     await unchanged(world, current)
 
 
@@ -322,7 +325,8 @@ async def a_deleted_workspace_is_unknown_to_people_and_its_name_is_free(world: W
     await unchanged(world, deleted)
     with refused(UnknownWorkspaceError):
         await world.store.by_name("notes")
-    for attempt in (
+    await all_refused(
+        UnknownWorkspaceError,
         world.store.mark_deleted(made.id, now=NOW),
         world.store.connected(made.id, now=NOW),
         world.store.set_ttls(made.id, standby=5, now=NOW),
@@ -330,9 +334,7 @@ async def a_deleted_workspace_is_unknown_to_people_and_its_name_is_free(world: W
         world.store.release(made.id, now=NOW),
         world.store.clear_error(made.id, now=NOW),
         user_wants(world.store, made.id, DesiredState.RUNNING),
-    ):
-        with refused(UnknownWorkspaceError):
-            await attempt
+    )
     await unchanged(world, deleted)
     assert list(await world.store.list()) == []
     again = await make(world)

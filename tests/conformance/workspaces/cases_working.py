@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 
 from lapse.workspaces.errors import InvalidWorkspaceError
@@ -79,10 +81,8 @@ async def who_connects_at_the_moment_of_a_claim_is_seen_by_it_or_finds_it(world:
     made, other = await running(world), await world.another()
     for turn in range(world.rounds):
         planned, op = await user_wants(world.store, made.id, DesiredState.STANDBY), OpId(f"op-{turn}")
-        claimed, connected = await settled(
-            other.claim(made.id, Operation.STOPPING, op, version=planned.version, now=NOW),
-            world.store.connected(made.id, now=NOW),
-        )
+        claim = other.claim(made.id, Operation.STOPPING, op, version=planned.version, now=NOW)
+        claimed, connected = await asyncio.gather(claim, world.store.connected(made.id, now=NOW))
         assert connected.operation is (Operation.STOPPING if claimed else Operation.NONE)
         assert connected.desired_state is DesiredState.RUNNING
         assert await other.complete(made.id, op, now=NOW) is claimed
