@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from lapse.db import migrations
-from lapse.db.postgres_errors import explain
+from lapse.db.postgres_errors import explain, explain_unreachable
 from lapse.db.postgres_url import PostgresURL
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def migrate(url: str) -> None:
     try:
         connection = psycopg.connect(parsed.conninfo, connect_timeout=_CONNECT_SECONDS)
     except psycopg.Error as error:
-        raise explain(error, parsed) from error
+        raise explain_unreachable(error, parsed) from error
     with connection:
         engine = create_engine("postgresql+psycopg://", creator=lambda: connection, poolclass=NullPool)
         try:

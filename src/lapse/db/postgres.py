@@ -28,7 +28,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from lapse.db.errors import DatabaseMisfitError
 from lapse.db.migrations import REVISIONS, VERSION_TABLE
-from lapse.db.postgres_errors import MAKE_TABLES, REPEATABLE, explain
+from lapse.db.postgres_errors import MAKE_TABLES, REPEATABLE, explain, explain_unreachable
 from lapse.db.postgres_url import PostgresURL
 
 if TYPE_CHECKING:
@@ -93,9 +93,13 @@ class Postgres:
 
     async def open(self) -> None:
         """Connect, and look whether the tables fit; raises `DatabaseError`, which says what to do."""
+        # By itself first: the pool would only say that no connection came about, and not why.
         try:
-            # By itself first: the pool would only say that no connection came about, and not why.
-            async with await AsyncConnection.connect(self.url.conninfo, **self._connect) as connection:
+            connection = await AsyncConnection.connect(self.url.conninfo, **self._connect)
+        except psycopg.Error as error:
+            raise explain_unreachable(error, self.url) from error
+        try:
+            async with connection:
                 await self._configure(connection)
                 await self._check_tables(connection)
         except psycopg.Error as error:

@@ -1,6 +1,7 @@
 """What an error of PostgreSQL or its driver means, in words for people.
 
-The server's own texts are not passed on: they may quote values. They are in the ``__cause__``.
+The server's own texts are not passed on, as they may quote values: they are in the ``__cause__``. Except where no
+connection came about, and so no value was sent: there the driver gives no code, and its text is all there is.
 """
 
 from __future__ import annotations
@@ -26,13 +27,10 @@ _MISFITS: Final = {
     "42P01": f"the tables of Lapse are not there; {MAKE_TABLES}",
     "42703": f"the tables are of another version of Lapse; {MAKE_TABLES}",
     "42501": "this user may not use the tables of Lapse; grant it SELECT, INSERT, UPDATE and DELETE on them",
-    "3D000": "there is no database of this name; create it first",
     "3F000": "there is no schema to make tables in; set search_path, or create one",
 }
 _PROBLEMS: Final = {
     "25006": "it is read-only, perhaps a replica; name the primary",
-    "28000": "the server refused this user",
-    "28P01": "the server refused the user name or the password",
     "40001": "others changed the same rows at the same time, again and again",
     "40P01": "others changed the same rows at the same time, again and again",
     "53100": "the server's disk is full",
@@ -44,9 +42,17 @@ _PROBLEMS: Final = {
     "57P02": "the server has crashed and is starting again",
     "57P03": "the server is starting or shutting down",
 }
+_MOST_WORDS: Final = 400
 _UNKNOWN: Final = frozenset({"08007", "40003"})
 REPEATABLE: Final = frozenset({"40001", "40P01"})
 """The whole transaction was undone, and would succeed another time."""
+
+
+def explain_unreachable(error: psycopg.Error, url: PostgresURL) -> DatabaseError:
+    """Say why no connection came about, in the driver's words: these name hosts, users and files, never a password."""
+    words = " ".join(str(error).split()).removeprefix("connection failed: ")
+    shown = words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}..."
+    return DatabaseUnavailableError(f"{url}: it cannot be reached ({shown})")
 
 
 def explain(error: BaseException, url: PostgresURL, *, committing: bool = False) -> DatabaseError:
@@ -63,5 +69,5 @@ def explain(error: BaseException, url: PostgresURL, *, committing: bool = False)
     if state in _MISFITS:
         return DatabaseMisfitError(f"{url}: {_MISFITS[state]}")
     if state is None:
-        return DatabaseUnavailableError(f"{url}: it cannot be reached, or the connection was lost")
+        return DatabaseUnavailableError(f"{url}: the connection was lost")
     return DatabaseUnavailableError(f"{url}: {_PROBLEMS.get(state, f'the server answered with error {state}')}")
