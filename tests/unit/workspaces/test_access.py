@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -16,8 +17,9 @@ from lapse.workspaces.errors import StoreUnavailableError
 from lapse.workspaces.model import Ms, WorkspaceId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
+T = TypeVar("T")
 A, B, C = (WorkspaceId(name) for name in "abc")
 
 
@@ -245,6 +247,11 @@ faults = st.lists(st.none() | st.sampled_from([0.0, 0.5, 1.0]), max_size=6)
 THROTTLE = 5
 
 
+def run(work: Coroutine[Any, Any, T]) -> T:
+    with closing(asyncio.new_event_loop()) as loop:
+        return loop.run_until_complete(work)
+
+
 class Accesses(RuleBasedStateMachine):
     """Notes, flushes, faults and time, against the plain truth: the latest access of each workspace."""
 
@@ -277,7 +284,7 @@ class Accesses(RuleBasedStateMachine):
         self.f.store.meanwhile = lambda: self.note(meanwhile.pop()) if meanwhile else None
         waiting = dict(self.f.access._waiting)
         try:
-            written = asyncio.run(self.f.access.flush(everything=everything))
+            written = run(self.f.access.flush(everything=everything))
         except StoreUnavailableError:
             return
         finally:
@@ -301,7 +308,7 @@ class Accesses(RuleBasedStateMachine):
     def end(self) -> None:
         """With a store that works and nobody who comes, one flush brings everything home."""
         self.f.store.faults = []
-        asyncio.run(self.f.access.flush(everything=True))
+        run(self.f.access.flush(everything=True))
         assert len(self.f.access) == 0
         assert self.f.store.times == self.truth
 
