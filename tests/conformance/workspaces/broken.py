@@ -144,6 +144,11 @@ class PagesBeginWithTheLast(Passing):
         return found if after is None or not found else [await self.inner.by_name(after), *found][: how["limit"]]
 
 
+class PagesNeverEnd(Passing):
+    async def list(self, *, after: str | None = None, **how: Any) -> Sequence[Workspace]:  # noqa: ANN401
+        return await self.inner.list(**how)
+
+
 class OwnersSeeEverybodys(Passing):
     async def list(self, *, owner: str | None = None, **how: Any) -> Sequence[Workspace]:  # noqa: ANN401
         return await self.inner.list(**how)

@@ -138,6 +138,7 @@ async def candidates_come_in_pages_each_once_and_the_longest_due_first(world: Wo
         MUCH_LATER, limit=4, after=seen[-1].check_place if seen else None
     ):
         assert len(page) <= 4
+        assert len(seen) < 50, "the pages do not end"
         seen += page
     assert sorted(one.name for one in seen) == [f"w{number:02}" for number in range(11)]
     assert seen == sorted(seen, key=lambda one: (one.check_after, one.id))

@@ -161,6 +161,7 @@ async def pages_show_every_workspace_once_in_the_order_of_names(world: World) ->
         seen: list[str] = []
         while page := await world.store.list(owner=owner, limit=3, after=seen[-1] if seen else None):
             assert len(page) <= 3
+            assert len(seen) < 50, "the pages do not end"
             seen += [one.name for one in page]
         assert seen == expected
     assert list(await world.store.list(owner="nobody")) == []
@@ -232,6 +233,15 @@ async def a_change_on_a_stale_version_does_nothing(world: World) -> None:
         world.store.mark_deleted(made.id, version=stale, now=NOW),
     )
     await unchanged(world, current)
+
+
+@case
+async def a_version_that_none_can_have_is_stale_as_well(world: World) -> None:
+    made = await running(world)
+    for version in (0, -1, 2**63, 10**30):
+        with refused(ChangedMeanwhileError):
+            await user_wants(world.store, made.id, DesiredState.STANDBY, version=version)
+    await unchanged(world, made)
 
 
 @case
@@ -308,7 +318,14 @@ async def a_hold_is_kept_until_it_is_released(world: World) -> None:
 @case
 async def a_hold_without_reason_or_over_already_is_refused(world: World) -> None:
     made = await running(world)
-    for reason, until in (("", None), (" ", None), ("demo", NOW), ("demo", later(-1)), ("a\0", None)):
+    for reason, until in (
+        ("", None),
+        (" ", None),
+        ("demo", NOW),
+        ("demo", later(-1)),
+        ("demo", later(10**18)),
+        ("a\0", None),
+    ):
         with refused(InvalidWorkspaceError):
             await world.store.hold(made.id, reason, until=until, now=NOW)
     await unchanged(world, made)
