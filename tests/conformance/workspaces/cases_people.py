@@ -303,13 +303,13 @@ async def one_ttl_changes_without_the_other(world: World) -> None:
 @case
 async def a_hold_is_kept_until_it_is_released(world: World) -> None:
     made = await running(world)
+    for_good = await world.store.hold(made.id, "still", now=NOW)
+    assert (for_good.hold_reason, for_good.hold_until) == ("still", None)
+    assert for_good.held(later(10**12))
     held = await world.store.hold(made.id, "Präsentation", until=later(100), now=NOW)
     assert (held.hold_reason, held.hold_until) == ("Präsentation", later(100))
     assert held.held(later(99))
     assert not held.held(later(100))
-    for_good = await world.store.hold(made.id, "still", now=NOW)
-    assert (for_good.hold_reason, for_good.hold_until) == ("still", None)
-    assert for_good.held(later(10**12))
     released = await world.store.release(made.id, now=NOW)
     assert (released.hold_reason, released.hold_until) == (None, None)
     assert not released.held(NOW)
