@@ -313,10 +313,12 @@ class RecordsAreWrittenAfterwards(Passing):
 
 class ClaimsTakeOver(Passing):
     async def claim(self, workspace: WorkspaceId, operation: Operation, op_id: OpId, **how: Any) -> bool:  # noqa: ANN401
-        for one in await self.inner.pending_work():
-            if one.id == workspace and one.op_id is not None:
-                await self.inner.complete(workspace, one.op_id, now=how["now"])
-        return await self.inner.claim(workspace, operation, op_id, **how)
+        while not await self.inner.claim(workspace, operation, op_id, **how):
+            before = (await self.inner.get(workspace)).op_id
+            if before is None:
+                return False
+            await self.inner.complete(workspace, before, now=how["now"])
+        return True
 
 
 class ClaimsIgnoreTheVersion(Passing):

@@ -77,9 +77,9 @@ async def an_access_time_never_moves_back(world: World) -> None:
 async def of_racing_flushes_the_latest_time_stays(world: World) -> None:
     made, other = [await running(world, f"w{number}") for number in range(20)], await world.another()
     for turn in range(10):
-        # In opposite orders, as two proxies would: neither may wait for the other for ever.
+        # In opposite orders, as two proxies would: neither may wait for the other for ever. Each is later for some.
         up = {one.id: later(turn * 100 + place) for place, one in enumerate(made)}
-        down = {one.id: later(turn * 100 + 50 - place) for place, one in reversed(list(enumerate(made)))}
+        down = {one.id: later(turn * 100 + 19 - place) for place, one in reversed(list(enumerate(made)))}
         await settled(world.store.flush_access(up), other.flush_access(down))
         for one in made:
             assert (await world.store.get(one.id)).last_access_at == max(up[one.id], down[one.id])
