@@ -215,12 +215,14 @@ async def run(cursor: AsyncCursor[Row], sql: str, values: Mapping[str, Any]) -> 
 
 
 async def _check_open(connection: AsyncConnection[Any]) -> None:
-    """Raise if the server has said something while nobody asked: that is a farewell. One system call, no round trip."""
+    """Raise if the connection is closed: one system call, unless the server has said something while nobody asked.
+
+    That is nearly always its farewell; a round trip tells.
+    """
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     if poll.poll(0):
-        await connection.close()
-        raise psycopg.OperationalError("the server has closed the connection")
+        await AsyncConnectionPool.check_connection(connection)
 
 
 def _cut(connection: AsyncConnection[Any]) -> None:

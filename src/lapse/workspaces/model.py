@@ -30,6 +30,9 @@ DEFAULT_STANDBY_TTL_SECONDS: Final = 300
 DEFAULT_ARCHIVE_TTL_SECONDS: Final = 86_400
 LONGEST_TTL_SECONDS: Final = 10 * 365 * 86_400
 LARGEST_PAGE: Final = 1_000
+LARGEST_VERSION: Final = 2**63 - 1
+_LATEST: Final = 253_402_300_800_000
+"""The end of the year 9999, which is as far as calendars of programs go."""
 _MOST_WORDS: Final = 256
 _MOST_COMMAND_BYTES: Final = 64 * 1024
 _MOST_OWNER: Final = 256
@@ -206,8 +209,8 @@ def check_ttl(field: str, seconds: int) -> None:
 def check_hold(reason: str, until: Ms | None, *, now: Ms) -> None:
     """Raise unless the hold says why, and ends in the future if it ends."""
     _check_line("hold_reason", reason, most=_MOST_REASON)
-    if until is not None and (not _is_whole(until) or until <= now):
-        raise _invalid("hold_until", until, "a time in the future, in Unix milliseconds, or none")
+    if until is not None and (not _is_whole(until) or not now < until < _LATEST):
+        raise _invalid("hold_until", until, "a time in the future (Unix milliseconds, before the year 10000), or none")
 
 
 def check_limit(limit: int) -> None:

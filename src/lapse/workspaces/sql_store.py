@@ -33,6 +33,7 @@ from lapse.workspaces.errors import (
     WorkspaceStoreError,
 )
 from lapse.workspaces.model import (
+    LARGEST_VERSION,
     CheckPlace,
     DesiredBy,
     Operation,
@@ -314,8 +315,10 @@ class SqlStore(ABC):
         """Change one row, or raise what was against it."""
         if not is_id(workspace):
             raise UnknownWorkspaceError(workspace=storable(workspace))
+        # What no database could compare stands for 0: no workspace has either.
+        compared = version if version is None or 0 <= version <= LARGEST_VERSION else 0
         for _ in range(_ATTEMPTS):
-            rows = await self._write(name, {"id": workspace, "version": version, **values})
+            rows = await self._write(name, {"id": workspace, "version": compared, **values})
             if rows:
                 return self._workspace(rows[0])
             found = await self._find(workspace)

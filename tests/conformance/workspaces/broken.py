@@ -144,6 +144,11 @@ class PagesBeginWithTheLast(Passing):
         return found if after is None or not found else [await self.inner.by_name(after), *found][: how["limit"]]
 
 
+class PagesNeverEnd(Passing):
+    async def list(self, *, after: str | None = None, **how: Any) -> Sequence[Workspace]:  # noqa: ANN401
+        return await self.inner.list(**how)
+
+
 class OwnersSeeEverybodys(Passing):
     async def list(self, *, owner: str | None = None, **how: Any) -> Sequence[Workspace]:  # noqa: ANN401
         return await self.inner.list(**how)
@@ -308,10 +313,12 @@ class RecordsAreWrittenAfterwards(Passing):
 
 class ClaimsTakeOver(Passing):
     async def claim(self, workspace: WorkspaceId, operation: Operation, op_id: OpId, **how: Any) -> bool:  # noqa: ANN401
-        for one in await self.inner.pending_work():
-            if one.id == workspace and one.op_id is not None:
-                await self.inner.complete(workspace, one.op_id, now=how["now"])
-        return await self.inner.claim(workspace, operation, op_id, **how)
+        while not await self.inner.claim(workspace, operation, op_id, **how):
+            before = (await self.inner.get(workspace)).op_id
+            if before is None:
+                return False
+            await self.inner.complete(workspace, before, now=how["now"])
+        return True
 
 
 class ClaimsIgnoreTheVersion(Passing):

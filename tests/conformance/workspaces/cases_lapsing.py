@@ -77,9 +77,9 @@ async def an_access_time_never_moves_back(world: World) -> None:
 async def of_racing_flushes_the_latest_time_stays(world: World) -> None:
     made, other = [await running(world, f"w{number}") for number in range(20)], await world.another()
     for turn in range(10):
-        # In opposite orders, as two proxies would: neither may wait for the other for ever.
+        # In opposite orders, as two proxies would: neither may wait for the other for ever. Each is later for some.
         up = {one.id: later(turn * 100 + place) for place, one in enumerate(made)}
-        down = {one.id: later(turn * 100 + 50 - place) for place, one in reversed(list(enumerate(made)))}
+        down = {one.id: later(turn * 100 + 19 - place) for place, one in reversed(list(enumerate(made)))}
         await settled(world.store.flush_access(up), other.flush_access(down))
         for one in made:
             assert (await world.store.get(one.id)).last_access_at == max(up[one.id], down[one.id])
@@ -123,6 +123,10 @@ async def only_those_that_are_where_they_should_be_and_at_rest_are_candidates(wo
     failed = await running(world, "failed")
     await world.store.claim(failed.id, Operation.STOPPING, OpId("op-2"), now=NOW)
     await world.store.fail(failed.id, OpId("op-2"), reason="broken", message="", now=NOW)
+    archiving = await standing_by(world, "archiving")
+    await world.store.claim(archiving.id, Operation.ARCHIVING, OpId("op-3"), now=NOW)
+    gone = await standing_by(world, "gone")
+    await world.store.mark_deleted(gone.id, now=NOW)
     await running(world, "runs")
     await standing_by(world, "stands")
     assert await names_to_standby(world, MUCH_LATER) == ["runs"]
@@ -132,15 +136,16 @@ async def only_those_that_are_where_they_should_be_and_at_rest_are_candidates(wo
 @case
 async def candidates_come_in_pages_each_once_and_the_longest_due_first(world: World) -> None:
     for number in range(11):
-        await running(world, f"w{number:02}", standby_ttl_seconds=20 - number // 3)
-    seen: list[Workspace] = []
-    while page := await world.store.standby_candidates(
-        MUCH_LATER, limit=4, after=seen[-1].check_place if seen else None
-    ):
-        assert len(page) <= 4
-        seen += page
-    assert sorted(one.name for one in seen) == [f"w{number:02}" for number in range(11)]
-    assert seen == sorted(seen, key=lambda one: (one.check_after, one.id))
+        await running(world, f"r{number:02}", standby_ttl_seconds=20 - number // 3)
+        await standing_by(world, f"s{number:02}", archive_ttl_seconds=20 - number // 3)
+    for letter, candidates in (("r", world.store.standby_candidates), ("s", world.store.archive_candidates)):
+        seen: list[Workspace] = []
+        while page := await candidates(MUCH_LATER, limit=4, after=seen[-1].check_place if seen else None):
+            assert len(page) <= 4
+            assert len(seen) < 50, "the pages do not end"
+            seen += page
+        assert sorted(one.name for one in seen) == [f"{letter}{number:02}" for number in range(11)]
+        assert seen == sorted(seen, key=lambda one: (one.check_after, one.id))
 
 
 @case
@@ -272,11 +277,37 @@ _MEANWHILE = {
 
 
 @case
+async def a_workspace_that_is_just_like_another_is_not_taken_for_it(world: World) -> None:
+    runs, stands = await running(world, "runs"), await standing_by(world, "stands")
+    twins = [await running(world, "runs-too"), await standing_by(world, "stands-too")]
+    assert await world.store.to_standby([runs.candidate], now=NOW) == {runs.id}
+    await user_wants(world.store, runs.id, DesiredState.RUNNING)
+    await world.store.flush_access({runs.id: later(1)})
+    await world.store.advance_checks({runs.candidate: MUCH_LATER})
+    await world.store.release((await world.store.hold(runs.id, "demo", now=NOW)).id, now=NOW)
+    await world.store.set_ttls(runs.id, standby=5, archive=5, now=NOW)
+    assert await world.store.to_standby([(await world.store.get(runs.id)).candidate], now=NOW) == {runs.id}
+    assert await world.store.to_pending([stands.candidate], now=NOW) == {stands.id}
+    await world.store.connected(runs.id, now=later(2))
+    await user_wants(world.store, runs.id, DesiredState.STANDBY)
+    for twin in twins:
+        await unchanged(world, twin)
+
+
+@case
 async def a_transition_is_not_for_workspaces_in_another_state(world: World) -> None:
     runs, stands = await running(world, "runs"), await standing_by(world, "stands")
     strangers = [runs.candidate, stands.candidate, Candidate(NOBODY, 1, NOW, NOW)]
     assert await world.store.to_standby(strangers, now=DUE) == {runs.id}
     assert await world.store.to_pending(strangers, now=DUE) == {stands.id}
+    deleted = [await running(world, "runs-no-more"), await standing_by(world, "stands-no-more")]
+    unwanted = [await running(world, "unwanted"), await standing_by(world, "archived-soon")]
+    others = [await world.store.mark_deleted(one.id, now=NOW) for one in deleted]
+    others += [await user_wants(world.store, one.id, DesiredState.PENDING) for one in unwanted]
+    for step in (world.store.to_standby, world.store.to_pending):
+        assert await step([one.candidate for one in others], now=DUE) == set()
+    for one in others:
+        await unchanged(world, one)
 
 
 @case

@@ -161,6 +161,7 @@ async def pages_show_every_workspace_once_in_the_order_of_names(world: World) ->
         seen: list[str] = []
         while page := await world.store.list(owner=owner, limit=3, after=seen[-1] if seen else None):
             assert len(page) <= 3
+            assert len(seen) < 50, "the pages do not end"
             seen += [one.name for one in page]
         assert seen == expected
     assert list(await world.store.list(owner="nobody")) == []
@@ -235,6 +236,15 @@ async def a_change_on_a_stale_version_does_nothing(world: World) -> None:
 
 
 @case
+async def a_version_that_none_can_have_is_stale_as_well(world: World) -> None:
+    made = await running(world)
+    for version in (0, -1, 2**63, 10**30):
+        with refused(ChangedMeanwhileError):
+            await user_wants(world.store, made.id, DesiredState.STANDBY, version=version)
+    await unchanged(world, made)
+
+
+@case
 async def one_of_racing_changes_on_one_version_wins(world: World) -> None:
     made, other = await running(world), await world.another()
     for _ in range(10):
@@ -293,13 +303,13 @@ async def one_ttl_changes_without_the_other(world: World) -> None:
 @case
 async def a_hold_is_kept_until_it_is_released(world: World) -> None:
     made = await running(world)
+    for_good = await world.store.hold(made.id, "still", now=NOW)
+    assert (for_good.hold_reason, for_good.hold_until) == ("still", None)
+    assert for_good.held(later(10**12))
     held = await world.store.hold(made.id, "Präsentation", until=later(100), now=NOW)
     assert (held.hold_reason, held.hold_until) == ("Präsentation", later(100))
     assert held.held(later(99))
     assert not held.held(later(100))
-    for_good = await world.store.hold(made.id, "still", now=NOW)
-    assert (for_good.hold_reason, for_good.hold_until) == ("still", None)
-    assert for_good.held(later(10**12))
     released = await world.store.release(made.id, now=NOW)
     assert (released.hold_reason, released.hold_until) == (None, None)
     assert not released.held(NOW)
@@ -308,7 +318,14 @@ async def a_hold_is_kept_until_it_is_released(world: World) -> None:
 @case
 async def a_hold_without_reason_or_over_already_is_refused(world: World) -> None:
     made = await running(world)
-    for reason, until in (("", None), (" ", None), ("demo", NOW), ("demo", later(-1)), ("a\0", None)):
+    for reason, until in (
+        ("", None),
+        (" ", None),
+        ("demo", NOW),
+        ("demo", later(-1)),
+        ("demo", later(10**18)),
+        ("a\0", None),
+    ):
         with refused(InvalidWorkspaceError):
             await world.store.hold(made.id, reason, until=until, now=NOW)
     await unchanged(world, made)

@@ -160,10 +160,33 @@ async def only_a_workspace_that_is_being_deleted_is_forgotten(world: World) -> N
     await world.store.complete(made.id, OP, now=NOW)
     await world.store.mark_deleted(made.id, now=NOW)
     await world.store.claim(made.id, Operation.DELETING, OP, now=NOW)
+    assert not await world.store.forget(made.id, STALE)
     assert await world.store.forget(made.id, OP)
     assert not await world.store.forget(made.id, OP)
     assert list(await world.store.pending_work()) == []
     assert list(await world.store.list()) == [other]
+
+
+@case
+async def an_operation_of_one_workspace_is_not_that_of_another(world: World) -> None:
+    made, twin = [await running(world, name) for name in ("one", "twin")]
+    # Fresh ids never meet; that nothing relies on it costs one comparison.
+    for one in (made, twin):
+        assert await world.store.claim(one.id, Operation.STARTING, OP, now=NOW)
+    busy_twin = await world.store.get(twin.id)
+    assert await world.store.tried(made.id, OP) == 1
+    assert await world.store.complete(made.id, OP, now=NOW)
+    assert await world.store.claim(made.id, Operation.STARTING, OP, now=NOW)
+    assert await world.store.fail(made.id, OP, reason="broken", message="", now=NOW)
+    await unchanged(world, busy_twin)
+    assert await world.store.fail(twin.id, OP, reason="broken", message="", now=NOW)
+    await world.store.clear_error(made.id, now=NOW)
+    assert (await world.store.get(twin.id)).error_reason == "broken"
+    for one in (made, twin):
+        await world.store.mark_deleted(one.id, now=NOW)
+        assert await world.store.claim(one.id, Operation.DELETING, OP, now=NOW)
+    assert await world.store.forget(made.id, OP)
+    assert (await world.store.get(twin.id)).operation is Operation.DELETING
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -171,15 +194,19 @@ async def only_a_workspace_that_is_being_deleted_is_forgotten(world: World) -> N
 
 @case
 async def an_error_stays_until_it_is_cleared(world: World) -> None:
-    made = await busy(world)
+    made = await running(world)
+    await world.store.claim(made.id, Operation.STOPPING, OP, now=later(5))
+    await world.store.tried(made.id, OP)
     assert await world.store.fail(made.id, OP, reason="timed_out", message="no answer", now=later(9))
     failed = await world.store.get(made.id)
-    assert (failed.observed_status, failed.error_reason, failed.error_message) == (
-        ObservedStatus.ERROR,
-        "timed_out",
-        "no answer",
+    assert failed == replace(
+        made,
+        observed_status=ObservedStatus.ERROR,
+        observed_at=later(9),
+        status_changed_at=later(9),
+        error_reason="timed_out",
+        error_message="no answer",
     )
-    assert (failed.operation, failed.op_id, failed.status_changed_at) == (Operation.NONE, None, later(9))
     assert await world.store.observe({made.id: ObservedStatus.RUNNING}, now=later(10)) == set()
     await unchanged(world, replace(failed, observed_at=later(10)))
     assert not await world.store.claim(made.id, Operation.STARTING, OP, now=NOW)
@@ -206,7 +233,7 @@ async def a_message_of_any_program_can_be_kept(world: World) -> None:
 
 @case
 async def a_status_counts_from_when_it_changed(world: World) -> None:
-    first, second = await running(world, "a"), await standing_by(world, "b")
+    first, second, unseen = await running(world, "a"), await standing_by(world, "b"), await running(world, "c")
     seen = {first.id: ObservedStatus.RUNNING, second.id: ObservedStatus.RUNNING, NOBODY: ObservedStatus.RUNNING}
     assert await world.store.observe(seen, now=later(50)) == {second.id}
     await unchanged(world, replace(first, observed_at=later(50)))
@@ -220,6 +247,7 @@ async def a_status_counts_from_when_it_changed(world: World) -> None:
             check_after=later(50 + STANDBY_TTL_MS),
         ),
     )
+    await unchanged(world, unseen)
     assert await world.store.observe({}, now=later(60)) == set()
 
 
@@ -259,6 +287,7 @@ async def work_comes_in_pages_each_once(world: World) -> None:
     seen = list(await world.store.pending_work(limit=3))
     while page := await world.store.pending_work(limit=3, after=seen[-1].id):
         assert len(page) <= 3
+        assert len(seen) < 50, "the pages do not end"
         seen += page
     assert [one.id for one in seen] == sorted(made)
 

@@ -36,6 +36,7 @@ CAUGHT: list[tuple[type[Any], list[str]]] = [
     ),
     (broken.DeletedOnesAreListed, ["a_deleted_workspace_is_unknown_to_people_and_its_name_is_free"]),
     (broken.PagesBeginWithTheLast, ["pages_show_every_workspace_once_in_the_order_of_names"]),
+    (broken.PagesNeverEnd, ["pages_show_every_workspace_once_in_the_order_of_names"]),
     (broken.OwnersSeeEverybodys, ["pages_show_every_workspace_once_in_the_order_of_names"]),
     (broken.ReadsComeFromACache, ["what_one_connection_writes_another_reads_at_once"]),
     (broken.ARestartForgetsAll, ["a_restart_changes_nothing"]),

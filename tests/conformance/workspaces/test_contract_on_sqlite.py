@@ -57,4 +57,4 @@ async def test_a_question_is_answered_by_its_index_in_order(statement: str, inde
         sql = f"EXPLAIN QUERY PLAN {load_sql('sqlite_store.sql')[statement]}"
         (step,) = store.database.read_together(lambda cursor: cursor.execute(sql, values).fetchall())
 
-    assert step[3].startswith(f"SEARCH workspaces USING INDEX {index} ("), step
+    assert str(step[3]).startswith(f"SEARCH workspaces USING INDEX {index} ("), step

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from lapse.core.clock import SystemClock
+from lapse.db.errors import DatabaseUnavailableError
 from lapse.db.postgres import Patience, Postgres
 from lapse.workspaces.errors import OutcomeUnknownError, StoreClosedError, StoreUnavailableError, WorkspaceStoreError
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus
@@ -154,6 +155,16 @@ async def test_a_row_that_somebody_holds_is_waited_for_and_then_nothing_was_chan
         assert (await store.connected(made.id, now=NOW)).version == 2
     finally:
         await store.close()
+
+
+async def test_a_statement_that_takes_too_long_is_ended_by_the_server(database: str) -> None:
+    postgres = Postgres(database, patience=SHORT)
+    await postgres.open()
+    try:
+        with pytest.raises(DatabaseUnavailableError, match="did not finish in time"):
+            await postgres.write("SELECT pg_sleep(%(seconds)s)", {"seconds": PATIENCE_SECONDS})
+    finally:
+        await postgres.close()
 
 
 async def test_more_callers_than_connections_wait_their_turn(database: str) -> None:
