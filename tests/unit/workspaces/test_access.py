@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lapse.core.clock import VirtualClock
+from lapse.db.sqlite import Synchronous
 from lapse.workspaces.access import AccessTimes
 from lapse.workspaces.errors import StoreUnavailableError
-from lapse.workspaces.model import Ms, WorkspaceId
+from lapse.workspaces.model import Ms, NewWorkspace, WorkspaceId
+from lapse.workspaces.sqlite_store import open_sqlite_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from pathlib import Path
 
 T = TypeVar("T")
 A, B, C = (WorkspaceId(name) for name in "abc")
@@ -237,6 +240,21 @@ async def test_what_was_written_long_ago_takes_no_memory() -> None:
         f.clock.advance(5)
     await f.access.flush()
     assert len(f.access._waiting) + len(f.access._written) == 0
+
+
+async def test_a_real_store_takes_them_and_never_goes_back(tmp_path: Path) -> None:
+    store = open_sqlite_store(tmp_path / "workspaces.db", synchronous=Synchronous.NORMAL)
+    new = NewWorkspace(name="notes", owner="ada", command=("true",), port=8000)
+    workspace = await store.create(new, now=Ms(1_000))
+    access = AccessTimes(store, VirtualClock())
+    access.note(workspace.id, Ms(5_000))
+    access.note(WorkspaceId("gone"), Ms(5_000))
+    assert await access.flush(everything=True) == 2
+    access.note(workspace.id, Ms(4_000))
+    await access.flush(everything=True)
+    found = await store.get(workspace.id)
+    await store.close()
+    assert (found.last_access_at, found.version) == (5_000, workspace.version)
 
 
 # --- any order of anything --------------------------------------------------------------------------------------------
