@@ -428,6 +428,11 @@ def _odd_variables() -> Iterator[str]:
 def _odd_values(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
     if warning := configured.ttl_warning(settings.history_ttl):
         yield f"{origins['history_ttl']}: {warning}"
+    if settings.retention_interval.is_never and origins["history_ttl"].layer == "default":
+        yield (
+            f"{origins['retention_interval']}: retention_interval is never, so no pass over all records is made, and "
+            "until one was, none is deleted: set history_ttl, or run lapse history prune"
+        )
 
 
 def _closest(key: str, spell: Any = str) -> str:  # noqa: ANN401 - any way to print a name

@@ -248,6 +248,13 @@ def test_a_history_ttl_below_a_day_is_a_warning_with_its_origin() -> None:
     )
 
 
+def test_where_no_pass_over_all_records_is_ever_made_a_warning_says_what_that_means() -> None:
+    assert load_settings({"retention_interval": "never", "history_ttl": "720h"}).warnings == ()
+    (warning,) = load_settings({"retention_interval": "never"}).warnings
+    assert warning.startswith("flag --retention-interval: retention_interval is never")
+    assert warning.endswith("set history_ttl, or run lapse history prune")
+
+
 def test_an_unknown_variable_is_a_warning_that_names_the_closest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAPSE_HTTP_POTR", "1")
 

@@ -48,7 +48,7 @@ async def pass_over(place: Place, *, only: Collection[str], instead: Sequence[Re
     from lapse.history.instead import WithPolicies
     from lapse.history.told import RunReason
 
-    _settle_logs(place)
+    _settle_logs(place, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))
     settings, metrics = place.settings, Metrics(__version__)
     passes = retention(
         place.loaded,
@@ -83,13 +83,16 @@ async def _doubt(place: Place, refused: set[str]) -> str:
     return f"Nothing is frozen, but what is spent of the budgets could not be written to {place.where_frozen}."
 
 
-def _settle_logs(place: Place) -> None:
-    """Let the journal of a cluster, which is the log, be on stderr; what else is logged, the result tells as well."""
+def _settle_logs(place: Place, *, is_dry: bool) -> None:
+    """Let the journal of a cluster, which is the log, be on stderr; what else is logged, the result tells as well.
+
+    A dry run changes nothing that a journal would have to prove, and its rows are what it lists.
+    """
     import logging
 
     from lapse.engine.logs import configure_logs
 
-    if place.is_cluster:
+    if place.is_cluster and not is_dry:
         configure_logs(form=place.settings.log_format, level="error")
     else:
         logging.getLogger("lapse").addHandler(logging.NullHandler())

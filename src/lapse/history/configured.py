@@ -55,9 +55,9 @@ def history_document(
     spec = RetentionSpec(
         selector=Selector(api_version=kind.api_version, kind=kind.kind, namespaces=(namespace,)),
         group_by=tuple(map(_label, (EXPERIMENT_NAMESPACE, EXPERIMENT_NAME, EXPERIMENT_UID))),
-        max_age=str(ttl),
-        max_count=limit,
-        keep_last=KeepLast(count=keep_last_success, where=success),
+        max_age=str(ttl) if ttl.nanoseconds else None,
+        max_count=limit or None,
+        keep_last=KeepLast(count=keep_last_success, where=success) if keep_last_success else None,
         dry_run=dry_run,
     )
     return RetentionPolicy(metadata=ObjectMeta(name=POLICY_NAME), spec=spec)

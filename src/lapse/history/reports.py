@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lapse.core.duration import DAY, HOUR, MINUTE, SECOND
+from lapse.core.duration import DAY, HOUR, MINUTE, SECOND, Duration, DurationError
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionStatus
 from lapse.kube.conditions import ready_condition
@@ -87,7 +87,7 @@ def row(policy: RetentionPolicy, now: int) -> tuple[str, ...]:
     cells = (
         policy.metadata.name,
         spec.selector.kind,
-        spec.max_age or "",
+        _max_age(policy),
         str(spec.max_count or ""),
         "yes" if spec.dry_run else "no",
         ready[0],
@@ -103,7 +103,7 @@ def row(policy: RetentionPolicy, now: int) -> tuple[str, ...]:
 def facts(policy: RetentionPolicy, now: int) -> list[tuple[str, str]]:
     """Tell everything about one policy that a person may ask for."""
     status, spec, ready = policy.status or RetentionStatus(), policy.spec, _ready(policy)
-    selector = spec.selector
+    selector, age = spec.selector, _max_age(policy)
     told = [
         ("name", policy.metadata.name),
         ("selects", f"{selector.kind} ({selector.api_version})"),
@@ -111,13 +111,13 @@ def facts(policy: RetentionPolicy, now: int) -> list[tuple[str, str]]:
         ("labels", ", ".join(f"{name}={value}" for name, value in selector.labels.items())),
         ("only when", "; ".join(f"{one.field_path} is {' or '.join(one.values)}" for one in spec.only_when)),
         ("group by", ", ".join(spec.group_by)),
-        ("max age", f"{spec.max_age or 'none'} from {spec.age_from or 'metadata.creationTimestamp'}"),
+        ("max age", f"{age} from {spec.age_from or 'metadata.creationTimestamp'}" if age else "none"),
         ("max count", str(spec.max_count or "none")),
         ("keep last", _keep_last(policy)),
         ("dry run", "yes: nothing is deleted until dryRun is false" if spec.dry_run else "no"),
         ("ready", " ".join(filter(None, (ready[0], f"({ready[1]})" if ready[1] else "")))),
         ("message", ready[2]),
-        ("last run", f"{status.last_run} ({_when(status.last_run, now)})" if status.last_run else "not yet"),
+        ("last run", _last_run(status, now)),
         ("next run", f"{status.next_run} ({_when(status.next_run, now)})" if status.next_run else ""),
         ("matched", "" if status.matched is None else str(status.matched)),
         ("would delete" if status.dry_run else "deleted", _counts(status.deleted)),
@@ -129,6 +129,14 @@ def facts(policy: RetentionPolicy, now: int) -> list[tuple[str, str]]:
 def _ready(policy: RetentionPolicy) -> tuple[str, str, str]:
     found = ready_condition(policy.status.conditions) if policy.status is not None else None
     return ("", "", "") if found is None else (found.status, found.reason, found.message)
+
+
+def _max_age(policy: RetentionPolicy) -> str:
+    text = policy.spec.max_age or ""
+    try:
+        return text if Duration.parse(text).nanoseconds else ""
+    except DurationError:
+        return text  # the message tells what is wrong with it
 
 
 def _keep_last(policy: RetentionPolicy) -> str:
@@ -144,12 +152,21 @@ def _counts(counts: dict[str, int], *, dry_run: bool | None = False) -> str:
     return f"would: {told}" if told and dry_run else told
 
 
+def _last_run(status: RetentionStatus, now: int) -> str:
+    if status.last_run is None:
+        return "not yet"
+    # Not always what the policy says: the first pass over records is a dry one where nobody chose a TTL.
+    return f"{status.last_run} ({_when(status.last_run, now)}{', a dry run' if status.dry_run else ''})"
+
+
 def _when(text: str | None, now: int) -> str:
     """Say how far a moment is from now, by its largest unit."""
     moment = from_timestamp(text or "")
     if moment is None:
         return ""
     apart = abs(moment - now)
+    if apart < SECOND:  # times are rounded up to a second: what just happened seems to be ahead
+        return "now"
     unit, size = next(((unit, size) for unit, size in _UNITS if apart >= size), ("s", SECOND))
     told = f"{apart // size}{unit}"
     return f"in {told}" if moment > now else f"{told} ago"

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from lapse.cli import main
+from lapse.core.clock import SystemClock
+from lapse.core.timestamps import to_timestamp
 from tests.past import left, policy, record, rows, store_policy
 
 if TYPE_CHECKING:
@@ -153,6 +155,23 @@ def test_one_policy_is_shown_with_all_that_is_known_of_it(person: Person) -> Non
     assert told["message"].strip() == READY["message"]
     found = person.json("status", "records")
     assert (found["ready"], found["matched"], found["object"]["spec"]) == (True, 7, document["spec"])
+
+
+def test_a_run_that_was_dry_and_one_of_this_moment_are_told_as_such(person: Person) -> None:
+    shortly = to_timestamp(SystemClock().wall_ns() + 500_000_000)  # rounded up, as a status has it
+    store_policy(person.state, policy("records", maxCount=3, dryRun=False), status={"lastRun": shortly, "dryRun": True})
+    told = dict(line.split("  ", 1) for line in person.run("status", "records")[0].splitlines()[1:])
+
+    assert told["last run"].strip().startswith(shortly)
+    assert told["last run"].endswith(", a dry run)")
+    assert "in 0s" not in told["last run"]
+    assert told["max age"].strip() == "none"
+
+
+@pytest.mark.parametrize(("written", "shown"), [("0s", "-"), ("never", "-"), ("90d", "90d")])
+def test_a_limit_that_is_off_is_not_shown_as_one(person: Person, written: str, shown: str) -> None:
+    store_policy(person.state, policy("records", maxAge=written, maxCount=3))
+    assert person.run("status")[0].splitlines()[1].split()[2] == shown
 
 
 def test_the_policies_of_a_file_are_looked_up_by_their_names(person: Person) -> None:
