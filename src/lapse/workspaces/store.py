@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     Also = Callable[[Any, Sequence[int]], Awaitable[None] | None]
     """Writes beside a change, on the cursor of its transaction; it is told the places of those that were changed, and
     not called when there are none. A journal's writer is one. What it returns is awaited, where the cursor asks for
-    that. An error of it undoes the change."""
+    that. An error of it undoes the change. It may be called again, when the transaction has to be repeated; only what
+    the last call wrote counts."""
 
 
 class Reading(Protocol):

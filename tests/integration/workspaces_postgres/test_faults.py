@@ -9,9 +9,10 @@ import psycopg
 import pytest
 
 from lapse.core.clock import SystemClock
+from lapse.core.identity import secret_bytes
 from lapse.db.errors import DatabaseUnavailableError
 from lapse.db.postgres import Patience, Postgres
-from lapse.workspaces.errors import OutcomeUnknownError, StoreClosedError, StoreUnavailableError, WorkspaceStoreError
+from lapse.workspaces.errors import OutcomeUnknownError, StoreClosedError, StoreMisfitError, StoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus
 from lapse.workspaces.postgres_store import PostgresWorkspaceStore, open_postgres_store
 from tests.conformance.workspaces.worlds import postgres_database
@@ -236,15 +237,14 @@ async def test_a_read_only_server_says_so(database: str) -> None:
 
 
 async def test_a_user_without_rights_is_told_what_to_grant(database: str) -> None:
+    stranger = f"stranger_{secret_bytes(5).hex()}"
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("DROP ROLE IF EXISTS stranger")
-        connection.execute("CREATE ROLE stranger LOGIN")
-    try:
-        with pytest.raises(WorkspaceStoreError, match="grant"):
-            await open_postgres_store(database.replace("lapse@", "stranger@"))
-    finally:
-        with psycopg.connect(database, autocommit=True) as connection:
-            connection.execute("DROP ROLE stranger")
+        connection.execute(f"CREATE ROLE {stranger} LOGIN")
+        try:
+            with pytest.raises(StoreMisfitError, match="grant"):
+                await open_postgres_store(database.replace("lapse@", f"{stranger}@"))
+        finally:
+            connection.execute(f"DROP ROLE {stranger}")
 
 
 async def test_a_closed_store_says_so(database: str) -> None:
