@@ -196,7 +196,7 @@ class Upstream(asyncio.Protocol):
     def _look_for_head(self, waiting: asyncio.Future[AnswerHead]) -> None:
         limits = self._limits
         try:
-            while (end := self._buffer.find(END)) >= 0:
+            while 0 <= (end := self._buffer.find(END)) <= limits.head_bytes:
                 head = answer_head(self._buffer[:end], method=self._method, most_fields=limits.fields)
                 self._buffer = self._buffer[end + 4 :]
                 if head.status >= _FINAL or head.status == _SWITCHING:
