@@ -1,4 +1,4 @@
-"""What does the workspace proxy cost beside configurable-http-proxy (JupyterHub's) and nginx?
+"""What the workspace proxy costs, beside configurable-http-proxy (JupyterHub's) and nginx.
 
 ``python -m bench.proxy [--quick]`` prints a table and the ratios that are claimed. All proxies stand before the same
 program and take turns within every round, so that a busy moment hits all alike; each ratio is the median of the rounds'

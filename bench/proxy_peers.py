@@ -133,8 +133,8 @@ _NGINX: Final = """daemon off; worker_processes 1; pid {folder}/pid; error_log s
 events {{ worker_connections 8192; }}
 http {{
   access_log off;
-  client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u;
-  scgi_temp_path {folder}/s;
+  client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
+  uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
   map $http_upgrade $connection_upgrade {{ default upgrade; '' ''; }}
   upstream program {{ server {loopback}:{upstream}; keepalive 64; }}
   server {{
@@ -174,7 +174,7 @@ def nginx(ports: tuple[int, int], upstream: int) -> Iterator[Peer]:
             yield Peer("nginx", port, [int(worker) for worker in workers])
 
 
-# --- ours, and the one on aiohttp --------------------------------------------------------------------------------------
+# --- ours, and the one on aiohttp ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -210,7 +210,7 @@ async def _run_aiohttp(port: int, upstream: int) -> None:
 
     client = aiohttp.ClientSession(auto_decompress=False, connector=aiohttp.TCPConnector(limit=0))
 
-    async def handle(request: web.Request) -> web.StreamResponse:
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
         url = f"http://{LOOPBACK}:{upstream}{request.path_qs}"
         async with client.request(request.method, url, headers=request.headers, allow_redirects=False) as answer:
             response = web.StreamResponse(status=answer.status, headers=answer.headers)

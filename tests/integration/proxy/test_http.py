@@ -384,7 +384,11 @@ async def test_a_workspace_never_gets_another_ones_connection() -> None:
 
 async def test_requests_are_accesses() -> None:
     world = World()
-    async with program(ok()) as ours, house(world, Limits(sweep_seconds=3600)) as home, await Wire.to(home.port) as wire:
+    async with (
+        program(ok()) as ours,
+        house(world, Limits(sweep_seconds=3600)) as home,
+        await Wire.to(home.port) as wire,
+    ):
         place = world.add("a", ours.port)
         for _ in range(3):
             await wire.send(asking(home.host("a")))

