@@ -138,6 +138,8 @@ class Exchange:
     def _join(
         self, front: Front, upstream: Upstream, *, answer: AnswerHead, workspace: WorkspaceId, connection: ConnectionId
     ) -> None:
+        if front.transport.is_closing() or upstream.transport.is_closing():
+            raise CutError
         front.write(upgrade_bytes(answer, self.cookies))
         tunnel = Tunnel(workspace, connection, self.end)
         ahead, behind = front.detach(), upstream.detach()
@@ -149,6 +151,8 @@ class Exchange:
             tunnel.upstream.data_received(behind)
         if front.write_paused:
             tunnel.client.pause_writing()
+        if upstream.ended:
+            tunnel.upstream.eof_received()
 
 
 def _key_of(head: RequestHead) -> bytes:

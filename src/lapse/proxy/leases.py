@@ -1,8 +1,10 @@
 """One lease per websocket: begun before the upgrade, renewed all together by one task, ended after the last byte.
 
-Guarantees: no upgrade is accepted without a lease that the activity store has confirmed (and, for the first of a
-workspace, without the database knowing); a lease that was lost meanwhile, because the store restarted empty or was away
-for longer than a lease, is begun again; a failing renewal is tried again at the next round and never ends a connection.
+Guarantees: no upgrade is accepted without a lease that the activity store has confirmed, and without the database
+having been told since somebody is there: by the first connection of all, and by the first one of each proxy, because
+the first of all may be another proxy's that is still about to write. A lease that was lost meanwhile, because the store
+restarted empty or was away for longer than a lease, is begun again; a failing renewal is tried again at the next round
+and never ends a connection.
 Not guaranteed: that an ended connection's lease is gone at once. If the store does not answer then, the lease ends by
 itself; the idle timer is set when it answers again, at most one lease later.
 """
@@ -10,6 +12,7 @@ itself; the idle timer is set when it answers again, at most one lease later.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.errors import LapseError
@@ -33,6 +36,8 @@ class Leases:
         self._activity, self._waker = activity, waker
         self._lease_seconds, self._idle_seconds = lease_seconds, idle_seconds
         self._held: dict[ConnectionId, WorkspaceId] = {}
+        self._settled: Counter[WorkspaceId] = Counter()
+        """How many connections of a workspace are held that the database was told of."""
         self._ending: dict[ConnectionId, tuple[WorkspaceId, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -51,12 +56,21 @@ class Leases:
         try:
             await self._connect(workspace, connection)
         except BaseException:
-            self.end(connection)  # whether it had begun is not known
+            self._end(connection)  # whether it had begun is not known
             raise
+        self._settled[workspace] += 1
         return connection
 
     def end(self, connection: ConnectionId) -> None:
-        """End a lease, in the background."""
+        """End a lease that was begun, in the background."""
+        workspace = self._held.get(connection)
+        if workspace is not None:
+            self._settled[workspace] -= 1
+            if not self._settled[workspace]:
+                del self._settled[workspace]
+            self._end(connection)
+
+    def _end(self, connection: ConnectionId) -> None:
         workspace = self._held.pop(connection, None)
         if workspace is not None:
             self._ending[connection] = (workspace, _ROUNDS)
@@ -86,7 +100,8 @@ class Leases:
             task.cancel()
 
     async def _connect(self, workspace: WorkspaceId, connection: ConnectionId) -> None:
-        if await self._activity.connect(workspace, connection, lease_seconds=self._lease_seconds):
+        first = await self._activity.connect(workspace, connection, lease_seconds=self._lease_seconds)
+        if first or not self._settled[workspace]:
             await self._waker.connected(workspace)
 
     async def _begin_again(self, connection: ConnectionId) -> None:

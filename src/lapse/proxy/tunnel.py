@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ class Tunnel:
 
 def _be_watchful(transport: asyncio.Transport) -> None:
     made = transport.get_extra_info("socket")
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _WATCHFUL:
-        if hasattr(socket, option):  # not every system has all of them
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    with suppress(OSError):  # a connection that has just broken; its end is about to be told
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _WATCHFUL:
+            if hasattr(socket, option):  # not every system has all of them
+                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

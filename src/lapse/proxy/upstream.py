@@ -53,7 +53,7 @@ class Upstream(asyncio.Protocol):
 
     __slots__ = (
         *("_body", "_buffer", "_finished", "_information", "_limits", "_method", "_paused", "_taker", "_waiting"),
-        *("closed", "heard", "spare_since", "transport", "write_paused"),
+        *("closed", "ended", "heard", "spare_since", "transport", "write_paused"),
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -61,6 +61,8 @@ class Upstream(asyncio.Protocol):
         self._limits = limits
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.closed = False
+        self.ended = False
+        """Whether the workspace has ended its side."""
         self.heard = False
         """Whether anything came since the last request."""
         self.write_paused = False
@@ -171,9 +173,11 @@ class Upstream(asyncio.Protocol):
             elif len(self._buffer) > _AHEAD:
                 self.pause_reading()
 
-    def eof_received(self) -> None:
-        """See `asyncio.Protocol`."""
+    def eof_received(self) -> bool:
+        """See `asyncio.Protocol`; whoever uses the connection ends it, because a tunnel may go on in one direction."""
+        self.ended = True
         self._end(None)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -251,6 +255,7 @@ class Upstreams:
             upstream = kept.pop()
             if not upstream.closed:
                 return upstream
+            upstream.abort()
         return None
 
     async def fresh(self, address: Address) -> Upstream:

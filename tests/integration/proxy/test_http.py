@@ -403,3 +403,30 @@ async def test_a_long_request_stays_an_access() -> None:
         place = world.add("a", ours.port)
         await wire.send(asking(home.host("a")))
         await until(lambda: world.accesses[place.workspace] > 3, "further accesses")
+
+
+async def test_whatever_pieces_the_bytes_come_in_the_requests_and_answers_are_the_same() -> None:
+    def drip(got: bytes, writer: asyncio.StreamWriter) -> None:
+        async def run() -> None:
+            for byte in b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\n\r\n":
+                writer.write(bytes([byte]))
+                await SystemClock().sleep(0)
+
+        if got.endswith(b"0\r\n\r\n"):
+            tasks.append(asyncio.get_running_loop().create_task(run()))
+
+    world = World()
+    tasks: list[asyncio.Task[None]] = []
+    async with program(drip) as ours, house(world) as home, await Wire.to(home.port) as wire:
+        world.add("a", ours.port)
+        one = asking(home.host("a"), "Transfer-Encoding: chunked", method="POST", body=b"3\r\nabc\r\n0\r\n\r\n")
+        last = one.replace(b"Transfer-Encoding", b"Connection: close\r\nTransfer-Encoding")
+        for byte in one + one + last:
+            wire.writer.write(bytes([byte]))
+            await SystemClock().sleep(0)
+        answers = await wire.rest()
+        assert answers.count(b"HTTP/1.1 200 OK") == 3
+        assert answers.endswith(b"0\r\n\r\n")
+        assert len(ours.connections) == 3
+        assert len({bytes(each).partition(b"\r\n\r\n")[0] for each in ours.connections}) == 1
+    await asyncio.gather(*tasks)

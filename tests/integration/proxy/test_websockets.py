@@ -194,7 +194,7 @@ async def test_two_proxies_count_together() -> None:
     async with echo_program(world), house(world) as one, house(world) as two, visit(one):
         async with visit(two):
             assert len(world.leases) == 2
-            assert world.first_connections == {"id-a": 1}
+            assert world.first_connections == {A: 2}, "each proxy tells the database once"
         await until(lambda: len(world.leases) == 1, "the end of the second lease")
         assert world.idle_timers == set()
 
@@ -355,6 +355,21 @@ async def test_an_upgrade_that_cannot_be_one_is_refused_without_asking_the_works
         await wire.send(asking(home.host("a"), *UPGRADE).replace(change[0].encode(), change[1].encode(), 1))
         assert await wire.status() == 400
         assert not ours.connections
+
+
+async def test_a_workspace_that_accepts_and_ends_at_once_is_heard_to_the_end() -> None:
+    def short(got: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(ACCEPTED + b"bye")
+        writer.close()
+
+    world = World()
+    async with program(short) as ours, house(world) as home, await Wire.to(home.port) as wire:
+        world.add("a", ours.port)
+        await wire.send(asking(home.host("a"), *UPGRADE))
+        assert await wire.status() == 101
+        assert await wire.rest() == b"bye"
+        wire.writer.close()
+        await until(lambda: not world.leases, "the end of the lease")
 
 
 async def joined(world: World, home: House, port: int) -> Wire:

@@ -29,6 +29,25 @@ async def test_the_first_lease_of_a_workspace_is_written_down() -> None:
     assert world.first_connections == {A: 1}
 
 
+async def test_who_comes_second_does_not_get_in_before_the_first_is_written_down() -> None:
+    class Slow(World):
+        async def connected(self, workspace: WorkspaceId) -> None:
+            await written.wait()
+            await super().connected(workspace)
+
+    written = asyncio.Event()
+    world = Slow()
+    ours, others = leases(world), leases(world)
+    tasks = [asyncio.get_running_loop().create_task(each.begin(A)) for each in (ours, ours, others)]
+    await settled()
+    assert len(world.leases) == 3
+    assert not any(task.done() for task in tasks)
+    written.set()
+    await asyncio.gather(*tasks)
+    await ours.begin(A)
+    assert world.first_connections == {A: 3}, "the last one found it written"
+
+
 async def test_without_the_store_there_is_no_lease() -> None:
     world = World(down=True)
     ours = leases(world)
