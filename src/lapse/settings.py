@@ -12,6 +12,7 @@ given its values.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -32,6 +33,8 @@ from pydantic_settings import (
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 from lapse.engine.budget import OFF, Budget
+from lapse.history import configured
+from lapse.history.errors import HistorySettingError
 from lapse.requests.api.kinds import KeeperMode
 from lapse.requests.policy import RestoreOwnership, TTLMode
 
@@ -151,6 +154,41 @@ def _budget(value: object) -> Budget:
     return Budget.parse(value)
 
 
+def _history_ttl(value: object) -> Duration:
+    if value == 0 and not isinstance(value, bool):  # the one number that means the same in every unit
+        return Duration(0)
+    try:
+        return configured.read_ttl(value) if isinstance(value, str) else _duration(value)
+    except HistorySettingError as error:
+        # Without the flag: the value may come from elsewhere, and its origin is told anyway.
+        raise ValueError(f"{error.details['problem']}; expected {error.details['expected']}") from error
+
+
+def _policies(value: object) -> tuple[dict[str, Any], ...]:
+    """Take documents as they are: whether each can be used is told with its status, and others go on beside it."""
+    expected = "expected a list of RetentionPolicy documents: in the file each is [[retention.policies]], else JSON"
+    try:
+        documents = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError(expected) from None
+    if not isinstance(documents, list | tuple) or not all(isinstance(one, dict) for one in documents):
+        raise ValueError(expected)
+    names = [_policy_name(one) for one in documents]
+    if not all(_OBJECT_NAME.fullmatch(name) for name in names):
+        raise ValueError("expected metadata.name in every policy: lower-case letters, digits and dashes")
+    if configured.POLICY_NAME in names:
+        raise ValueError(f"expected another name than {configured.POLICY_NAME}: that policy is made of history_ttl")
+    if len(set(names)) < len(names):
+        raise ValueError("expected every policy to have a name of its own")
+    return tuple(documents)
+
+
+def _policy_name(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else ""
+
+
 def _choice(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
@@ -215,6 +253,28 @@ class Settings(BaseSettings):
     )
     request_deletion_budget: DeletionBudget = Field(default=OFF, description="The same for requests alone")
     keeper_deletion_budget: DeletionBudget = Field(default=OFF, description="The same for keepers alone")
+    history_namespace: Annotated[str, PlainValidator(_object_name)] = Field(
+        default=configured.DEFAULT_NAMESPACE, description="Where records of experiments are kept"
+    )
+    history_ttl: Annotated[Duration, PlainValidator(_history_ttl)] = Field(
+        default=configured.DEFAULT_TTL, description="How old records become: 0 for any age, or at least 1h"
+    )
+    history_retention_limit: Count = Field(
+        default=configured.DEFAULT_LIMIT, description="How many records of each experiment stay; 0 for all"
+    )
+    history_keep_last_success: Count = Field(
+        default=0, description="How many successful records of each experiment stay whatever their age and number"
+    )
+    retention_interval: Interval = Field(
+        default=Duration.parse("1h"), description="Pause between passes over records, and over what policies select"
+    )
+    retention_policies: Annotated[tuple[dict[str, Any], ...], PlainValidator(_policies)] = Field(
+        default=(), description="RetentionPolicy documents for the embedded store"
+    )
+    history_deletion_budget: DeletionBudget = Field(default=OFF, description="deletion_budget for records alone")
+    retention_deletion_budget: DeletionBudget = Field(
+        default=OFF, description="deletion_budget for what other policies select alone"
+    )
     kube_config: Annotated[str, PlainValidator(_text)] = Field(
         default="", description="The kubeconfig to read; by default KUBECONFIG, the service account, ~/.kube/config"
     )
@@ -328,13 +388,13 @@ def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str 
     settings = _validate(values, origins, problems)
     if settings is None or problems:
         raise SettingsError(listing="".join(f"\n  {problem}" for problem in problems))
-    return Loaded(settings, origins, path, tuple(_odd_variables()))
+    return Loaded(settings, origins, path, (*_odd_variables(), *_odd_values(settings, origins)))
 
 
 def show_value(value: object) -> str:
     """Print a value for people: as it would be written, with a URL's credentials masked."""
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
+        return ", ".join(_policy_name(one) if isinstance(one, dict) else str(one) for one in value)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     before, at, after = text.rpartition("@")  # the last one: a password may hold others
     if not at or text.startswith(("file:", "memory:")):
@@ -351,7 +411,9 @@ def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: l
             key = str(found["loc"][0])
             cause = found.get("ctx", {}).get("error")
             rule = str(cause) if cause else found["msg"]
-            given = "" if isinstance(cause, DurationError) else f" = {show_value(values.get(key))!r}"
+            # A duration is told with its error; documents are long, and what they say may be nobody's business.
+            is_told = isinstance(cause, DurationError) or key == "retention_policies"
+            given = "" if is_told else f" = {show_value(values.get(key))!r}"
             problems.append(f"{origins[key]}: {key}{given}: {rule}")
         return None
 
@@ -361,6 +423,16 @@ def _odd_variables() -> Iterator[str]:
         key = name.removeprefix(PREFIX).lower()
         if name.startswith(PREFIX) and name != CONFIG_VARIABLE and key not in Settings.model_fields:
             yield f"the environment variable {name} is no setting{_closest(key, lambda near: PREFIX + near.upper())}"
+
+
+def _odd_values(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
+    if warning := configured.ttl_warning(settings.history_ttl):
+        yield f"{origins['history_ttl']}: {warning}"
+    if settings.retention_interval.is_never and origins["history_ttl"].layer == "default":
+        yield (
+            f"{origins['retention_interval']}: retention_interval is never, so no pass over all records is made, and "
+            "until one was, none is deleted: set history_ttl, or run lapse history prune"
+        )
 
 
 def _closest(key: str, spell: Any = str) -> str:  # noqa: ANN401 - any way to print a name
@@ -391,7 +463,7 @@ def _read_file(path: Path, problems: list[str]) -> Iterator[tuple[str, Any, Orig
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         problems.append(_unreadable(path, error))
         return
-    lines = dict(_lines(text))
+    lines = dict(reversed([*_lines(text)]))  # of several tables of one list, the first
     seen: set[str] = set()
     for dotted, value in _flatten(document):
         key = dotted.replace(".", "_")
@@ -425,8 +497,11 @@ def _lines(text: str) -> Iterator[tuple[str, int]]:
     """Find the line of each key. Good for messages only: a line inside a multi-line string may be taken for a key."""
     table = ""
     for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[\s*([\w.\s-]+?)\s*\]", line):
-            table = re.sub(r"\s", "", header[1]) + "."
+        if header := re.match(r"\s*(\[\[?)\s*([\w.\s-]+?)\s*\]", line):
+            name = re.sub(r"\s", "", header[2])
+            table = name + "."
+            if header[1] == "[[":
+                yield name, number
         elif key := re.match(r"\s*([\w.-]+)\s*=", line):
             yield table + key[1], number
 

@@ -1,7 +1,8 @@
 """The documents, to the letter: every Python block runs, every console block prints what it shows.
 
-A block stands alone, with a folder of its own. But a page that says ``make run`` in a console block is one sitting: its
-blocks run in order, in one folder, beside a ``lapse up`` with the settings that the page gives it.
+A block stands alone, with a folder of its own in which the examples are. But a page that says ``make run`` in a console
+block is one sitting: its blocks run in order, in one folder, beside a ``lapse up`` with the settings that the page has
+for it: as variables of that command, and as a block that begins with ``# lapse.toml``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>\w+)(?P<notes>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS_A_SERVER = "not run here"  # in the notes of a fence: needs something that a test run does not have
+SETTINGS_FILE = "# lapse.toml\n"
 START = re.compile(r"^\$ (?P<settings>(?:[A-Z_]+=\S+ )*)make run$", re.MULTILINE)
 
 
@@ -94,10 +96,11 @@ def sittings() -> dict[str, list[Block]]:
 
 @pytest.mark.parametrize("block", [one for one in blocks("console") if one.document not in sittings()], ids=str)
 def test_console_blocks_print_what_they_show(block: Block, server: LapseServer, tmp_path: Path) -> None:
+    show_examples(tmp_path)
     run_block(block, server, folder=tmp_path, state=tmp_path)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)  # a page has twenty commands, and the machine may be busy
 @pytest.mark.parametrize("page", sittings())
 def test_a_page_that_starts_lapse_prints_what_it_shows_from_top_to_bottom(page: str, tmp_path: Path) -> None:
     opening, *rest = sittings()[page]
@@ -107,12 +110,20 @@ def test_a_page_that_starts_lapse_prints_what_it_shows_from_top_to_bottom(page: 
     folder, state = tmp_path / "work", tmp_path / "state"
     for path in (folder, state / "lapse"):  # the second is where commands look without being told
         path.mkdir(parents=True)
+    show_examples(folder)
+    for file in [one for one in blocks("toml") if one.document == page and one.body.startswith(SETTINGS_FILE)]:
+        (state / "lapse" / "lapse.toml").write_text(file.body)
     server = LapseServer.start(state / "lapse", settings=settings)
     try:
         for block in rest:
             run_block(block, server, folder=folder, state=state)
     finally:
         server.stop()
+
+
+def show_examples(folder: Path) -> None:
+    """Let a folder look like the checkout, as far as pages use it."""
+    (folder / "examples").symlink_to(ROOT / "examples")
 
 
 def run_block(block: Block, server: LapseServer, *, folder: Path, state: Path) -> None:

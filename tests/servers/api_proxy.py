@@ -1,8 +1,9 @@
 """A reverse proxy in front of an API server that answers some requests itself, as an overloaded cluster does.
 
 It stands where a load balancer stands: it has the API server's own certificate, passes on everything unchanged (watches
-piece by piece) and, every so many requests, gives an answer of its own instead. Runs in a thread; what a method sets
-holds for the requests that come after it.
+piece by piece) and, every so many requests, gives an answer of its own instead. It remembers what was asked, and can
+hold a request back while a test does something else. Runs in a thread; what a method sets holds for the requests that
+come after it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from aiohttp import web
 from tests.servers.ports import LOOPBACK, reserved_port
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from tests.servers.kube.server import KubeServer
 
@@ -50,6 +51,17 @@ class Refusal:
         return web.Response(status=self.code, headers=headers, text=text, content_type="application/json")
 
 
+@dataclass(frozen=True)
+class Asked:
+    """One request."""
+
+    method: str
+    path: str
+    """With the query."""
+    accept: str
+    body: bytes
+
+
 class ApiProxy:
     """From the beginning of a `with` block to its end."""
 
@@ -59,6 +71,10 @@ class ApiProxy:
         self._stack = contextlib.ExitStack()
         self.refused: Counter[int] = Counter()
         """How many requests got each code from us."""
+        self.asked: list[Asked] = []
+        """Every request so far."""
+        self.before: Callable[[Asked], object] | None = None
+        """Called before a request is passed on, which waits for it; in a thread of its own."""
 
     def refuse(self, every: int, refusals: Sequence[Refusal] = ()) -> None:
         """Give every so many-th request one of these answers, in turn; 0 ends it."""
@@ -112,6 +128,10 @@ class ApiProxy:
             refusal = self._refusals[self._seen // self._every % len(self._refusals)]
             self.refused[refusal.code] += 1
         body = await request.read()
+        asked = Asked(request.method, request.raw_path, request.headers.get("Accept", ""), body)
+        self.asked.append(asked)
+        if self.before is not None:
+            await asyncio.to_thread(self.before, asked)
         if refusal is not None and not refusal.after:
             return refusal.response()
         target = f"{self._server.url}{request.raw_path}"

@@ -70,7 +70,10 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"http_port": "1", "probes_port": "1", "log_format": "json", "log_level": "debug", "state_dir": "/x"}
     samples |= {"request_ttl": "5m", "request_ttl_mode": "annotation", "request_deadline": "5m", "keeper_ttl": "5m"}
     samples |= {"keeper_mode": "FollowObject", "restore_ownership": "keeper"}
-    samples |= dict.fromkeys(["deletion_budget", "request_deletion_budget", "keeper_deletion_budget"], "500/1h")
+    samples |= dict.fromkeys([name for name in Settings.model_fields if name.endswith("deletion_budget")], "500/1h")
+    samples |= {"history_namespace": "records", "history_ttl": "2000h", "retention_interval": "2h"}
+    samples |= {"history_retention_limit": "7", "history_keep_last_success": "1"}
+    samples |= {"retention_policies": '[{"metadata": {"name": "jobs"}, "spec": {"maxCount": 3}}]'}
     samples |= {"lease_namespace": "storage", "lease_name": "captures", "webhook_port": "1"}
     samples |= {"kube_qps": "50", "kube_burst": "100"}
     text = samples.get(key, "192.0.2.1")
@@ -87,6 +90,20 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
 
 def test_there_is_a_flag_for_every_key() -> None:
     assert {field.name for field in fields(Flags)} == {"config", *Settings.model_fields}
+
+
+def test_policies_are_tables_in_the_file_and_shown_by_name() -> None:
+    write(
+        '[[retention.policies]]\nmetadata.name = "jobs"\nspec.maxCount = 3\n'
+        '[[retention.policies]]\n[retention.policies.metadata]\nname = "maps"\n'
+    )
+    loaded = load_settings()
+
+    assert loaded.settings.retention_policies == (
+        {"metadata": {"name": "jobs"}, "spec": {"maxCount": 3}},
+        {"metadata": {"name": "maps"}},
+    )
+    assert ("retention_policies", "jobs, maps", "lapse.toml:1") in list(loaded.shown())
 
 
 def test_a_key_may_also_stand_at_the_top_of_the_file_by_its_flat_name() -> None:
@@ -171,6 +188,19 @@ def test_everything_that_is_wrong_is_reported_at_once_with_its_place(monkeypatch
         ),
         ("[keys]\nurl = ", "lapse.toml:2: not valid TOML: "),
         ("[other]\nthing = 1", "lapse.toml:2: other.thing: no such key"),
+        ("[history]\nretention_limit = -1", "lapse.toml:2: history_retention_limit = '-1': expected a whole number"),
+        ("[history]\nnamespace = 'A'", "lapse.toml:2: history_namespace = 'A': expected a name of lower-case letters"),
+        ("[retention]\ninterval = '0s'", "lapse.toml:2: retention_interval = '0s': expected a duration above zero"),
+        ("[retention]\npolicies = 'x'", "lapse.toml:2: retention_policies: expected a list of RetentionPolicy doc"),
+        ("[[retention.policies]]\na = 1", "lapse.toml:1: retention_policies: expected metadata.name in every policy"),
+        (
+            "[[retention.policies]]\nmetadata.name = 'a'\n[[retention.policies]]\nmetadata.name = 'a'",
+            "lapse.toml:1: retention_policies: expected every policy to have a name of its own",
+        ),
+        (
+            "[[retention.policies]]\nmetadata.name = 'history'",
+            "lapse.toml:1: retention_policies: expected another name than history: that policy is made of history_ttl",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_line_key_given_and_rule(line: str, expected: str) -> None:
@@ -179,6 +209,50 @@ def test_a_wrong_value_is_named_with_line_key_given_and_rule(line: str, expected
 
     assert len(found) == 1
     assert found[0].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("-1h", "it is below zero"),
+        ("-720h", "it is below zero"),
+        ("30m", "it is shorter than an hour"),
+        ("59m59s", "it is shorter than an hour"),
+        ("720", "it has no unit (seconds would be 720s)"),
+        ("10minutes", "'minutes' is no unit"),
+    ],
+)
+def test_a_history_ttl_that_would_wipe_everything_is_one_line_with_the_flag_and_the_rule(
+    text: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = f"history_ttl = '{text}': {problem}; expected 0 to keep records of any age, or 1h or more, such as 720h"
+
+    assert problems({"history_ttl": text}) == [f"flag --history-ttl: {rule}"]
+    write(f"[history]\nttl = '{text}'\n")
+    assert problems() == [f"lapse.toml:2: {rule}"]
+    monkeypatch.setenv("LAPSE_HISTORY_TTL", text)
+    assert problems() == [f"environment LAPSE_HISTORY_TTL: {rule}"]
+
+
+@pytest.mark.parametrize("text", ["0", "'0s'", "'1h'", "'720h'", "'never'"])
+def test_a_history_ttl_is_off_or_at_least_an_hour(text: str) -> None:
+    write(f"[history]\nttl = {text}\n")
+    assert load_settings().settings.history_ttl == Duration.parse(text.strip("'"))
+
+
+def test_a_history_ttl_below_a_day_is_a_warning_with_its_origin() -> None:
+    assert load_settings({"history_ttl": "24h"}).warnings == ()
+    assert load_settings({"history_ttl": "0"}).warnings == ()
+    assert load_settings({"history_ttl": "90m"}).warnings == (
+        "flag --history-ttl: history_ttl is 1h30m: records of experiments are deleted before they are a day old",
+    )
+
+
+def test_where_no_pass_over_all_records_is_ever_made_a_warning_says_what_that_means() -> None:
+    assert load_settings({"retention_interval": "never", "history_ttl": "720h"}).warnings == ()
+    (warning,) = load_settings({"retention_interval": "never"}).warnings
+    assert warning.startswith("flag --retention-interval: retention_interval is never")
+    assert warning.endswith("set history_ttl, or run lapse history prune")
 
 
 def test_an_unknown_variable_is_a_warning_that_names_the_closest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +320,15 @@ def test_the_names_of_the_founding_documents_are_accepted_and_yield_to_ours(
         ("deletion_budget", "1000/1ms"),
         ("request_deletion_budget", "1.5/1h"),
         ("keeper_deletion_budget", "1000 per hour"),
+        ("history_deletion_budget", "0/1h"),
+        ("retention_deletion_budget", "1000"),
+        ("history_retention_limit", "-1"),
+        ("history_retention_limit", "many"),
+        ("history_keep_last_success", "-1"),
+        ("retention_interval", "-1h"),
+        ("retention_policies", "{}"),
+        ("retention_policies", "[1]"),
+        ("retention_policies", '[{"metadata": {"name": 5}}]'),
     ],
 )
 def test_a_policy_that_cannot_be_meant_is_refused_at_the_start(key: str, value: str) -> None:

@@ -36,6 +36,8 @@ app.command("lapse.cli.operator:operator", name="operator", help="Carry out requ
 app.command("lapse.cli.webhook:webhook", name="webhook", help="Let people capture only what they may read.")
 app.command("lapse.cli.keys:app", name="keys", help="Read and write expiring keys; prove a backend.")
 app.command("lapse.cli.requests:app", name="requests", help="Capture and restore; see what lapses when.")
+app.command("lapse.cli.history:app", name="history", help="Records of what experiments did, and how long they stay.")
+app.command("lapse.cli.retention:app", name="retention", help="Limit the age and the number of objects of any kind.")
 app.command("lapse.cli.freezing:freeze", name="freeze", help="End nothing of a domain until it is resumed.")
 app.command("lapse.cli.freezing:resume", name="resume", help="Let a frozen domain go on.")
 app.command("lapse.cli.crds:app", name="crds", help="Install and compare our definitions on a Kubernetes cluster.")

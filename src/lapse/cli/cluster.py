@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.errors import LapseError, UsageError
+from lapse.history.api.kinds import OUR_KINDS as HISTORY_KINDS
+from lapse.history.rights import NEEDED as NEEDED_BY_HISTORY
 from lapse.kube.config import load_config
 from lapse.kube.definitions import Definitions
 from lapse.kube.errors import (
@@ -28,15 +30,17 @@ from lapse.kube.errors import (
 from lapse.kube.lease import LEASE
 from lapse.kube.resources import Document, Kind, ObjectKey
 from lapse.objects.config_map_brakes import NAME as BRAKES
-from lapse.requests.api.kinds import OUR_KINDS
+from lapse.requests.api.kinds import OUR_KINDS as REQUEST_KINDS
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CLASS, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.rights import NEEDED, REVIEWING, Right, rights_on_brakes, rights_on_lease
+from lapse.requests.rights import NEEDED as NEEDED_BY_REQUESTS
+from lapse.requests.rights import REVIEWING, rights_on_brakes, rights_on_lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lapse.core.clock import Clock
     from lapse.kube.client import Client
+    from lapse.kube.rights import Right
     from lapse.objects.kubernetes import KubernetesStore
     from lapse.settings import Settings
 
@@ -122,7 +126,8 @@ async def look_over(store: KubernetesStore, lease: ObjectKey) -> None:
     with in_plain_words(client, rights="of the roles in deploy/base"):
         await Definitions(client).check_server()
         await _look_at_definitions(client)
-        await _look_at_rights(client, [*NEEDED, *rights_on_lease(lease.namespace), *rights_on_brakes(lease.namespace)])
+        shared = [*rights_on_lease(lease.namespace), *rights_on_brakes(lease.namespace)]
+        await _look_at_rights(client, [*NEEDED_BY_REQUESTS, *NEEDED_BY_HISTORY, *shared])
         await _make_lease(store, lease)
 
 
@@ -144,7 +149,7 @@ def _place(client: Client) -> str:
 
 
 async def _look_at_definitions(client: Client) -> None:
-    missing = await _unknown(client, OUR_KINDS)
+    missing = await _unknown(client, (*REQUEST_KINDS, *HISTORY_KINDS))
     for kind in missing:
         if versions := await _versions(client, kind.group):
             needed = kind.api_version.rpartition("/")[2]

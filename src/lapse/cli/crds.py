@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
+from lapse.cli.commands import commands_of
 from lapse.cli.flags import NO_DEFINITIONS_FLAGS, DefinitionsFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
 from lapse.core.duration import Duration, DurationError
@@ -33,11 +34,7 @@ app = App(
 _NS: Final = 1_000_000_000
 _LONGEST: Final = 100
 """Characters of a value in a table: a whole schema is found with ``-o json``."""
-
-
-def _command(*examples: str, name: str | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    epilogue = "\n".join(["Examples:", "", *(f"  {line}" for line in examples)])
-    return app.command(name=name, help_epilogue=epilogue, sort_key=len(list(app)))
+_command = commands_of(app)
 
 
 class TimeoutFormatError(UsageError):
@@ -122,17 +119,16 @@ def _short(value: Any) -> str:  # noqa: ANN401 - a part of any document
 @_command("lapse crds print | kubectl apply -f -", "lapse crds print > crds.yaml", name="print")
 def print_definitions() -> int:
     """Write the definitions as YAML. Needs no cluster."""
-    from lapse.requests.api.crd import to_yaml
+    from lapse.kube.crd import to_yaml
 
     print_text("---\n".join(to_yaml(wanted) for wanted in _wanted()).removesuffix("\n"))
     return Exit.DONE
 
 
 def _wanted() -> list[Json]:
-    from lapse.requests.api.crd import crd
-    from lapse.requests.api.kinds import OUR_KINDS
+    from lapse.cli.definitions import all_definitions
 
-    return [crd(kind) for kind in OUR_KINDS]
+    return all_definitions()
 
 
 def _seconds(text: str) -> float:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lapse.cli.flags import StateFlags
+from lapse.cli.state_folder import open_store
 from lapse.core.clock import Clock, SystemClock
 from lapse.core.errors import LapseError
 from lapse.kube.errors import InvalidError, NotFoundError
@@ -22,7 +23,6 @@ from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.embedded import EmbeddedStore
 from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, ObjectKeeper
-from lapse.requests.embedded import open_store
 from lapse.requests.names import keeper_name
 from lapse.requests.policy import TTLRule
 from lapse.requests.summary import Summary, summarise

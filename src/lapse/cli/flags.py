@@ -69,6 +69,41 @@ class RequestFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class RecordPlaceFlags:
+    """Where records are."""
+
+    history_namespace: Flag = None
+    """Where records of experiments are kept."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RecordFlags(RecordPlaceFlags):
+    """Where records are, and how long they stay."""
+
+    history_ttl: Flag = None
+    """How old records become, such as 720h, at least 1h; 0 for any age."""
+    history_retention_limit: Flag = None
+    """How many records of each experiment stay; 0 for all."""
+    history_keep_last_success: Flag = None
+    """How many successful records of each experiment stay, whatever their age and number."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class HistoryFlags(RecordFlags):
+    """How long records and what policies select stay."""
+
+    retention_interval: Flag = None
+    """Pause between passes over records, and over what policies select, such as 1h; never turns them off."""
+    history_deletion_budget: Flag = None
+    """How many records may be ended in any window, such as 1000/1h; past it history is frozen; off sets no limit."""
+    retention_deletion_budget: Flag = None
+    """The same for what retention policies select."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class ProcessFlags:
     """What every process that stays has."""
 
@@ -84,8 +119,11 @@ class ProcessFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ServerFlags(ProcessFlags, RequestFlags, StateFlags):
+class ServerFlags(ProcessFlags, HistoryFlags, RequestFlags, StateFlags):
     """What `lapse up` takes."""
+
+    retention_policies: Flag = None
+    """RetentionPolicy documents for the embedded store, as a JSON list; better in the file."""
 
     keys_url: Flag = None
     """Where keys are stored, such as memory:// or file:///path/keys.db."""
@@ -140,7 +178,7 @@ class DefinitionsFlags(ClusterFlags, ConfigFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class OperatorFlags(ProcessFlags, RequestFlags, LeaseFlags, CallFlags, ClusterFlags, ConfigFlags):
+class OperatorFlags(ProcessFlags, HistoryFlags, RequestFlags, LeaseFlags, CallFlags, ClusterFlags, ConfigFlags):
     """What `lapse operator` takes."""
 
 
@@ -173,8 +211,8 @@ class Flags(ServerFlags, ReviewFlags, LeaseFlags, CallFlags, ClusterFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class BrakeFlags(StateFlags):
-    """Where to freeze and to resume: the state folder, or a cluster."""
+class PlaceFlags(StateFlags):
+    """Where a command works: on the state folder, or on a cluster."""
 
     kube_config: Flag = None
     """The kubeconfig of the cluster to work on, instead of the state folder."""
@@ -184,7 +222,31 @@ class BrakeFlags(StateFlags):
     """Namespace of the operator on the cluster."""
 
 
-NO_BRAKE_FLAGS = BrakeFlags()
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RecordingFlags(RecordPlaceFlags, PlaceFlags):
+    """What `lapse history record` takes."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class HistoryPlaceFlags(RecordFlags, PlaceFlags):
+    """What `lapse history` takes otherwise."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RetentionFlags(ConfigFlags):
+    """What `lapse retention lint` takes."""
+
+    retention_interval: Flag = None
+    """Pause between passes, which ages are compared with."""
+
+
+NO_PLACE_FLAGS = PlaceFlags()
+NO_RETENTION_FLAGS = RetentionFlags()
+NO_HISTORY_PLACE_FLAGS = HistoryPlaceFlags()
+NO_RECORDING_FLAGS = RecordingFlags()
 NO_STATE_FLAGS = StateFlags()
 NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()

@@ -7,27 +7,26 @@ is written where whoever runs later reads it.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
 
-from lapse.cli.flags import NO_BRAKE_FLAGS, BrakeFlags
+from lapse.cli.flags import NO_PLACE_FLAGS, PlaceFlags
 from lapse.cli.output import Exit, Output, OutputOption, print_result
+from lapse.cli.stores import InCluster, who
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from lapse.cli.stores import Place
     from lapse.engine.freeze import BrakeStore
     from lapse.settings import Settings
 
     T = TypeVar("T")
     Work = Callable[[BrakeStore, int], Awaitable[T]]
 
-Domain = Annotated[str, Parameter(help="requests, keepers, or all.")]
-InCluster = Annotated[
-    bool, Parameter(help="On the cluster that kubectl would use, instead of the state folder.", negative=())
-]
+Domain = Annotated[str, Parameter(help="requests, keepers, history, retention, or all.")]
 
 
 class NoSuchDomainError(UsageError):
@@ -41,7 +40,7 @@ class KeysCannotBeFrozenError(UsageError):
 def freeze(
     domain: Domain,
     /,
-    flags: BrakeFlags = NO_BRAKE_FLAGS,
+    flags: PlaceFlags = NO_PLACE_FLAGS,
     *,
     reason: Annotated[str, Parameter(metavar="TEXT", help="What others are to know about it.")] = "",
     cluster: InCluster = False,
@@ -56,7 +55,7 @@ def freeze(
     from lapse.engine.freeze import Freeze, FreezeReason, freeze_row
 
     _demand(domain)
-    by = _who()
+    by = who()
 
     async def work(store: BrakeStore, now: int) -> Freeze:
         wanted = Freeze(UnixNs(now), reason, by)
@@ -73,7 +72,7 @@ def freeze(
 def resume(
     domain: Domain,
     /,
-    flags: BrakeFlags = NO_BRAKE_FLAGS,
+    flags: PlaceFlags = NO_PLACE_FLAGS,
     *,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
@@ -85,7 +84,7 @@ def resume(
     from lapse.engine.freeze import ALL, resume_row
 
     _demand(domain)
-    by = _who()
+    by = who()
 
     async def work(store: BrakeStore, now: int) -> tuple[list[str], bool]:
         done = await store.resume(domain, resume_row(domain, by=by, now=now))
@@ -103,8 +102,8 @@ def resume(
 
 
 def _demand(domain: str) -> None:
+    from lapse.cli.state_folder import DOMAINS
     from lapse.engine.freeze import ALL
-    from lapse.requests.service import DOMAINS
 
     if domain == "keys":
         raise KeysCannotBeFrozenError
@@ -113,60 +112,25 @@ def _demand(domain: str) -> None:
         raise NoSuchDomainError(given=repr(domain), known=f"{', '.join(known[:-1])} or {known[-1]}")
 
 
-def _at_brakes(flags: BrakeFlags, work: Work[T], *, cluster: bool) -> tuple[T, str]:
+def _at_brakes(flags: PlaceFlags, work: Work[T], *, cluster: bool) -> tuple[T, str]:
     """Do some work where what is frozen is written; return also where that is."""
-    import asyncio
-
-    settings = flags.load().settings
-    named = flags.kube_config is not None or flags.kube_context is not None
-    return asyncio.run(_on_cluster(settings, work) if cluster or named else _in_folder(settings, work))
-
-
-async def _in_folder(settings: Settings, work: Work[T]) -> tuple[T, str]:
-    from lapse.cli.desk import Desk, with_store
-    from lapse.requests.embedded import open_brakes
-    from lapse.requests.policy import TTLRule
-
-    async def at_desk(desk: Desk) -> T:
-        return await work(open_brakes(desk.store), desk.clock.wall_ns())
-
-    rule = TTLRule(settings.request_ttl)
-    return await with_store(settings.state_dir, rule, at_desk), str(settings.state_dir)
-
-
-async def _on_cluster(settings: Settings, work: Work[T]) -> tuple[T, str]:
-    from lapse.cli.cluster import LeaseNamespaceError, brakes_key, in_plain_words, open_client
-    from lapse.core.clock import SystemClock
+    from lapse.cli.cluster import LeaseNamespaceError, brakes_key
+    from lapse.cli.stores import at_place
     from lapse.kube.errors import NotFoundError
-    from lapse.objects.config_map_brakes import CONFIG_MAP, ConfigMapBrakes
-    from lapse.objects.kubernetes import KubernetesStore
-    from lapse.requests.service import DOMAINS
 
-    clock, key = SystemClock(), brakes_key(settings)
-    client = open_client(settings, clock=clock)
-    store: Any = KubernetesStore(client, kinds=[CONFIG_MAP])
-    rights = f"get, create and patch on configmaps in {key.namespace}"
-    try:
-        with in_plain_words(client, rights=rights):
-            try:
-                done = await work(ConfigMapBrakes(store, key, domains=DOMAINS, clock=clock), clock.wall_ns())
-            except NotFoundError as error:
-                raise LeaseNamespaceError(namespace=key.namespace) from error
-    finally:
-        await store.close()
-    return done, f"the ConfigMap {key} of {client.config.cluster.place}"
+    async def at_brakes(place: Place) -> tuple[T, str]:
+        try:
+            return await work(place.freezes, place.clock.wall_ns()), place.where_frozen
+        except NotFoundError as error:
+            raise LeaseNamespaceError(namespace=brakes_key(place.settings).namespace) from error
+
+    def rights(settings: Settings) -> str:
+        return f"get, create and patch on configmaps in {settings.lease_namespace}"
+
+    return at_place(flags, at_brakes, cluster=cluster, rights=rights)
 
 
-def _who() -> str:
-    import getpass
-
-    try:
-        return f"cli ({getpass.getuser()})"
-    except (KeyError, OSError):  # a container may run as a user that has no name
-        return "cli"
-
-
-def _run(flags: BrakeFlags, *, cluster: bool) -> str:
+def _run(flags: PlaceFlags, *, cluster: bool) -> str:
     """Return the command that works on the same place."""
     given = {"--kube-config": flags.kube_config, "--kube-context": flags.kube_context}
     given |= {"--lease-namespace": flags.lease_namespace, "--state-dir": flags.state_dir}

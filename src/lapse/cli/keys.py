@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
+from lapse.cli.commands import commands_of, examples
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.cli.stdin import value_from, values_from
 from lapse.core.clock import SystemClock
@@ -33,16 +34,7 @@ app = App(
 )
 
 
-def _examples(*lines: str) -> str:
-    return "\n".join(["Examples:", "", *(f"  {line}" for line in lines)])
-
-
-def _command(*examples: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Register a command in the order of this file, with examples under its help.
-
-    The help of a command is its docstring, line by line as it stands: hence the short lines.
-    """
-    return app.command(help_epilogue=_examples(*examples), sort_key=len(list(app)))
+_command = commands_of(app)
 
 
 class TTLMissingError(UsageError):
@@ -362,7 +354,7 @@ app.command(
     "The store may be in use: the kit works in applications of its own, leaves\n"
     "nothing behind and touches no other record. It takes some seconds on an\n"
     "embedded store, and up to a minute on a server.",
-    help_epilogue=_examples(
+    help_epilogue=examples(
         "lapse keys conformance memory://",
         "lapse keys conformance file:///var/lib/app/keys.db -o json",
         "lapse keys conformance memory:// --only insert-live insert-absent",

@@ -1,8 +1,8 @@
-"""``lapse operator``: the requests domain on a Kubernetes cluster. A composition root, as ``lapse up`` is.
+"""``lapse operator``: requests and retention on a Kubernetes cluster. A composition root, as ``lapse up`` is.
 
 Every replica keeps its caches filled; one of them, the holder of a Lease, runs the controllers and the sweeps. There is
-no database: requests, keepers and holds are objects of the cluster, what is frozen stands in a ConfigMap, and the
-journal is the log. Nothing is served but the probes. Ends as ``lapse up`` does.
+no database: requests, keepers, records, policies and holds are objects of the cluster, what is frozen stands in a
+ConfigMap, and the journal is the log. Nothing is served but the probes. Ends as ``lapse up`` does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lapse.cli.flags import NO_OPERATOR_FLAGS, OperatorFlags
-from lapse.cli.process import NotSyncedError, deletion_budgets, probes_listener, request_policy, stay
+from lapse.cli.process import NotSyncedError, deletion_budgets, probes_listener, request_policy, retention, stay
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.engine.brakes import Brakes
-    from lapse.engine.coordinator import Coordinator, Service
+    from lapse.engine.coordinator import Coordinator, Loop, Service
     from lapse.engine.journal import Journal
     from lapse.engine.leadership import Leadership
     from lapse.engine.metrics import Metrics
+    from lapse.history.service import Retention
     from lapse.kube.recorder import EventRecorder
     from lapse.kube.resources import ObjectKey
     from lapse.objects.kubernetes import KubernetesStore
@@ -53,6 +54,7 @@ class _Process:
     store: KubernetesStore
     leases: KubernetesStore
     requests: Requests
+    retention: Retention
     recorder: EventRecorder
     probes: Endpoint
     coordinator: Coordinator
@@ -62,6 +64,7 @@ class _Process:
         """Open it all, and look over the cluster; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.cluster import look_over, open_client
+        from lapse.cli.state_folder import KINDS
         from lapse.core.clock import SystemClock
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.log_journal import LogJournal
@@ -69,7 +72,6 @@ class _Process:
         from lapse.kube.lease import LEASE
         from lapse.kube.resources import ObjectKey
         from lapse.objects.kubernetes import KubernetesStore
-        from lapse.requests.api.upstream import ALL_KINDS
         from lapse.requests.conventions import STOCK
         from lapse.requests.provisioning import EventReports
         from lapse.requests.service import Requests
@@ -79,7 +81,7 @@ class _Process:
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
-        store = KubernetesStore(open_client(settings, clock=clock), kinds=[*ALL_KINDS, LEASE])
+        store = KubernetesStore(open_client(settings, clock=clock), kinds=[*KINDS, LEASE])
         stack.push_async_callback(store.close)
         lease = ObjectKey(settings.lease_namespace, settings.lease_name)
         await look_over(store, lease)
@@ -98,12 +100,23 @@ class _Process:
             recorder=recorder,
             reports=EventReports(store.client),
         )
+        records = retention(
+            loaded,
+            store,
+            documents=(),  # on a cluster policies are objects, and whoever may make them makes them there
+            journal=journal,
+            metrics=metrics,
+            brake=brakes,
+            clock=clock,
+            left_alone=[settings.lease_namespace],
+        )
         # A client of its own: a renewal must not wait for its turn behind the calls of a sweep.
         leases = KubernetesStore(open_client(settings, clock=clock))
         stack.push_async_callback(leases.close)
         leadership = _leadership(leases, lease, identity=identity, clock=clock)
-        coordinator = Coordinator(clock=clock, metrics=metrics, loops=requests.loops, leadership=leadership)
-        return cls(settings, metrics, store, leases, requests, recorder, probes, coordinator)
+        loops: list[Loop] = [*requests.loops, *records.loops]
+        coordinator = Coordinator(clock=clock, metrics=metrics, loops=loops, leadership=leadership)
+        return cls(settings, metrics, store, leases, requests, records, recorder, probes, coordinator)
 
     async def run(self) -> None:
         """Work until the coordinator is told to stop."""
@@ -119,7 +132,7 @@ class _Process:
             coordinator=self.coordinator,
             metrics=self.metrics,
         )
-        leading: list[Service] = [*self.requests.leader_services, self.recorder]
+        leading: list[Service] = [*self.requests.leader_services, *self.retention.leader_services, self.recorder]
         await self.coordinator.run([listener, *self.requests.services], leading)
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -144,6 +157,8 @@ class _Process:
 
         log = get_logger("lapse.operator")
         config = self.store.client.config
+        if self.settings.retention_policies:
+            log.warning("odd_setting", reason="retention_policies are for lapse up; on a cluster, kubectl apply them")
         log.info("journal_is_the_log", reason="no database is configured: rows are the events named journal")
         log.info(
             "listening",
@@ -183,9 +198,9 @@ async def _recorder(
 
 def _brakes(store: KubernetesStore, settings: Settings, journal: Journal, *, clock: Clock, metrics: Metrics) -> Brakes:
     from lapse.cli.cluster import brakes_key
+    from lapse.cli.state_folder import ACTOR, DOMAINS
     from lapse.engine.brakes import Brakes
     from lapse.objects.config_map_brakes import RUN, ConfigMapBrakes
-    from lapse.requests.service import ACTOR, DOMAINS
 
     return Brakes(
         ConfigMapBrakes(store, brakes_key(settings), domains=DOMAINS, clock=clock, journal=journal),

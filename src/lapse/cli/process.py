@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection, Sequence
     from contextlib import AsyncExitStack
 
+    from lapse.core.clock import Clock
+    from lapse.engine.brakes import Brake
     from lapse.engine.budget import Budgets
     from lapse.engine.coordinator import Coordinator
+    from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
+    from lapse.history.api.kinds import RetentionPolicy
+    from lapse.history.service import Retention
+    from lapse.kube.resources import Json
+    from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.policy import Policy
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint, Listener
@@ -106,13 +113,64 @@ def request_policy(settings: Settings) -> Policy:
     )
 
 
+def history_policy_document(settings: Settings) -> RetentionPolicy:
+    """Return what the settings say about records."""
+    from lapse.history.configured import history_document
+
+    return history_document(
+        namespace=settings.history_namespace,
+        ttl=settings.history_ttl,
+        limit=settings.history_retention_limit,
+        keep_last_success=settings.history_keep_last_success,
+    )
+
+
+def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
+    loaded: Loaded,
+    store: ObjectStore,
+    *,
+    documents: Sequence[Json],
+    journal: Journal,
+    metrics: Metrics,
+    brake: Brake,
+    clock: Clock,
+    left_alone: Collection[str] = (),
+    direct: Reader | None = None,
+    actor: str = "lapse",
+) -> Retention:
+    """Return what ends records and what policies select; ``left_alone`` are namespaces beside the system's own."""
+    from lapse.history.listing import LEFT_ALONE
+    from lapse.history.service import Retention
+
+    return Retention(
+        store,
+        history=history_policy_document(loaded.settings),
+        documents=documents,
+        journal=journal,
+        metrics=metrics,
+        clock=clock,
+        interval=loaded.settings.retention_interval,
+        brake=brake,
+        left_alone={*LEFT_ALONE, *left_alone},
+        history_ttl_is_default=loaded.origins["history_ttl"].layer == "default",
+        direct=direct,
+        actor=actor,
+    )
+
+
 def deletion_budgets(settings: Settings) -> Budgets:
     """Return what the settings say about how much may be ended."""
     from lapse.engine.budget import Budgets
+    from lapse.history.passes import HISTORY, RETENTION
     from lapse.requests.keepers import DOMAIN as KEEPERS
     from lapse.requests.ttl import DOMAIN as REQUESTS
 
-    domains = {REQUESTS: settings.request_deletion_budget, KEEPERS: settings.keeper_deletion_budget}
+    domains = {
+        REQUESTS: settings.request_deletion_budget,
+        KEEPERS: settings.keeper_deletion_budget,
+        HISTORY: settings.history_deletion_budget,
+        RETENTION: settings.retention_deletion_budget,
+    }
     return Budgets(settings.deletion_budget, domains)
 
 

@@ -6,12 +6,13 @@ they ask for and lets it lapse. Exit codes: 1 when a request that was waited for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
+from lapse.cli.commands import commands_of
 from lapse.cli.flags import NO_STATE_FLAGS, StateFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.core.errors import UsageError
@@ -40,14 +41,8 @@ manifests = App(
     sort_key=100,  # behind the others
     default_parameter=Parameter(negative=()),
 )
-
-
-def _command(
-    *examples: str, of: App = app, name: str | None = None
-) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Register a command in the order of this file, with examples under its help."""
-    epilogue = "\n".join(["Examples:", "", *(f"  {line}" for line in examples)])
-    return of.command(name=name, help_epilogue=epilogue, sort_key=len(list(of)))
+_command = commands_of(app)
+_manifests_command = commands_of(manifests)
 
 
 class TwoGoalsError(UsageError):
@@ -460,10 +455,9 @@ async def _delete(desk: Desk, place: Located) -> str:
 # --- manifests --------------------------------------------------------------------------------------------------------
 
 
-@_command(
+@_manifests_command(
     "lapse requests manifests show mcp-0123456789abcdef",
     "lapse requests manifests show mcp-0123456789abcdef -o json",
-    of=manifests,
 )
 def show(
     checkpoint: Annotated[str, Parameter(help="The name of a checkpoint, as lapse requests list mcp shows it.")],

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
-from lapse.cli.process import NotSyncedError, deletion_budgets, probes_listener, request_policy, stay
+from lapse.cli.process import (
+    NotSyncedError,
+    deletion_budgets,
+    history_policy_document,
+    probes_listener,
+    request_policy,
+    retention,
+    stay,
+)
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
@@ -16,8 +24,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from lapse.core.clock import Clock
-    from lapse.engine.coordinator import Coordinator
+    from lapse.engine.brakes import Brakes
+    from lapse.engine.coordinator import Coordinator, Loop, Service
+    from lapse.engine.journal import SQLiteJournal
     from lapse.engine.metrics import Metrics
+    from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.loop import SweepLoop
     from lapse.requests.embedded import LocalRequests
@@ -28,6 +39,15 @@ if TYPE_CHECKING:
 
 _LEADER_SECONDS: Final = 15
 """How long another process waits to lead after this one has died without a word."""
+
+
+class _Shared(TypedDict):
+    """What all domains are built with."""
+
+    journal: SQLiteJournal
+    brake: Brakes
+    clock: Clock
+    metrics: Metrics
 
 
 class OpenBindError(LapseError):
@@ -53,6 +73,7 @@ class _Process:
     admission: Admission
     keys: AsyncKeys
     requests: LocalRequests
+    retention: Retention
     http: Endpoint
     probes: Endpoint
     coordinator: Coordinator
@@ -64,20 +85,24 @@ class _Process:
         Ports come first: a taken one is the usual mistake, and the cheapest to find.
         """
         from lapse import __version__
+        from lapse.cli.state_folder import brakes_of, open_store
         from lapse.core.clock import SystemClock
         from lapse.core.verdict import DueReason
+        from lapse.engine.brakes import BrakeLoop
         from lapse.engine.coordinator import Coordinator
+        from lapse.engine.journal import SQLiteJournal
         from lapse.engine.metrics import Metrics
         from lapse.keys.aio import open_keys_async
         from lapse.keys.election import Election
-        from lapse.keys.loop import DOMAIN
-        from lapse.requests.embedded import LocalRequests, open_store
+        from lapse.keys.loop import DOMAIN as KEYS
+        from lapse.requests.embedded import LocalRequests
+        from lapse.requests.ttl import DOMAIN as REQUESTS
         from lapse.web.listener import Endpoint
         from lapse.web.state import StateDatabase
         from lapse.web.tokens import Admission, TokenStore
 
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
-        metrics.expect_domain(DOMAIN, reasons=[DueReason.TTL_EXPIRED])
+        metrics.expect_domain(KEYS, reasons=[DueReason.TTL_EXPIRED])
         http = Endpoint(settings.http_host, settings.http_port, setting="http")
         stack.callback(http.close)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
@@ -90,16 +115,21 @@ class _Process:
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         local = settings.state_dir / "local"
-        policy, budgets = request_policy(settings), deletion_budgets(settings)
-        requests = LocalRequests.build(store, local, policy=policy, clock=clock, metrics=metrics, budgets=budgets)
+        brakes = brakes_of(store, budgets=deletion_budgets(settings), clock=clock, metrics=metrics)
+        shared: _Shared = {
+            "journal": SQLiteJournal(store.database), "brake": brakes, "clock": clock, "metrics": metrics,
+        }  # fmt: skip
+        requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
+        records = retention(loaded, store, documents=settings.retention_policies, **shared)
+        domains: list[Loop] = [*requests.requests.loops, *records.loops]
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
-            loops=[*_loops(loaded, keys, metrics), *requests.loops],
+            loops=[*_loops(loaded, keys, metrics), *domains, BrakeLoop(brakes, domain=REQUESTS)],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
         )
         admission = Admission(tokens, loopback_only=http.loopback_only)
-        return cls(settings, clock, metrics, state, admission, keys, requests, http, probes, coordinator)
+        return cls(settings, clock, metrics, state, admission, keys, requests, records, http, probes, coordinator)
 
     async def run(self) -> None:
         """Serve and tick until the coordinator is told to stop."""
@@ -114,7 +144,8 @@ class _Process:
             metrics=self.metrics,
         )
         listeners = [Listener("http", self._api(), self.http), probes]
-        await self.coordinator.run([*listeners, *self.requests.requests.services], self.requests.leader_services)
+        leading: list[Service] = [*self.requests.leader_services, *self.retention.leader_services]
+        await self.coordinator.run([*listeners, *self.requests.requests.services], leading)
 
     def check(self) -> None:
         """Raise a `LapseError` unless the stores answer and the caches are filled."""
@@ -136,6 +167,7 @@ class _Process:
     def _api(self) -> ASGIApp:
         from lapse.keys.url import parse_url
         from lapse.web.app import create_app
+        from lapse.web.history_api import HistoryService
         from lapse.web.keys_api import KeysService
         from lapse.web.pages import Places
         from lapse.web.requests_api import RequestsService
@@ -149,6 +181,13 @@ class _Process:
                 self.requests.store,
                 journal=self.requests.journal,
                 rule=request_policy(self.settings).ttl_rule,
+                clock=self.clock,
+            ),
+            history=HistoryService(
+                self.requests.store,
+                self.retention,
+                own=history_policy_document(self.settings),
+                interval=self.settings.retention_interval,
                 clock=self.clock,
             ),
             status_service=StatusService(

@@ -13,6 +13,7 @@ object may be gone nevertheless, when the store did not answer; the next look te
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
@@ -63,6 +64,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hold: Hold | None
     details: dict[str, Any] | None = None
     """What the journal is to remember of it, such as the handle of a volume."""
+    dry_run: bool = False
+    """For this act alone what `Ender.dry_run` is for all."""
 
 
 class Guard(Protocol):
@@ -93,8 +96,10 @@ class Ender:
         self._store, self._journal = store, journal
         self._shared = cast("TransactionalStore", store) if journal.shares(store) else None
         self._clock, self._metrics = clock, metrics
-        self._dry_run = dry_run
+        self.dry_run = dry_run
         self._guards = tuple(guards)
+        self.last_problem: Exception | None = None
+        """Why the last of those that failed did: an outcome does not say."""
 
     @property
     def together(self) -> bool:
@@ -132,15 +137,17 @@ class Ender:
             acts = [(ending, self._entry(ending, Outcome.ENDED, now)) for ending in left[: grant.count]]
             ended = grant.count  # if nobody lives to tell
             try:
-                came_to = await (self._end_together(acts) if self.together else self._end_one_by_one(acts))
+                came_to = await (self._end_together(acts) if self.together else self._end_side_by_side(acts))
                 ended = sum(outcome in _MAY_BE_DONE for outcome in came_to)
             finally:
                 self.brake.done(grant, ended=ended)
             outcomes += came_to
         return outcomes
 
-    async def _end_one_by_one(self, acts: Sequence[tuple[Ending, Entry]]) -> list[Outcome]:
-        return [await self._end_apart(*act) for act in acts]
+    async def _end_side_by_side(self, acts: Sequence[tuple[Ending, Entry]]) -> list[Outcome]:
+        if len(acts) == 1:  # a sweep has workers of its own: a task for each would be for nothing
+            return [await self._end_apart(*acts[0])]
+        return await asyncio.gather(*[self._end_apart(*act) for act in acts])
 
     async def _refuse(self, ending: Ending, reason: Reason, now: UnixNs) -> Outcome:
         due = self._entry(ending, Outcome.REFUSED, now)
@@ -155,7 +162,7 @@ class Ender:
         objection = self._objection(ending, now) if self._guards else None
         if objection is not None:
             return await self._refuse(ending, objection, now)
-        if self._dry_run:
+        if self.dry_run or ending.dry_run:
             return await self._stays(self._entry(ending, Outcome.WOULD_END, now), Outcome.WOULD_END)
         return None
 
@@ -213,6 +220,7 @@ class Ender:
                 return Outcome.CHANGED
         # A LapseError says all there is to say; anything else is a defect, and needs its traceback.
         defect = None if isinstance(refusal, LapseError) else refusal
+        self.last_problem = refusal
         _log.warning("not_ended", domain=ending.domain, error=type(refusal).__name__, exc_info=defect)
         self._metrics.failed(ending.domain, ErrorKind.ITEM)
         return Outcome.FAILED

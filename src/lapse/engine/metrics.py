@@ -41,6 +41,10 @@ class ErrorKind(StrEnum):
     """A look at one object; it is looked at again."""
     EVENT = "event"
     """Something that people were to be told; they are not."""
+    POLICY = "policy"
+    """A pass of one policy; it is tried again with the next one."""
+    RECORD = "record"
+    """The record of a run; there is none."""
 
 
 _VERDICTS: Final = ("due", "keep", "unknown")
@@ -86,6 +90,7 @@ class Metrics:
             ["domain"],
             registry=self._registry,
         )
+        self._further: dict[tuple[str, str], Counter] = {}
         self._leader = Gauge("lapse_leader", "Whether this process leads", registry=self._registry)
         self._errors = Counter("lapse_errors", "What failed", ["domain", "kind"], registry=self._registry)
         self._duration = Histogram(
@@ -110,13 +115,25 @@ class Metrics:
             self._errors.labels(domain, kind)
         self._lag.labels(domain)
 
-    def expect_sweep(self, domain: str, *, reasons: Iterable[Reason]) -> None:
-        """Set every series of a domain that decides item by item to zero."""
+    def expect_passes(self, domain: str, *, reasons: Iterable[Reason]) -> None:
+        """Set every series of a domain that decides item by item, at times of its own, to zero."""
         self.expect_domain(domain, reasons=reasons)
         for verdict in _VERDICTS:
             self._decisions.labels(domain, verdict)
         self._held.labels(domain)
+
+    def expect_sweep(self, domain: str, *, reasons: Iterable[Reason]) -> None:
+        """Set every series of a domain that decides item by item, when each is due, to zero."""
+        self.expect_passes(domain, reasons=reasons)
         self._next_expiry.labels(domain)
+
+    def count_also(self, name: str, help_text: str, *, domain: str, reason: Reason) -> None:
+        """Count what is deleted for one reason under a second name: one that dashboards elsewhere know already."""
+        if (domain, reason) in self._further:
+            return
+        counter = Counter(name, help_text, ["reason"], registry=self._registry)
+        counter.labels(reason)
+        self._further[domain, reason] = counter
 
     def expect_brakes(self, domains: Iterable[str]) -> None:
         """Set every series of what can be frozen to zero."""
@@ -132,6 +149,8 @@ class Metrics:
     def deleted(self, domain: str, reason: Reason, *, count: int, lag_seconds: float | None) -> None:
         """Count what was let lapse; ``lag_seconds`` is how long it, or the oldest of it, had been due."""
         self._deletions_of(domain, reason).inc(count)
+        if further := self._further.get((domain, reason)):
+            further.labels(reason).inc(count)
         if lag_seconds is not None:
             self._lag_of(domain).observe(lag_seconds)
 

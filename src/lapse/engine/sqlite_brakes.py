@@ -3,11 +3,13 @@
 A freeze and its row are one transaction. Every process of the machine sees it within `TRUST_SECONDS`, because that is
 how often it is read while anything is being ended: a read takes microseconds.
 
-Only rows of the engine's own actor count: what people delete is their own business and does not spend the budget.
+Only rows of the engine's own actor count: what people delete is their own business and does not spend the budget. Of a
+person who lets the engine end things, by a command, that person's rows count as well, for that command.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.clock import UnixNs
@@ -34,9 +36,11 @@ class SQLiteBrakes:
 
     keeps_spending: Final = False
 
-    def __init__(self, journal: SQLiteJournal, *, budgets: Budgets, domains: Iterable[str], actor: str) -> None:
-        """Nothing is read yet. ``domains`` are those that the total budget counts."""
-        self._journal, self._budgets, self._domains, self._actor = journal, budgets, tuple(domains), actor
+    def __init__(
+        self, journal: SQLiteJournal, *, budgets: Budgets, domains: Iterable[str], actors: Iterable[str]
+    ) -> None:
+        """Nothing is read yet. ``domains`` are those that the total budget counts, ``actors`` those whose acts do."""
+        self._journal, self._budgets, self._domains, self._actors = journal, budgets, tuple(domains), tuple(actors)
 
     async def load(self, now: int) -> BrakeState:
         """See `BrakeStore`."""
@@ -86,10 +90,8 @@ class SQLiteBrakes:
     def _slices(self, domains: Iterable[str], budget: Budget, now: int, after: int) -> dict[int, int]:
         slices: dict[int, int] = {}
         since_ns = now - budget.window_ns - budget.slice_ns  # all of every slice that may count
-        for domain in domains:
-            found = self._journal.acts(
-                domain, actor=self._actor, since_ns=since_ns, after=after, slice_ns=budget.slice_ns
-            )
+        for domain, actor in product(domains, self._actors):
+            found = self._journal.acts(domain, actor=actor, since_ns=since_ns, after=after, slice_ns=budget.slice_ns)
             for number, count in found.items():
                 end = (number + 1) * budget.slice_ns - 1
                 slices[end] = slices.get(end, 0) + count

@@ -44,7 +44,7 @@ from lapse.kube.resources import NO_LABELS, Document, Event, EventType, Json, Ki
 from lapse.objects import documents
 from lapse.objects.documents import as_json, check_namespace, decode, encode
 from lapse.objects.gc import Collector
-from lapse.objects.history import Question, changes_after, page, read_cursor, read_version
+from lapse.objects.history import Question, changes_after, page, read_cursor, read_version, summary
 from lapse.objects.tables import (
     SQL,
     Place,
@@ -69,13 +69,13 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.db.group_commit import Operation
     from lapse.objects.history import Change
-    from lapse.objects.port import Deletion
+    from lapse.objects.port import Deletion, Summary
 
 T = TypeVar("T", bound=Object)
 A = TypeVar("A")
 
 # Files remember how many of these they have: what is new goes to the end.
-_SCRIPTS: Final = (SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS)
+_SCRIPTS: Final = (SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS, SQL["schema_2"])
 SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=_SCRIPTS)  # "LapO"
 CHANGES_KEPT: Final = 100_000
 BYTES_KEPT: Final = 256 * 1024 * 1024
@@ -158,6 +158,17 @@ class EmbeddedStore:
 
         self._begin()
         return look() if limit and limit <= _QUICK_PAGE else await asyncio.to_thread(look)
+
+    async def summary(
+        self, kind: Kind[Any], *, namespace: str | None = None, labels: Mapping[str, str] = NO_LABELS, at_most: int
+    ) -> Sequence[Summary] | None:
+        """See `Summarising`."""
+        known = self._known(kind)
+        if namespace is not None:
+            check_namespace(known, "list", namespace)
+        question = Question(kind_name(kind), namespace, labels, at_most)
+        self._begin()
+        return await asyncio.to_thread(self._read, lambda cursor: summary(cursor, question))
 
     async def resolve(self, api_version: str, kind: str) -> Kind[Any]:
         """See `Reader`."""

@@ -8,6 +8,7 @@ has seen is no part of its history.
 from __future__ import annotations
 
 import heapq
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,7 +16,9 @@ import msgspec
 
 from lapse.kube.errors import GoneError, InvalidError
 from lapse.kube.resources import EventType, Struct
-from lapse.objects.tables import SQL, rows
+from lapse.objects.documents import decode
+from lapse.objects.port import Summary
+from lapse.objects.tables import SQL, labels_text, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -140,6 +143,20 @@ def page(cursor: apsw.Cursor, question: Question, start: Cursor | None) -> Found
     return Found(bodies, moment, following)
 
 
+def summary(cursor: apsw.Cursor, question: Question) -> list[Summary] | None:
+    """Tell what there is, by namespace and labels; None where that is more than the limit."""
+    first, beyond = question.namespace or "", question.namespace or _BEYOND_NAMESPACES
+    most = sys.maxsize - 1 if question.limit is None else question.limit
+    found = rows(cursor, SQL["summary"], (question.kind, first, beyond, labels_text(question.labels), most + 1))
+    if len(found) > most:
+        return None
+    told = [
+        Summary(namespace or None, decode(labels) if labels else {}, how_many, oldest)
+        for namespace, labels, how_many, oldest in found
+    ]
+    return [one for one in told if question.labels.items() <= one.labels.items()]
+
+
 def _walk(
     cursor: apsw.Cursor, question: Question, start: Cursor | None, *, moment: int, changed: bool
 ) -> Iterator[tuple[Any, ...]]:
@@ -149,7 +166,9 @@ def _walk(
     values = (question.kind, *place, beyond, moment)
     replaced = rows(cursor, SQL["list_replaced"], values) if changed else []
     # A generator around the cursor, because a merge that is not read to its end closes what it reads from.
-    return heapq.merge(replaced, (row for row in cursor.execute(SQL["list_current"], values)))
+    wanted = labels_text(question.labels)
+    current = (SQL["list_labelled"], (*values, wanted)) if wanted else (SQL["list_current"], values)
+    return heapq.merge(replaced, (row for row in cursor.execute(*current)))
 
 
 def _check_reach(cursor: apsw.Cursor, version: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ everywhere (Kubernetes takes it for gone), so an owner is of the whole cluster o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from lapse.kube.resources import NO_LABELS, Event, Json, Kind, Object, ObjectKey, Page
 
@@ -59,6 +59,27 @@ class Reader(Protocol):
 
     async def resolve(self, api_version: str, kind: str) -> Kind[Any]:
         """Return the kind of that name, typed if the store was told its type; raises `UnknownKindError`."""
+        ...
+
+
+class Summary(NamedTuple):
+    """Objects of one namespace (None: of the whole cluster) that have the same labels."""
+
+    namespace: str | None
+    labels: Mapping[str, str]
+    how_many: int
+    oldest: str
+    """The earliest creationTimestamp among them."""
+
+
+@runtime_checkable
+class Summarising(Protocol):
+    """A reader that can tell what there is much faster than it can list it. Not every store can."""
+
+    async def summary(
+        self, kind: Kind[Any], *, namespace: str | None = None, labels: Mapping[str, str] = NO_LABELS, at_most: int
+    ) -> Sequence[Summary] | None:
+        """Count the objects that `Reader.list` would return; None when there are more than ``at_most`` summaries."""
         ...
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
 from lapse.db.statements import load_statements
+from lapse.kube.resources import Struct
 from lapse.objects.documents import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import apsw
 
@@ -60,9 +63,31 @@ class Record(NamedTuple):
     body: bytes
 
 
+class _Traits(Struct, frozen=True):
+    labels: msgspec.Raw = msgspec.Raw()
+    creation_timestamp: str = ""
+
+
+class _Body(Struct, frozen=True):
+    metadata: _Traits
+
+
+_traits_of: Final = msgspec.json.Decoder(_Body).decode
+
+
+def _text(raw: msgspec.Raw) -> str:
+    return bytes(raw).decode()
+
+
 def kind_name(kind: Kind[Any]) -> str:
     """Return how the tables name a kind."""
     return f"{kind.api_version}/{kind.kind}"
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Return a text that stands in the column of all objects that have the labels, and of few others; '' of none."""
+    # One pair only, as keys of others may stand in between; the longest, because uids tell more than words.
+    return max((encode({name: value})[1:-1].decode() for name, value in labels.items()), key=len, default="")
 
 
 def place_of(kind: Kind[Any], key: ObjectKey) -> Place:
@@ -100,7 +125,9 @@ class Tables:
 
     def insert(self, cursor: apsw.Cursor, place: Place, *, record: Record) -> bool | None:
         """Add an object; None when its place is taken."""
-        cursor.execute(_INSERT, (*place, record.uid, record.version, record.size, record.owners))
+        found = _traits_of(record.body).metadata
+        values = (record.uid, record.version, record.size, record.owners, _text(found.labels), found.creation_timestamp)
+        cursor.execute(_INSERT, (*place, *values))
         if not cursor.connection.changes():
             return None
         self._log(cursor, place, version=record.version, previous=None, freed=0, body=record.body)
@@ -108,7 +135,8 @@ class Tables:
 
     def replace(self, cursor: apsw.Cursor, place: Place, *, old: Record, new: Record) -> bool:
         """Give an object a new body and, perhaps, other owners."""
-        cursor.execute(SQL["replace"], (*place, new.version, new.size, new.owners))
+        labels = _text(_traits_of(new.body).metadata.labels)
+        cursor.execute(SQL["replace"], (*place, new.version, new.size, new.owners, labels))
         self._log(cursor, place, version=new.version, previous=old.version, freed=old.size, body=new.body)
         if old.owners == new.owners:
             return False

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import msgspec
 
 from lapse.core.timestamps import from_timestamp, to_timestamp
+from lapse.kube.conditions import READY, Condition, ready_condition
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError
 from lapse.kube.events import NO_RECORDER
 from lapse.requests.api.annotations import EXPIRES_AT, TTL
-from lapse.requests.api.conditions import READY, Condition, Reason, is_final, ready_condition
+from lapse.requests.api.conditions import Reason, is_final
 from lapse.requests.events import outcome
 from lapse.requests.policy import TTLMode
 

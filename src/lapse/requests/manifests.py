@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import msgspec
 
 from lapse.core.timestamps import to_timestamp
+from lapse.kube.conditions import READY, ConditionStatus, ready_condition
 from lapse.kube.errors import AlreadyExistsError, ForbiddenError, InvalidError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, OwnerReference
-from lapse.requests.api.conditions import READY, ConditionStatus, Reason, ready_condition
+from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,

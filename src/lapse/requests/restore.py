@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import msgspec
 
 from lapse.core.timestamps import from_timestamp
+from lapse.kube.conditions import ConditionStatus
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.conditions import ConditionStatus, Reason
+from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_RESTORE_REQUEST, VolumeRestoreRequest
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controller import RequestController, Wait

@@ -6,10 +6,11 @@ capture. Left out: reading what manifest captures name, which may be any kind, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final
 
 from lapse.kube.events import EVENT
 from lapse.kube.lease import LEASE
+from lapse.kube.rights import Right, rights_on
 from lapse.objects.config_map_brakes import CONFIG_MAP
 from lapse.requests.api.kinds import (
     MANIFEST_CHECKPOINT,
@@ -26,36 +27,10 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
 )
 
-if TYPE_CHECKING:
-    from lapse.kube.resources import Kind
-
-
-class Right(NamedTuple):
-    """One verb on one kind; ``subresource`` is empty or such as status."""
-
-    verb: str
-    group: str
-    resource: str
-    subresource: str = ""
-    namespace: str | None = None
-    """None: in all of them."""
-
-    def __str__(self) -> str:
-        """Print as an API server does."""
-        part = f"/{self.subresource}" if self.subresource else ""
-        place = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{part}{f'.{self.group}' if self.group else ''}{place}"
-
-
 _WATCHED: Final = ("get", "list", "watch")
 
 SHARED: Final = ("get", "create", "patch")
 """What replicas do with what they share: the Lease, and the ConfigMap that says what is frozen."""
-
-
-def rights_on(kind: Kind[Any], *verbs: str, subresource: str = "", namespace: str | None = None) -> list[Right]:
-    """Return one right for each verb."""
-    return [Right(verb, kind.group, kind.plural, subresource, namespace) for verb in verbs]
 
 
 NEEDED: Final[tuple[Right, ...]] = (

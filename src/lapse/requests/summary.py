@@ -14,9 +14,10 @@ from lapse.core.duration import DAY, HOUR, MINUTE, SECOND
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.core.verdict import Keep, Unknown
 from lapse.engine.holds import hold_of
+from lapse.kube.conditions import ConditionStatus, ready_condition
 from lapse.kube.resources import ObjectKey
 from lapse.requests.addresses import Located
-from lapse.requests.api.conditions import ConditionStatus, is_final, ready_condition
+from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, OBJECT_KEEPER, REQUEST_KINDS, KeeperMode
 from lapse.requests.api.upstream import (
     ALL_KINDS,
@@ -29,8 +30,8 @@ from lapse.requests.ttl import decide, finished
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lapse.kube.conditions import Condition
     from lapse.kube.resources import Kind, Object
-    from lapse.requests.api.conditions import Condition
     from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.api.upstream import ClaimStatus, SnapshotContentStatus
     from lapse.requests.policy import TTLRule

@@ -11,8 +11,9 @@ from starlette.types import ASGIApp
 
 from lapse import __version__
 from lapse.engine.metrics import Metrics
-from lapse.web import keys_api, pages, problems, requests_api, status
+from lapse.web import history_api, keys_api, pages, problems, requests_api, status
 from lapse.web.errors import ScopeMissingError
+from lapse.web.history_api import HistoryService
 from lapse.web.keys_api import KeysService
 from lapse.web.pages import Places
 from lapse.web.requests_api import RequestsService
@@ -50,6 +51,7 @@ def create_app(
     *,
     keys: KeysService,
     requests: RequestsService,
+    history: HistoryService,
     status_service: StatusService,
     places: Callable[[], Places],
     hosts: AllowedHosts,
@@ -68,9 +70,11 @@ def create_app(
         redirect_slashes=False,  # an empty key is an error, not another address
         responses={"4XX": _PROBLEM, "5XX": _PROBLEM},
     )
-    app.state.keys, app.state.requests, app.state.status, app.state.places = keys, requests, status_service, places
+    app.state.keys, app.state.requests, app.state.history = keys, requests, history
+    app.state.status, app.state.places = status_service, places
     app.include_router(keys_api.router, prefix=API)
     app.include_router(requests_api.router, prefix=API)
+    app.include_router(history_api.router, prefix=API)
     app.include_router(status.router, prefix=API)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")

@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
@@ -93,6 +94,47 @@ FOLLOWS = document(OBJECT_KEEPER, {"mode": "FollowObject", "followObjectRef": FO
 LASTS = document(OBJECT_KEEPER, {"mode": "TTL", "ttl": "10m"})
 BOTH = document(OBJECT_KEEPER, {"mode": "FollowObjectWithTTL", "followObjectRef": FOLLOWED, "ttl": "24h"})
 
+RECORD = document(
+    CHAOS_EXPERIMENT_HISTORY,
+    {
+        "experimentRef": {"name": "kill-pods", "namespace": "shop", "uid": "u-1"},
+        "experimentSpec": {"action": "pod-kill", "selector": {"app": "shop"}, "count": 2, "odd": [1, {"a": None}]},
+        "execution": {
+            "startTime": "2030-01-31T12:00:00Z",
+            "endTime": "2030-01-31T12:00:05Z",
+            "status": "failure",
+            "message": "One of two pods was killed.",
+        },
+        "affectedResources": [{"kind": "Pod", "name": "shop-1", "namespace": "shop", "action": "deleted"}],
+        "audit": {"initiatedBy": "kim", "scheduledExecution": True, "dryRun": False, "retryCount": 1},
+        "error": {"message": "not found", "code": "404", "lastError": "not found", "failureReason": "NotFound"},
+    },
+)
+POLICY = document(
+    RETENTION_POLICY,
+    {
+        "selector": {"apiVersion": "batch/v1", "kind": "Job", "namespaces": ["shop"], "labels": {"app": "shop"}},
+        "groupBy": ["metadata.namespace", "metadata.labels['job']"],
+        "maxAge": "90d",
+        "maxCount": 10,
+        "keepLast": {"where": {"fieldPath": "status.succeeded", "in": ["1"]}, "count": 1},
+        "ageFrom": "status.completionTime",
+        "onlyWhen": [{"fieldPath": "status.active", "in": ["0"]}],
+        "dryRun": False,
+    },
+    {
+        "conditions": [READY],
+        "observedGeneration": 1,
+        "lastRun": "2030-01-31T12:00:00Z",
+        "nextRun": "2030-01-31T13:00:00Z",
+        "dryRun": False,
+        "matched": 12,
+        "deleted": {"ttl_expired": 1},
+        "kept": {"not_yet": 10, "keep_last": 1},
+    },
+)
+SMALLEST = document(RETENTION_POLICY, {"selector": {"apiVersion": "v1", "kind": "ConfigMap"}})
+
 
 def changed(original: Json, place: str, value: object) -> Json:
     """Return a copy with another value at a place such as ``spec.targets.0.name``."""
@@ -130,6 +172,18 @@ def keeper(name: str, found: Json, wrong: str | None = None, says: str = "") -> 
 
 def ttl(text: str, says: str | None = None) -> Case:
     return keeper(f"ttl {text!r}", changed(LASTS, "spec.ttl", text), None if says is None else "spec.ttl", says or "")
+
+
+def record(name: str, place: str, value: object, wrong: str | None = None) -> Case:
+    return Case(f"record: {name}", CHAOS_EXPERIMENT_HISTORY, changed(RECORD, place, value), wrong)
+
+
+def policy(name: str, place: str, value: object, wrong: str | None = None, says: str = "") -> Case:
+    return Case(f"policy: {name}", RETENTION_POLICY, changed(POLICY, place, value), wrong, says)
+
+
+def max_age(text: str, says: str | None = None) -> Case:
+    return policy(f"an age of {text!r}", "spec.maxAge", text, None if says is None else "spec.maxAge", says or "")
 
 
 def becomes(name: str, kind: Kind[Any], old: Json, new: Json, wrong: str | None = None, says: str = "") -> Case:
@@ -196,6 +250,22 @@ GOOD = [
         ("1ns", "1h30m", "1.5s", ".5s", "1.s", "90us", "90µs", "90μs", "0.5ms", "7d", "2w", "1m1h", "0h1s", "never"),
     ),
     *map(ttl, ("PT10M", "P1D", "P2W", "P1DT12H", "PT1H30M", "PT0.5S", "PT0,5S", "P1DT1H1M1S", "106751d")),
+    Case("record: a failure", CHAOS_EXPERIMENT_HISTORY, RECORD),
+    *(record(f"a {status}", "spec.execution.status", status) for status in ("success", "partial", "cancelled")),
+    record("an experiment without a uid", "spec.experimentRef.uid", MISSING),
+    record("an experiment's name of 253 characters", "spec.experimentRef.name", "a" * 253),
+    record("no experiment's spec", "spec.experimentSpec", MISSING),
+    record("nothing affected", "spec.affectedResources", []),
+    record("nobody asked", "spec.audit", MISSING),
+    record("no error", "spec.error", None),
+    Case("policy: everything", RETENTION_POLICY, POLICY),
+    Case("policy: nothing but a kind", RETENTION_POLICY, SMALLEST),
+    # What only a controller can judge is told in the status, beside policies that go on.
+    policy("a path that nobody can read", "spec.ageFrom", "status..when"),
+    policy("a kind that does not exist", "spec.selector.kind", "Unicorn"),
+    policy("no limit of numbers", "spec.maxCount", 0),
+    policy("the last ones, whatever they are", "spec.keepLast", {"count": 3}),
+    *map(max_age, ("0", "0s", "PT0S", "never", "1ns", "720h", "106751d")),
 ]
 
 BAD = [
@@ -345,6 +415,29 @@ BAD = [
     *(ttl(text, "must be at most 292 years") for text in ("106752d", "9223372037s", "100000d100000d", "P20000W")),
     keeper("a ttl of 101 characters", changed(LASTS, "spec.ttl", "1m" * 50 + "1"), "spec.ttl"),
     keeper("a ttl that is a number", changed(LASTS, "spec.ttl", 600), "spec.ttl"),
+    record("no experiment", "spec.experimentRef", MISSING, "spec.experimentRef"),
+    record("an experiment without a name", "spec.experimentRef.name", MISSING, "spec.experimentRef.name"),
+    record("an experiment without a namespace", "spec.experimentRef.namespace", "", "spec.experimentRef.namespace"),
+    record("no start", "spec.execution.startTime", MISSING, "spec.execution.startTime"),
+    record("a start in other words", "spec.execution.startTime", "yesterday", "spec.execution.startTime"),
+    record("no outcome", "spec.execution.status", MISSING, "spec.execution.status"),
+    record("an outcome that nobody knows", "spec.execution.status", "Success", "spec.execution.status"),
+    record("fewer attempts than none", "spec.audit.retryCount", -1, "spec.audit.retryCount"),
+    record("an experiment's spec that is a text", "spec.experimentSpec", "kill", "spec.experimentSpec"),
+    policy("no selector", "spec.selector", MISSING, "spec.selector"),
+    policy("no kind", "spec.selector.kind", MISSING, "spec.selector.kind"),
+    policy("an empty path", "spec.ageFrom", "", "spec.ageFrom"),
+    policy("a group that is a text", "spec.groupBy", "metadata.namespace", "spec.groupBy"),
+    policy("fewer than none", "spec.maxCount", -1, "spec.maxCount"),
+    policy("the last fewer than none", "spec.keepLast.count", -1, "spec.keepLast.count"),
+    policy("the last without a number", "spec.keepLast.count", MISSING, "spec.keepLast.count"),
+    policy("the last of those with no value", "spec.keepLast.where.in", [], "spec.keepLast.where.in"),
+    policy("a value that is a number", "spec.keepLast.where.in", [1], "spec.keepLast.where.in[0]"),
+    policy("a condition without a path", "spec.onlyWhen", [{"in": ["a"]}], "spec.onlyWhen[0].fieldPath"),
+    policy("a dry run that is a text", "spec.dryRun", "no", "spec.dryRun"),
+    policy("an age that is a number", "spec.maxAge", 720, "spec.maxAge"),
+    *(max_age(text, NO_DURATION) for text in ("-1h", "10minutes", "600", " 10m", "00", "-0")),
+    max_age("106752d", "must be at most 292 years"),
 ]
 
 CHANGES = [
@@ -410,6 +503,15 @@ CHANGES = [
     becomes("the data of a chunk", MANIFEST_CHUNK, CHUNK, changed(CHUNK, "spec.data", "W11="), "spec", IMMUTABLE),
     becomes("the ttl of a keeper", OBJECT_KEEPER, BOTH, changed(BOTH, "spec.ttl", "48h"), "spec", IMMUTABLE),
     becomes("the mode of a keeper", OBJECT_KEEPER, BOTH, {**BOTH, "spec": FOLLOWS["spec"]}, "spec", IMMUTABLE),
+    becomes(
+        "the outcome of a record",
+        CHAOS_EXPERIMENT_HISTORY,
+        RECORD,
+        changed(RECORD, "spec.execution.status", "success"),
+        "spec",
+        IMMUTABLE,
+    ),
+    becomes("the age of a policy", RETENTION_POLICY, POLICY, changed(POLICY, "spec.maxAge", "30d")),
     becomes("no spec for a keeper that had one", OBJECT_KEEPER, BOTH, document(OBJECT_KEEPER, None), "spec"),
 ]
 

@@ -29,6 +29,8 @@ FULL = [
     "chunk: no objects",
     "keeper: follows an object and lasts for a time",
     "keeper: a status",
+    "record: a failure",
+    "policy: everything",
 ]
 """Documents that have every field, taken together."""
 DRY: dict[str, str] = {"dryRun": "All"}

@@ -7,10 +7,11 @@ import pytest
 
 from lapse.core.clock import VirtualClock
 from lapse.db.sqlite import Synchronous
+from lapse.history.api import kinds as history
 from lapse.kube.errors import InvalidError
 from lapse.kube.resources import ObjectKey
 from lapse.objects.embedded import EmbeddedStore, open_embedded
-from lapse.requests.api.kinds import OUR_KINDS
+from lapse.requests.api import kinds as requests
 from tests.conformance.kinds.documents import BAD, CASES, CHANGES, GOOD, Case
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Json
 
 NAMESPACE = "lapse-kinds"
+OUR_KINDS = (*requests.OUR_KINDS, *history.OUR_KINDS)
 
 
 @pytest.fixture

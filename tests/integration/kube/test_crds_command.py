@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from lapse.cli.definitions import all_definitions
 from lapse.core.identity import uuid
 from lapse.requests.api.crd import crd
-from lapse.requests.api.kinds import OBJECT_KEEPER, OUR_KINDS
+from lapse.requests.api.kinds import OBJECT_KEEPER
 from tests.servers import kube_server
 from tests.servers.kube.server import KubectlError
 from tests.servers.lapse_server import until
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.server("kube", private=True), pytest.mark.timeout(300)]
 BASE = Path(__file__).parents[3] / "deploy" / "base"
-NAMES = [crd(kind)["metadata"]["name"] for kind in OUR_KINDS]
+NAMES = [one["metadata"]["name"] for one in all_definitions()]
 KEEPERS = "objectkeepers.deckhouse.io"
 ACCOUNT = "system:serviceaccount:lapse-system:lapse"
 
@@ -85,7 +86,7 @@ def test_what_is_missing_is_said_and_then_created_and_served(server: KubeServer)
     assert server.kubectl("get", "vcr,vrr,mcr,mcp,mcpchunk,objectkeepers", "-A") == ""
     same = lapse(server.kubeconfig, "diff", "--detailed-exitcode")
     assert (same.returncode, same.stdout) == (0, "")
-    assert same.stderr == "Nothing differs: all 6 definitions are as they should be.\n"
+    assert same.stderr == "Nothing differs: all 8 definitions are as they should be.\n"
     assert results(server.kubeconfig) == dict.fromkeys(NAMES, "unchanged")
 
 
@@ -180,7 +181,7 @@ def test_whoever_may_not_is_told_what_he_needs(server: KubeServer) -> None:
 def test_what_is_printed_is_what_is_installed(server: KubeServer) -> None:
     printed = lapse(Path("/nowhere"), "print")
     assert (printed.returncode, printed.stderr) == (0, "")
-    assert list(yaml.safe_load_all(printed.stdout)) == [crd(kind) for kind in OUR_KINDS]
+    assert list(yaml.safe_load_all(printed.stdout)) == all_definitions()
     server.kubectl("apply", "-f", "-", stdin=printed.stdout)
     assert results(server.kubeconfig) == dict.fromkeys(NAMES, "unchanged")
 

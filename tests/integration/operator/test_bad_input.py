@@ -93,3 +93,7 @@ def test_definitions_that_are_missing_or_of_another_version_are_named_with_what_
         expect_one_line(
             operate(tmp_path, flag), 1, "VolumeSnapshotContent (snapshot.storage.k8s.io/v1)", "external-snap"
         )
+
+        server.kubectl("delete", "crd", "chaosexperimenthistories.chaos.gushchin.dev", "retentionpolicies.lapse.dev")
+        records = "ChaosExperimentHistory (chaos.gushchin.dev/v1alpha1), RetentionPolicy (lapse.dev/v1alpha1)"
+        expect_one_line(operate(tmp_path, flag), 1, f"does not know {records}; run lapse crds install")

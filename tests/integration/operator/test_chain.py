@@ -14,10 +14,10 @@ import pytest
 
 from lapse.core.identity import uuid
 from lapse.core.timestamps import from_timestamp
+from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import ObjectKey, untyped
 from lapse.requests.api.annotations import TTL
-from lapse.requests.api.conditions import ready_condition
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,

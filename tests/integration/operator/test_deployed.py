@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
+from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
+from lapse.history.records import record
+from lapse.history.rights import NEEDED as NEEDED_BY_HISTORY
 from lapse.kube.lease import LEASE
+from lapse.kube.rights import Right
 from lapse.requests.caches import WATCHED
 from lapse.requests.policy import TTLMode
-from lapse.requests.rights import NEEDED, Right, rights_on_brakes, rights_on_lease
+from lapse.requests.rights import NEEDED, rights_on_brakes, rights_on_lease
 from tests.integration.operator.audit import Audit
 from tests.integration.operator.deployed import NAMESPACE, USER, apply_base, start_operator
 from tests.servers import Relay, kube_server
@@ -66,6 +70,7 @@ GIVEN_LATER = {Right("get", "", "configmaps")}
 """What the administrator allows to be captured, by a role with a label."""
 BY_CHANCE = {("get", kind.plural): "past a cache that is behind" for kind in WATCHED} | {
     ("patch", "events"): "told again within minutes",
+    ("get", "retentionpolicies"): "one that is changed during its pass",
     ("patch", "volumesnapshotcontents"): "a snapshotter that overlooks a deletion (test_chain)",
     ("list", "events"): "a claim that waits long for its provisioner (test_events)",
 }
@@ -179,6 +184,15 @@ def capture_manifests(kube: KubeServer, name: str) -> Json:
     return completed(kube, f"mcr/{name}")
 
 
+def record_runs(kube: KubeServer, count: int) -> None:
+    kube.kubectl("create", "namespace", "chaos-system")
+    for number in range(count):
+        ref = ExperimentRef(name="kill", namespace="default", uid=NOBODY)
+        execution = Execution(start_time=f"2030-01-01T00:00:0{number}Z", status="success")
+        made = record(HistorySpec(experiment_ref=ref, execution=execution), namespace="chaos-system")
+        create(kube, CHAOS_EXPERIMENT_HISTORY.body(made))
+
+
 def let_go(kube: KubeServer, *what: str) -> None:
     for one in what:
         kube.kubectl("annotate", one, "lapse.dev/hold-")
@@ -196,7 +210,13 @@ def is_gone(kube: KubeServer, what: str) -> bool:
 def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_is_used(
     kube: KubeServer, audit: Audit, tmp_path: Path
 ) -> None:
-    operator = start_operator(kube, tmp_path, "--request-ttl=2s", "--keeper-ttl=2s", "--restore-ownership=keeper")
+    first = start_operator(kube, tmp_path)  # publishes its policy of records, and the next one changes it
+    try:
+        until(lambda: not is_gone(kube, "retentionpolicy/history"))
+    finally:
+        first.stop()
+    flags = ("--request-ttl=2s", "--keeper-ttl=2s", "--restore-ownership=keeper")
+    operator = start_operator(kube, tmp_path, *flags, "--history-retention-limit=1", "--history-ttl=720h")
     try:
         captured = capture(kube, "nightly", make_claim(kube, "data"))
         content = get(kube, f"volumesnapshotcontent/{captured['status']['artifactRef']['name']}")
@@ -215,6 +235,8 @@ def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_
             f"pv/{detached['status']['artifactRef']['name']}",
         ]
         until(lambda: all(is_gone(kube, one) for one in made))
+        record_runs(kube, 2)
+        until(lambda: len(json.loads(kube.kubectl("get", "cehist", "-A", "-o", "json"))["items"]) == 1)
     finally:
         operator.stop()
     answers = [(event["requestURI"], event["responseStatus"]["code"]) for event in audit.events(user=USER)]
@@ -222,7 +244,7 @@ def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_
     assert [line for line in operator.log if '"level": "warning"' in line or '"level": "error"' in line] == []
 
     # Those of the roles: see tests/unit/deploy.
-    granted = {*NEEDED, *rights_on_lease(NAMESPACE), *rights_on_brakes(NAMESPACE)}
+    granted = {*NEEDED, *NEEDED_BY_HISTORY, *rights_on_lease(NAMESPACE), *rights_on_brakes(NAMESPACE)}
     assert rights_used(audit) - granted == set()
     assert {right for right in granted - rights_used(audit) if (right.verb, right.resource) not in BY_CHANCE} == set()
 

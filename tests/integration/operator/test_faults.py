@@ -16,9 +16,9 @@ import httpx2
 import pytest
 
 from lapse.core.identity import uuid
+from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ObjectError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.conditions import ready_condition
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,

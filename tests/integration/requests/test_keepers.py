@@ -354,7 +354,7 @@ async def test_a_keeper_without_a_request_left_is_found_after_a_restart(world: W
 
 async def test_a_dry_run_ends_no_keeper_and_says_so(world: World) -> None:
     keeper = await keeper_of(world, None, KeeperMode.TTL, ttl="1h")
-    world.requests.ender._dry_run = True
+    world.requests.ender.dry_run = True
     await world.live(hours=3, step=600)
     assert await world.exists(keeper)
     assert [row.outcome for row in await world.journal_rows()] == [Outcome.WOULD_END]

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ConflictError
 from lapse.requests.api.annotations import TTL
-from lapse.requests.api.conditions import Reason, ready_condition
+from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import REQUEST_KINDS, VOLUME_CAPTURE_REQUEST
 from lapse.requests.policy import Policy, TTLMode
 from tests.integration.requests.world import Call, World, opened
@@ -16,8 +17,8 @@ from tests.integration.requests.world import Call, World, opened
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lapse.kube.conditions import Condition
     from lapse.kube.resources import Kind
-    from lapse.requests.api.conditions import Condition
 
 every_kind = pytest.mark.parametrize("kind", REQUEST_KINDS, ids=lambda kind: kind.short)
 OVER = 3600.0

@@ -13,11 +13,12 @@ import pytest
 
 from lapse.core.clock import VirtualClock
 from lapse.db.sqlite import Synchronous
+from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ForbiddenError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import Kind, ObjectKey, untyped
 from lapse.objects.embedded import open_embedded
 from lapse.requests import chunks
-from lapse.requests.api.conditions import Reason, ready_condition
+from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.duration import Duration
+from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ForbiddenError, InvalidError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.annotations import SNAPSHOT_CLASS
-from lapse.requests.api.conditions import Reason, ready_condition
+from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,

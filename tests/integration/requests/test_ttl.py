@@ -9,8 +9,9 @@ import pytest
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.journal import Outcome
+from lapse.kube.conditions import ready_condition
 from lapse.requests.api.annotations import EXPIRES_AT, TTL
-from lapse.requests.api.conditions import Reason, ready_condition
+from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, VOLUME_CAPTURE_REQUEST
 from lapse.requests.policy import Policy, TTLMode
 from tests.integration.requests.world import World, opened

@@ -28,12 +28,12 @@ from lapse.core.clock import SystemClock, VirtualClock
 from lapse.db.sqlite import Synchronous
 from lapse.engine.journal import Row, SQLiteJournal
 from lapse.engine.metrics import Metrics
+from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Json, Kind, Object, ObjectKey
 from lapse.objects.embedded import EmbeddedStore, open_embedded
 from lapse.objects.tables import SQL, kind_name, place_of, rows
 from lapse.requests.api.annotations import SNAPSHOT_CLASS
-from lapse.requests.api.conditions import ready_condition
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,

@@ -6,11 +6,11 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from lapse.cli.state_folder import open_store
 from lapse.core.clock import SystemClock
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.journal import Outcome, SQLiteJournal
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST
-from lapse.requests.embedded import open_store
 from tests.servers.lapse_server import lapse, until
 
 if TYPE_CHECKING:
@@ -111,4 +111,4 @@ def test_what_cannot_be_frozen_is_wrong_usage(tmp_path: Path) -> None:
         assert "Keys cannot be frozen" in done.stderr
         done = lapse(command, "request", state_dir=tmp_path)
         assert (done.returncode, done.stdout) == (64, "")
-        assert "Expected requests, keepers or all." in done.stderr
+        assert "Expected requests, keepers, history, retention or all." in done.stderr

@@ -20,6 +20,7 @@ from lapse.cli.asking import (
 )
 from lapse.cli.desk import Desk
 from lapse.cli.requests import _delete
+from lapse.cli.state_folder import open_store
 from lapse.cli.watching import GoneMeanwhileError, StillWaitingError, until_gone, until_ready
 from lapse.core.clock import SystemClock
 from lapse.core.duration import Duration
@@ -31,7 +32,6 @@ from lapse.requests.addresses import Located, locate
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, CaptureMode, ObjectKeeper
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.deleting import HeldError
-from lapse.requests.embedded import open_store
 from lapse.requests.local.places import DIRECTORY
 from lapse.requests.names import keeper_name
 from lapse.requests.policy import TTLRule

@@ -9,6 +9,8 @@ import pytest
 
 KEYS_COMMANDS = ["init", "get", "insert", "put", "swap", "delete", "touch", "ttl", "scan", "conformance"]
 REQUESTS_COMMANDS = ["capture", "restore", "capture-manifests", "list", "get", "watch", "delete", "manifests"]
+HISTORY_COMMANDS = ["list", "show", "record", "prune"]
+RETENTION_COMMANDS = ["run", "status", "lint", "rbac"]
 FORBIDDEN = {
     "aiobotocore",
     "aiohttp",
@@ -71,6 +73,13 @@ def test_neither_does_any_text_about_requests(arguments: list[str]) -> None:
     assert not modules_after(*arguments) & FORBIDDEN
 
 
+@pytest.mark.parametrize(
+    "arguments", [["history", "--help"], ["history", "prune", "--help"], ["retention", "--help"]], ids=str
+)
+def test_neither_does_any_text_about_history_and_retention(arguments: list[str]) -> None:
+    assert not modules_after(*arguments) & FORBIDDEN
+
+
 def help_of(*command: str) -> str:
     result = subprocess.run(
         [sys.executable, "-m", "lapse", *command, "--help"],
@@ -120,6 +129,26 @@ def test_the_list_of_requests_commands_is_complete_and_shows_one_line_each() -> 
     listed = [line[2:].split() for line in help_of("requests").splitlines() if line.startswith("│ ")]
 
     assert [words[0] for words in listed] == REQUESTS_COMMANDS
+    assert all(len(words) > 3 for words in listed)
+
+
+@pytest.mark.parametrize(
+    "command", [*(f"history {one}" for one in HISTORY_COMMANDS), *(f"retention {one}" for one in RETENTION_COMMANDS)]
+)
+def test_every_command_for_history_and_retention_shows_a_summary_and_examples_within_80_columns(command: str) -> None:
+    lines = help_of(*command.split()).splitlines()
+
+    assert lines[0].startswith(f"Usage: lapse {command}")
+    assert lines[2].endswith(".")
+    assert "Examples:" in lines
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("noun", "commands"), [("history", HISTORY_COMMANDS), ("retention", RETENTION_COMMANDS)])
+def test_the_lists_of_commands_for_history_and_retention_show_one_line_each(noun: str, commands: list[str]) -> None:
+    listed = [line[2:].split() for line in help_of(noun).splitlines() if line.startswith("│ ")]
+
+    assert [words[0] for words in listed] == commands
     assert all(len(words) > 3 for words in listed)
 
 

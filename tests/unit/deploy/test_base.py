@@ -10,10 +10,12 @@ import pytest
 import yaml
 
 from lapse.cli import app
+from lapse.cli.definitions import all_definitions
 from lapse.engine.holds import HOLD
-from lapse.requests.api.kinds import OUR_KINDS
+from lapse.history.rights import NEEDED as NEEDED_BY_HISTORY
+from lapse.kube.rights import Right
 from lapse.requests.caches import WATCHED
-from lapse.requests.rights import NEEDED, Right, rights_on_brakes, rights_on_lease
+from lapse.requests.rights import NEEDED, rights_on_brakes, rights_on_lease
 from lapse.settings import load_settings
 
 ROOT = Path(__file__).parents[3]
@@ -65,7 +67,7 @@ def test_the_kustomization_lists_every_file_and_the_definitions() -> None:
 
 def test_the_definitions_list_every_kind() -> None:
     listed = yaml.safe_load((DEPLOY / "crds" / "Kustomization").read_text())["resources"]
-    assert listed == sorted(f"{kind.plural}.yaml" for kind in OUR_KINDS)
+    assert listed == sorted(f"{one['spec']['names']['plural']}.yaml" for one in all_definitions())
     assert listed == sorted(file.name for file in (DEPLOY / "crds").glob("*.yaml"))
 
 
@@ -98,7 +100,7 @@ def test_every_binding_gives_a_role_that_there_is_to_the_account_of_the_pod(one:
 
 
 def test_the_rights_are_exactly_those_that_the_controllers_need() -> None:
-    assert sorted(map(str, granted(only("ClusterRole")))) == sorted(map(str, NEEDED))
+    assert sorted(map(str, granted(only("ClusterRole")))) == sorted(map(str, [*NEEDED, *NEEDED_BY_HISTORY]))
 
 
 def test_what_replicas_share_is_the_only_thing_in_the_namespace_of_its_own() -> None:

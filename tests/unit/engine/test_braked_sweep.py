@@ -29,7 +29,7 @@ class Process:
     """What one process has in memory; another one on the same file begins without it."""
 
     def __init__(self, things: Things, journal: SQLiteJournal, *, clock: VirtualClock, metrics: Metrics) -> None:
-        self.store = SQLiteBrakes(journal, budgets=BUDGETS, domains=["things"], actor="lapse")
+        self.store = SQLiteBrakes(journal, budgets=BUDGETS, domains=["things"], actors=["lapse"])
         self.brakes = Brakes(
             self.store,
             budgets=BUDGETS,

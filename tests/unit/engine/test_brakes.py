@@ -48,7 +48,7 @@ class World:
 
     def store(self, budgets: Budgets = SMALL) -> BrakeStore:
         if self.form == "table":
-            return SQLiteBrakes(self.journal, budgets=budgets, domains=DOMAINS, actor="lapse")
+            return SQLiteBrakes(self.journal, budgets=budgets, domains=DOMAINS, actors=["lapse"])
         return ConfigMapBrakes(self.objects, KEY, domains=DOMAINS, clock=self.clock, journal=self.journal)
 
     def process(self, budgets: Budgets = SMALL, *, store: BrakeStore | None = None) -> Brakes:

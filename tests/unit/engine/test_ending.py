@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.log import current_work, piece_of_work
@@ -96,6 +97,17 @@ async def test_a_dry_run_says_once_what_it_would_end(
     assert await things.left() == ["a"]
     assert await outcomes(any_journal) == [Outcome.WOULD_END]
     assert series(metrics).get('lapse_deletions_total{domain="things",reason="ttl_expired"}', 0) == 0
+
+
+async def test_one_act_may_be_a_dry_run_among_others_that_are_not(
+    things: Things, store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    dry, real = await things.add("a"), await things.add("b")
+    ender = Ender(store, any_journal, clock=clock, metrics=metrics, actor="test")
+    found = await ender.end_all([replace(ending_of(dry), dry_run=True), ending_of(real)])
+
+    assert found == [Outcome.WOULD_END, Outcome.ENDED]
+    assert await things.left() == ["a"]
 
 
 async def test_what_is_gone_already_is_a_success(

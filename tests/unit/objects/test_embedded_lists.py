@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+import apsw
 import pytest
 
 from lapse.db.database import Database
@@ -45,6 +47,61 @@ async def test_labels_choose_and_all_of_them_count(store: EmbeddedStore) -> None
     assert names((await store.list(BOX, labels={"x": "1"})).items) == ["n/a", "n/b"]
     assert names((await store.list(BOX, labels={"x": "1", "y": "2"})).items) == ["n/b"]
     assert (await store.list(BOX, labels={"x": "2"})).items == ()
+
+
+async def test_labels_that_were_changed_choose_as_they_are_now_and_as_they_were_then(store: EmbeddedStore) -> None:
+    await make(store, "n/a", "n/b", "n/c", labels={"x": "1"})
+    first = await store.list(BOX, labels={"x": "1"}, limit=1)
+    await store.patch(BOX, key("b"), {"metadata": {"labels": {"x": "2"}}})
+    await store.patch(BOX, key("c"), {"metadata": {"labels": {"x": None}}})
+    assert names((await store.list(BOX, labels={"x": "1"})).items) == ["n/a"]
+    assert names((await store.list(BOX, labels={"x": "2"})).items) == ["n/b"]
+    rest = await store.list(BOX, labels={"x": "1"}, limit=5, after=first.next)
+    assert names(rest.items) == ["n/b", "n/c"]
+
+
+async def test_a_summary_counts_what_a_list_would_show(store: EmbeddedStore, clock: VirtualClock) -> None:
+    await make(store, "n/a", "n/b", "m/a", labels={"x": "1", "y": "2"})
+    clock.advance(60)
+    await make(store, "n/c", "n/d", labels={"y": "2", "x": "1"})
+    await make(store, "n/e", labels={"x": "12"})
+    await make(store, "n/f")
+    await store.delete(BOX, key("a"))
+    whole = (await store.list(BOX)).items
+    created = {one.metadata.name: one.metadata.creation_timestamp for one in whole}
+    found = await store.summary(BOX, at_most=4)
+    assert found is not None
+    assert sorted(found, key=lambda one: (one.namespace or "", -one.how_many, not one.labels)) == [
+        ("m", {"x": "1", "y": "2"}, 1, created["a"]),
+        ("n", {"x": "1", "y": "2"}, 3, created["b"]),
+        ("n", {"x": "12"}, 1, created["e"]),
+        ("n", {}, 1, created["f"]),
+    ]
+    assert await store.summary(BOX, at_most=3) is None
+    assert await store.summary(BOX, namespace="n", labels={"x": "1"}, at_most=9) == [
+        ("n", {"x": "1", "y": "2"}, 3, created["b"])
+    ]
+    assert await store.summary(SHELF, at_most=9) == []
+
+
+async def test_a_file_of_an_older_version_learns_its_labels_when_it_is_opened(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    file = SQLiteFile(tmp_path / "old.db", synchronous=Synchronous.NORMAL)
+    store = EmbeddedStore(Database(file, SCHEMA), kinds=KINDS, clock=clock)
+    await make(store, "n/a", "n/b", labels={"x.y/z": "1", "b": ""})
+    await make(store, "n/c")
+    before = await store.summary(BOX, at_most=9)
+    await store.close()
+    with closing(apsw.Connection(str(file.path))) as old:
+        old.execute("ALTER TABLE objects DROP COLUMN labels; ALTER TABLE objects DROP COLUMN created").fetchall()
+        old.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 1}").fetchall()
+    store = EmbeddedStore(Database(file, SCHEMA), kinds=KINDS, clock=clock)
+    try:
+        assert await store.summary(BOX, at_most=9) == before
+        assert names((await store.list(BOX, labels={"b": ""})).items) == ["n/a", "n/b"]
+    finally:
+        await store.close()
 
 
 async def test_a_page_has_as_many_matches_as_were_asked_for(store: EmbeddedStore) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lapse.web import errors, keys_api, problems, requests_api, status
+from lapse.web import errors, history_api, keys_api, problems, requests_api, status
 from lapse.web.app import API
 from lapse.web.errors import RequestError
 from lapse.web.security import MAX_BODY_BYTES
@@ -21,7 +21,7 @@ def kinds(parent: type[RequestError]) -> Iterator[type[RequestError]]:
 
 
 def routes() -> Iterator[tuple[str, str]]:
-    for router in (keys_api.router, requests_api.router, status.router):
+    for router in (keys_api.router, requests_api.router, history_api.router, status.router):
         for route in router.routes:
             described: Any = route
             for method in described.methods:

@@ -6,12 +6,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from lapse.cli.state_folder import brakes_of, open_store
 from lapse.core.clock import VirtualClock
+from lapse.core.duration import Duration
+from lapse.engine.brakes import BrakeLoop
+from lapse.engine.budget import Budgets
 from lapse.engine.coordinator import Loop
+from lapse.engine.journal import SQLiteJournal
 from lapse.engine.metrics import Metrics
+from lapse.history.configured import history_document
+from lapse.history.service import Retention
 from lapse.keys.aio import open_keys_async
 from lapse.keys.loop import SweepLoop
-from lapse.requests.embedded import LocalRequests, open_store
+from lapse.requests.embedded import LocalRequests
 from lapse.requests.policy import Policy
 from lapse.web.certificate import Certificate
 from tests.markdown import REFERENCE, code, table
@@ -31,8 +38,21 @@ async def exposition() -> str:
         keys = await stack.enter_async_context(open_keys_async("memory://", clock=clock, sweep=False))
         store = open_store(folder, clock=clock)
         stack.push_async_callback(store.close)
-        requests = LocalRequests.build(store, folder / "local", policy=Policy(), clock=clock, metrics=metrics)
-        loops: list[Loop] = [SweepLoop(keys, interval=1, metrics=metrics), *requests.loops]
+        brakes = brakes_of(store, budgets=Budgets(), clock=clock, metrics=metrics)
+        journal = SQLiteJournal(store.database)
+        requests = LocalRequests.build(
+            store, folder / "local", policy=Policy(), journal=journal, brake=brakes, clock=clock, metrics=metrics
+        ).requests
+        retention = Retention(
+            store,
+            history=history_document(),
+            journal=journal,
+            metrics=metrics,
+            clock=clock,
+            interval=Duration.parse("1h"),
+        )
+        sweep = SweepLoop(keys, interval=1, metrics=metrics)
+        loops: list[Loop] = [sweep, *requests.loops, *retention.loops, BrakeLoop(brakes, domain="requests")]
         metrics.expect_loops([Certificate.name, *(loop.name for loop in loops)])
     return metrics.exposition().decode()
 

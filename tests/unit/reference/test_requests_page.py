@@ -8,11 +8,12 @@ import pytest
 
 from lapse.core.address import Address
 from lapse.engine import holds
+from lapse.kube.conditions import Condition
+from lapse.kube.schema import schema_of
 from lapse.requests import chunks, keepers, names, ttl
 from lapse.requests.api import annotations as known
-from lapse.requests.api.conditions import NOT_FINAL, Condition, Reason
+from lapse.requests.api.conditions import NOT_FINAL, Reason
 from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, OUR_KINDS, REQUEST_KINDS
-from lapse.requests.api.schema import schema_of
 from lapse.requests.detach import DetachReason
 from lapse.requests.events import EventReason
 from lapse.requests.keepers import Keepers

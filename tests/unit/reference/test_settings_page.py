@@ -12,7 +12,9 @@ ROWS = {
     for row in table(REFERENCE / "settings.md", "key", "type", "default", "environment", "flag", "meaning")
 }
 DERIVED = {"state_dir": "`~/.local/state/lapse`", "keys_url": "`keys.db` in `state_dir`", "http_allowed_hosts": "none"}
-DERIVED |= dict.fromkeys(("kube_config", "kube_context", "webhook_cert_file", "webhook_key_file"), "none")
+DERIVED |= dict.fromkeys(
+    ("retention_policies", "kube_config", "kube_context", "webhook_cert_file", "webhook_key_file"), "none"
+)
 
 
 def test_the_page_lists_exactly_the_keys_there_are() -> None:

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
+from lapse.cli.state_folder import brakes_of, open_store
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
+from lapse.engine.budget import Budgets
 from lapse.engine.coordinator import Coordinator
 from lapse.engine.journal import SQLiteJournal
 from lapse.engine.metrics import Metrics
+from lapse.history.configured import history_document
+from lapse.history.service import Retention
 from lapse.keys.aio import AsyncKeys, open_keys_async
 from lapse.keys.loop import SweepLoop
-from lapse.requests.embedded import open_store
 from lapse.requests.policy import TTLRule
 from lapse.web.app import create_app
+from lapse.web.history_api import HistoryService
 from lapse.web.keys_api import KeysService
 from lapse.web.pages import Places
 from lapse.web.requests_api import RequestsService
@@ -64,6 +68,15 @@ async def objects(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[Embedded
 @pytest.fixture
 async def api(tmp_path: Path, clock: VirtualClock, objects: EmbeddedStore) -> AsyncIterator[API]:
     metrics, journal = Metrics("test"), SQLiteJournal(objects.database)
+    retention = Retention(
+        objects,
+        history=history_document(),
+        journal=journal,
+        metrics=metrics,
+        clock=clock,
+        interval=Duration.parse("1h"),
+        brake=brakes_of(objects, budgets=Budgets(), clock=clock, metrics=metrics),
+    )
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=[SweepLoop(keys, interval=1, metrics=metrics)])
         with StateDatabase(tmp_path) as state:
@@ -73,6 +86,13 @@ async def api(tmp_path: Path, clock: VirtualClock, objects: EmbeddedStore) -> As
                 keys=KeysService(keys, clock=clock, tagger=Tagger(state.secret("etag"))),
                 requests=RequestsService(
                     objects, journal=journal, rule=TTLRule(Duration.parse("10m"), annotated=False), clock=clock
+                ),
+                history=HistoryService(
+                    objects,
+                    retention,
+                    own=history_document(),
+                    interval=Duration.parse("1h"),
+                    clock=clock,
                 ),
                 status_service=StatusService(clock=clock, keys=keys, backend="memory://", coordinator=coordinator),
                 places=lambda: Places("http://localhost:8750", "http://localhost:8751", admission.is_open()),

@@ -1,4 +1,4 @@
-"""Conditions and their reasons: how a request, a checkpoint or a keeper says what became of it.
+"""The reasons of conditions: how a request, a checkpoint or a keeper says what became of it.
 
 All reasons are named here, never as literal text elsewhere. `is_final` is the only place that says what is final: an
 object with a final condition is never changed again by its controller, and its TTL may run.
@@ -7,22 +7,14 @@ object with a final condition is never changed again by its controller, and its 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Meta
-
-from lapse.kube.resources import Struct
+from lapse.kube.conditions import ConditionStatus, ready_condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-READY: Final = "Ready"
-"""The only type of condition that a request has."""
-# Not `format: date-time`: with that, an API server takes a list for a text, and nobody could read the object again.
-_DATE: Final = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
-_TIME_OF_DAY: Final = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
-TIME_PATTERN: Final = f"^{_DATE}T{_TIME_OF_DAY}(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
-"""A moment in RFC 3339."""
+    from lapse.kube.conditions import Condition
 
 
 class Reason(StrEnum):
@@ -49,32 +41,6 @@ class Reason(StrEnum):
 
 NOT_FINAL: Final = frozenset({Reason.PENDING, Reason.RUNNING, Reason.PROCESSING, Reason.TARGETS_PENDING})
 """Reasons of work that goes on. We never write them; other writers of these APIs do."""
-
-
-class ConditionStatus(StrEnum):
-    """Whether a condition holds."""
-
-    TRUE = "True"
-    FALSE = "False"
-    UNKNOWN = "Unknown"
-
-
-class Condition(Struct, frozen=True):
-    """One statement about an object."""
-
-    # Status and reason are text: a reader must survive values that it does not know.
-    type: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 316})]
-    status: Annotated[str, Meta(extra_json_schema={"enum": [*ConditionStatus]})]
-    reason: Annotated[str, Meta(extra_json_schema={"maxLength": 1024})] = ""
-    message: Annotated[str, Meta(extra_json_schema={"maxLength": 32768})] = ""
-    last_transition_time: Annotated[str, Meta(extra_json_schema={"pattern": TIME_PATTERN})] | None = None
-    """When ``status`` last became what it is; a change of reason or message alone does not move it."""
-    observed_generation: int | None = None
-
-
-def ready_condition(conditions: Iterable[Condition] | None) -> Condition | None:
-    """Return the Ready condition, if there is one."""
-    return next((one for one in conditions or () if one.type == READY), None)
 
 
 def is_final(conditions: Iterable[Condition] | None) -> bool:

@@ -14,10 +14,12 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from lapse.kube.conditions import Conditions
+from lapse.kube.fields import ApiVersion, Count, KindName, Name, Namespace, Time, Uid
 from lapse.kube.resources import Kind, ObjectMeta, Struct
-from lapse.requests.api.conditions import TIME_PATTERN, Condition
-from lapse.requests.api.rules import MAX_TTL_CHARACTERS
-from lapse.requests.api.validation import validator
+from lapse.kube.rules import MAX_TTL_CHARACTERS
+from lapse.kube.validation import validator
+from lapse.requests.api.rules import RULES
 
 STORAGE: Final = "storage.deckhouse.io/v1alpha1"
 STATE_SNAPSHOTTER: Final = "state-snapshotter.deckhouse.io/v1alpha1"
@@ -26,30 +28,13 @@ DECKHOUSE: Final = "deckhouse.io/v1alpha1"
 MAX_CHUNK_CHARACTERS: Final = 1_048_576
 """The most base64 text that one chunk holds."""
 
-Name = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 253})]
-Namespace = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 63})]
-Uid = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 128})]
-ApiVersion = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 317})]
-KindName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 63})]
-Time = Annotated[str, Meta(extra_json_schema={"pattern": TIME_PATTERN})]
 AccessMode = Annotated[
     str, Meta(extra_json_schema={"enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]})
 ]
-Count = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
 Checksum = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 Quantity = Annotated[
     int | str,
     Meta(extra_json_schema={"pattern": r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[numkMGTPE]|[eE][0-9]+)?$"}),
-]
-Conditions = Annotated[
-    tuple[Condition, ...],
-    Meta(
-        extra_json_schema={
-            "maxItems": 32,
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["type"],
-        }
-    ),
 ]
 
 
@@ -293,7 +278,7 @@ VOLUME_CAPTURE_REQUEST: Final = Kind(
     "volumecapturerequests",
     VolumeCaptureRequest,
     short="vcr",
-    validate=validator(VolumeCaptureRequest),
+    validate=validator(VolumeCaptureRequest, RULES["VolumeCaptureRequest"]),
 )
 VOLUME_RESTORE_REQUEST: Final = Kind(
     STORAGE,
@@ -301,7 +286,7 @@ VOLUME_RESTORE_REQUEST: Final = Kind(
     "volumerestorerequests",
     VolumeRestoreRequest,
     short="vrr",
-    validate=validator(VolumeRestoreRequest),
+    validate=validator(VolumeRestoreRequest, RULES["VolumeRestoreRequest"]),
 )
 MANIFEST_CAPTURE_REQUEST: Final = Kind(
     STATE_SNAPSHOTTER,
@@ -309,7 +294,7 @@ MANIFEST_CAPTURE_REQUEST: Final = Kind(
     "manifestcapturerequests",
     ManifestCaptureRequest,
     short="mcr",
-    validate=validator(ManifestCaptureRequest),
+    validate=validator(ManifestCaptureRequest, RULES["ManifestCaptureRequest"]),
 )
 MANIFEST_CHECKPOINT: Final = Kind(
     STATE_SNAPSHOTTER,
@@ -318,7 +303,7 @@ MANIFEST_CHECKPOINT: Final = Kind(
     ManifestCheckpoint,
     namespaced=False,
     short="mcp",
-    validate=validator(ManifestCheckpoint),
+    validate=validator(ManifestCheckpoint, RULES["ManifestCheckpoint"]),
 )
 MANIFEST_CHUNK: Final = Kind(
     STATE_SNAPSHOTTER,
@@ -328,7 +313,7 @@ MANIFEST_CHUNK: Final = Kind(
     namespaced=False,
     status=False,
     short="mcpchunk",
-    validate=validator(ManifestCheckpointContentChunk),
+    validate=validator(ManifestCheckpointContentChunk, RULES["ManifestCheckpointContentChunk"]),
 )
 CHUNK_METADATA: Final = Kind(
     MANIFEST_CHUNK.api_version,
@@ -346,7 +331,7 @@ OBJECT_KEEPER: Final = Kind(
     "objectkeepers",
     ObjectKeeper,
     namespaced=False,
-    validate=validator(ObjectKeeper),
+    validate=validator(ObjectKeeper, RULES["ObjectKeeper"]),
 )
 
 REQUEST_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_CAPTURE_REQUEST, VOLUME_RESTORE_REQUEST, MANIFEST_CAPTURE_REQUEST)

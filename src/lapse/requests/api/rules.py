@@ -1,113 +1,17 @@
-"""What no schema can say about our kinds, each rule once: in CEL for Kubernetes, in Python for the embedded store.
-
-That both sides of a rule say the same is proven by one table of documents, which runs against both.
+"""What no schema can say about requests and what they make: the rules of each kind.
 
 The spec of every kind is immutable: a request is one operation, and who wants another one makes another request.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from lapse.core.duration import Duration, DurationError
+from lapse.kube.rules import IMMUTABLE_SPEC, Rule, is_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-MAX_TTL_CHARACTERS: Final = 100
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Something that must hold for the value at a place of a document, whenever there is one."""
-
-    at: tuple[str, ...]
-    """The names on the way to the value, none for the document itself."""
-    cel: str
-    """Sees the value as ``self`` and, in a rule about changes, the earlier one as ``oldSelf``."""
-    holds: Callable[[Any, Any], bool] = field(repr=False)
-    """Sees the value and, in a rule about changes, the earlier one."""
-    message: str
-    about_changes: bool = False
-    """Whether it compares with an earlier value, and so says nothing about a new one."""
-
-
-# --- durations --------------------------------------------------------------------------------------------------------
-
-# The grammar of `Duration` without signs and spaces. The number of decimals is bounded, because nothing is finer than a
-# nanosecond.
-_NUMBER: Final = r"([0-9]+(\.[0-9]{0,9})?|\.[0-9]{1,9})"
-_MILLI: Final = r"([0-9]+(\.[0-9]{0,6})?|\.[0-9]{1,6})"
-_MICRO: Final = r"([0-9]+(\.[0-9]{0,3})?|\.[0-9]{1,3})"
-_GO: Final = f"({_NUMBER}[smhdw]|{_MILLI}ms|{_MICRO}[uµμ]s|[0-9]+ns)+"
-_LAST: Final = "[0-9]+([.,][0-9]{1,9})?"
-_ISO_TIME: Final = f"T(([0-9]+H)?([0-9]+M)?{_LAST}S|([0-9]+H)?{_LAST}M|{_LAST}H)"
-_ISO: Final = f"P({_LAST}[WD]|([0-9]+D)?{_ISO_TIME})"
-DURATION_PATTERN: Final = f"^({_GO}|{_ISO})$"
-
-_LONGEST_SECONDS: Final = (2**63 - 1) / 1e9  # the most that a duration holds
-_SECONDS: Final = {
-    "ns": "0.000000001",
-    "us": "0.000001",
-    "µs": "0.000001",
-    "μs": "0.000001",
-    "ms": "0.001",
-    "s": "1.0",
-    "m": "60.0",
-    "h": "3600.0",
-    "d": "86400.0",
-    "w": "604800.0",
-    "S": "1.0",
-    "M": "60.0",
-    "H": "3600.0",
-    "D": "86400.0",
-    "W": "604800.0",
-}
-_UNITS: Final = "(" + "|".join(_SECONDS) + ")"
-_SECONDS_OF_UNIT: Final = "{" + ", ".join(f"'{unit}': {seconds}" for unit, seconds in _SECONDS.items()) + "}"
-
-
-def _readable(text: str) -> bool:
-    try:
-        Duration.parse(text)
-    except DurationError:
-        return False
-    return True
-
-
-def _is_duration(*at: str) -> tuple[Rule, ...]:
-    """Demand a duration longer than zero, or never."""
-    return (
-        Rule(
-            at,
-            f"self == 'never' || self.matches(r'{DURATION_PATTERN}')",
-            lambda text, _old: text == "never" or re.fullmatch(DURATION_PATTERN[1:-1], text) is not None,
-            "must be a duration such as 10m, 1h30m, 7d or PT10M, or never",
-        ),
-        Rule(
-            at,
-            "self == 'never' || self.matches('[1-9]')",
-            lambda text, _old: text == "never" or re.search("[1-9]", text) is not None,
-            "must be longer than zero",
-        ),
-        Rule(
-            at,
-            f"self.replace(',', '.').findAll('[0-9.]+{_UNITS}')"
-            f".map(part, double(part.find('[0-9.]+')) * {_SECONDS_OF_UNIT}[part.find('{_UNITS}')])"
-            f".sum() <= {_LONGEST_SECONDS!r}",
-            lambda text, _old: re.fullmatch(DURATION_PATTERN[1:-1], text) is None or _readable(text),
-            "must be at most 292 years; write never for no limit",
-        ),
-    )
-
-
-# --- the rules of each kind -------------------------------------------------------------------------------------------
-
-_IMMUTABLE_SPEC: Final = Rule(
-    ("spec",), "self == oldSelf", lambda new, old: new == old, "spec is immutable", about_changes=True
-)
 _IMMUTABLE_OPTIONAL_SPEC: Final = Rule(
     (),
     "has(self.spec) == has(oldSelf.spec) && (!has(self.spec) || self.spec == oldSelf.spec)",
@@ -136,16 +40,16 @@ def _needs(name: str, mode_without: str) -> tuple[Rule, Rule]:
 
 
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
-    "VolumeCaptureRequest": (_IMMUTABLE_SPEC,),
-    "VolumeRestoreRequest": (_IMMUTABLE_SPEC,),
-    "ManifestCaptureRequest": (_IMMUTABLE_SPEC,),
+    "VolumeCaptureRequest": (IMMUTABLE_SPEC,),
+    "VolumeRestoreRequest": (IMMUTABLE_SPEC,),
+    "ManifestCaptureRequest": (IMMUTABLE_SPEC,),
     "ManifestCheckpoint": (_IMMUTABLE_OPTIONAL_SPEC,),
-    "ManifestCheckpointContentChunk": (_IMMUTABLE_SPEC,),
+    "ManifestCheckpointContentChunk": (IMMUTABLE_SPEC,),
     "ObjectKeeper": (
-        _IMMUTABLE_SPEC,
+        IMMUTABLE_SPEC,
         *_needs("ttl", "FollowObject"),
         *_needs("followObjectRef", "TTL"),
-        *_is_duration("spec", "ttl"),
+        *is_duration("spec", "ttl"),
     ),
 }
 """By the name of the kind."""

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.requests.api.conditions import NOT_FINAL, READY, Condition, Reason, is_final, ready_condition
+from lapse.kube.conditions import READY, Condition, ready_condition
+from lapse.requests.api.conditions import NOT_FINAL, Reason, is_final
 
 
 def ready(status: str, reason: str = "") -> Condition:

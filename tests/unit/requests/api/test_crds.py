@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from lapse.requests.api.crd import crd, main, to_yaml
+from lapse.cli.definitions import all_definitions
+from lapse.kube.crd import to_yaml, write
+from lapse.requests.api.crd import crd
 from lapse.requests.api.kinds import OUR_KINDS
 
 if TYPE_CHECKING:
@@ -16,10 +18,10 @@ FOLDER = Path(__file__).parents[4] / "deploy" / "crds"
 
 
 def test_the_definitions_in_the_repository_are_what_the_code_says(tmp_path: Path) -> None:
-    main(tmp_path)
+    write(tmp_path, all_definitions())
     written = {file.name: file.read_text() for file in tmp_path.iterdir()}
     assert written == {file.name: file.read_text() for file in FOLDER.iterdir()}, (
-        "run python -m lapse.requests.api.crd deploy/crds"
+        "run python -m lapse.cli.definitions deploy/crds"
     )
 
 

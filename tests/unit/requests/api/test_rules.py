@@ -4,8 +4,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lapse.core.duration import Duration
+from lapse.kube.rules import DURATION_PATTERN, Rule
 from lapse.requests.api.kinds import OBJECT_KEEPER
-from lapse.requests.api.rules import DURATION_PATTERN, RULES, Rule
+from lapse.requests.api.rules import RULES
 
 PYTHON_PATTERN = DURATION_PATTERN.removesuffix("$") + r"\Z"  # to Python, `$` also stands before a last newline
 

@@ -1,7 +1,7 @@
 """The schema of a type: what Kubernetes calls a structural schema, made from a msgspec structure.
 
 A field without a default is required; null is for fields whose type has a place for it. Names, bounds and enums come
-from the type's annotations, descriptions from its docstring.
+from the type's annotations, descriptions from its docstring. A dictionary of anything is kept as it is.
 """
 
 from __future__ import annotations
@@ -41,11 +41,17 @@ def _schema(found: inspect.Type) -> Json:
         case inspect.VarTupleType():
             return {"type": "array", "items": _schema(found.item_type)}
         case inspect.DictType():
-            return {"type": "object", "additionalProperties": _schema(found.value_type)}
+            return {"type": "object"} | _values(found.value_type)
         case inspect.UnionType():
             return _union(found)
         case _:
             return dict(_SCALARS[type(found)])
+
+
+def _values(found: inspect.Type) -> Json:
+    if isinstance(found, inspect.AnyType):
+        return {"x-kubernetes-preserve-unknown-fields": True}
+    return {"additionalProperties": _schema(found)}
 
 
 def _bounded(schema: Json, bounds: Json) -> Json:

@@ -15,13 +15,13 @@ from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.requests.api.rules import RULES, Rule
-from lapse.requests.api.schema import schema_of
+from lapse.kube.schema import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lapse.kube.resources import Json, Problems, Validate
+    from lapse.kube.rules import Rule
 
 _INT64: Final = range(-(2**63), 2**63)
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
@@ -33,8 +33,8 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-def validator(structure: type[Any]) -> Validate:
-    """Return what judges documents of a kind; the kind is named like the structure."""
+def validator(structure: type[Any], rules: tuple[Rule, ...]) -> Validate:
+    """Return what judges documents of a kind, by its structure and its rules."""
 
     # The schema is made on first use: most processes that import the kinds never validate.
     @cache
@@ -43,7 +43,7 @@ def validator(structure: type[Any]) -> Validate:
 
     def validate(new: Json, old: Json | None) -> Problems:
         # A rule may rely on what the schema demands, so it is asked only about documents of the right shape.
-        return [*_object(new, schema(), "")] or [*_rule_problems(RULES[structure.__name__], new, old)]
+        return [*_object(new, schema(), "")] or [*_rule_problems(rules, new, old)]
 
     return validate
 

@@ -1,0 +1,136 @@
+"""Documents from files and from stdin: YAML or JSON, one or several, as ``kubectl apply -f`` takes them.
+
+Nothing is guessed: a moment stays text, a key that comes twice is an error, and so is whatever JSON has no word for.
+What is wrong is one line with the file and the line in it. What is in the documents is for others to judge.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from lapse.core.errors import UsageError
+
+STDIN: Final = "-"
+_MOST_BYTES: Final = 4 << 20
+_MOST_VALUES: Final = 200_000
+"""A file of a few lines can say a value a million times over, by references to references."""
+_DEEPEST: Final = 100
+_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+
+
+class FileError(UsageError):
+    """{file} cannot be read: {problem}."""
+
+
+class YAMLMissingError(UsageError):
+    """{file} is no JSON, and YAML needs PyYAML, which is not installed; run pip install 'lapse[kubernetes]'."""
+
+
+def read_files(files: Iterable[str]) -> list[Any]:
+    """Return all documents of all files in their order; raises `FileError`. ``-`` is stdin."""
+    return [document for file in files for document in read_file(file)]
+
+
+def read_file(file: str) -> list[Any]:
+    """Return the documents of one file; raises `FileError`, also when there are none."""
+    named = "stdin" if file == STDIN else file or "''"
+    text = _text(file, named)
+    try:
+        found = [json.loads(text)]
+    except ValueError:
+        found = list(_yaml(text, named))
+    except RecursionError:
+        raise FileError(file=named, problem="it is nested too deep") from None
+    documents = [one for one in found if one is not None]
+    if not documents:
+        raise FileError(file=named, problem="there is no document in it")
+    plain = _Plain(named)
+    return [plain.value(one) for one in documents]
+
+
+def _text(file: str, named: str) -> str:
+    try:
+        if file == STDIN:
+            content = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            with Path(file).open("rb") as source:
+                content = source.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise FileError(file=named, problem=f"it has more than {_MOST_BYTES >> 20} MiB")
+        return content.decode()
+    except OSError as error:
+        problem = error.strerror or "no such file"
+        # A misspelt option is taken for a file, because - is one.
+        raise FileError(
+            file=named, problem=f"{problem}, and it is no option" if named[0] == "-" else problem
+        ) from error
+    except ValueError as error:  # a null character in the name of the file, or no UTF-8 in it
+        problem = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else "no such file"
+        raise FileError(file=ascii(named)[1:-1], problem=problem) from error
+
+
+def _yaml(text: str, named: str) -> Iterator[Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise YAMLMissingError(file=named) from None
+
+    class Loader(yaml.SafeLoader):
+        """Takes moments as text, and no key twice."""
+
+        yaml_implicit_resolvers: Any = {  # noqa: RUF012 - the name and the form are PyYAML's
+            first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - as PyYAML has it
+            seen = set()
+            for key, _ in node.value:
+                if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                    raise yaml.constructor.ConstructorError(
+                        problem=f"{key.value!r} comes twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value if isinstance(key.value, str) else id(key))
+            return super().construct_mapping(node, deep=deep)
+
+    try:
+        yield from yaml.load_all(text, Loader=Loader)
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        problem = getattr(error, "problem", None) or "a character that YAML does not allow"
+        raise FileError(file=named, problem=f"{where}{problem}") from None
+    except RecursionError:
+        raise FileError(file=named, problem="it is nested too deep") from None
+
+
+class _Plain:
+    """Makes sure that there is nothing but what JSON can say, and not too much of it."""
+
+    def __init__(self, named: str) -> None:
+        self._named, self._count = named, 0
+
+    def value(self, found: Any, depth: int = 0) -> Any:  # noqa: ANN401 - whatever was read
+        """Return a copy that refers to nothing twice."""
+        self._count += 1
+        if self._count > _MOST_VALUES or depth > _DEEPEST:
+            raise FileError(file=self._named, problem="it is too large, or nested too deep")
+        match found:
+            case dict():
+                return {self._key(key): self.value(part, depth + 1) for key, part in found.items()}
+            case list():
+                return [self.value(part, depth + 1) for part in found]
+            case float() if found - found != 0:
+                raise FileError(file=self._named, problem=f"{found} is no number that JSON knows")
+            case None | str() | bool() | int() | float():
+                return found
+        raise FileError(file=self._named, problem=f"{type(found).__name__} is nothing that JSON knows")
+
+    def _key(self, key: object) -> str:
+        if not isinstance(key, str):
+            raise FileError(file=self._named, problem=f"{key!r} is a key, and keys are texts: write it in quotes")
+        return key

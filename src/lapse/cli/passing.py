@@ -1,0 +1,137 @@
+"""One pass of retention policies, by a person's own command: what the hourly pass does, now, and with a list of it.
+
+It ends what it ends in the person's name, with the same brakes as the process that runs. Exit codes: 0 when everything
+that was due went, or would go; 1 when nothing of it could; 3 when a part of it could.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from lapse.cli.output import Exit, Output, message, print_json, print_table
+
+if TYPE_CHECKING:
+    from lapse.cli.stores import Place
+    from lapse.history.api.kinds import RetentionPolicy
+    from lapse.history.passes import Told
+    from lapse.history.told import PolicyRun
+
+DryRun = Annotated[bool, Parameter(help="End nothing; list what would go.", show_default=False)]
+DetailedExitcode = Annotated[
+    bool, Parameter(help="Exit with 2 when something would go and did not, as in a dry run.", show_default=False)
+]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a pass."""
+
+    runs: dict[str, PolicyRun]
+    told: list[Told]
+    """Everything that was due."""
+    dry_run: bool
+    """Whether that was asked for."""
+    doubt: str = ""
+    """What stopped it, when nobody has frozen anything."""
+
+
+async def pass_over(place: Place, *, only: Collection[str], instead: Sequence[RetentionPolicy], dry_run: bool) -> Done:
+    """Let the policies that ``only`` names pass; those of ``instead`` are taken as if they were stored."""
+    from lapse import __version__
+    from lapse.cli.process import retention
+    from lapse.cli.stores import who
+    from lapse.engine.metrics import Metrics
+    from lapse.history.instead import WithPolicies
+    from lapse.history.told import RunReason
+
+    _settle_logs(place, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))
+    settings, metrics = place.settings, Metrics(__version__)
+    passes = retention(
+        place.loaded,
+        place.store,
+        documents=() if place.is_cluster else settings.retention_policies,
+        journal=place.journal,
+        metrics=metrics,
+        brake=place.brakes(metrics, actor=who()),
+        clock=place.clock,
+        left_alone=[settings.lease_namespace] if place.is_cluster else [],
+        direct=WithPolicies(place.store, instead) if instead else None,
+        actor=who(),
+    )
+    told: list[Told] = []
+    runs = await passes.run_once(only=only, dry_run=dry_run, told=told.append)
+    doubt = await _doubt(place, {run.domain for run in runs.values() if run.reason is RunReason.FROZEN})
+    return Done(runs, sorted(told, key=lambda one: one.address), dry_run, doubt)
+
+
+async def _doubt(place: Place, refused: set[str]) -> str:
+    """Say what is wrong with the brakes themselves, where something was refused that is not frozen."""
+    from lapse.core.errors import LapseError
+
+    if not refused:
+        return ""
+    try:
+        state = await place.freezes.load(place.clock.wall_ns())
+    except LapseError as error:
+        return f"It is not known what is frozen, so nothing is ended. It stands in {place.where_frozen}: {error}"
+    if all(state.freeze_of(domain) for domain in refused):
+        return ""
+    return f"Nothing is frozen, but what is spent of the budgets could not be written to {place.where_frozen}."
+
+
+def _settle_logs(place: Place, *, is_dry: bool) -> None:
+    """Let the journal of a cluster, which is the log, be on stderr; what else is logged, the result tells as well.
+
+    A dry run changes nothing that a journal would have to prove, and its rows are what it lists.
+    """
+    import logging
+
+    from lapse.engine.logs import configure_logs
+
+    if place.is_cluster and not is_dry:
+        configure_logs(form=place.settings.log_format, level="error")
+    else:
+        logging.getLogger("lapse").addHandler(logging.NullHandler())
+
+
+# --- telling ----------------------------------------------------------------------------------------------------------
+
+
+def finish(done: Done, output: Output, *, pending: bool) -> int:
+    """Print what came of a pass, and return the exit code; ``pending`` asks for 2 when something would still go."""
+    from lapse.engine.journal import Outcome
+    from lapse.history.reports import run_json, told_json
+
+    if output is Output.JSON:
+        print_json({"items": [told_json(one) for one in done.told], "policies": [run_json(one) for one in _runs(done)]})
+    else:
+        _print(done)
+    outcomes = {one.outcome for one in done.told}
+    if not outcomes & {Outcome.FAILED, Outcome.REFUSED} and all(run.is_ready for run in done.runs.values()):
+        return Exit.PENDING if pending and Outcome.WOULD_END in outcomes else Exit.DONE
+    return Exit.PARTLY if outcomes & {Outcome.ENDED, Outcome.WOULD_END} else Exit.FAILED
+
+
+def _runs(done: Done) -> list[PolicyRun]:
+    return sorted(done.runs.values(), key=lambda run: run.name)
+
+
+def _print(done: Done) -> None:
+    from lapse.core.timestamps import to_timestamp
+
+    if done.told:
+        rows = [
+            (one.address, one.verdict.reason, to_timestamp(one.verdict.since), ", ".join(one.policies), one.outcome)
+            for one in done.told
+        ]
+        styles = {"failed": "red", "refused": "red", "would_end": "yellow"}
+        print_table(("address", "reason", "due since", "policies", "outcome"), rows, styles=styles)
+    for run in _runs(done):
+        why = "a dry run" if done.dry_run else "a dry run, as its dryRun is not false"
+        message(f"{run.name}{f' ({why})' if run.dry_run else ''}: {run.message}.", style="" if run.is_ready else "red")
+    if done.doubt:
+        message(done.doubt, style="red")

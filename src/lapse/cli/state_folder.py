@@ -1,0 +1,61 @@
+"""What all domains of one process share: their kinds, what can be frozen, and the object store of a state folder.
+
+The store is one file, ``objects.db``, shared by all processes of the machine: commands write to it, and the process
+that runs the controllers sees it within a tenth of a second. Domains never import each other, so this is where they
+meet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.engine.brakes import Brakes
+from lapse.engine.budget import Budgets
+from lapse.engine.journal import SQLiteJournal
+from lapse.engine.sqlite_brakes import TRUST_SECONDS, SQLiteBrakes
+from lapse.history.api.kinds import OUR_KINDS as HISTORY_KINDS
+from lapse.history.passes import DOMAINS as HISTORY_DOMAINS
+from lapse.objects.embedded import open_embedded
+from lapse.requests.api.upstream import ALL_KINDS as REQUEST_KINDS
+from lapse.requests.service import DOMAINS as REQUEST_DOMAINS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from lapse.core.clock import Clock
+    from lapse.engine.metrics import Metrics
+    from lapse.kube.resources import Kind
+    from lapse.objects.embedded import EmbeddedStore
+
+ACTOR: Final = "lapse"
+"""Who ends things, as the journal names it."""
+FILE_NAME: Final = "objects.db"
+KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, *HISTORY_KINDS)
+DOMAINS: Final = (*REQUEST_DOMAINS, *HISTORY_DOMAINS)
+"""What can be frozen, and has a deletion budget."""
+_NO_BUDGETS: Final = Budgets()
+
+
+def open_store(folder: Path, *, clock: Clock) -> EmbeddedStore:
+    """Open or create the object store of a state folder, and the folder, for this user only."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return open_embedded(folder / FILE_NAME, kinds=KINDS, clock=clock)
+
+
+def open_brakes(store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()) -> SQLiteBrakes:
+    """Return where it is written what is frozen in that store; acts of ``actors`` count beside our own."""
+    return SQLiteBrakes(SQLiteJournal(store.database), budgets=budgets, domains=DOMAINS, actors=(ACTOR, *actors))
+
+
+def brakes_of(store: EmbeddedStore, *, budgets: Budgets, clock: Clock, metrics: Metrics) -> Brakes:
+    """Return the brakes of a process that ends things in that store."""
+    return Brakes(
+        open_brakes(store, budgets=budgets),
+        budgets=budgets,
+        domains=DOMAINS,
+        clock=clock,
+        metrics=metrics,
+        actor=ACTOR,
+        trust_seconds=TRUST_SECONDS,
+    )

@@ -1,0 +1,190 @@
+"""A record of one run of an experiment, and a policy about what stays how long, as types that say what they look like.
+
+As everywhere, required is what has no default, and the bounds are for the schema only: a reader takes what is stored.
+A record is written once, when a run has ended, and says everything in its spec. It has no status, because nothing
+happens to it any more.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from lapse.history.api.rules import RULES
+from lapse.kube.conditions import Conditions
+from lapse.kube.fields import ApiVersion, Count, KindName, Name, Namespace, Time, Uid
+from lapse.kube.resources import Kind, ObjectMeta, Struct
+from lapse.kube.rules import MAX_TTL_CHARACTERS
+from lapse.kube.validation import validator
+
+CHAOS: Final = "chaos.gushchin.dev/v1alpha1"
+LAPSE: Final = "lapse.dev/v1alpha1"
+
+Text = Annotated[str, Meta(extra_json_schema={"maxLength": 32768})]
+Word = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 253})]
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+class ExecutionStatus(StrEnum):
+    """How a run ended."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    PARTIAL = "partial"
+    CANCELLED = "cancelled"
+
+
+class ExperimentRef(Struct, frozen=True):
+    """Which experiment ran. It may be gone by now, and another one may have its name; ``uid`` tells them apart."""
+
+    name: Name
+    namespace: Namespace
+    uid: Uid | None = None
+
+
+class Execution(Struct, frozen=True):
+    """When it ran, and how it ended."""
+
+    start_time: Time
+    status: Annotated[str, Meta(extra_json_schema={"enum": [*ExecutionStatus]})]
+    end_time: Time | None = None
+    message: Text | None = None
+
+
+class AffectedResource(Struct, frozen=True):
+    """Something that the experiment did something to."""
+
+    kind: KindName
+    name: Name
+    namespace: Namespace | None = None
+    action: Word | None = None
+    details: Text | None = None
+
+
+class Audit(Struct, frozen=True):
+    """Who wanted it, and in which way it ran; ``retry_count`` is 0 for a first attempt."""
+
+    initiated_by: Text | None = None
+    scheduled_execution: bool = False
+    dry_run: bool = False
+    retry_count: Count = 0
+
+
+class ErrorDetails(Struct, frozen=True):
+    """Why it failed."""
+
+    message: Text | None = None
+    code: Word | None = None
+    last_error: Text | None = None
+    failure_reason: Word | None = None
+
+
+class HistorySpec(Struct, frozen=True):
+    """What one run did; ``experiment_spec`` is the experiment as it was then."""
+
+    experiment_ref: ExperimentRef
+    execution: Execution
+    experiment_spec: dict[str, Any] | None = None
+    affected_resources: Annotated[tuple[AffectedResource, ...], Meta(extra_json_schema={"maxItems": 10_000})] = ()
+    audit: Audit = Audit()
+    error: ErrorDetails | None = None
+
+
+class ChaosExperimentHistory(Struct, frozen=True):
+    """Tells what one run of an experiment did. It never changes."""
+
+    metadata: ObjectMeta
+    spec: HistorySpec
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+# Whether a path can be read is for the controller to say: the status then tells what is wrong with it, and good
+# policies go on beside it.
+Path = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 512})]
+_UP_TO_A_HUNDRED: Final = Meta(extra_json_schema={"minItems": 1, "maxItems": 100})
+
+
+class Selector(Struct, frozen=True):
+    """Which objects a policy is about: those of a kind that have all of ``labels``, in ``namespaces`` or in all."""
+
+    api_version: ApiVersion
+    kind: KindName
+    namespaces: Annotated[tuple[Namespace, ...], Meta(extra_json_schema={"maxItems": 1000})] = ()
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class FieldIn(Struct, frozen=True):
+    """Holds for objects that have one of the values of ``in`` at ``field_path``; numbers and booleans as JSON text."""
+
+    field_path: Path
+    values: Annotated[tuple[str, ...], _UP_TO_A_HUNDRED] = msgspec.field(name="in")
+
+
+class KeepLast(Struct, frozen=True):
+    """How many stay of each group whatever the limits say: the newest of those that ``where`` holds for, or of all."""
+
+    count: Count
+    where: FieldIn | None = None
+
+
+class RetentionSpec(Struct, frozen=True):
+    """What stays how long: at most ``max_age`` old, at most ``max_count`` of a group; absent and 0 are no limit.
+
+    Only what all of ``only_when`` hold for is deleted or counted. Until ``dry_run`` is set to false nothing is deleted.
+    """
+
+    selector: Selector
+    group_by: Annotated[tuple[Path, ...], Meta(extra_json_schema={"maxItems": 16})] = ()
+    max_age: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_TTL_CHARACTERS})] | None = None
+    max_count: Count | None = None
+    keep_last: KeepLast | None = None
+    age_from: Path | None = None
+    only_when: Annotated[tuple[FieldIn, ...], Meta(extra_json_schema={"maxItems": 16})] = ()
+    dry_run: bool = True
+
+
+class RetentionStatus(Struct, frozen=True):
+    """What the last run did: ``kept`` tells by which rule, ``deleted`` what went or, in a dry run, what would go."""
+
+    conditions: Conditions = ()
+    observed_generation: int | None = None
+    last_run: Time | None = None
+    next_run: Time | None = None
+    dry_run: bool | None = None
+    matched: Count | None = None
+    deleted: dict[str, int] = msgspec.field(default_factory=dict)
+    kept: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class RetentionPolicy(Struct, frozen=True):
+    """Limits the age and the number of objects of any kind."""
+
+    metadata: ObjectMeta
+    spec: RetentionSpec
+    status: RetentionStatus | None = None
+
+
+CHAOS_EXPERIMENT_HISTORY: Final = Kind(
+    CHAOS,
+    "ChaosExperimentHistory",
+    "chaosexperimenthistories",
+    ChaosExperimentHistory,
+    status=False,
+    short="cehist",
+    validate=validator(ChaosExperimentHistory, RULES["ChaosExperimentHistory"]),
+)
+RETENTION_POLICY: Final = Kind(
+    LAPSE,
+    "RetentionPolicy",
+    "retentionpolicies",
+    RetentionPolicy,
+    namespaced=False,
+    short="retention",
+    validate=validator(RetentionPolicy, RULES["RetentionPolicy"]),
+)
+OUR_KINDS: Final[tuple[Kind[Any], ...]] = (CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY)

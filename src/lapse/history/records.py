@@ -1,0 +1,64 @@
+"""Records as they are stored: what a run did, under a name and labels that are made from nothing but the run.
+
+The same run always has the same name, so that writing a record twice finds the first one: an attempt that is repeated
+after a lost answer makes no second record and gives none a younger age.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.timestamps import from_timestamp, to_micro_timestamp
+from lapse.history.api.kinds import ChaosExperimentHistory
+from lapse.history.api.labels import (
+    EXPERIMENT,
+    EXPERIMENT_NAME,
+    EXPERIMENT_NAMESPACE,
+    EXPERIMENT_UID,
+    STATUS,
+    label_value,
+    short_hash,
+)
+from lapse.kube.resources import ObjectMeta
+
+if TYPE_CHECKING:
+    from lapse.history.api.kinds import ExperimentRef, HistorySpec
+
+LONGEST_NAME: Final = 253
+_UNNAMED: Final = "experiment"
+_WHOLE_SECOND: Final = "000000"
+
+
+def record(spec: HistorySpec, *, namespace: str) -> ChaosExperimentHistory:
+    """Return the record of a run, to be stored in ``namespace``, which is the history's and not the experiment's."""
+    ref = spec.experiment_ref
+    metadata = ObjectMeta(
+        name=record_name(ref, start_time=spec.execution.start_time),
+        namespace=namespace,
+        labels={**experiment_labels(ref), STATUS: label_value(spec.execution.status)},
+        annotations={EXPERIMENT: f"{ref.namespace}/{ref.name}"},
+    )
+    return ChaosExperimentHistory(metadata=metadata, spec=spec)
+
+
+def experiment_labels(ref: ExperimentRef) -> dict[str, str]:
+    """Return the labels that all records of one experiment have, and no others."""
+    return {
+        EXPERIMENT_NAMESPACE: label_value(ref.namespace),
+        EXPERIMENT_NAME: label_value(ref.name),
+        EXPERIMENT_UID: label_value(ref.uid or ""),
+    }
+
+
+def record_name(ref: ExperimentRef, *, start_time: str) -> str:
+    """Name the record of the run that began then; of one experiment, later runs have greater names."""
+    ending = f"-{_stamp(start_time)}-{short_hash(ref.namespace, ref.name, ref.uid or '', start_time)}"
+    readable = re.sub("[^a-z0-9]+", "-", ref.name.lower())[: LONGEST_NAME - len(ending)].strip("-")
+    return f"{readable or _UNNAMED}{ending}"
+
+
+def _stamp(start_time: str) -> str:
+    """Return a moment in digits that sort as time does; a text that is none still makes a name."""
+    moment = from_timestamp(start_time)
+    return "0" if moment is None else re.sub("[^0-9]", "", to_micro_timestamp(moment)).removesuffix(_WHOLE_SECOND)

@@ -1,0 +1,403 @@
+"""Retention, put together: every policy there is, over everything each hour, and over one experiment when it completes.
+
+One path: a policy is an object of the store, wherever it came from, and all policies of a kind are judged in one pass
+over one listing. Whatever is wrong with one policy or one kind is told in its status and in the log, and the others go
+on.
+
+**The first pass.** Where nobody chose a TTL, a store that was never passed over is passed over dry at first, and what
+would go is told; and until a full pass has really been made, no completion deletes anything either.
+
+Two processes that do this at once are no harm: acts carry the version that was judged, and whoever comes second finds
+it done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.clock import UnixNs
+from lapse.core.errors import LapseError
+from lapse.core.jitter import Chance, chance
+from lapse.core.log import get_logger
+from lapse.core.verdict import DueReason, KeepReason, Reason, UnknownReason
+from lapse.engine.brakes import Brake, NoBrake
+from lapse.engine.ending import Ender, Ending
+from lapse.engine.holds import hold_of
+from lapse.engine.metrics import ErrorKind
+from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
+from lapse.history.beside import blocked
+from lapse.history.completions import Completions, labels_of
+from lapse.history.configured import POLICY_NAME
+from lapse.history.errors import RetentionPolicyError
+from lapse.history.listing import LEFT_ALONE
+from lapse.history.loop import RetentionLoop
+from lapse.history.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass, address
+from lapse.history.policies import Loaded, is_published, load_policies, publish, read_document, unreadable
+from lapse.history.policy import Policy
+from lapse.history.retention import DoubtReason
+from lapse.history.telling import Teller
+from lapse.history.told import Tally, of_broken, of_error, of_report
+from lapse.kube.controller import Result
+from lapse.kube.resources import NO_LABELS, ObjectMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from lapse.core.clock import Clock
+    from lapse.core.duration import Duration
+    from lapse.engine.journal import Journal
+    from lapse.engine.metrics import Metrics
+    from lapse.history.api.kinds import RetentionPolicy
+    from lapse.history.completions import Experiment
+    from lapse.history.passes import PassReport, Told
+    from lapse.history.told import PolicyRun
+    from lapse.kube.resources import Json
+    from lapse.objects.port import ObjectStore, Reader
+
+SEED_METRIC: Final = "chaos_experiment_history_ttl_deleted"
+"""As the founding document names it; the library adds ``_total``."""
+_PATIENCE: Final = 128
+"""Deletions that fail one after the other before a pass gives up: the rest would fail as well, call by call."""
+_ACTOR: Final = "lapse"
+_NO_BRAKE: Final = NoBrake()
+_DOUBT: Final = frozenset({*UnknownReason, *DoubtReason})
+_RECORDS: Final = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
+_NS: Final = 1_000_000_000
+_CAUTION: Final = "nobody chose history_ttl, and no pass over all records was made before"
+_log = get_logger("lapse.history")
+
+Member = tuple["RetentionPolicy", Policy]
+
+
+class PublishReason(Reason):
+    """Why a policy goes that was published."""
+
+    WITHDRAWN = "withdrawn"
+    """Somebody took it out of the settings."""
+
+
+def _tell_nobody(_told: Told) -> None:
+    """Do nothing."""
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """What is asked for."""
+
+    only: Collection[str] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    dry_run: bool = False
+    told: Callable[[Told], None] = _tell_nobody
+    proceed: Callable[[], bool] = _always
+    next_run: UnixNs | None = None
+    is_careful: bool = False
+
+    def names(self, policy: str) -> bool:
+        """Whether a policy is to pass."""
+        return self.only is None or policy in self.only
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is what a status tells of: a real pass over everything."""
+        return not self.dry_run and not self.labels
+
+
+class Retention:
+    """Everything that runs for records and for what policies select, on one object store."""
+
+    def __init__(  # noqa: PLR0913 - all of them named, one per dependency
+        self,
+        store: ObjectStore,
+        *,
+        history: RetentionPolicy,
+        documents: Sequence[Json] = (),
+        journal: Journal,
+        metrics: Metrics,
+        clock: Clock,
+        interval: Duration,
+        brake: Brake = _NO_BRAKE,
+        left_alone: Collection[str] = LEFT_ALONE,
+        history_ttl_is_default: bool = False,
+        direct: Reader | None = None,
+        actor: str = _ACTOR,
+        chance: Chance = chance,
+    ) -> None:
+        """Put it together; nothing runs yet.
+
+        ``history`` and ``documents`` are the policies of the settings; a document that cannot be read is told with the
+        first pass. ``direct`` reads what is judged: the store itself unless said otherwise.
+        """
+        self._store, self._direct = store, store if direct is None else direct
+        self._journal, self._metrics, self._clock = journal, metrics, clock
+        self._brake, self._left_alone, self._actor = brake, frozenset(left_alone), actor
+        self._is_default = history_ttl_is_default
+        self._wanted = [history]
+        self._unusable: dict[str, RetentionPolicyError] = {}
+        self._teller = Teller(store, metrics=metrics, clock=clock)
+        self._unpublished: Collection[str] = ()
+        for document in documents:
+            try:
+                self._wanted.append(read_document(document))
+            except RetentionPolicyError as error:
+                self._unusable[str(error.details["name"])] = error
+        metrics.expect_passes(HISTORY, reasons=REASONS)
+        metrics.expect_passes(RETENTION, reasons=(*REASONS, PublishReason.WITHDRAWN))
+        metrics.count_also(
+            SEED_METRIC,
+            "Records that were deleted because of their age; as lapse_deletions_total",
+            domain=HISTORY,
+            reason=DueReason.TTL_EXPIRED,
+        )
+        self.loops = (
+            []
+            if interval.is_never
+            else [RetentionLoop(self, interval.seconds, clock=clock, metrics=metrics, chance=chance)]
+        )
+        self.leader_services = [
+            Completions(
+                store,
+                self._completed,
+                namespace=history.spec.selector.namespaces[0],
+                clock=clock,
+                on_error=lambda _error: metrics.failed(HISTORY, ErrorKind.RECONCILE),
+                chance=chance,
+            )
+        ]
+
+    async def publish(self) -> None:
+        """Make the policies of the settings objects of the store; raises `StoreUnavailableError`."""
+        done = await publish(self._store, self._wanted, leave=self._unusable)
+        for name, error in done.failed.items():
+            log = _log.info if name in self._unpublished else _log.error
+            log("policy_not_published", policy=name, problem=error.details["problem"])
+            self._metrics.failed(RETENTION, ErrorKind.POLICY)
+        self._unpublished = done.failed.keys()
+        now = UnixNs(self._clock.wall_ns())
+        await self._ender().end_all([_withdrawal(metadata, now) for metadata in done.outdated])
+
+    async def run_once(
+        self,
+        *,
+        only: Collection[str] | None = None,
+        labels: Mapping[str, str] = NO_LABELS,
+        dry_run: bool = False,
+        told: Callable[[Told], None] = _tell_nobody,
+        proceed: Callable[[], bool] = _always,
+    ) -> dict[str, PolicyRun]:
+        """Let all policies pass, or those that ``only`` names; return what came of each, by name.
+
+        With ``dry_run`` nothing is deleted and no status is written; with ``labels`` only what has them is looked at,
+        and no status is written either. ``told`` hears of everything that is due. Raises what the store answers when
+        the policies cannot be listed.
+        """
+        return await self._run(_Order(only=only, labels=labels, dry_run=dry_run, told=told, proceed=proceed))
+
+    async def pass_over(self, *, proceed: Callable[[], bool], next_run: UnixNs) -> dict[str, PolicyRun]:
+        """Do what is to be done each hour; see the module about the first time."""
+        runs = await self._run(_Order(proceed=proceed, next_run=next_run, is_careful=True))
+        for domain in DOMAINS:
+            held = sum(run.kept.get(KeepReason.HELD, 0) for run in runs.values() if run.domain == domain)
+            self._metrics.holding(domain, held)
+        return runs
+
+    # --- passes -------------------------------------------------------------------------------------------------------
+
+    async def _run(self, order: _Order) -> dict[str, PolicyRun]:
+        loaded = await self._load()
+        tell = partial(self._teller.tell, in_status=order.is_whole, next_run=order.next_run)
+        runs: dict[str, PolicyRun] = {}
+        for policy, error in loaded.broken:
+            if order.names(policy.metadata.name):
+                runs[policy.metadata.name] = run = of_broken(error, domain=_domain(policy.spec.selector))
+                await tell(run, policy)
+        against = blocked(loaded)
+        for members in _by_kind(loaded).values():
+            if order.proceed() and any(order.names(read.name) for _, read in members):
+                found = await self._run_kind(order, members, against)
+                runs |= found
+                # Of what was cut short there is nothing to tell: it is done again, here or by the next leader.
+                for policy, read in members if order.proceed() else ():
+                    if read.name in found:
+                        await tell(found[read.name], policy)
+        return runs
+
+    async def _run_kind(
+        self, order: _Order, members: Sequence[Member], against: Mapping[str, RetentionPolicyError]
+    ) -> dict[str, PolicyRun]:
+        wanted = {read.name for _, read in members if order.names(read.name)}
+        domain = _domain(members[0][1])
+        runs = {name: of_broken(against[name], domain=domain) for name in wanted if name in against}
+        acting = wanted - runs.keys()
+        return runs | await self._run_acting(order, members, acting) if acting else runs
+
+    async def _run_acting(
+        self, order: _Order, members: Sequence[Member], acting: Collection[str]
+    ) -> dict[str, PolicyRun]:
+        cautious = order.is_careful and self._is_first(members)
+        used = [_dry(read) if order.dry_run or (cautious and read.name == POLICY_NAME) else read for _, read in members]
+        try:
+            runs = await self._pass(used, acting=acting, labels=order.labels, told=order.told, proceed=order.proceed)
+        except Exception as error:  # noqa: BLE001 - one kind that fails must not stop the others
+            if not isinstance(error, LapseError):
+                _log.error("pass_failed", policies=sorted(acting), error=type(error).__name__, exc_info=error)
+            return {name: of_error(name, error, domain=_domain(used[0])) for name in acting}
+        if cautious and POLICY_NAME in runs and runs[POLICY_NAME].deleted:
+            _log.warning(
+                "first_pass_was_dry",
+                would_delete=runs[POLICY_NAME].deleted,
+                reason=f"{_CAUTION}; the next one deletes these",
+            )
+        return runs
+
+    async def _load(self) -> Loaded:
+        """Return the policies that there are, and those of the settings that nobody has published.
+
+        What is published wins over our own settings: a command that was told something else than the process that
+        published, or nothing, must not delete by that.
+        """
+        loaded = await load_policies(self._direct)
+        found = Loaded(broken=list(loaded.broken))
+        for policy, read in loaded.policies:
+            error = self._unusable.get(read.name) if is_published(policy.metadata) else None
+            if error is None:
+                found.policies.append((policy, read))
+            else:  # the settings say something else by now, and nobody can read what
+                found.broken.append((policy, error))
+        there = {policy.metadata.name for policy, _ in (*loaded.policies, *loaded.broken)}
+        found.broken.extend(
+            (unreadable(ObjectMeta(name=name)), error) for name, error in self._unusable.items() if name not in there
+        )
+        for wanted in self._wanted:
+            if wanted.metadata.name not in there:
+                try:
+                    found.policies.append((wanted, Policy.read(wanted)))
+                except RetentionPolicyError as error:
+                    found.broken.append((wanted, error))
+        return found
+
+    async def _pass(
+        self,
+        policies: Sequence[Policy],
+        *,
+        acting: Collection[str],
+        labels: Mapping[str, str],
+        told: Callable[[Told], None],
+        proceed: Callable[[], bool],
+    ) -> dict[str, PolicyRun]:
+        tally = Tally()
+
+        def take(one: Told) -> None:
+            tally.take(one)
+            told(one)
+
+        ender = self._ender()
+        reports = await Pass(
+            policies,
+            direct=self._direct,
+            ender=ender,
+            clock=self._clock,
+            left_alone=self._left_alone,
+            acting=acting,
+            told=take,
+        ).run(labels=labels, proceed=lambda: proceed() and tally.failed_in_a_row < _PATIENCE)
+        domain = _domain(policies[0])
+        self._count(domain, reports.values())
+        return {
+            policy.name: of_report(
+                policy.name,
+                reports[policy.name],
+                domain=domain,
+                dry_run=policy.dry_run,
+                deleted=tally.deleted.get(policy.name, {}),
+                problem=ender.last_problem,
+            )
+            for policy in policies
+            if policy.name in acting
+        }
+
+    def _ender(self) -> Ender:
+        return Ender(
+            self._store,
+            self._journal,
+            clock=self._clock,
+            metrics=self._metrics,
+            actor=self._actor,
+            brake=self._brake,
+        )
+
+    async def _completed(self, experiment: Experiment) -> Result:
+        """Pass over the records of one experiment; raises what the store answers, so that it is tried again."""
+        loaded = await self._load()
+        members = _by_kind(loaded).get(_RECORDS, [])
+        if any(read.name == POLICY_NAME for _, read in members) and POLICY_NAME not in blocked(loaded):
+            cautious = self._is_first(members) or self._was_first(members)
+            used = [_dry(read) if cautious and read.name == POLICY_NAME else read for _, read in members]
+            labels = labels_of(experiment)
+            runs = await self._pass(used, acting={POLICY_NAME}, labels=labels, told=_tell_nobody, proceed=_always)
+            if cautious and runs[POLICY_NAME].deleted:
+                _log.info("completion_was_dry", would_delete=runs[POLICY_NAME].deleted, reason=_CAUTION)
+        return Result()
+
+    # --- the first time -----------------------------------------------------------------------------------------------
+
+    def _is_first(self, members: Sequence[Member]) -> bool:
+        """Whether nobody chose a TTL, and no pass over records was ever made."""
+        return self._is_default and any(
+            read.name == POLICY_NAME and not read.dry_run and (policy.status is None or policy.status.last_run is None)
+            for policy, read in members
+        )
+
+    def _was_first(self, members: Sequence[Member]) -> bool:
+        """Whether the last pass over everything was that one."""
+        return self._is_default and any(
+            read.name == POLICY_NAME and not read.dry_run and policy.status is not None and bool(policy.status.dry_run)
+            for policy, read in members
+        )
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    def _count(self, domain: str, reports: Collection[PassReport]) -> None:
+        verdicts: Counter[str] = Counter()
+        for report in reports:
+            doubt = sum(count for why, count in report.kept.items() if why in _DOUBT)
+            verdicts += Counter(due=report.due.total(), unknown=doubt, keep=report.kept.total() - doubt)
+        for verdict, count in verdicts.items():
+            self._metrics.decided(domain, verdict, count=count)
+
+
+def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Ending:
+    return Ending(
+        domain=RETENTION,
+        address=address(RETENTION_POLICY, metadata.key),
+        kind=RETENTION_POLICY,
+        key=metadata.key,
+        uid=metadata.uid,
+        version=metadata.resource_version,
+        reason=PublishReason.WITHDRAWN,
+        since=now,
+        anchor_ns=None,
+        policy="",
+        hold=hold_of(metadata.annotations),
+    )
+
+
+def _dry(policy: Policy) -> Policy:
+    return replace(policy, dry_run=True)
+
+
+def _domain(about: Any) -> str:  # noqa: ANN401 - a policy or its selector
+    return HISTORY if (about.api_version, about.kind) == _RECORDS else RETENTION
+
+
+def _by_kind(loaded: Loaded) -> dict[tuple[str, str], list[Member]]:
+    found: dict[tuple[str, str], list[Member]] = {}
+    for policy, read in loaded.policies:
+        found.setdefault((read.api_version, read.kind), []).append((policy, read))
+    return found

@@ -1,0 +1,442 @@
+"""``lapse history`` on a state folder, in this process, with records that were written long ago."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lapse.cli import main
+from tests.past import NAMESPACE, left, policy, record, rows, store_policy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPEC = """
+experimentRef: {name: kill, namespace: shop, uid: u-1}
+execution: {startTime: 2026-01-31T12:00:00Z, status: success, message: all well}
+affectedResources: [{kind: Pod, name: web-1, namespace: shop, action: killed}]
+audit: {initiatedBy: alice, scheduledExecution: true, retryCount: 2}
+"""
+NAME = "kill-20260131120000-"
+
+
+@dataclass
+class Person:
+    """Somebody at the command line."""
+
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    def run(self, *line: str, code: int = 0) -> tuple[str, str]:
+        assert main(["history", *line]) == code, self.capsys.readouterr()
+        found = self.capsys.readouterr()
+        return found.out, found.err
+
+    def json(self, *line: str, code: int = 0) -> Any:  # noqa: ANN401 - whatever it prints
+        return json.loads(self.run(*line, "-o", "json", code=code)[0])
+
+    def names(self, *line: str) -> list[str]:
+        return [one["name"] for one in self.json("list", *line)["items"]]
+
+
+@pytest.fixture
+def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Person:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAPSE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return Person(tmp_path, capsys)
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+def test_records_are_listed_newest_first_with_their_age_and_when_they_go(person: Person) -> None:
+    old = record(person.state, "shop/kill", ago="40d", status="failure")
+    young = record(person.state, "bank/net", ago="3d")
+    out, _ = person.run("list")
+    heading, *lines = (line.split() for line in out.splitlines())
+
+    assert heading == ["AGE", "EXPERIMENT", "STATUS", "NAME", "EXPIRES"]
+    assert lines[0] == ["3d", "bank/net", "success", young, "in", "26d23h"] or lines[0][-1] == "27d"
+    assert lines[1] == ["40d", "shop/kill", "failure", old, "now"]
+
+
+def test_a_list_may_be_of_one_experiment_one_namespace_one_status_and_of_so_many(person: Person) -> None:
+    one = record(person.state, "shop/kill", ago="3h")
+    two = record(person.state, "shop/kill", ago="2h", status="failure")
+    other = record(person.state, "bank/kill", ago="1h")
+
+    assert person.names() == [other, two, one]
+    assert person.names("--experiment", "shop/kill") == [two, one]
+    assert person.names("--experiment", "bank/nothing") == []
+    assert person.names("--namespace", "bank") == [other]
+    assert person.names("--status", "failure") == [two]
+    assert person.names("--limit", "1") == [other]
+    assert person.json("list", "--limit", "1")["more"] == 2
+    assert person.names("--limit", "0") == [other, two, one]
+    assert person.run("list", "--limit", "2")[1] == "1 more; --limit 0 shows all.\n"
+
+
+def test_nothing_is_no_error(person: Person) -> None:
+    assert person.run("list") == ("", "There are no records.\n")
+    assert person.run("list", "--status", "partial") == ("", "There are no such records.\n")
+    assert person.json("list") == {"items": [], "more": 0}
+
+
+def test_limits_on_the_command_line_tell_what_would_be(person: Person) -> None:
+    first = record(person.state, ago="3h")
+    record(person.state, ago="2h")
+    found = {
+        one["name"]: one for one in person.json("list", "--history-retention-limit", "1", "--history-ttl", "0")["items"]
+    }
+
+    assert (found[first]["verdict"], found[first]["reason"]) == ("due", "retention_limit")
+    assert [one["expires"] for one in found.values()] == ["by number", None]
+
+
+def test_what_is_in_force_is_what_is_stored_and_not_what_the_settings_say(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(person.state, ago="10d")
+    store_policy(person.state, policy("history", maxAge="9d", dryRun=False))
+    monkeypatch.setenv("LAPSE_HISTORY_TTL", "2160h")
+
+    assert person.json("list")["items"][0]["verdict"] == "due"
+    assert person.json("list", "--history-ttl", "2160h")["items"][0]["verdict"] == "keep"
+
+
+def test_a_stored_policy_that_is_a_dry_run_ends_nothing(person: Person) -> None:
+    record(person.state, ago="10d")
+    store_policy(person.state, policy("history", maxAge="9d"))
+
+    assert person.json("list")["items"][0]["expires"] == "never (dry run)"
+
+
+# --- show -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_shown_with_all_that_the_run_did_and_what_retention_says(person: Person) -> None:
+    (person.folder / "run.yaml").write_text(SPEC)
+    name = person.json("record", "run.yaml")["name"]
+    out, _ = person.run("show", name)
+    told = dict(line.split("  ", 1) for line in out.splitlines()[1:])
+    told = {fact: text.strip() for fact, text in told.items()}
+
+    assert told["experiment"] == "shop/kill"
+    assert told["status"] == "success"
+    assert told["started"] == "2026-01-31T12:00:00Z"
+    assert told["message"] == "all well"
+    assert told["affected"] == "Pod/shop/web-1 (killed)"
+    assert (told["by"], told["how"], told["retries"]) == ("alice", "scheduled", "2")
+    assert told["policy history"].startswith("stays until ")
+    assert told["policy history"].endswith("while fewer than 100 of its group are newer; now 0 are")
+
+
+def test_a_record_is_found_by_its_name_and_by_its_address(person: Person) -> None:
+    name = record(person.state)
+
+    assert person.json("show", name) == person.json("show", f"history/{NAMESPACE}/{name}")
+    assert person.json("show", name)["object"]["metadata"]["name"] == name
+    assert person.json("show", f"{NAMESPACE}/{name}")["address"] == f"history/{NAMESPACE}/{name}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "verdict", "says"),
+    [
+        ([], "due", "goes: it is older than maxAge 30d since "),
+        (["--history-ttl", "0"], "keep", "stays while fewer than 100 of its group are newer; now 2 are"),
+        (["--history-ttl", "0", "--history-retention-limit", "0"], "keep", "stays: there is no limit"),
+        (
+            ["--history-ttl", "0", "--history-retention-limit", "2"],
+            "due",
+            "goes: 2 of its group are newer, and maxCount is 2",
+        ),
+        (
+            ["--history-keep-last-success", "1"],
+            "keep",
+            "stays: keepLast keeps the last 1 with metadata.labels['lapse.dev/status'] success; otherwise it would go",
+        ),
+        (
+            ["--history-ttl", "0", "--history-retention-limit", "1", "--history-keep-last-success", "1"],
+            "keep",
+            "otherwise it would go, as 2 of its group are newer, and maxCount is 1",
+        ),
+    ],
+    ids=str,
+)
+def test_the_reason_is_told(person: Person, flags: list[str], verdict: str, says: str) -> None:
+    name = record(person.state, ago="40d")
+    record(person.state, ago="2d", status="failure")
+    record(person.state, ago="1d", status="failure")
+    record(person.state, "shop/other", ago="1h")
+    found = person.json("show", name, *flags)
+
+    assert found["verdict"] == verdict
+    assert [one["policy"] for one in found["retention"]] == ["history"]
+    assert says in found["retention"][0]["says"]
+
+
+def test_what_is_held_says_so(person: Person) -> None:
+    name = record(person.state, ago="40d", hold=True)
+    found = person.json("show", name)
+
+    assert (found["held"], found["reason"]) == (True, "held")
+    assert found["retention"][0]["says"] == "stays: it is held"
+    assert "audit" in person.run("show", name)[0]
+    assert "held" in person.run("list")[0]
+
+
+def test_every_policy_about_records_has_its_say(person: Person) -> None:
+    name = record(person.state, ago="40d")
+    keep = {"count": 1, "where": {"fieldPath": "spec.execution.message", "in": ["told"]}}
+    store_policy(person.state, policy("protects", keepLast=keep, dryRun=True))
+    found = person.json("show", name)
+
+    assert [one["policy"] for one in found["retention"]] == ["protects", "history"]
+    assert found["verdict"] == "keep"
+    assert found["retention"][1]["verdict"] == "due"
+
+
+# --- record -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_recorded_once_however_often_it_is_told(person: Person) -> None:
+    (person.folder / "run.yaml").write_text(SPEC)
+    _, first = person.run("record", "run.yaml")
+    _, second = person.run("record", "run.yaml")
+
+    assert first.startswith(f"Recorded: history/{NAMESPACE}/{NAME}")
+    assert second == first.replace("Recorded:", "Recorded before, and left as it is:")
+    assert len(left(person.state)) == 1
+    assert person.json("record", "run.yaml")["new"] is False
+
+
+def test_a_whole_document_and_stdin_do_as_well(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = "apiVersion: chaos.gushchin.dev/v1alpha1\nkind: ChaosExperimentHistory\nspec:\n"
+    (person.folder / "run.yaml").write_text(head + "".join(f"  {line}\n" for line in SPEC.strip().splitlines()))
+    name = person.json("record", "run.yaml")["name"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SPEC.encode())))
+
+    assert person.json("record", "-") == {"address": f"history/{NAMESPACE}/{name}", "name": name, "new": False}
+
+
+def test_what_was_shown_can_be_recorded_elsewhere(person: Person) -> None:
+    name = record(person.state)
+    (person.folder / "run.json").write_text(json.dumps(person.json("show", name)["object"]))
+    told = person.json("record", "run.json", "--state-dir", str(person.folder / "elsewhere"))
+
+    assert told == {"address": f"history/{NAMESPACE}/{name}", "name": name, "new": True}
+
+
+def test_a_run_can_be_told_by_flags_alone(person: Person) -> None:
+    line = ("record", "--experiment", "shop/kill", "--status", "failure", "--start", "2026-01-31T12:00:00Z")
+    name = person.json(*line, "--message", "it broke", "--end", "2026-01-31T12:05:00Z", "--experiment-uid", "u-1")[
+        "name"
+    ]
+    spec = person.json("show", name)["object"]["spec"]
+
+    assert spec["experimentRef"] == {"name": "kill", "namespace": "shop", "uid": "u-1"}
+    assert spec["execution"] == {
+        "startTime": "2026-01-31T12:00:00Z",
+        "endTime": "2026-01-31T12:05:00Z",
+        "status": "failure",
+        "message": "it broke",
+    }
+
+
+def test_several_runs_are_recorded_from_one_file_and_none_when_one_is_wrong(person: Person) -> None:
+    second = SPEC.replace("12:00:00", "13:00:00")
+    (person.folder / "good.yaml").write_text(f"{SPEC}---{second}")
+    (person.folder / "bad.yaml").write_text(f"{SPEC.replace('kill', 'other')}---{second.replace('success', 'fine')}")
+
+    assert "spec.execution.status: must be one of" in person.run("record", "bad.yaml", code=64)[1]
+    assert person.names() == []
+    assert [one["new"] for one in person.json("record", "good.yaml")["items"]] == [True, True]
+
+
+# --- prune ------------------------------------------------------------------------------------------------------------
+
+
+def scene(person: Person) -> dict[str, str]:
+    """Return records by what is to become of them, with at most three of an experiment and 30 days."""
+    return {
+        "expired": record(person.state, ago="40d"),
+        "held": record(person.state, "shop/held", ago="40d", hold=True),
+        "too many": record(person.state, ago="4d", status="failure"),
+        "third": record(person.state, ago="3d"),
+        "second": record(person.state, ago="2d"),
+        "first": record(person.state, ago="1d"),
+        "other": record(person.state, "bank/kill", ago="5d"),
+    }
+
+
+def test_the_dry_run_and_the_real_run_name_the_same_records(person: Person) -> None:
+    found = scene(person)
+    line = ("prune", "--history-retention-limit", "3")
+    before = left(person.state)
+    dry = person.json(*line, "--dry-run")
+    assert left(person.state) == before
+    real = person.json(*line)
+
+    for run in (dry, real):
+        assert {(one["name"], one["reason"]) for one in run["items"]} == {
+            (found["expired"], "ttl_expired"),
+            (found["too many"], "retention_limit"),
+        }
+    assert {one["outcome"] for one in dry["items"]} == {"would_end"}
+    assert {one["outcome"] for one in real["items"]} == {"ended"}
+    assert left(person.state) == before - {found["expired"], found["too many"]}
+    assert real["policies"][0]["kept"] == {"held": 1, "not_yet": 4}
+
+
+def test_a_person_who_prunes_is_named_in_the_journal(person: Person) -> None:
+    record(person.state, ago="40d")
+    out, err = person.run("prune")
+    (row,) = rows(person.state)
+
+    assert (row.domain, row.reason, row.outcome) == ("history", "ttl_expired", "ended")
+    assert row.actor == f"cli ({getpass.getuser()})"
+    assert row.address in out
+    assert err == "history: deleted 1 of 1.\n"
+
+
+def test_the_exit_code_of_a_dry_run_tells_when_it_is_asked_to(person: Person) -> None:
+    person.run("prune", "--dry-run", "--detailed-exitcode", code=0)
+    record(person.state, ago="40d")
+    person.run("prune", "--dry-run", code=0)
+    person.run("prune", "--dry-run", "--detailed-exitcode", code=2)
+    person.run("prune", "--detailed-exitcode", code=0)
+
+
+def test_nothing_goes_while_history_is_frozen(person: Person) -> None:
+    record(person.state, ago="40d")
+    assert main(["freeze", "history"]) == 0
+    person.capsys.readouterr()
+    out, err = person.run("prune", code=1)
+
+    assert "refused" in out
+    assert "1 must wait until somebody runs lapse resume history" in err
+    assert len(left(person.state)) == 1
+
+
+def test_past_its_budget_a_prune_is_partly_done_and_history_is_frozen(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAPSE_HISTORY_DELETION_BUDGET", "2/1h")
+    for hours in range(3):
+        record(person.state, ago=f"{960 + hours}h")
+    found = person.json("prune", code=3)
+
+    assert sorted(one["outcome"] for one in found["items"]) == ["ended", "ended", "refused"]
+    assert len(left(person.state)) == 1
+    person.run("prune", code=1)
+
+
+def test_another_policy_protects_what_it_keeps(person: Person) -> None:
+    name = record(person.state, ago="40d")
+    record(person.state, ago="50d")
+    store_policy(
+        person.state,
+        policy("protects", keepLast={"count": 1}, groupBy=["metadata.labels['lapse.dev/experiment-name']"]),
+    )
+    found = person.json("prune")
+
+    assert left(person.state) == {name}
+    assert len(found["items"]) == 1
+
+
+def test_limits_on_the_command_line_are_for_this_time_only(person: Person) -> None:
+    record(person.state, ago="10d")
+    store_policy(person.state, policy("history", maxAge="20d", dryRun=False))
+
+    assert person.json("prune")["items"] == []
+    assert len(person.json("prune", "--history-ttl", "24h", "--dry-run")["items"]) == 1
+    assert person.json("prune", "--dry-run")["items"] == []
+    assert len(person.json("prune", "--history-ttl", "24h")["items"]) == 1
+
+
+def test_a_stored_history_policy_that_is_broken_deletes_nothing_and_says_so(person: Person) -> None:
+    record(person.state, ago="400d")
+    store_policy(person.state, policy("history", maxAge="9d", ageFrom="metadata..x", dryRun=False))
+    _, err = person.run("prune", code=1)
+
+    assert "spec.ageFrom: 'metadata..x' is not a field path" in err
+    assert len(left(person.state)) == 1
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "says", "code"),
+    [
+        ("list --experiment kill", "'kill' is no experiment. Expected NAMESPACE/NAME, as in shop/kill-pods.", 64),
+        ("list --experiment a/b/c", "'a/b/c' is no experiment.", 64),
+        ("list --status fine", "'fine' is no status. Expected success, failure, partial, cancelled.", 64),
+        ("list --limit -1", "--limit is -1. Expected 0 for all, or a number above it.", 64),
+        ("list --limit many", "--limit", 64),
+        ("list --history-ttl 30m", "it is shorter than an hour", 64),
+        ("list --history-ttl -1h", "it is below zero", 64),
+        ("prune --history-ttl -720h", "it is below zero", 64),
+        ("prune --history-ttl 90", "history_ttl", 64),
+        ("prune --history-retention-limit -1", "history_retention_limit", 64),
+        ("prune all", "1 argument too many", 64),
+        ("show", "The argument RECORD is missing.", 64),
+        ("show nobody", "There is no record chaos-system/nobody in ", 1),
+        ("show vcr/default/x", "it is none of a record, which is history/NAMESPACE/NAME", 64),
+        ("show history/x/y/z", "history takes NAMESPACE/NAME", 64),
+        ("show a//b", "a part is empty", 64),
+        ("record", "Nothing is given. Name a FILE, - for stdin, or say --experiment, --status and --start.", 64),
+        ("record run.yaml --status success", "A file and flags are given.", 64),
+        ("record nowhere.yaml", "nowhere.yaml cannot be read: No such file or directory.", 64),
+        ("record broken.yaml", "broken.yaml cannot be read: line 2: ", 64),
+        ("record other.yaml", "it is v1/ConfigMap; expected apiVersion: chaos.gushchin.dev/v1alpha1", 64),
+        ("record typo.yaml", "spec.execution.massage: there is no such field; did you mean message?", 64),
+        ("record elsewhere.yaml", "The record is one of the namespace bank, and records are kept in chaos-system", 64),
+        ("record --experiment a/b --status success", "--start is missing.", 64),
+        ("record --experiment a/b --start 2026-01-31T12:00:00Z", "--status is missing.", 64),
+        ("record --experiment a/b --status success --start today", "spec.execution.startTime: must match", 64),
+        ("record --experiment a/b --status success --start 2026-01-31", "spec.execution.startTime: must match", 64),
+        ("list --state-dir run.yaml", "cannot be used: File exists. Name another one", 1),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_one_clear_line_and_nothing_is_touched(person: Person, line: str, says: str, code: int) -> None:
+    files = {
+        "run.yaml": SPEC,
+        "broken.yaml": "a: 1\n b: 2",
+        "other.yaml": "apiVersion: v1\nkind: ConfigMap",
+        "typo.yaml": SPEC.replace("message", "massage"),
+        "elsewhere.yaml": json.dumps(
+            {
+                "apiVersion": "chaos.gushchin.dev/v1alpha1",
+                "kind": "ChaosExperimentHistory",
+                "metadata": {"namespace": "bank"},
+                "spec": {
+                    "experimentRef": {"name": "a", "namespace": "b"},
+                    "execution": {"startTime": "2026-01-31T12:00:00Z", "status": "success"},
+                },
+            }
+        ),
+    }
+    for name, text in files.items():
+        (person.folder / name).write_text(text)
+    before = record(person.state, ago="400d")
+    out, err = person.run(*line.split(), code=code)
+    first, *rest = err.splitlines()
+
+    assert out == ""
+    assert first.startswith("lapse: ")
+    assert says in err
+    assert all(line.startswith("Try 'lapse history") or "history" in line for line in rest)
+    assert left(person.state) == {before}
