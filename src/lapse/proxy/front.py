@@ -18,6 +18,7 @@ from lapse.proxy.bodies import LAST_CHUNK, body_of, chunk
 from lapse.proxy.heads import CHUNKED, END, RefusedError, check_unfinished, request_head
 from lapse.proxy.pages import reply_bytes
 from lapse.proxy.ports import Reply
+from lapse.proxy.tunnel import end_writing
 from lapse.proxy.upstream import CutError
 
 if TYPE_CHECKING:
@@ -117,29 +118,29 @@ class Front(asyncio.Protocol):
         """Write an answer's head; its body follows by `take_body`."""
         self._enter(Phase.BODY)
         self._chunked_out = chunked
-        self._write(head)
+        self._put(head)
 
     def take_body(self, data: bytes) -> None:
         """Write a piece of an answer's body."""
         self.since = self._house.now
-        self._write(chunk(data) if self._chunked_out else data)
+        self._put(chunk(data) if self._chunked_out else data)
         if self.write_paused and self._upstream is not None:
             self._upstream.pause_reading()
 
     def end_answer(self, *, keep: bool) -> None:
         """Finish the answer: go on with the next request, or part."""
         if self._chunked_out:
-            self._write(LAST_CHUNK)
+            self._put(LAST_CHUNK)
         self._finish(keep=keep)
 
     def write(self, data: bytes) -> None:
         """Write something that is no answer yet."""
-        self._write(data)
+        self._put(data)
 
     def reply(self, reply: Reply, *, keep: bool, with_body: bool = True) -> None:
         """Answer for the house."""
         keep = keep and self.request_done and not self._house.stopping
-        self._write(reply_bytes(reply, keep=keep, with_body=with_body))
+        self._put(reply_bytes(reply, keep=keep, with_body=with_body))
         self._finish(keep=keep)
 
     def hold_body(self) -> None:
@@ -242,6 +243,10 @@ class Front(asyncio.Protocol):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    def _put(self, data: bytes) -> None:
+        if not self.closed:  # a task may find that out only at its next wait
+            self._write(data)
+
     def _take_head(self, data: bytes) -> None:
         limits = self._house.limits
         if data.startswith(b"\r\n") and self.phase is Phase.KEEP:
@@ -267,7 +272,7 @@ class Front(asyncio.Protocol):
 
     def _refuse(self, error: RefusedError) -> None:
         """Answer a head that cannot be read; what comes behind it cannot be either."""
-        self._write(reply_bytes(Reply(error.status, error.words), keep=False, with_body=True))
+        self._put(reply_bytes(Reply(error.status, error.words), keep=False, with_body=True))
         self._linger()
 
     def _wait_for_head(self, data: bytes) -> None:
@@ -326,8 +331,7 @@ class Front(asyncio.Protocol):
         self._enter(Phase.LINGER)
         self._buffer = b""
         self._resume()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
+        end_writing(self.transport)
 
     def _fail(self, error: Exception) -> None:
         if self._upstream is not None:

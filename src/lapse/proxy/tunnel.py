@@ -106,8 +106,8 @@ class Tunnel:
         """Pass the end of one direction on; with both ended, the tunnel is over."""
         if other.ended:
             self.close()
-        elif not other.transport.is_closing():
-            other.transport.write_eof()
+        else:
+            end_writing(other.transport)
 
     def lost(self, half: Half, exc: Exception | None) -> None:
         """Take note that one side is gone."""
@@ -131,6 +131,13 @@ class Tunnel:
         """End both sides at once."""
         for half in (self.client, self.upstream):
             half.transport.abort()
+
+
+def end_writing(transport: asyncio.Transport) -> None:
+    """End one direction, after what was written; a connection that has broken meanwhile needs no end."""
+    if not transport.is_closing():
+        with suppress(OSError):
+            transport.write_eof()
 
 
 def _be_watchful(transport: asyncio.Transport) -> None:
