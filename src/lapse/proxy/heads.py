@@ -5,7 +5,7 @@ CRLF and only there, a name is a token with its colon right behind, no line is c
 body has a length or is in chunks, never both. What passed is written anew by `rewriting`; the workspace never sees
 bytes that were not understood here.
 
-A parser of a library lost: those at hand either take more than this or cost more (see the decision on the proxy).
+Why no library reads them: see docs/explanation/decisions, "A proxy on protocols of our own".
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NewType, Protocol
+from typing import TYPE_CHECKING, NewType, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,6 +141,3 @@ class Access(Protocol):
     def __call__(self, workspace: WorkspaceId, at_ms: int, /) -> None:
         """Note an access at a moment (Unix milliseconds)."""
         ...
-
-
-READY: Final = Condition.READY

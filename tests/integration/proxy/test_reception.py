@@ -15,6 +15,7 @@ from tests.integration.proxy.kit import (
     OWNER,
     SESSION,
     TOKEN,
+    StoreDownError,
     Wire,
     World,
     asking,
@@ -135,6 +136,28 @@ async def test_another_suffix_is_a_setting() -> None:
         world.add("a", ours.port)
         assert status(await ask(home.port, asking("A.Work.Example.com"))) == 200
         assert status(await ask(home.port, asking(home.host("a")))) == 404
+
+
+async def test_a_directory_that_is_away_is_said_so_and_one_that_fails_harms_nobody_else() -> None:
+    class Away(World):
+        trouble: Exception | None = None
+
+        async def find(self, name: str) -> Destination | None:
+            if self.trouble is not None:
+                raise self.trouble
+            return await super().find(name)
+
+    world = Away()
+    async with program(ok()) as ours, house(world) as home, await Wire.to(home.port) as wire:
+        world.add("a", ours.port)
+        for trouble, expected in ((StoreDownError(), 503), (KeyError("a mistake"), 500), (None, 200)):
+            world.trouble = trouble
+            await wire.send(asking(home.host("a")))
+            head = await wire.head()
+            assert status(head) == expected
+            assert (b"Retry-After" in head) is (expected == 503)
+            length = int(head.lower().split(b"content-length: ")[1].split()[0])
+            assert b"mistake" not in await wire.reader.readexactly(length)
 
 
 # --- waking -----------------------------------------------------------------------------------------------------------
