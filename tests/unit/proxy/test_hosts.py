@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from lapse.proxy.hosts import SuffixError, check_suffix, workspace_of
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        (b"notes.w.localhost:8080", "notes"),
+        (b"notes.w.localhost", "notes"),
+        (b"notes.w.localhost.:80", "notes"),
+        (b"n-1.w.localhost", "n-1"),
+        (b"w.localhost", None),
+        (b".w.localhost", None),
+        (b"a.notes.w.localhost", None),
+        (b"notes.w.localhost.evil.com", None),
+        (b"notes.evil-w.localhost", None),
+        (b"notes.xw.localhost", None),
+        (b"-a.w.localhost", None),
+        (b"a" * 64 + b".w.localhost", None),
+        (b"localhost:8080", None),
+        (b"127.0.0.1:8080", None),
+        (b"[::1]:8080", None),
+        (b"", None),
+        (b"notes.w.localhost:", None),
+        (b"notes.w.localhost:8080:1", None),
+        (b"notes.w.localhost/", None),
+        (b"user@notes.w.localhost", None),
+        (b"notes.w.localhost\x00", None),
+    ],
+)
+def test_a_host_is_a_workspace_or_nothing(host: bytes, name: str | None) -> None:
+    assert workspace_of(host, b"w.localhost") == name
+
+
+def test_a_suffix_is_a_host_name() -> None:
+    assert check_suffix(".W.Example.com.") == "w.example.com"
+    for wrong in ("", "a b", "w_x", "-a", "w..com", "w.com:80"):
+        with pytest.raises(SuffixError):
+            check_suffix(wrong)
