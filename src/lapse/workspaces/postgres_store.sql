@@ -63,7 +63,9 @@ WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int
 RETURNING {columns}
 
 -- name: hold
-UPDATE workspaces SET hold_reason = %(reason)s, hold_until = %(until)s, version = version + 1
+-- It may end earlier than the one before, whose end the next look waits for.
+UPDATE workspaces SET
+    hold_reason = %(reason)s, hold_until = %(until)s, check_after = least(check_after, %(now)s::int8), version = version + 1
 WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version)
 RETURNING {columns}
 

@@ -102,7 +102,8 @@ WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
 RETURNING {columns}
 
 -- name: hold
-UPDATE workspaces SET hold_reason = :reason, hold_until = :until, version = version + 1
+-- It may end earlier than the one before, whose end the next look waits for.
+UPDATE workspaces SET hold_reason = :reason, hold_until = :until, check_after = min(check_after, :now), version = version + 1
 WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
 RETURNING {columns}
 
