@@ -180,7 +180,7 @@ class SqlStore(ABC):
         self, workspace: WorkspaceId, state: DesiredState, by: DesiredBy, *, version: int | None = None, now: Ms
     ) -> Workspace:
         """See `Wanting`."""
-        values = {"state": state.value, "by": by.value}
+        values = {"state": state.value, "by": by.value, "now": now}
         busy = by is not DesiredBy.ACCESS
         return await self._change("set_desired", workspace, values, version=version, unless_busy=busy)
 
@@ -296,7 +296,7 @@ class SqlStore(ABC):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _workspaces(self, name: str, rows: Sequence[Row]) -> list[Workspace]:
+    def _workspaces(self, name: str, rows: Sequence[Row]) -> Sequence[Workspace]:
         """Make workspaces of what a statement found. Where it is for all, one that somebody has spoilt is left out."""
         if name not in _FOR_ALL:
             return [self._workspace(row) for row in rows]

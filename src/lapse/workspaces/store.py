@@ -111,7 +111,8 @@ class Wanting(Protocol):
     ) -> Workspace:
         """Want another state. While an operation is under way: `OperationUnderWayError`, unless it is by access.
 
-        Access is never refused: who comes while it is being stopped must find it started again.
+        Access is never refused: who comes while it is being stopped must find it started again. To want RUNNING
+        counts as an access, whoever does.
         """
         ...
 
