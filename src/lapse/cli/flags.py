@@ -119,7 +119,64 @@ class ProcessFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ServerFlags(ProcessFlags, HistoryFlags, RequestFlags, StateFlags):
+class WorkspaceStoreFlags:
+    """Where workspaces are."""
+
+    workspaces_url: Flag = None
+    """Where workspaces are stored, such as postgresql://HOST/DATABASE; otherwise a file in state_dir."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceDefaultFlags:
+    """What new workspaces get."""
+
+    default_standby_ttl: Flag = None
+    """How long a new workspace may be idle before it is stopped, such as 5m."""
+    default_archive_ttl: Flag = None
+    """How long a new workspace stays in standby before it is archived, such as 24h."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ActivityFlags:
+    """Who is connected."""
+
+    activity_url: Flag = None
+    """Where it is counted who is connected, such as redis://HOST:6379; otherwise in the process itself."""
+    proxy_lease: Flag = None
+    """How long a connection counts after its proxy has died, such as 30s; the same for all that share activity_url."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ProxyPlaceFlags:
+    """Where people find workspaces."""
+
+    proxy_port: Flag = None
+    """Port of the workspace proxy; 0 picks a free one."""
+    proxy_suffix: Flag = None
+    """What follows the name of a workspace in its host name, such as w.example.com."""
+    proxy_scheme: Flag = None
+    """http, or https when something in front of the proxy ends TLS on port 443."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ProxyFlags(ProxyPlaceFlags, ActivityFlags, WorkspaceStoreFlags):
+    """How workspaces are served."""
+
+    proxy_host: Flag = None
+    """Address of the workspace proxy; other than loopback needs workspaces_beyond_loopback."""
+    workspaces_beyond_loopback: Flag = None
+    """true: serve workspaces also where other machines can call; whoever may create one runs programs here."""
+    idle_timer: Flag = None
+    """How long a workspace counts as in use after its last connection, such as 5m."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServerFlags(ProcessFlags, ProxyFlags, WorkspaceDefaultFlags, HistoryFlags, RequestFlags, StateFlags):
     """What `lapse up` takes."""
 
     retention_policies: Flag = None
@@ -135,6 +192,36 @@ class ServerFlags(ProcessFlags, HistoryFlags, RequestFlags, StateFlags):
     """Port of the API and the pages; 0 picks a free one."""
     http_allowed_hosts: Flag = None
     """Further names under which clients may call, separated by commas."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ProxyProcessFlags(ProcessFlags, ProxyFlags, StateFlags):
+    """What `lapse proxy` takes."""
+
+    keys_url: Flag = None
+    """Where keys are stored, the tickets that open workspaces among them; the same as for lapse up."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceFlags(WorkspaceStoreFlags, StateFlags):
+    """What `lapse workspaces` takes."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class NewWorkspaceFlags(WorkspaceDefaultFlags, WorkspaceFlags):
+    """What `lapse workspaces create` takes."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class OpenWorkspaceFlags(ProxyPlaceFlags, WorkspaceFlags):
+    """What `lapse workspaces open` takes."""
+
+    keys_url: Flag = None
+    """Where keys are stored, the tickets that open workspaces among them; the same as for lapse up."""
 
 
 @Parameter(name="*")
@@ -250,6 +337,10 @@ NO_RECORDING_FLAGS = RecordingFlags()
 NO_STATE_FLAGS = StateFlags()
 NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()
+NO_PROXY_PROCESS_FLAGS = ProxyProcessFlags()
+NO_WORKSPACE_FLAGS = WorkspaceFlags()
+NO_NEW_WORKSPACE_FLAGS = NewWorkspaceFlags()
+NO_OPEN_WORKSPACE_FLAGS = OpenWorkspaceFlags()
 NO_DEFINITIONS_FLAGS = DefinitionsFlags()
 NO_OPERATOR_FLAGS = OperatorFlags()
 NO_WEBHOOK_FLAGS = WebhookFlags()

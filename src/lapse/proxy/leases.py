@@ -1,10 +1,10 @@
 """One lease per websocket: begun before the upgrade, renewed all together by one task, ended after the last byte.
 
-Guarantees: no upgrade is accepted without a lease that the activity store has confirmed, and without the database
-having been told since somebody is there: by the first connection of all, and by the first one of each proxy, because
-the first of all may be another proxy's that is still about to write. A lease that was lost meanwhile, because the store
-restarted empty or was away for longer than a lease, is begun again; a failing renewal is tried again at the next round
-and never ends a connection.
+Guarantees: no upgrade is accepted without a lease that the activity store has confirmed, and without a write to the
+database, begun after that, that says that somebody is there; those who come at once share it (see `announcing`). So
+nobody is let in on the word of another whose own write may still fail. A lease that was lost meanwhile, because the
+store restarted empty or was away for longer than a lease, is begun again; a failing renewal is tried again at the next
+round and never ends a connection.
 Not guaranteed: that an ended connection's lease is gone at once. If the store does not answer then, the lease ends by
 itself; the idle timer is set when it answers again, at most one lease later.
 """
@@ -12,12 +12,12 @@ itself; the idle timer is set when it answers again, at most one lease later.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
+from lapse.proxy.announcing import Announcements
 from lapse.proxy.ports import ConnectionId
 
 if TYPE_CHECKING:
@@ -27,17 +27,19 @@ _log = get_logger("lapse.proxy.leases")
 _ROUNDS: Final = 3
 """Renewals within one lease, so that one may fail without any harm."""
 
+_AT_ONCE: Final = 100
+"""How many lost leases are begun again beside each other: those of one workspace share a write then."""
+
 
 class Leases:
     """The leases of one proxy. Belongs to one event loop."""
 
     def __init__(self, activity: Activity, waker: Waker, *, lease_seconds: float, idle_seconds: float) -> None:
         """Hold none yet."""
-        self._activity, self._waker = activity, waker
+        self._activity = activity
+        self._announcements = Announcements(waker.connected)
         self._lease_seconds, self._idle_seconds = lease_seconds, idle_seconds
         self._held: dict[ConnectionId, WorkspaceId] = {}
-        self._settled: Counter[WorkspaceId] = Counter()
-        """How many connections of a workspace are held that the database was told of."""
         self._ending: dict[ConnectionId, tuple[WorkspaceId, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -50,27 +52,18 @@ class Leases:
         return len(self._held)
 
     async def begin(self, workspace: WorkspaceId) -> ConnectionId:
-        """Begin a lease, and let the database know of the first. Raises what the stores raise, and leaves none then."""
+        """Begin a lease, and let the database know. Raises what the stores raise, and leaves none then."""
         connection = ConnectionId(owner_token())
         self._held[connection] = workspace
         try:
             await self._connect(workspace, connection)
         except BaseException:
-            self._end(connection)  # whether it had begun is not known
+            self.end(connection)  # whether it had begun is not known
             raise
-        self._settled[workspace] += 1
         return connection
 
     def end(self, connection: ConnectionId) -> None:
-        """End a lease that was begun, in the background."""
-        workspace = self._held.get(connection)
-        if workspace is not None:
-            self._settled[workspace] -= 1
-            if not self._settled[workspace]:
-                del self._settled[workspace]
-            self._end(connection)
-
-    def _end(self, connection: ConnectionId) -> None:
+        """End a lease, in the background."""
         workspace = self._held.pop(connection, None)
         if workspace is not None:
             self._ending[connection] = (workspace, _ROUNDS)
@@ -89,8 +82,9 @@ class Leases:
         except (LapseError, OSError) as error:
             _log.warning("leases_not_renewed", held=len(self._held), error=type(error).__name__)
             return
-        for connection in lost:
-            await self._begin_again(connection)
+        again = tuple(lost)
+        for start in range(0, len(again), _AT_ONCE):
+            await asyncio.gather(*map(self._begin_again, again[start : start + _AT_ONCE]))
 
     async def close(self) -> None:
         """Wait until those that were ended are; what the store does not take now ends by itself."""
@@ -100,9 +94,8 @@ class Leases:
             task.cancel()
 
     async def _connect(self, workspace: WorkspaceId, connection: ConnectionId) -> None:
-        first = await self._activity.connect(workspace, connection, lease_seconds=self._lease_seconds)
-        if first or not self._settled[workspace]:
-            await self._waker.connected(workspace)
+        await self._activity.connect(workspace, connection, lease_seconds=self._lease_seconds)
+        await self._announcements.tell(workspace)
 
     async def _begin_again(self, connection: ConnectionId) -> None:
         workspace = self._held.get(connection)

@@ -26,6 +26,8 @@ OpId = NewType("OpId", str)
 Ms = NewType("Ms", int)
 """A point in time: whole milliseconds since the Unix epoch."""
 
+DOMAIN: Final = "workspaces"
+"""In the journal, in metrics, and where it is frozen."""
 DEFAULT_STANDBY_TTL_SECONDS: Final = 300
 DEFAULT_ARCHIVE_TTL_SECONDS: Final = 86_400
 LONGEST_TTL_SECONDS: Final = 10 * 365 * 86_400

@@ -49,7 +49,7 @@ class World:
     sessions: dict[str, str] = field(default_factory=lambda: {SESSION: OWNER, "session-of-bob": "bob"})
     leases: dict[ConnectionId, WorkspaceId] = field(default_factory=dict)
     idle_timers: set[WorkspaceId] = field(default_factory=set)
-    first_connections: Counter[WorkspaceId] = field(default_factory=Counter)
+    announced: Counter[WorkspaceId] = field(default_factory=Counter)
     accesses: Counter[WorkspaceId] = field(default_factory=Counter)
     woken: Counter[WorkspaceId] = field(default_factory=Counter)
     renewals: int = 0
@@ -88,7 +88,7 @@ class World:
                     self.places[name] = replace(self.wakes_to, workspace=workspace)
 
     async def connected(self, workspace: WorkspaceId) -> None:
-        self.first_connections[workspace] += 1
+        self.announced[workspace] += 1
 
     # Activity
     def _check(self) -> None:

@@ -20,13 +20,13 @@ async def settled() -> None:
         await asyncio.sleep(0)  # noqa: TID251 - lets what was begun go on; nothing waits for time
 
 
-async def test_the_first_lease_of_a_workspace_is_written_down() -> None:
+async def test_every_lease_is_written_down() -> None:
     world = World()
     ours = leases(world)
     for _ in range(3):
         await ours.begin(A)
     assert len(world.leases) == len(ours) == 3
-    assert world.first_connections == {A: 1}
+    assert world.announced == {A: 3}
 
 
 async def test_who_comes_second_does_not_get_in_before_the_first_is_written_down() -> None:
@@ -45,7 +45,7 @@ async def test_who_comes_second_does_not_get_in_before_the_first_is_written_down
     written.set()
     await asyncio.gather(*tasks)
     await ours.begin(A)
-    assert world.first_connections == {A: 3}, "the last one found it written"
+    assert world.announced == {A: 3}, "one for the two of ours, one for the other, one for the last"
 
 
 async def test_without_the_store_there_is_no_lease() -> None:

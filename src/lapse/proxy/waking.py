@@ -1,0 +1,39 @@
+"""The proxy's waker on a workspace store.
+
+`StoreWaker.wake` writes only where something else than RUNNING is wanted: a waiting page asks again every other second,
+and every write would make the reconciler plan anew. `StoreWaker.connected` always writes; who calls it relies on that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lapse.workspaces.model import DesiredBy, DesiredState, Ms, WorkspaceId
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.proxy import ports
+    from lapse.workspaces.store import WorkspaceStore
+
+_MS: Final = 1_000_000
+
+
+class StoreWaker:
+    """A `lapse.proxy.ports.Waker`."""
+
+    def __init__(self, store: WorkspaceStore, *, clock: Clock) -> None:
+        """Touch nothing yet."""
+        self._store, self._clock = store, clock
+
+    async def wake(self, workspace: ports.WorkspaceId) -> None:
+        """See `Waker`."""
+        one = WorkspaceId(workspace)
+        if (await self._store.get(one)).desired_state is not DesiredState.RUNNING:
+            await self._store.set_desired(one, DesiredState.RUNNING, DesiredBy.ACCESS, now=self._now())
+
+    async def connected(self, workspace: ports.WorkspaceId) -> None:
+        """See `Waker`."""
+        await self._store.connected(WorkspaceId(workspace), now=self._now())
+
+    def _now(self) -> Ms:
+        return Ms(self._clock.wall_ns() // _MS)
