@@ -30,7 +30,7 @@ from lapse.engine.journal import Entry, Outcome
 from lapse.engine.metrics import ErrorKind
 from lapse.workspaces.eligibility import ARCHIVE, STANDBY, anchor, ttl_seconds
 from lapse.workspaces.errors import OutcomeUnknownError, StoreClosedError
-from lapse.workspaces.model import DesiredState
+from lapse.workspaces.model import DOMAIN, DesiredState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from lapse.workspaces.model import Ms, Workspace, WorkspaceId
     from lapse.workspaces.store import WorkspaceStore
 
-DOMAIN: Final = "workspaces"
 _TARGETS: Final = {STANDBY: DesiredState.STANDBY, ARCHIVE: DesiredState.PENDING}
 _WORDS: Final[dict[type[Verdict], str]] = {Due: "due", Keep: "keep", Unknown: "unknown"}
 _MAY_BE_DONE: Final = frozenset({Outcome.ENDED, Outcome.FAILED})

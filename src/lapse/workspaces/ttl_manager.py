@@ -40,8 +40,8 @@ from lapse.workspaces.eligibility import (
     ttl_seconds,
 )
 from lapse.workspaces.errors import WorkspaceStoreError
-from lapse.workspaces.model import Ms
-from lapse.workspaces.transitions import DOMAIN, Act, Transitions
+from lapse.workspaces.model import DOMAIN, Ms
+from lapse.workspaces.transitions import Act, Transitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
