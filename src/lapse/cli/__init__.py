@@ -32,6 +32,7 @@ app = App(
 )
 # By name, so that `lapse --help` imports no backend and no web framework; hence the help texts here.
 app.command("lapse.cli.up:up", name="up", help="Run everything that is enabled: loops, HTTP API, start page.")
+app.command("lapse.cli.proxy:proxy", name="proxy", help="Serve workspaces to their owners, beside lapse up.")
 app.command("lapse.cli.operator:operator", name="operator", help="Carry out requests on a Kubernetes cluster.")
 app.command("lapse.cli.webhook:webhook", name="webhook", help="Let people capture only what they may read.")
 app.command("lapse.cli.ttl_manager:ttl_manager", name="ttl-manager", help="Put idle workspaces to rest.")
@@ -39,6 +40,7 @@ app.command("lapse.cli.keys:app", name="keys", help="Read and write expiring key
 app.command("lapse.cli.requests:app", name="requests", help="Capture and restore; see what lapses when.")
 app.command("lapse.cli.history:app", name="history", help="Records of what experiments did, and how long they stay.")
 app.command("lapse.cli.retention:app", name="retention", help="Limit the age and the number of objects of any kind.")
+app.command("lapse.cli.workspaces:app", name="workspaces", help="Create, open, stop and archive workspaces.")
 app.command("lapse.cli.freezing:freeze", name="freeze", help="End nothing of a domain until it is resumed.")
 app.command("lapse.cli.freezing:resume", name="resume", help="Let a frozen domain go on.")
 app.command("lapse.cli.crds:app", name="crds", help="Install and compare our definitions on a Kubernetes cluster.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from lapse.proxy.ports import Condition, Destination, WorkspaceId
+from lapse.proxy.ports import Condition, Destination
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import DesiredState, ObservedStatus, Operation
 
@@ -76,7 +76,7 @@ class StoreDirectory:
     def _destination(self, workspace: Workspace) -> Destination:
         condition = condition_of(workspace)
         address = self._locate(workspace) if condition is Condition.READY else None
-        return Destination(WorkspaceId(workspace.id), workspace.owner, condition, address)
+        return Destination(workspace.id, workspace.owner, condition, address)
 
     def _remember(self, name: str, found: Destination, until_ns: int) -> None:
         if len(self._ready) >= _MOST:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from lapse.proxy.hosts import workspace_of
 from lapse.proxy.ports import Proof, Reply, Visitor
-from lapse.workspaces.model import WorkspaceId as StoredId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.core.clock import Clock
-    from lapse.proxy.ports import Destination, Directory, Visit
+    from lapse.proxy.ports import Destination, Directory, Visit, WorkspaceId
     from lapse.proxy.sessions import Sessions
 
 OPEN_PATH: Final = "/.lapse/open"
@@ -40,7 +39,7 @@ _ONLY_GET: Final = Reply(405, "This address is opened with GET.", (("Allow", "GE
 class Redeeming(Protocol):
     """What is used of the tickets."""
 
-    async def redeem(self, ticket: str, workspace: StoredId) -> bool:
+    async def redeem(self, ticket: str, workspace: WorkspaceId) -> bool:
         """Say whether it is an unused ticket of this workspace, and use it up."""
         ...
 
@@ -92,7 +91,7 @@ class HouseDoorkeeper:
             return _ONLY_GET
         ticket = query.removeprefix("ticket=")  # nothing in a ticket needs an escape
         found = await self._workspace(visit) if ticket != query else None
-        if found is None or not await self.tickets.redeem(ticket, StoredId(found.workspace)):
+        if found is None or not await self.tickets.redeem(ticket, found.workspace):
             return _USED
         cookie = self.sessions.set_cookie(found.workspace, now_seconds=self._seconds())
         # 303 and no-referrer: neither the address with the ticket nor its being used goes any further.

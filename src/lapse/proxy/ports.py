@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NewType, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from lapse.workspaces import activity, model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
-WorkspaceId = NewType("WorkspaceId", str)
-ConnectionId = NewType("ConnectionId", str)
+WorkspaceId = model.WorkspaceId
+ConnectionId = activity.ConnectionId
+Ms = model.Ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,6 @@ class Activity(Protocol):
 class Access(Protocol):
     """Takes note that a workspace was used; called from where bytes flow, so it neither waits nor raises."""
 
-    def __call__(self, workspace: WorkspaceId, at_ms: int, /) -> None:
-        """Note an access at a moment (Unix milliseconds)."""
+    def __call__(self, workspace: WorkspaceId, moment: Ms, /) -> None:
+        """Note an access."""
         ...

@@ -20,11 +20,12 @@ from lapse.proxy.heads import RefusedError
 from lapse.proxy.hosts import DEFAULT_SUFFIX, check_suffix
 from lapse.proxy.leases import Leases
 from lapse.proxy.limits import Limits
-from lapse.proxy.ports import Reply
+from lapse.proxy.ports import Ms, Reply
 from lapse.proxy.reception import Reception
 from lapse.proxy.upstream import CutError, Upstreams
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable
 
     from lapse.core.clock import Clock
@@ -109,16 +110,24 @@ class Proxy:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port, which the system chooses for 0. May be called for several addresses."""
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Front(self), host, port, backlog=_BACKLOG)
+        server = await asyncio.get_running_loop().create_server(lambda: Front(self), host, port, backlog=_BACKLOG)
+        self._begin(server)
+        chosen: int = server.sockets[0].getsockname()[1]
+        return chosen
+
+    async def listen(self, bound: socket.socket) -> None:
+        """Listen on a socket that somebody else has bound; it is closed with the proxy."""
+        server = await asyncio.get_running_loop().create_server(lambda: Front(self), sock=bound, backlog=_BACKLOG)
+        self._begin(server)
+
+    def _begin(self, server: asyncio.Server) -> None:
         self._servers.append(server)
         if not self._tasks:
+            loop = asyncio.get_running_loop()
             self._tasks += [
                 loop.create_task(self._every(self.limits.sweep_seconds, self.look), name="proxy-sweep"),
                 loop.create_task(self._every(self._leases.round_seconds, self._leases.renew), name="proxy-leases"),
             ]
-        chosen: int = server.sockets[0].getsockname()[1]
-        return chosen
 
     async def stop(self, *, grace_seconds: float = 10.0) -> None:
         """Take no more connections, let requests under way finish, then end websockets and give their leases back."""
@@ -175,7 +184,7 @@ class Proxy:
         if decided.address is None:
             return pages.UNAVAILABLE
         front.workspace = decided.workspace
-        self._access(decided.workspace, self._clock.wall_ns() // _MS_NS)
+        self._access(decided.workspace, self._moment())
         carry = self._exchange.upgrade if head.upgrade else self._exchange.request
         await carry(front, head, workspace=decided.workspace, address=decided.address)
         return None
@@ -194,15 +203,15 @@ class Proxy:
     async def look(self) -> None:
         """Look at all connections once."""
         now = self.now = self._seconds()
-        at_ms = self._clock.wall_ns() // _MS_NS
+        moment = self._moment()
         for front in tuple(self.fronts):
             if front.workspace is not None and front.phase in _UNDER_WAY:
-                self._access(front.workspace, at_ms)
+                self._access(front.workspace, moment)
             front.check(now, self.limits)
         for tunnel in tuple(self._tunnels):
             if tunnel.moved:
                 tunnel.moved = False
-                self._access(tunnel.workspace, at_ms)
+                self._access(tunnel.workspace, moment)
             if tunnel.is_half:
                 self._check_half(tunnel, now)
         self._upstreams.sweep(now)
@@ -215,7 +224,7 @@ class Proxy:
 
     def _tunnel_ended(self, tunnel: Tunnel) -> None:
         self._tunnels.discard(tunnel)
-        self._access(tunnel.workspace, self._clock.wall_ns() // _MS_NS)
+        self._access(tunnel.workspace, self._moment())
         self._leases.end(tunnel.connection)
 
     async def _until_idle(self, seconds: float) -> None:
@@ -228,6 +237,9 @@ class Proxy:
             if not self.fronts and not any(tunnel.is_half for tunnel in self._tunnels):
                 return
             await self._clock.sleep(min(0.02, seconds))
+
+    def _moment(self) -> Ms:
+        return Ms(self._clock.wall_ns() // _MS_NS)
 
     def _seconds(self) -> float:
         return self._clock.monotonic_ns() / _SECOND_NS

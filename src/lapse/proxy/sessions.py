@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from lapse.proxy.ports import WorkspaceId
 
 SESSION_SECONDS: Final = 12 * 3600
+_OVER_TLS: Final = "__Host-lapse_session"
+_PLAIN: Final = "lapse_session"
+COOKIES: Final = frozenset({_OVER_TLS, _PLAIN})
+"""All names that are ours, whichever is in use."""
 _PURPOSE: Final = b"lapse-session-1"
 _PARTS: Final = 3
 _LONGEST: Final = 200
@@ -39,7 +43,7 @@ class Sessions:
     @property
     def cookie(self) -> str:
         """The name of the cookie: over TLS one that a browser takes from the very host only."""
-        return "__Host-lapse_session" if self.scheme == "https" else "lapse_session"
+        return _OVER_TLS if self.scheme == "https" else _PLAIN
 
     def set_cookie(self, workspace: WorkspaceId, *, now_seconds: int) -> str:
         """Return the Set-Cookie field that begins a session."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.workspaces.model import DesiredBy, DesiredState, Ms, WorkspaceId
+from lapse.workspaces.model import DesiredBy, DesiredState, Ms
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
-    from lapse.proxy import ports
+    from lapse.workspaces.model import WorkspaceId
     from lapse.workspaces.store import WorkspaceStore
 
 _MS: Final = 1_000_000
@@ -25,15 +25,14 @@ class StoreWaker:
         """Touch nothing yet."""
         self._store, self._clock = store, clock
 
-    async def wake(self, workspace: ports.WorkspaceId) -> None:
+    async def wake(self, workspace: WorkspaceId) -> None:
         """See `Waker`."""
-        one = WorkspaceId(workspace)
-        if (await self._store.get(one)).desired_state is not DesiredState.RUNNING:
-            await self._store.set_desired(one, DesiredState.RUNNING, DesiredBy.ACCESS, now=self._now())
+        if (await self._store.get(workspace)).desired_state is not DesiredState.RUNNING:
+            await self._store.set_desired(workspace, DesiredState.RUNNING, DesiredBy.ACCESS, now=self._now())
 
-    async def connected(self, workspace: ports.WorkspaceId) -> None:
+    async def connected(self, workspace: WorkspaceId) -> None:
         """See `Waker`."""
-        await self._store.connected(WorkspaceId(workspace), now=self._now())
+        await self._store.connected(workspace, now=self._now())
 
     def _now(self) -> Ms:
         return Ms(self._clock.wall_ns() // _MS)

@@ -1,0 +1,207 @@
+"""Workspaces in a process that stays: stores, activity, tickets and the proxy, opened together and wired.
+
+``lapse up`` and ``lapse proxy`` differ in what they run beside the proxy. What only one process may do (lapsing,
+carrying out what is wanted) is added by ``lapse up``, on the same store and the same activity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.errors import LapseError, UsageError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+    from contextlib import AsyncExitStack
+
+    from lapse.core.clock import Clock
+    from lapse.engine.coordinator import Loop, Service
+    from lapse.keys.aio import AsyncKeys
+    from lapse.proxy.ports import Address
+    from lapse.proxy.server import Ports
+    from lapse.settings import Settings
+    from lapse.web.listener import Endpoint
+    from lapse.web.state import StateDatabase
+    from lapse.web.tokens import TokenStore
+    from lapse.web.workspaces_api import WorkspacesService
+    from lapse.workspaces.access import AccessTimes
+    from lapse.workspaces.activity import Activity
+    from lapse.workspaces.model import Workspace
+    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.tickets import Tickets
+
+SECRET: Final = "workspace-session"  # noqa: S105 - the name of a secret, not the secret
+_LOOPBACK: Final = "127.0.0.1"
+"""Where a workspace's program listens: it is a child of a process on this machine."""
+
+
+class OpenProxyError(LapseError):
+    """{address} is open to other machines, and a workspace runs programs: set workspaces_beyond_loopback to true."""
+
+
+class TicketsNotSharedError(UsageError):
+    """A ticket made here could not be used elsewhere: keys_url is {url}, which is this process alone. {instead}."""
+
+
+def proxy_endpoint(settings: Settings, stack: AsyncExitStack) -> Endpoint:
+    """Bind the proxy's port; raises `OpenProxyError` where that would open it without anybody having said so."""
+    from lapse.web.listener import Endpoint
+
+    endpoint = Endpoint(settings.proxy_host, settings.proxy_port, setting="proxy")
+    stack.callback(endpoint.close)
+    if not endpoint.loopback_only and not settings.workspaces_beyond_loopback:
+        raise OpenProxyError(address=f"{endpoint.host}:{endpoint.port}")
+    return endpoint
+
+
+def demand_shared_tickets(settings: Settings, instead: str) -> None:
+    """Raise `TicketsNotSharedError` unless other processes reach the same tickets."""
+    if settings.keys_url.startswith("memory:"):
+        raise TicketsNotSharedError(url=settings.keys_url.partition("?")[0], instead=instead)
+
+
+def url_of(settings: Settings, port: int) -> Callable[[str], str]:
+    """Return what makes the address of a workspace from its name."""
+    from lapse.proxy import hosts
+
+    return lambda name: hosts.url_of(name, suffix=settings.proxy_suffix, scheme=settings.proxy_scheme, port=port)
+
+
+@dataclass(frozen=True)
+class WorkspaceParts:
+    """What is open."""
+
+    settings: Settings
+    clock: Clock
+    endpoint: Endpoint
+    store: WorkspaceStore
+    activity: Activity
+    access: AccessTimes
+    tickets: Tickets
+    tokens: TokenStore
+    secret: bytes
+
+    @classmethod
+    async def open(
+        cls, settings: Settings, stack: AsyncExitStack, *, endpoint: Endpoint, keys: AsyncKeys, state: StateDatabase
+    ) -> WorkspaceParts:
+        """Open it all; ``stack`` closes it, last opened first."""
+        from lapse.core.clock import SystemClock
+        from lapse.keys.tickets import ticket_records
+        from lapse.proxy.service import FLUSH_SECONDS
+        from lapse.web.tokens import TokenStore
+        from lapse.workspaces.access import AccessTimes
+        from lapse.workspaces.opening import open_activity, open_workspaces
+        from lapse.workspaces.tickets import Tickets
+
+        clock = SystemClock()
+        store = await open_workspaces(settings.workspaces_url)
+        stack.push_async_callback(store.close)
+        activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)
+        stack.push_async_callback(activity.close)
+        return cls(
+            settings=settings,
+            clock=clock,
+            endpoint=endpoint,
+            store=store,
+            activity=activity,
+            access=AccessTimes(store, clock, throttle_seconds=FLUSH_SECONDS),
+            tickets=Tickets(ticket_records(keys, clock=clock)),
+            tokens=TokenStore(state, clock=clock),
+            secret=state.secret(SECRET),
+        )
+
+    @property
+    def loops(self) -> list[Loop]:
+        """What every process with a proxy does again and again."""
+        from lapse.proxy.service import AccessLoop
+
+        return [AccessLoop(self.access)]
+
+    def proxy(self) -> Service:
+        """Return the proxy, which listens from when it runs."""
+        from lapse.proxy.server import Options, Proxy
+        from lapse.proxy.service import ProxyService
+        from lapse.proxy.sessions import COOKIES
+
+        options = Options(
+            suffix=self.settings.proxy_suffix,
+            scheme=self.settings.proxy_scheme,
+            cookies=COOKIES,
+            lease_seconds=self.settings.proxy_lease.seconds,
+            idle_seconds=self.settings.idle_timer.seconds,
+        )
+        return ProxyService(Proxy(self._ports(), options), self.endpoint.sockets, self.access)
+
+    def api(self) -> WorkspacesService:
+        """Return what the HTTP API needs."""
+        from lapse.web.workspaces_api import Defaults, WorkspacesService
+
+        settings = self.settings
+        return WorkspacesService(
+            self.store,
+            self.tickets,
+            url_of=url_of(settings, self.endpoint.port),
+            defaults=Defaults(
+                standby_ttl=int(settings.default_standby_ttl.seconds),
+                archive_ttl=int(settings.default_archive_ttl.seconds),
+            ),
+            clock=self.clock,
+        )
+
+    def check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise a `LapseError` unless store and activity answer. Blocks, beside ``loop``."""
+        import asyncio
+
+        from lapse.web.probes import CHECK_SECONDS
+
+        # Bounded, because a process that ends waits for its threads.
+        asyncio.run_coroutine_threadsafe(self._check(), loop).result(CHECK_SECONDS)
+
+    async def _check(self) -> None:
+        await self.store.check()
+        await self.activity.check()
+
+    def _ports(self) -> Ports:
+        from lapse.proxy.directory import StoreDirectory
+        from lapse.proxy.doorkeeper import HouseDoorkeeper
+        from lapse.proxy.server import Ports
+        from lapse.proxy.sessions import Sessions
+        from lapse.proxy.waking import StoreWaker
+
+        directory = StoreDirectory(self.store, _locate, clock=self.clock)
+        doorkeeper = HouseDoorkeeper(
+            directory=directory,
+            tickets=self.tickets,
+            sessions=Sessions(self.secret, self.settings.proxy_scheme),
+            tokens=self._opens,
+            clock=self.clock,
+            suffix=self.settings.proxy_suffix,
+        )
+        return Ports(
+            directory=directory,
+            doorkeeper=doorkeeper,
+            waker=StoreWaker(self.store, clock=self.clock),
+            activity=self.activity,
+            access=self.access.note,
+            clock=self.clock,
+        )
+
+    def _opens(self, token: str) -> Callable[[str], bool] | None:
+        """Tell the proxy what a token opens: what it may change in the API."""
+        from lapse.web.errors import TokenInvalidError
+        from lapse.web.scopes import owners_in
+
+        try:
+            principal = self.tokens.principal(token)
+        except TokenInvalidError:
+            return None
+        return owners_in(principal.scopes, "POST").__contains__
+
+
+def _locate(workspace: Workspace) -> Address:
+    from lapse.proxy.ports import Address
+
+    return Address(_LOOPBACK, workspace.port)
