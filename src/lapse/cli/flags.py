@@ -211,12 +211,6 @@ class WorkspaceFlags(WorkspaceStoreFlags, StateFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class NewWorkspaceFlags(WorkspaceDefaultFlags, WorkspaceFlags):
-    """What `lapse workspaces create` takes."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
 class OpenWorkspaceFlags(ProxyPlaceFlags, WorkspaceFlags):
     """What `lapse workspaces open` takes."""
 
@@ -339,7 +333,6 @@ NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()
 NO_PROXY_PROCESS_FLAGS = ProxyProcessFlags()
 NO_WORKSPACE_FLAGS = WorkspaceFlags()
-NO_NEW_WORKSPACE_FLAGS = NewWorkspaceFlags()
 NO_OPEN_WORKSPACE_FLAGS = OpenWorkspaceFlags()
 NO_DEFINITIONS_FLAGS = DefinitionsFlags()
 NO_OPERATOR_FLAGS = OperatorFlags()

@@ -48,7 +48,7 @@ from lapse.workspaces.model import (
 )
 from lapse.workspaces.store import WorkspaceStore
 from lapse.workspaces.summary import as_json
-from lapse.workspaces.tickets import TICKET_SECONDS, Tickets
+from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
 
 _DEFAULT_PAGE: Final = 100
 _MS: Final = 1_000_000
@@ -229,7 +229,7 @@ class WorkspacesService:
         found = await self._find(name, owners)
         until = self._clock.wall_ns() + TICKET_SECONDS * _SECOND
         ticket = await self._tickets.issue(found.id)
-        url = f"{self._url_of(found.name)}.lapse/open?ticket={ticket}"
+        url = ticket_url(self._url_of(found.name), ticket)
         return JSONResponse({"url": url, "expires_at": to_timestamp(until)}, 201)
 
     # --- inside ------------------------------------------------------------------------------------------------------
