@@ -46,6 +46,14 @@ FOUNDING_NAMES: Final = (
     "REQUEST_TTL", "REQUEST_TTL_MODE", "REQUEST_DEADLINE", "KEEPER_MODE", "KEEPER_TTL", "RESTORE_OWNERSHIP",
 )  # fmt: skip
 """Variables that are accepted without the prefix, because deployments that follow the founding documents have them."""
+FOUNDING_SECONDS: Final = {
+    "TTL_MANAGER_INTERVAL": "ttl_manager_interval",
+    "DEFAULT_STANDBY_TTL": "default_standby_ttl",
+    "DEFAULT_ARCHIVE_TTL": "default_archive_ttl",
+    "IDLE_TIMER_SECONDS": "idle_timer",
+    f"{PREFIX}IDLE_TIMER_SECONDS": "idle_timer",
+}
+"""The same for variables that hold a number of seconds, or a duration; the last of several for one key wins."""
 _MAX_PORT: Final = 65_535
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
@@ -325,6 +333,12 @@ class Settings(BaseSettings):
         default=False,
         description="Serve workspaces also where other machines can call: whoever may create one runs programs here",
     )
+    workspaces_stop_on_exit: Switch = Field(
+        default=True, description="Stop the programs of workspaces when Lapse stops; otherwise they run on"
+    )
+    workspaces_deletion_budget: DeletionBudget = Field(
+        default=OFF, description="deletion_budget for workspaces alone: how many go to standby or to the archive"
+    )
     activity_url: Annotated[str, PlainValidator(_activity_url)] = Field(
         default="", description="Where it is counted who is connected: redis://HOST; by default in the process itself"
     )
@@ -335,6 +349,9 @@ class Settings(BaseSettings):
     default_archive_ttl: WorkspaceTTL = Field(
         default=Duration.of_seconds(DEFAULT_ARCHIVE_TTL_SECONDS),
         description="How long a new workspace stays in standby before it is archived",
+    )
+    ttl_manager_interval: Annotated[Duration, PlainValidator(_lifetime)] = Field(
+        default=Duration.parse("1m"), description="Pause between looks for workspaces whose TTL is over"
     )
     idle_timer: Annotated[Duration, PlainValidator(_lifetime)] = Field(
         default=Duration.parse("5m"), description="How long a workspace counts as in use after its last connection"
@@ -454,11 +471,8 @@ def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str 
     if path is not None:
         for key, value, origin in _read_file(path, problems):
             values[key], origins[key] = value, origin
-    for name in FOUNDING_NAMES:
-        if name in os.environ:
-            values[name.lower()], origins[name.lower()] = os.environ[name], Origin("environment", name)
-    for key, value in EnvSettingsSource(Settings)().items():
-        values[key], origins[key] = value, Origin("environment", PREFIX + key.upper())
+    for key, value, origin in _read_environment():
+        values[key], origins[key] = value, origin
     for key, flag in (flags or {}).items():
         if flag is not None:
             values[key], origins[key] = flag, Origin("flag", "--" + key.replace("_", "-"))
@@ -466,6 +480,23 @@ def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str 
     if settings is None or problems:
         raise SettingsError(listing="".join(f"\n  {problem}" for problem in problems))
     return Loaded(settings, origins, path, (*_odd_variables(), *_odd_values(settings, origins)))
+
+
+def _read_environment() -> Iterator[tuple[str, Any, Origin]]:
+    """Give what is set, our own names last, because they win."""
+    for name in FOUNDING_NAMES:
+        if name in os.environ:
+            yield name.lower(), os.environ[name], Origin("environment", name)
+    for name, key in FOUNDING_SECONDS.items():
+        if name in os.environ:
+            yield key, _in_seconds(os.environ[name]), Origin("environment", name)
+    for key, value in EnvSettingsSource(Settings)().items():
+        yield key, value, Origin("environment", PREFIX + key.upper())
+
+
+def _in_seconds(text: str) -> str:
+    """Give a bare number its unit."""
+    return f"{text.strip()}s" if text.strip().isascii() and text.strip().isdigit() else text
 
 
 def show_value(value: object) -> str:
@@ -498,7 +529,8 @@ def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: l
 def _odd_variables() -> Iterator[str]:
     for name in sorted(os.environ):
         key = name.removeprefix(PREFIX).lower()
-        if name.startswith(PREFIX) and name != CONFIG_VARIABLE and key not in Settings.model_fields:
+        known = name == CONFIG_VARIABLE or name in FOUNDING_SECONDS or key in Settings.model_fields
+        if name.startswith(PREFIX) and not known:
             yield f"the environment variable {name} is no setting{_closest(key, lambda near: PREFIX + near.upper())}"
 
 

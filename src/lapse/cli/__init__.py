@@ -35,6 +35,7 @@ app.command("lapse.cli.up:up", name="up", help="Run everything that is enabled: 
 app.command("lapse.cli.proxy:proxy", name="proxy", help="Serve workspaces to their owners, beside lapse up.")
 app.command("lapse.cli.operator:operator", name="operator", help="Carry out requests on a Kubernetes cluster.")
 app.command("lapse.cli.webhook:webhook", name="webhook", help="Let people capture only what they may read.")
+app.command("lapse.cli.ttl_manager:ttl_manager", name="ttl-manager", help="Put idle workspaces to rest.")
 app.command("lapse.cli.keys:app", name="keys", help="Read and write expiring keys; prove a backend.")
 app.command("lapse.cli.requests:app", name="requests", help="Capture and restore; see what lapses when.")
 app.command("lapse.cli.history:app", name="history", help="Records of what experiments did, and how long they stay.")

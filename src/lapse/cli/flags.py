@@ -139,6 +139,17 @@ class WorkspaceDefaultFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class WorkspaceTTLFlags:
+    """When workspaces are looked at, and how many may lapse."""
+
+    ttl_manager_interval: Flag = None
+    """Pause between looks for workspaces whose TTL is over, such as 1m."""
+    workspaces_deletion_budget: Flag = None
+    """How many workspaces may go to standby or to the archive in any window, such as 1000/1h; off sets no limit."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class ActivityFlags:
     """Who is connected."""
 
@@ -176,9 +187,13 @@ class ProxyFlags(ProxyPlaceFlags, ActivityFlags, WorkspaceStoreFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ServerFlags(ProcessFlags, ProxyFlags, WorkspaceDefaultFlags, HistoryFlags, RequestFlags, StateFlags):
+class ServerFlags(
+    ProcessFlags, ProxyFlags, WorkspaceTTLFlags, WorkspaceDefaultFlags, HistoryFlags, RequestFlags, StateFlags
+):
     """What `lapse up` takes."""
 
+    workspaces_stop_on_exit: Flag = None
+    """false: leave the programs of workspaces running when Lapse stops."""
     retention_policies: Flag = None
     """RetentionPolicy documents for the embedded store, as a JSON list; better in the file."""
 
@@ -192,6 +207,17 @@ class ServerFlags(ProcessFlags, ProxyFlags, WorkspaceDefaultFlags, HistoryFlags,
     """Port of the API and the pages; 0 picks a free one."""
     http_allowed_hosts: Flag = None
     """Further names under which clients may call, separated by commas."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TTLManagerFlags(ProcessFlags, WorkspaceTTLFlags, ActivityFlags, WorkspaceStoreFlags, StateFlags):
+    """What `lapse ttl-manager` takes."""
+
+    keys_url: Flag = None
+    """Where keys are stored, the one that says who leads among them; the same for all TTL managers."""
+    deletion_budget: Flag = None
+    """How much may be ended in any window, such as 10000/1h; past it workspaces are frozen; off sets no limit."""
 
 
 @Parameter(name="*")
@@ -331,6 +357,7 @@ NO_RECORDING_FLAGS = RecordingFlags()
 NO_STATE_FLAGS = StateFlags()
 NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()
+NO_TTL_MANAGER_FLAGS = TTLManagerFlags()
 NO_PROXY_PROCESS_FLAGS = ProxyProcessFlags()
 NO_WORKSPACE_FLAGS = WorkspaceFlags()
 NO_OPEN_WORKSPACE_FLAGS = OpenWorkspaceFlags()

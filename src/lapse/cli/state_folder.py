@@ -18,6 +18,7 @@ from lapse.history.passes import DOMAINS as HISTORY_DOMAINS
 from lapse.objects.embedded import open_embedded
 from lapse.requests.api.upstream import ALL_KINDS as REQUEST_KINDS
 from lapse.requests.service import DOMAINS as REQUEST_DOMAINS
+from lapse.workspaces.model import DOMAIN as WORKSPACES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +34,9 @@ ACTOR: Final = "lapse"
 FILE_NAME: Final = "objects.db"
 KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, *HISTORY_KINDS)
 DOMAINS: Final = (*REQUEST_DOMAINS, *HISTORY_DOMAINS)
-"""What can be frozen, and has a deletion budget."""
+"""What can be frozen, and has a deletion budget, on a cluster."""
+FOLDER_DOMAINS: Final = (*DOMAINS, WORKSPACES)
+"""The same where there is a state folder."""
 _NO_BUDGETS: Final = Budgets()
 
 
@@ -45,7 +48,7 @@ def open_store(folder: Path, *, clock: Clock) -> EmbeddedStore:
 
 def open_brakes(store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()) -> SQLiteBrakes:
     """Return where it is written what is frozen in that store; acts of ``actors`` count beside our own."""
-    return SQLiteBrakes(SQLiteJournal(store.database), budgets=budgets, domains=DOMAINS, actors=(ACTOR, *actors))
+    return SQLiteBrakes(SQLiteJournal(store.database), budgets=budgets, domains=FOLDER_DOMAINS, actors=(ACTOR, *actors))
 
 
 def brakes_of(store: EmbeddedStore, *, budgets: Budgets, clock: Clock, metrics: Metrics) -> Brakes:
@@ -53,7 +56,7 @@ def brakes_of(store: EmbeddedStore, *, budgets: Budgets, clock: Clock, metrics: 
     return Brakes(
         open_brakes(store, budgets=budgets),
         budgets=budgets,
-        domains=DOMAINS,
+        domains=FOLDER_DOMAINS,
         clock=clock,
         metrics=metrics,
         actor=ACTOR,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.clock import UnixNs
-from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
+from lapse.core.verdict import Due, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
 from lapse.workspaces import activity
 from lapse.workspaces.model import LONGEST_TTL_SECONDS, DesiredState, Ms, ObservedStatus, Operation
 
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 STANDBY: Final = "standby"
 ARCHIVE: Final = "archive"
 """The two actions."""
+
+
+class LapseReason(Reason):
+    """Why a workspace is due; the values are metric labels."""
+
+    STANDBY_TTL_EXPIRED = "standby_ttl_expired"
+    ARCHIVE_TTL_EXPIRED = "archive_ttl_expired"
 
 
 class StayReason(Reason):
@@ -41,8 +48,13 @@ class StayReason(Reason):
     IDLE_TIMER = "idle_timer"
 
 
-def decide_standby(workspace: Workspace, signal: Signal, now: Ms) -> Verdict:
-    """Say whether a running workspace may be stopped. ``signal`` was read after the row."""
+def decide_standby(
+    workspace: Workspace, signal: Signal, now: Ms, *, lease_seconds: float = activity.DEFAULT_LEASE_SECONDS
+) -> Verdict:
+    """Say whether a running workspace may be stopped. ``signal`` was read after the row.
+
+    ``lease_seconds`` is `Activity.lease_seconds`: how long a connection may count that is not there any more.
+    """
     by_row = _decide_by_row(workspace, now, action=STANDBY)
     if not isinstance(by_row, Due):
         return by_row
@@ -50,8 +62,7 @@ def decide_standby(workspace: Workspace, signal: Signal, now: Ms) -> Verdict:
         case activity.Quiet():
             return by_row
         case activity.Connected():
-            # When it closes, that is an access; so nothing is due before a whole TTL is over.
-            return Keep(StayReason.CONNECTED, _ns(Ms(now + workspace.standby_ttl_seconds * 1000 + 1)))
+            return Keep(StayReason.CONNECTED, _ns(_look_after_a_connection(workspace, now, lease_seconds)))
         case activity.Timer(seconds_left=left):
             return Keep(StayReason.IDLE_TIMER, _ns(Ms(now - int(-left * 1000 // 1))))
         case activity.Unknown(reason=doubt):
@@ -72,8 +83,18 @@ def due_after(workspace: Workspace) -> Ms | None:
     anchor_and_ttl = None if action is None else _anchor_and_ttl(workspace, action)
     if anchor_and_ttl is None or isinstance(anchor_and_ttl, Unknown):
         return None
-    anchor, ttl_seconds = anchor_and_ttl
-    return Ms(anchor + ttl_seconds * 1000)
+    since, seconds = anchor_and_ttl
+    return Ms(since + seconds * 1000)
+
+
+def ttl_seconds(workspace: Workspace, action: str) -> int:
+    """Return the TTL that an action waits for."""
+    return workspace.standby_ttl_seconds if action == STANDBY else workspace.archive_ttl_seconds
+
+
+def anchor(workspace: Workspace) -> Ms:
+    """Return what the time of a workspace counts from: the last access, or when it came to its state, if later."""
+    return Ms(max(workspace.last_access_at, workspace.status_changed_at))
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------
@@ -83,6 +104,16 @@ _STATES: Final = {
     ARCHIVE: (ObservedStatus.STANDBY, DesiredState.STANDBY),
 }
 _ACTION_IN: Final = {observed: action for action, (observed, _) in _STATES.items()}
+_REASONS: Final = {STANDBY: LapseReason.STANDBY_TTL_EXPIRED, ARCHIVE: LapseReason.ARCHIVE_TTL_EXPIRED}
+
+
+def _look_after_a_connection(workspace: Workspace, now: Ms, lease_seconds: float) -> Ms:
+    """Return when to look again at one that would be due but for a connection.
+
+    Closing it is an access, so then nothing is due before a whole TTL is over. But its proxy may have crashed, up to a
+    lease ago, without a word; then the time runs since that moment.
+    """
+    return Ms(now + max(0, workspace.standby_ttl_seconds * 1000 - int(lease_seconds * 1000)) + 1)
 
 
 def _decide_by_row(workspace: Workspace, now: Ms, *, action: str) -> Verdict:
@@ -92,13 +123,13 @@ def _decide_by_row(workspace: Workspace, now: Ms, *, action: str) -> Verdict:
     times = _anchor_and_ttl(workspace, action)
     if isinstance(times, Unknown):
         return times
-    anchor, ttl_seconds = times
-    over = Ms(anchor + ttl_seconds * 1000)
+    since, seconds = times
+    over = Ms(since + seconds * 1000)
     if now <= over:
         return Keep(KeepReason.NOT_YET, _ns(Ms(over + 1)))
     if workspace.held(now):
         return Keep(KeepReason.HELD, None if workspace.hold_until is None else _ns(workspace.hold_until))
-    return Due(action, DueReason.TTL_EXPIRED, _ns(over))
+    return Due(action, _REASONS[action], _ns(over))
 
 
 def _other_business(workspace: Workspace, action: str) -> Reason | None:
@@ -116,12 +147,12 @@ def _other_business(workspace: Workspace, action: str) -> Reason | None:
 
 def _anchor_and_ttl(workspace: Workspace, action: str) -> tuple[Ms, int] | Unknown:
     """Return what the time counts from and how long: both anchors must be there, none of them means 'long ago'."""
-    ttl = workspace.standby_ttl_seconds if action == STANDBY else workspace.archive_ttl_seconds
+    ttl = ttl_seconds(workspace, action)
     if not (_is_positive(workspace.last_access_at) and _is_positive(workspace.status_changed_at)):
         return Unknown(UnknownReason.MISSING_ANCHOR)
     if not _is_positive(ttl) or ttl > LONGEST_TTL_SECONDS:
         return Unknown(UnknownReason.INVALID_TTL)
-    return Ms(max(workspace.last_access_at, workspace.status_changed_at)), ttl
+    return anchor(workspace), ttl
 
 
 def _is_positive(number: object) -> bool:

@@ -70,7 +70,7 @@ class PostgresWorkspaceStore(SqlStore):
             rows = await self._database.read(_SQL[name], values)
         except DatabaseError as error:
             raise translate(error) from error.__cause__
-        return [workspace_of(row) for row in rows]
+        return self._workspaces(name, rows)
 
     async def _write(self, name: str, values: Values) -> Sequence[Row]:
         try:

@@ -49,7 +49,10 @@ ON CONFLICT (name) WHERE deleted_at IS NULL DO NOTHING
 RETURNING {columns}
 
 -- name: set_desired
-UPDATE workspaces SET desired_state = %(state)s, desired_by = %(by)s, version = version + 1
+-- Who wants it to run has just been there: otherwise the tick that comes a moment later would undo what was asked for.
+UPDATE workspaces SET
+    desired_state = %(state)s, desired_by = %(by)s, version = version + 1,
+    last_access_at = CASE %(state)s::text WHEN 'RUNNING' THEN greatest(last_access_at, %(now)s::int8) ELSE last_access_at END
 WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version) AND (operation = 'NONE' OR %(by)s::text = 'access')
 RETURNING {columns}
 
@@ -63,7 +66,9 @@ WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int
 RETURNING {columns}
 
 -- name: hold
-UPDATE workspaces SET hold_reason = %(reason)s, hold_until = %(until)s, version = version + 1
+-- It may end earlier than the one before, whose end the next look waits for.
+UPDATE workspaces SET
+    hold_reason = %(reason)s, hold_until = %(until)s, check_after = least(check_after, %(now)s::int8), version = version + 1
 WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version)
 RETURNING {columns}
 

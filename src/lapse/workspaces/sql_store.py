@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from lapse.core.identity import uuid
+from lapse.core.log import get_logger
 from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseError, DatabaseMisfitError
 from lapse.db.statements import load_statements
 from lapse.workspaces.errors import (
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     Columns = Mapping[str, Sequence[Any]]
 
 COLUMNS: Final = Workspace.__struct_fields__
+_log = get_logger("lapse.workspaces.store")
 _ATTEMPTS: Final = 5
 _BEFORE_ALL: Final = -(2**63)
 
@@ -178,7 +180,7 @@ class SqlStore(ABC):
         self, workspace: WorkspaceId, state: DesiredState, by: DesiredBy, *, version: int | None = None, now: Ms
     ) -> Workspace:
         """See `Wanting`."""
-        values = {"state": state.value, "by": by.value}
+        values = {"state": state.value, "by": by.value, "now": now}
         busy = by is not DesiredBy.ACCESS
         return await self._change("set_desired", workspace, values, version=version, unless_busy=busy)
 
@@ -204,7 +206,7 @@ class SqlStore(ABC):
     ) -> Workspace:
         """See `Wanting`."""
         check_hold(reason, until, now=now)
-        return await self._change("hold", workspace, {"reason": reason, "until": until}, version=version)
+        return await self._change("hold", workspace, {"reason": reason, "until": until, "now": now}, version=version)
 
     async def release(self, workspace: WorkspaceId, *, version: int | None = None, now: Ms) -> Workspace:
         """See `Wanting`."""
@@ -294,6 +296,18 @@ class SqlStore(ABC):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
+    def _workspaces(self, name: str, rows: Sequence[Row]) -> Sequence[Workspace]:
+        """Make workspaces of what a statement found. Where it is for all, one that somebody has spoilt is left out."""
+        if name not in _FOR_ALL:
+            return [self._workspace(row) for row in rows]
+        found = []
+        for row in rows:
+            try:
+                found.append(self._workspace(row))
+            except msgspec.MsgspecError as error:
+                _log.warning("workspace_unreadable", workspace=row[0], effect="it is left as it is", problem=str(error))
+        return found
+
     async def _find(self, workspace: WorkspaceId) -> Workspace | None:
         found = await self._read("get", {"id": workspace}) if is_id(workspace) else ()
         return found[0] if found else None
@@ -349,6 +363,7 @@ class SqlStore(ABC):
         return await self._write_each(name, columns, shared=shared or {}, also=also, places=places or {})
 
 
+_FOR_ALL: Final = frozenset({"standby_candidates", "archive_candidates", "pending_work"})
 _FIRST: Final = {"after_check": _BEFORE_ALL, "after_id": ""}
 _COMPARED: Final = ("id", "version", "last_access_at", "status_changed_at")
 

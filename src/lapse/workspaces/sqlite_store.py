@@ -83,8 +83,8 @@ class SqliteWorkspaceStore(SqlStore):
 
     async def _read(self, name: str, values: Values) -> Sequence[Workspace]:
         if values.get("limit", 0) <= _QUICK_PAGE:
-            return [self._workspace(row) for row in self._look(name, values)]
-        return await asyncio.to_thread(lambda: [self._workspace(row) for row in self._look(name, values)])
+            return self._workspaces(name, self._look(name, values))
+        return await asyncio.to_thread(lambda: self._workspaces(name, self._look(name, values)))
 
     async def _write(self, name: str, values: Values) -> Sequence[Row]:
         return await self._commit(lambda cursor: cursor.execute(_SQL[name], values).fetchall())

@@ -88,7 +88,10 @@ ON CONFLICT (name) WHERE deleted_at IS NULL DO NOTHING
 RETURNING {columns}
 
 -- name: set_desired
-UPDATE workspaces SET desired_state = :state, desired_by = :by, version = version + 1
+-- Who wants it to run has just been there: otherwise the tick that comes a moment later would undo what was asked for.
+UPDATE workspaces SET
+    desired_state = :state, desired_by = :by, version = version + 1,
+    last_access_at = CASE :state WHEN 'RUNNING' THEN max(last_access_at, :now) ELSE last_access_at END
 WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version) AND (operation = 'NONE' OR :by = 'access')
 RETURNING {columns}
 
@@ -102,7 +105,8 @@ WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
 RETURNING {columns}
 
 -- name: hold
-UPDATE workspaces SET hold_reason = :reason, hold_until = :until, version = version + 1
+-- It may end earlier than the one before, whose end the next look waits for.
+UPDATE workspaces SET hold_reason = :reason, hold_until = :until, check_after = min(check_after, :now), version = version + 1
 WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
 RETURNING {columns}
 

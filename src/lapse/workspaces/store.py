@@ -10,7 +10,7 @@ Guarantees, of every store.
 - A deleted workspace is unknown to all calls of people and of the proxy. `get`, `pending_work` and the calls of the
   reconciler still know it, until `forget`.
 - ``check_after`` is set anew where the time may have become shorter: when the observed status changes (one TTL from
-  then), when TTLs change and when a hold is released (at once). Later than that only by `advance_checks`.
+  then), when TTLs change and when a hold is made or released (at once). Later than that only by `advance_checks`.
 
 Not guaranteed: that two reads show the same moment; that a page is what it was when rows change between two pages;
 which of several reasons a refusal names.
@@ -111,7 +111,8 @@ class Wanting(Protocol):
     ) -> Workspace:
         """Want another state. While an operation is under way: `OperationUnderWayError`, unless it is by access.
 
-        Access is never refused: who comes while it is being stopped must find it started again.
+        Access is never refused: who comes while it is being stopped must find it started again. To want RUNNING
+        counts as an access, whoever does.
         """
         ...
 

@@ -10,10 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.clock import UnixNs
-from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason
+from lapse.core.verdict import Due, Keep, KeepReason, Unknown, UnknownReason
 from lapse.workspaces import activity
 from lapse.workspaces.activity import Connected, Doubt, Quiet, Timer
-from lapse.workspaces.eligibility import ARCHIVE, STANDBY, StayReason, decide_archive, decide_standby, due_after
+from lapse.workspaces.eligibility import (
+    ARCHIVE,
+    STANDBY,
+    LapseReason,
+    StayReason,
+    decide_archive,
+    decide_standby,
+    due_after,
+)
 from lapse.workspaces.model import (
     LONGEST_TTL_SECONDS,
     DesiredBy,
@@ -78,13 +86,14 @@ def ns(moment: int) -> UnixNs:
 
 def test_a_running_workspace_is_due_one_millisecond_after_its_ttl_and_not_at_the_instant() -> None:
     assert decide_standby(RUNNING, Quiet(), Ms(STANDBY_OVER)) == Keep(KeepReason.NOT_YET, ns(STANDBY_OVER + 1))
-    expected = Due(STANDBY, DueReason.TTL_EXPIRED, ns(STANDBY_OVER))
+    expected = Due(STANDBY, LapseReason.STANDBY_TTL_EXPIRED, ns(STANDBY_OVER))
     assert decide_standby(RUNNING, Quiet(), Ms(STANDBY_OVER + 1)) == expected
 
 
 def test_a_workspace_in_standby_is_due_one_millisecond_after_its_ttl_and_not_at_the_instant() -> None:
     assert decide_archive(STOPPED, Ms(ARCHIVE_OVER)) == Keep(KeepReason.NOT_YET, ns(ARCHIVE_OVER + 1))
-    assert decide_archive(STOPPED, Ms(ARCHIVE_OVER + 1)) == Due(ARCHIVE, DueReason.TTL_EXPIRED, ns(ARCHIVE_OVER))
+    expected = Due(ARCHIVE, LapseReason.ARCHIVE_TTL_EXPIRED, ns(ARCHIVE_OVER))
+    assert decide_archive(STOPPED, Ms(ARCHIVE_OVER + 1)) == expected
 
 
 def test_a_workspace_that_nobody_has_opened_yet_counts_from_the_moment_it_became_running() -> None:
@@ -195,10 +204,15 @@ def test_unknown_is_not_idle(doubt: Doubt) -> None:
     assert decide_standby(RUNNING, activity.Unknown(doubt), LATE) == Unknown(doubt)
 
 
-def test_who_is_connected_stays_and_is_looked_at_again_when_a_whole_ttl_is_over() -> None:
-    expected = Keep(StayReason.CONNECTED, ns(LATE + STANDBY_TTL * 1000 + 1))
-    assert decide_standby(RUNNING, Connected(1), LATE) == expected
-    assert decide_standby(RUNNING, Connected(40), LATE) == expected
+def test_who_is_connected_stays_and_is_looked_at_again_when_a_crash_before_the_look_would_be_a_ttl_ago() -> None:
+    expected = Keep(StayReason.CONNECTED, ns(LATE + (STANDBY_TTL - 30) * 1000 + 1))
+    assert decide_standby(RUNNING, Connected(1), LATE, lease_seconds=30) == expected
+    assert decide_standby(RUNNING, Connected(40), LATE, lease_seconds=30) == expected
+
+
+def test_a_connection_whose_lease_may_outlive_the_ttl_is_looked_at_every_time() -> None:
+    expected = Keep(StayReason.CONNECTED, ns(LATE + 1))
+    assert decide_standby(RUNNING, Connected(1), LATE, lease_seconds=STANDBY_TTL + 1) == expected
 
 
 @pytest.mark.parametrize(("left", "look_after_ms"), [(300.0, 300_000), (0.001, 1), (0.0001, 1), (1.0005, 1001)])
