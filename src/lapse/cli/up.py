@@ -142,7 +142,7 @@ class _Process:
         }  # fmt: skip
         requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
         records = retention(loaded, store, documents=settings.retention_policies, **shared)
-        domains: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces)]
+        domains: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces, shared)]
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
@@ -247,9 +247,15 @@ async def _open_workspaces(
     return await WorkspaceParts.open(settings, stack, endpoint=doors.proxy, keys=keys, state=state)
 
 
-def _workspace_loops(parts: WorkspaceParts | None) -> list[Loop]:
+def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop]:
     """Return what is done about workspaces again and again, here or by the leader alone."""
-    return [] if parts is None else [*parts.loops]
+    from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
+
+    if parts is None:
+        return []
+    manager = TtlManager(parts.store, parts.activity, **shared)
+    interval = parts.settings.ttl_manager_interval.seconds
+    return [*parts.loops, TtlLoop(manager, interval=interval, clock=shared["clock"])]
 
 
 def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]:

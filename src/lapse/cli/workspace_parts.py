@@ -152,17 +152,16 @@ class WorkspaceParts:
         )
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise a `LapseError` unless store and activity answer. Blocks, beside ``loop``."""
+        """Raise a `LapseError` unless the store answers. Blocks, beside ``loop``.
+
+        Activity is not asked: all proxies share it, and while it is away nobody is helped by all of them being gone.
+        """
         import asyncio
 
         from lapse.web.probes import CHECK_SECONDS
 
         # Bounded, because a process that ends waits for its threads.
-        asyncio.run_coroutine_threadsafe(self._check(), loop).result(CHECK_SECONDS)
-
-    async def _check(self) -> None:
-        await self.store.check()
-        await self.activity.check()
+        asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
 
     def _ports(self) -> Ports:
         from lapse.proxy.directory import StoreDirectory
