@@ -57,7 +57,8 @@ class Archive:
     path: Path
     sha256: str
     """Of the file."""
-    unpacked_bytes: int
+    unpacked_bytes: int | None
+    """None where only the checksum is known."""
 
 
 Stop = Callable[[], bool]
@@ -94,7 +95,7 @@ def pack(directory: Path, target: Path, *, stop: Stop = lambda: False) -> Archiv
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
-        _sync(target.parent)
+        sync(target.parent)
     except (OSError, tarfile.TarError) as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -137,7 +138,7 @@ def verify(archive: Archive, *, stop: Stop = lambda: False) -> None:
                 _go_on_unless(stop)
     except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
         raise ArchiveError(action=action, problem=_why(error)) from error
-    if size != archive.unpacked_bytes:
+    if archive.unpacked_bytes is not None and size != archive.unpacked_bytes:
         problem = f"it holds {size} bytes, expected {archive.unpacked_bytes}"
         raise ArchiveError(action=action, problem=problem)
 
@@ -150,7 +151,7 @@ def remove(directory: Path) -> None:
     part = _part_of(directory)
     try:
         directory.rename(part)
-        _sync(directory.parent)
+        sync(directory.parent)
         _remove_tree(part)
     except FileNotFoundError:
         return
@@ -169,7 +170,7 @@ def _make(directory: Path, fill: Callable[[Path], None], *, action: str, arrived
         fill(part)
         arrived(part)
         part.replace(directory)
-        _sync(directory.parent)
+        sync(directory.parent)
     except (OSError, tarfile.TarError, EOFError, shutil.Error) as error:
         raise ArchiveError(action=action, problem=_why(error)) from error
     finally:
@@ -213,7 +214,7 @@ def sync_tree(directory: Path) -> None:
     for path in (directory, *_below(directory)):
         mode = path.lstat().st_mode
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-            _sync(path)
+            sync(path)
 
 
 def _remove_tree(directory: Path) -> None:
@@ -346,7 +347,8 @@ def _forget_cached(path: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to its disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         os.fsync(descriptor)
