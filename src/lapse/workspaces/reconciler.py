@@ -8,7 +8,8 @@ Guarantees. One step at a time for each workspace, however many reconcilers ther
 of several processes, the runtime's turn between those of one. An operation that was interrupted, by an error of the
 store or the end of the process, is gone on with by whoever looks next; every action can be repeated. A failing action
 is tried three times, with growing pauses; then, or when its time is over, the workspace is in ERROR and stays there
-until a user acts. One that is deleted cannot be acted on by anybody, so its removal is tried again and again.
+until a user acts. Who comes before a workspace is really taken down finds it where it is: the step is given up. One
+that is deleted cannot be acted on by anybody, so its removal is tried again and again.
 
 Not guaranteed: fairness among workspaces that wait; only that those who want to be opened do not wait behind those
 whose data is moved.
@@ -29,7 +30,7 @@ from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger, piece_of_work
 from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceStoreError
 from lapse.workspaces.health import is_at
-from lapse.workspaces.model import Ms, Operation, OpId
+from lapse.workspaces.model import DesiredState, Ms, Operation, OpId
 from lapse.workspaces.runtime.errors import FailureReason, RuntimeFailureError, RuntimeUnavailableError
 from lapse.workspaces.steps import HEAVY, LIMITS_MS, TARGETS, Begin, GoOn, Look, Rest, plan
 
@@ -233,9 +234,10 @@ class Reconciler:
 
         If its target is there already, what is missing is the note of it: that is no try, and it is never too late.
         """
-        seen = (await self._health.look([job.workspace.id])).get(job.workspace.id)
-        if seen is TARGETS[job.operation]:
-            job = replace(job, left_ms=max(job.left_ms, _NOTE_MS), counts=False)
+        with suppress(RuntimeUnavailableError):  # unknown: then it goes on as if nothing was done
+            seen = await self._health.look([job.workspace.id])
+            if seen.get(job.workspace.id) is TARGETS[job.operation]:
+                job = replace(job, left_ms=max(job.left_ms, _NOTE_MS), counts=False)
         await self._carry_out(job)
         return True
 
@@ -269,6 +271,10 @@ class Reconciler:
                 message = f"{job.operation.value} was interrupted {TRIES} times."
                 await self._fail(job, FailureReason.INTERRUPTED, message)
                 return
+            if not await self._is_still_wanted(job):
+                _log.info("operation_given_up", operation=job.operation.value)
+                await self._store.complete(job.workspace.id, job.op_id, now=self._now())
+                return
             try:
                 archive_key = await self._act(job)
                 await self._until_observed(job)
@@ -294,6 +300,17 @@ class Reconciler:
             backoff(max(0, tries - 1), first=2 * _FIRST_PAUSE, longest=_LONGEST_PAUSE, chance=self._chance)
         )
         return True
+
+    async def _is_still_wanted(self, job: _Job) -> bool:
+        """Whether nobody came while it was about to be taken down: also long after the claim, at a later try."""
+        wanted = (await self._store.get(job.workspace.id)).desired_state
+        match job.operation:
+            case Operation.STOPPING:
+                return wanted is not DesiredState.RUNNING
+            case Operation.ARCHIVING:
+                return wanted is DesiredState.PENDING
+            case _:
+                return True
 
     async def _act(self, job: _Job) -> str | UnsetType:
         """Have the runtime do it; return the key of the archive, where that is known now."""
