@@ -174,7 +174,7 @@ class Reconciler:
 
     def _done(self, workspace: WorkspaceId, task: asyncio.Task[bool]) -> None:
         self._working.pop(workspace, None)
-        if not task.cancelled() and task.result():
+        if not task.cancelled() and task.exception() is None and task.result():
             self._wake.set()  # the next step; without any progress it would be the same one, for ever
 
     def _earliest_ns(self, workspace: WorkspaceId, step: Step) -> int:
@@ -363,7 +363,7 @@ class Reconciler:
         _log.info("operation_done", operation=job.operation.value)
 
     async def _fail(self, job: _Job, reason: FailureReason, message: str) -> None:
-        _log.warning("operation_failed", operation=job.operation.value, reason=reason.value, message=message)
+        _log.warning("operation_failed", operation=job.operation.value, why=reason.value, reason=message)
         if job.operation is Operation.DELETING:
             self._not_before_ns[job.workspace.id] = self._clock.monotonic_ns() + round(_AGAIN_SECONDS * _NS)
         await self._store.fail(job.workspace.id, job.op_id, reason=reason.value, message=message, now=self._now())
