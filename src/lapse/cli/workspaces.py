@@ -152,6 +152,7 @@ def create(
 
     It gets a directory of its own and runs there as the user of lapse up.
     """
+    from lapse.cli.workspace_parts import node_of
     from lapse.workspaces.model import DesiredState, NewWorkspace
     from lapse.workspaces.summary import address_of
 
@@ -165,6 +166,7 @@ def create(
             owner=_me() if owner is None else owner,
             command=command,
             port=port,
+            node_id=node_of(place.settings),
             desired_state=DesiredState.PENDING if no_start else DesiredState.RUNNING,
             standby_ttl_seconds=int(standby.seconds) if standby_ttl is None else standby_ttl,
             archive_ttl_seconds=int(archive.seconds) if archive_ttl is None else archive_ttl,
