@@ -123,7 +123,13 @@ class WorkspaceParts:
         clock = SystemClock()
         store = await open_workspaces(settings.workspaces_url)
         stack.push_async_callback(store.close)
-        activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)
+        host = None if hosting is None else _host(settings, store, clock=clock, metrics=hosting)
+        activity = open_activity(
+            settings.activity_url,
+            clock=clock,
+            lease_seconds=settings.proxy_lease.seconds,
+            since=None if host is None else lambda: host.since_ns,
+        )
         stack.push_async_callback(activity.close)
         return cls(
             settings=settings,
@@ -135,7 +141,7 @@ class WorkspaceParts:
             tickets=Tickets(ticket_records(keys, clock=clock)),
             tokens=TokenStore(state, clock=clock),
             secret=state.secret(SECRET),
-            host=None if hosting is None else _host(settings, store, clock=clock, metrics=hosting),
+            host=host,
         )
 
     @property
@@ -206,7 +212,7 @@ class WorkspaceParts:
         from lapse.proxy.sessions import Sessions
         from lapse.proxy.waking import StoreWaker
 
-        directory = StoreDirectory(self.store, _locator(node_of(self.settings)), clock=self.clock)
+        directory = StoreDirectory(self.store, self._locate, clock=self.clock)
         doorkeeper = HouseDoorkeeper(
             directory=directory,
             tickets=self.tickets,
@@ -224,6 +230,18 @@ class WorkspaceParts:
             clock=self.clock,
         )
 
+    def _locate(self, workspace: Workspace) -> Address | None:
+        """Return where a running workspace listens; None where this process may not, or cannot, send anybody there.
+
+        Who is connected through a process that counts by itself is known to nobody else; so unless it is the one that
+        runs the workspaces, it lets nobody in.
+        """
+        from lapse.proxy.ports import Address
+
+        counted = self.settings.activity_url or (self.host is not None and self.host.since_ns is not None)
+        here = workspace.node_id is None or workspace.node_id == node_of(self.settings)
+        return Address(_LOOPBACK, workspace.port) if counted and here else None
+
     def _opens(self, token: str) -> Callable[[str], bool] | None:
         """Tell the proxy what a token opens: what it may change in the API."""
         from lapse.web.errors import TokenInvalidError
@@ -234,16 +252,6 @@ class WorkspaceParts:
         except TokenInvalidError:
             return None
         return owners_in(principal.scopes, "POST").__contains__
-
-
-def _locator(node: str | None) -> Callable[[Workspace], Address | None]:
-    from lapse.proxy.ports import Address
-
-    def locate(workspace: Workspace) -> Address | None:
-        here = workspace.node_id is None or workspace.node_id == node
-        return Address(_LOOPBACK, workspace.port) if here else None
-
-    return locate
 
 
 def _host(settings: Settings, store: WorkspaceStore, *, clock: Clock, metrics: Metrics) -> WorkspaceHost:

@@ -3,18 +3,21 @@
 First the runtime is opened, which ends what a crashed Lapse left; then everything is looked at; then the reconciler
 works. At the end the other way round: no new step, programs stopped (unless they are to outlive Lapse), and a last look
 written down, so that nobody is sent to a program that has gone.
+
+Of several processes on one folder, one is the host; another waits for its turn, and takes over when the folder is free.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lapse.core.errors import LapseError
 from lapse.core.jitter import around
 from lapse.core.log import get_logger
 from lapse.workspaces.health import HealthMonitor
 from lapse.workspaces.reconciler import Reconciler
+from lapse.workspaces.runtime.errors import RuntimeBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from lapse.workspaces.runtime.process import ProcessRuntime
     from lapse.workspaces.store import WorkspaceStore
 
+_BUSY_SECONDS: Final = 1.0
 _log = get_logger("lapse.workspaces.hosting")
 
 
@@ -41,6 +45,8 @@ class WorkspaceHost:
     ) -> None:
         """Touch nothing yet. ``on_error`` is told of each step and each look that failed."""
         self._runtime, self._clock, self._on_error = runtime, clock, on_error
+        self.since_ns: int | None = None
+        """Since when, in monotonic time, the workspaces are this process's; None while they are not."""
         self._health = HealthMonitor(store, runtime, clock=clock)
         self._reconciler = Reconciler(store, runtime, self._health, clock=clock, on_error=on_error)
 
@@ -50,8 +56,10 @@ class WorkspaceHost:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """See `lapse.engine.coordinator.Service`."""
-        await self._runtime.open()
+        if not await self._open(stopping):
+            return
         try:
+            self.since_ns = self._clock.monotonic_ns()
             await self._look()
             looking = asyncio.create_task(self._keep_looking(), name="lapse-workspaces-health")
             try:
@@ -60,8 +68,33 @@ class WorkspaceHost:
                 looking.cancel()
                 await asyncio.gather(looking, return_exceptions=True)
         finally:
+            self.since_ns = None
             await self._runtime.close()
             await self._look()
+
+    async def _open(self, stopping: asyncio.Event) -> bool:
+        """Take the folder as soon as nobody else has it; return whether that was before the end."""
+        waits = False
+        while not stopping.is_set():
+            try:
+                await self._runtime.open()
+            except RuntimeBusyError as error:
+                if not waits:
+                    _log.info("waiting_for_the_folder", reason=str(error))
+                waits = True
+                await self._pause(stopping)
+            else:
+                return True
+        return False
+
+    async def _pause(self, stopping: asyncio.Event) -> None:
+        tasks = [asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(self._clock.sleep(_BUSY_SECONDS))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep_looking(self) -> None:
         while True:
