@@ -69,9 +69,9 @@ def demand_shared_tickets(settings: Settings, instead: str) -> None:
 
 def url_of(settings: Settings, port: int) -> Callable[[str], str]:
     """Return what makes the address of a workspace from its name."""
-    from lapse.proxy import hosts
+    from lapse.workspaces import host_names
 
-    return lambda name: hosts.url_of(name, suffix=settings.proxy_suffix, scheme=settings.proxy_scheme, port=port)
+    return lambda name: host_names.url_of(name, suffix=settings.proxy_suffix, scheme=settings.proxy_scheme, port=port)
 
 
 def node_of(settings: Settings) -> str | None:
