@@ -225,7 +225,7 @@ def _workspace_ttl(value: object) -> Duration:
 
 
 def _suffix(value: object) -> str:
-    from lapse.proxy.hosts import check_suffix
+    from lapse.workspaces.host_names import check_suffix
 
     return check_suffix(_text(value))
 

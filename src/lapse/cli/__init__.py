@@ -41,6 +41,7 @@ app.command("lapse.cli.requests:app", name="requests", help="Capture and restore
 app.command("lapse.cli.history:app", name="history", help="Records of what experiments did, and how long they stay.")
 app.command("lapse.cli.retention:app", name="retention", help="Limit the age and the number of objects of any kind.")
 app.command("lapse.cli.workspaces:app", name="workspaces", help="Create, open, stop and archive workspaces.")
+app.command("lapse.cli.db:app", name="db", help="Make the tables of Lapse on PostgreSQL.")
 app.command("lapse.cli.freezing:freeze", name="freeze", help="End nothing of a domain until it is resumed.")
 app.command("lapse.cli.freezing:resume", name="resume", help="Let a frozen domain go on.")
 app.command("lapse.cli.crds:app", name="crds", help="Install and compare our definitions on a Kubernetes cluster.")

@@ -237,12 +237,6 @@ class WorkspaceFlags(WorkspaceStoreFlags, StateFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class NewWorkspaceFlags(WorkspaceDefaultFlags, WorkspaceFlags):
-    """What `lapse workspaces create` takes."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
 class OpenWorkspaceFlags(ProxyPlaceFlags, WorkspaceFlags):
     """What `lapse workspaces open` takes."""
 
@@ -366,7 +360,6 @@ NO_SERVER_FLAGS = ServerFlags()
 NO_TTL_MANAGER_FLAGS = TTLManagerFlags()
 NO_PROXY_PROCESS_FLAGS = ProxyProcessFlags()
 NO_WORKSPACE_FLAGS = WorkspaceFlags()
-NO_NEW_WORKSPACE_FLAGS = NewWorkspaceFlags()
 NO_OPEN_WORKSPACE_FLAGS = OpenWorkspaceFlags()
 NO_DEFINITIONS_FLAGS = DefinitionsFlags()
 NO_OPERATOR_FLAGS = OperatorFlags()

@@ -85,7 +85,7 @@ class _Process:
             coordinator=self.coordinator,
             metrics=self.metrics,
         )
-        await self.coordinator.run([self.parts.proxy(), probes])
+        await self.coordinator.run([*self.parts.services, probes])
 
     def announce(self) -> None:
         """Tell where it listens."""

@@ -132,7 +132,7 @@ class _Process:
         if not doors.http.loopback_only and not tokens.any_usable():
             raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
-        workspaces = await _open_workspaces(settings, stack, doors=doors, keys=keys, state=state)
+        workspaces = await _open_workspaces(settings, stack, doors=doors, keys=keys, state=state, metrics=metrics)
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         local = settings.state_dir / "local"
@@ -142,7 +142,7 @@ class _Process:
         }  # fmt: skip
         requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
         records = retention(loaded, store, documents=settings.retention_policies, **shared)
-        domains: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces)]
+        domains: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces, shared)]
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
@@ -169,7 +169,7 @@ class _Process:
         )
         here: list[Service] = [Listener("http", self._api(), self.doors.http), probes, *self.requests.requests.services]
         if self.workspaces is not None:
-            here.append(self.workspaces.proxy())
+            here += self.workspaces.services
         leading: list[Service] = [*self.requests.leader_services, *self.retention.leader_services]
         await self.coordinator.run(here, leading)
 
@@ -238,18 +238,30 @@ class _Process:
 
 
 async def _open_workspaces(
-    settings: Settings, stack: AsyncExitStack, *, doors: _Doors, keys: AsyncKeys, state: StateDatabase
+    settings: Settings,
+    stack: AsyncExitStack,
+    *,
+    doors: _Doors,
+    keys: AsyncKeys,
+    state: StateDatabase,
+    metrics: Metrics,
 ) -> WorkspaceParts | None:
     from lapse.cli.workspace_parts import WorkspaceParts
 
     if doors.proxy is None:
         return None
-    return await WorkspaceParts.open(settings, stack, endpoint=doors.proxy, keys=keys, state=state)
+    return await WorkspaceParts.open(settings, stack, endpoint=doors.proxy, keys=keys, state=state, hosting=metrics)
 
 
-def _workspace_loops(parts: WorkspaceParts | None) -> list[Loop]:
+def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop]:
     """Return what is done about workspaces again and again, here or by the leader alone."""
-    return [] if parts is None else [*parts.loops]
+    from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
+
+    if parts is None:
+        return []
+    manager = TtlManager(parts.store, parts.activity, **shared)
+    interval = parts.settings.ttl_manager_interval.seconds
+    return [*parts.loops, TtlLoop(manager, interval=interval, clock=shared["clock"])]
 
 
 def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]:

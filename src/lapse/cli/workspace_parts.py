@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.engine.coordinator import Loop, Service
+    from lapse.engine.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
     from lapse.proxy.ports import Address
     from lapse.proxy.server import Ports
@@ -28,13 +29,17 @@ if TYPE_CHECKING:
     from lapse.web.workspaces_api import WorkspacesService
     from lapse.workspaces.access import AccessTimes
     from lapse.workspaces.activity import Activity
+    from lapse.workspaces.hosting import WorkspaceHost
     from lapse.workspaces.model import Workspace
     from lapse.workspaces.store import WorkspaceStore
     from lapse.workspaces.tickets import Tickets
 
 SECRET: Final = "workspace-session"  # noqa: S105 - the name of a secret, not the secret
+FOLDER: Final = "workspaces"
+"""Of the state folder: volumes, archives and output of workspaces."""
 _LOOPBACK: Final = "127.0.0.1"
 """Where a workspace's program listens: it is a child of a process on this machine."""
+_ONLY_NODE: Final = "local"
 
 
 class OpenProxyError(LapseError):
@@ -64,9 +69,19 @@ def demand_shared_tickets(settings: Settings, instead: str) -> None:
 
 def url_of(settings: Settings, port: int) -> Callable[[str], str]:
     """Return what makes the address of a workspace from its name."""
-    from lapse.proxy import hosts
+    from lapse.workspaces import host_names
 
-    return lambda name: hosts.url_of(name, suffix=settings.proxy_suffix, scheme=settings.proxy_scheme, port=port)
+    return lambda name: host_names.url_of(name, suffix=settings.proxy_suffix, scheme=settings.proxy_scheme, port=port)
+
+
+def node_of(settings: Settings) -> str | None:
+    """Return where workspaces of this machine are, as they have it in ``node_id``; None where there is no other.
+
+    A store in a file is one machine's, whatever that is called today.
+    """
+    import socket
+
+    return None if settings.workspaces_url.startswith("file:") else socket.gethostname()
 
 
 @dataclass(frozen=True)
@@ -82,12 +97,21 @@ class WorkspaceParts:
     tickets: Tickets
     tokens: TokenStore
     secret: bytes
+    host: WorkspaceHost | None
+    """Who runs them; None where somebody else does."""
 
     @classmethod
     async def open(
-        cls, settings: Settings, stack: AsyncExitStack, *, endpoint: Endpoint, keys: AsyncKeys, state: StateDatabase
+        cls,
+        settings: Settings,
+        stack: AsyncExitStack,
+        *,
+        endpoint: Endpoint,
+        keys: AsyncKeys,
+        state: StateDatabase,
+        hosting: Metrics | None = None,
     ) -> WorkspaceParts:
-        """Open it all; ``stack`` closes it, last opened first."""
+        """Open it all; ``stack`` closes it, last opened first. With ``hosting``, which counts errors, they run here."""
         from lapse.core.clock import SystemClock
         from lapse.keys.tickets import ticket_records
         from lapse.proxy.service import FLUSH_SECONDS
@@ -99,7 +123,13 @@ class WorkspaceParts:
         clock = SystemClock()
         store = await open_workspaces(settings.workspaces_url)
         stack.push_async_callback(store.close)
-        activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)
+        host = None if hosting is None else _host(settings, store, clock=clock, metrics=hosting)
+        activity = open_activity(
+            settings.activity_url,
+            clock=clock,
+            lease_seconds=settings.proxy_lease.seconds,
+            since=None if host is None else lambda: host.since_ns,
+        )
         stack.push_async_callback(activity.close)
         return cls(
             settings=settings,
@@ -111,7 +141,18 @@ class WorkspaceParts:
             tickets=Tickets(ticket_records(keys, clock=clock)),
             tokens=TokenStore(state, clock=clock),
             secret=state.secret(SECRET),
+            host=host,
         )
+
+    @property
+    def services(self) -> list[Service]:
+        """What runs in this process: the proxy, and the programs themselves if they are its own."""
+        return [self._proxy()] if self.host is None else [self._proxy(), self.host]
+
+    def _changed(self) -> None:
+        """Let whoever runs workspaces here know that something else is wanted; elsewhere they look by themselves."""
+        if self.host is not None:
+            self.host.wake()
 
     @property
     def loops(self) -> list[Loop]:
@@ -120,8 +161,7 @@ class WorkspaceParts:
 
         return [AccessLoop(self.access)]
 
-    def proxy(self) -> Service:
-        """Return the proxy, which listens from when it runs."""
+    def _proxy(self) -> Service:
         from lapse.proxy.server import Options, Proxy
         from lapse.proxy.service import ProxyService
         from lapse.proxy.sessions import COOKIES
@@ -149,20 +189,21 @@ class WorkspaceParts:
                 archive_ttl=int(settings.default_archive_ttl.seconds),
             ),
             clock=self.clock,
+            node=node_of(settings),
+            changed=self._changed,
         )
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise a `LapseError` unless store and activity answer. Blocks, beside ``loop``."""
+        """Raise a `LapseError` unless the store answers. Blocks, beside ``loop``.
+
+        Activity is not asked: all proxies share it, and while it is away nobody is helped by all of them being gone.
+        """
         import asyncio
 
         from lapse.web.probes import CHECK_SECONDS
 
         # Bounded, because a process that ends waits for its threads.
-        asyncio.run_coroutine_threadsafe(self._check(), loop).result(CHECK_SECONDS)
-
-    async def _check(self) -> None:
-        await self.store.check()
-        await self.activity.check()
+        asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
 
     def _ports(self) -> Ports:
         from lapse.proxy.directory import StoreDirectory
@@ -171,7 +212,7 @@ class WorkspaceParts:
         from lapse.proxy.sessions import Sessions
         from lapse.proxy.waking import StoreWaker
 
-        directory = StoreDirectory(self.store, _locate, clock=self.clock)
+        directory = StoreDirectory(self.store, self._locate, clock=self.clock)
         doorkeeper = HouseDoorkeeper(
             directory=directory,
             tickets=self.tickets,
@@ -183,11 +224,23 @@ class WorkspaceParts:
         return Ports(
             directory=directory,
             doorkeeper=doorkeeper,
-            waker=StoreWaker(self.store, clock=self.clock),
+            waker=StoreWaker(self.store, clock=self.clock, changed=self._changed),
             activity=self.activity,
             access=self.access.note,
             clock=self.clock,
         )
+
+    def _locate(self, workspace: Workspace) -> Address | None:
+        """Return where a running workspace listens; None where this process may not, or cannot, send anybody there.
+
+        Who is connected through a process that counts by itself is known to nobody else; so unless it is the one that
+        runs the workspaces, it lets nobody in.
+        """
+        from lapse.proxy.ports import Address
+
+        counted = self.settings.activity_url or (self.host is not None and self.host.since_ns is not None)
+        here = workspace.node_id is None or workspace.node_id == node_of(self.settings)
+        return Address(_LOOPBACK, workspace.port) if counted and here else None
 
     def _opens(self, token: str) -> Callable[[str], bool] | None:
         """Tell the proxy what a token opens: what it may change in the API."""
@@ -201,7 +254,16 @@ class WorkspaceParts:
         return owners_in(principal.scopes, "POST").__contains__
 
 
-def _locate(workspace: Workspace) -> Address:
-    from lapse.proxy.ports import Address
+def _host(settings: Settings, store: WorkspaceStore, *, clock: Clock, metrics: Metrics) -> WorkspaceHost:
+    from lapse.engine.metrics import ErrorKind
+    from lapse.workspaces.hosting import WorkspaceHost
+    from lapse.workspaces.model import DOMAIN
+    from lapse.workspaces.runtime.process import ProcessRuntime
 
-    return Address(_LOOPBACK, workspace.port)
+    runtime = ProcessRuntime(
+        settings.state_dir / FOLDER,
+        node=node_of(settings) or _ONLY_NODE,
+        clock=clock,
+        stop_on_exit=settings.workspaces_stop_on_exit,
+    )
+    return WorkspaceHost(store, runtime, clock=clock, on_error=lambda _: metrics.failed(DOMAIN, ErrorKind.RECONCILE))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from lapse.proxy.hosts import workspace_of
 from lapse.proxy.ports import Proof, Reply, Visitor
+from lapse.workspaces.tickets import OPEN_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from lapse.proxy.ports import Destination, Directory, Visit, WorkspaceId
     from lapse.proxy.sessions import Sessions
 
-OPEN_PATH: Final = "/.lapse/open"
 _NS: Final = 1_000_000_000
 _WHO: Final = Reply(
     401,

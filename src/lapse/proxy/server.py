@@ -17,12 +17,12 @@ from lapse.proxy import pages
 from lapse.proxy.exchange import Exchange
 from lapse.proxy.front import Front, Phase
 from lapse.proxy.heads import RefusedError
-from lapse.proxy.hosts import DEFAULT_SUFFIX, check_suffix
 from lapse.proxy.leases import Leases
 from lapse.proxy.limits import Limits
 from lapse.proxy.ports import Ms, Reply
 from lapse.proxy.reception import Reception
 from lapse.proxy.upstream import CutError, Upstreams
+from lapse.workspaces.host_names import DEFAULT_SUFFIX, check_suffix
 
 if TYPE_CHECKING:
     import socket

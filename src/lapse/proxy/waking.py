@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lapse.core.clock import Clock
     from lapse.workspaces.model import WorkspaceId
     from lapse.workspaces.store import WorkspaceStore
@@ -21,14 +23,15 @@ _MS: Final = 1_000_000
 class StoreWaker:
     """A `lapse.proxy.ports.Waker`."""
 
-    def __init__(self, store: WorkspaceStore, *, clock: Clock) -> None:
-        """Touch nothing yet."""
-        self._store, self._clock = store, clock
+    def __init__(self, store: WorkspaceStore, *, clock: Clock, changed: Callable[[], None] = lambda: None) -> None:
+        """Touch nothing yet. ``changed`` is called after something else was wanted than before."""
+        self._store, self._clock, self._changed = store, clock, changed
 
     async def wake(self, workspace: WorkspaceId) -> None:
         """See `Waker`."""
         if (await self._store.get(workspace)).desired_state is not DesiredState.RUNNING:
             await self._store.set_desired(workspace, DesiredState.RUNNING, DesiredBy.ACCESS, now=self._now())
+            self._changed()
 
     async def connected(self, workspace: WorkspaceId) -> None:
         """See `Waker`."""

@@ -48,7 +48,7 @@ from lapse.workspaces.model import (
 )
 from lapse.workspaces.store import WorkspaceStore
 from lapse.workspaces.summary import as_json
-from lapse.workspaces.tickets import TICKET_SECONDS, Tickets
+from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
 
 _DEFAULT_PAGE: Final = 100
 _MS: Final = 1_000_000
@@ -163,10 +163,16 @@ class WorkspacesService:
         url_of: Callable[[str], str],
         defaults: Defaults,
         clock: Clock,
+        node: str | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Bind them together; ``url_of`` returns where the workspace of a name is found."""
+        """Bind them together.
+
+        ``url_of`` returns where the workspace of a name is found, ``node`` is where new ones are run, and ``changed``
+        is called after something was asked for.
+        """
         self.store, self._tickets, self._clock = store, tickets, clock
-        self._url_of, self._defaults = url_of, defaults
+        self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
 
     async def page(self, owners: Owners, *, owner: str | None, limit: int, after: str | None) -> Response:
         """Answer one page of those that the caller may see."""
@@ -182,11 +188,13 @@ class WorkspacesService:
             owner=_owner_of(asked, owners),
             command=tuple(asked.command),
             port=asked.port,
+            node_id=self._node,
             desired_state=DesiredState.RUNNING if asked.start else DesiredState.PENDING,
             standby_ttl_seconds=self._defaults.standby_ttl if standby is None else standby,
             archive_ttl_seconds=self._defaults.archive_ttl if archive is None else archive,
         )
         made = await self.store.create(new, now=self._now())
+        self._changed()
         return self._answer(made, status=201, Location=f"{where}/{made.name}")
 
     async def one(self, name: str, owners: Owners) -> Response:
@@ -204,7 +212,9 @@ class WorkspacesService:
     ) -> Response:
         """Change a workspace, with If-Match only as the caller has seen it, and answer it."""
         found = await self._find(name, owners)
-        return self._answer(await how(found, _version(request, found)), status=status)
+        changed = await how(found, _version(request, found))
+        self._changed()
+        return self._answer(changed, status=status)
 
     async def ask(self, verb: Verb, workspace: Workspace, version: int | None) -> Workspace:
         """Want another state."""
@@ -229,7 +239,7 @@ class WorkspacesService:
         found = await self._find(name, owners)
         until = self._clock.wall_ns() + TICKET_SECONDS * _SECOND
         ticket = await self._tickets.issue(found.id)
-        url = f"{self._url_of(found.name)}.lapse/open?ticket={ticket}"
+        url = ticket_url(self._url_of(found.name), ticket)
         return JSONResponse({"url": url, "expires_at": to_timestamp(until)}, 201)
 
     # --- inside ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 Monotonic time decides, so that leases survive a clock that jumps and a laptop that sleeps. What is known ends with the
 process; a new one begins, like a server that lost its memory, with two lease periods in which it believes nothing.
+Where several processes may serve workspaces in turn, ``since`` tells since when it is this one: before that it knows
+nothing, and then the two periods begin.
 
 Not for threads: all calls belong to one event loop. None of them suspends, so each is atomic.
 """
@@ -24,7 +26,7 @@ from lapse.workspaces.activity import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from lapse.core.clock import Clock
     from lapse.workspaces.activity import ConnectionId, Signal
@@ -37,11 +39,19 @@ _SECOND: Final = 1_000_000_000
 class InProcessActivity:
     """See the module."""
 
-    def __init__(self, clock: Clock, *, lease_seconds: float = DEFAULT_LEASE_SECONDS) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+        since: Callable[[], int | None] | None = None,
+    ) -> None:
         """Begin; see `Activity.lease_seconds`."""
         self.lease_seconds = lease_seconds
         self._clock = clock
-        self._believed_from = clock.monotonic_ns() + settling_milliseconds(lease_seconds) * _MS
+        begun = clock.monotonic_ns()
+        self._since = since or (lambda: begun)
+        self._settling = settling_milliseconds(lease_seconds) * _MS
         self._leases: dict[WorkspaceId, dict[ConnectionId, int]] = {}
         self._timers: dict[WorkspaceId, int] = {}
         """Ends, in the order in which they were set: with one length for all, those that are over stand first."""
@@ -89,8 +99,8 @@ class InProcessActivity:
 
     async def read(self, workspaces: Iterable[WorkspaceId]) -> dict[WorkspaceId, Signal]:
         """See `Activity`."""
-        now = self._now()
-        if now < self._believed_from:
+        now, since = self._now(), self._since()
+        if since is None or now < since + self._settling:
             return dict.fromkeys(workspaces, Unknown(Doubt.EPOCH_YOUNG))
         return {workspace: self._signal(workspace, now) for workspace in workspaces}
 

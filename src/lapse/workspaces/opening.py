@@ -19,6 +19,8 @@ from lapse.core.errors import UsageError
 from lapse.db.urls import take_apart
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lapse.core.clock import Clock
     from lapse.workspaces.activity import Activity
     from lapse.workspaces.store import WorkspaceStore
@@ -66,12 +68,17 @@ def check_activity_url(url: str) -> None:
         RedisActivity.at(url)
 
 
-def open_activity(url: str, *, clock: Clock, lease_seconds: float) -> Activity:
-    """Return the activity store that a URL names; it connects when it is first used."""
+def open_activity(
+    url: str, *, clock: Clock, lease_seconds: float, since: Callable[[], int | None] | None = None
+) -> Activity:
+    """Return the activity store that a URL names; it connects when it is first used.
+
+    ``since`` is for the one in this process: see `lapse.workspaces.in_process`.
+    """
     if not url:
         from lapse.workspaces.in_process import InProcessActivity
 
-        return InProcessActivity(clock, lease_seconds=lease_seconds)
+        return InProcessActivity(clock, lease_seconds=lease_seconds, since=since)
     from lapse.workspaces.redis_activity import RedisActivity
 
     return RedisActivity.at(url, lease_seconds=lease_seconds)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from lapse.workspaces.model import WorkspaceId
 
 TICKET_SECONDS: Final = 60
+OPEN_PATH: Final = "/.lapse/open"
+"""Where a workspace's host takes a ticket; of everything else there the house knows nothing."""
 _TICKET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
@@ -55,6 +57,11 @@ class Tickets:
         if not _TICKET.fullmatch(ticket):
             return False
         return await self._records.compare_and_delete(_key(ticket), workspace)
+
+
+def ticket_url(url: str, ticket: str) -> str:
+    """Return the address that opens a workspace; ``url`` is that of its first page."""
+    return f"{url.rstrip('/')}{OPEN_PATH}?ticket={ticket}"
 
 
 def _key(ticket: str) -> str:

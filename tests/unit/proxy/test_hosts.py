@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.proxy.hosts import SuffixError, check_suffix, workspace_of
+from lapse.proxy.hosts import workspace_of
+from lapse.workspaces.host_names import SuffixError, check_suffix, url_of
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,15 @@ def test_a_suffix_is_a_host_name() -> None:
     for wrong in ("", "a b", "w_x", "-a", "w..com", "w.com:80"):
         with pytest.raises(SuffixError):
             check_suffix(wrong)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "port", "expected"),
+    [
+        ("http", 8752, "http://notes.w.example.com:8752/"),
+        ("http", 80, "http://notes.w.example.com/"),
+        ("https", 8752, "https://notes.w.example.com/"),
+    ],
+)
+def test_an_address_is_what_people_type(scheme: str, port: int, expected: str) -> None:
+    assert url_of("notes", suffix="w.example.com", scheme=scheme, port=port) == expected

@@ -280,7 +280,7 @@ async def test_an_owner_sees_and_changes_only_their_own(api: API) -> None:
     assert [one["name"] for one in listed.json()["items"]] == ["hers"]
     assert asked_for.json()["items"] == []
     for method, below in [("GET", ""), ("DELETE", ""), ("PATCH", ""), *(("POST", f"/{v}") for v in ("start", "open"))]:
-        body = None if method in {"GET", "DELETE"} else {}
+        body: Any = None if method in {"GET", "DELETE"} else {}
         his = await api.client.request(method, f"{PLACE}/his{below}", json=body, headers=ann)
         none = await api.client.request(method, f"{PLACE}/none{below}", json=body, headers=ann)
         assert code(his) == code(none) == (404, "UnknownWorkspaceError")
