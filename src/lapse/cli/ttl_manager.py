@@ -12,7 +12,10 @@ be taken for idle.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
 
 from lapse.cli.flags import NO_TTL_MANAGER_FLAGS, TTLManagerFlags
 from lapse.cli.process import deletion_budgets, probes_listener, stay
@@ -33,12 +36,20 @@ LEADER: Final = "lapse-ttl-manager"
 _LEADER_SECONDS: Final = 15
 """How long another process waits to lead after this one has died without a word."""
 
+_OF_ONE_MACHINE: Final = ("file:", "memory:")
+
 
 class ActivityMissingError(UsageError):
     """A TTL manager must know who is connected: set activity_url (or --activity-url) to the Redis of the proxies."""
 
 
-def ttl_manager(flags: TTLManagerFlags = NO_TTL_MANAGER_FLAGS) -> int:
+def ttl_manager(
+    flags: TTLManagerFlags = NO_TTL_MANAGER_FLAGS,
+    *,
+    dry_run: Annotated[
+        bool, Parameter(help="Only write to the journal what would be done.", negative=(), show_default=False)
+    ] = False,
+) -> int:
     """Put idle workspaces to standby and archive forgotten ones, beside proxies and stores that run elsewhere.
 
     Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
@@ -46,7 +57,7 @@ def ttl_manager(flags: TTLManagerFlags = NO_TTL_MANAGER_FLAGS) -> int:
     loaded = flags.load()
     if not loaded.settings.activity_url:
         raise ActivityMissingError
-    return stay("lapse.ttl_manager", loaded, _Process.open)
+    return stay("lapse.ttl_manager", loaded, partial(_Process.open, dry_run=dry_run))
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ class _Process:
     coordinator: Coordinator
 
     @classmethod
-    async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
+    async def open(cls, loaded: Loaded, stack: AsyncExitStack, *, dry_run: bool) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.state_folder import brakes_of, open_store
@@ -88,7 +99,8 @@ class _Process:
         activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)
         stack.push_async_callback(activity.close)
         brakes = brakes_of(state, budgets=deletion_budgets(settings), clock=clock, metrics=metrics)
-        manager = TtlManager(store, activity, SQLiteJournal(state.database), clock=clock, metrics=metrics, brake=brakes)
+        journal = SQLiteJournal(state.database)
+        manager = TtlManager(store, activity, journal, clock=clock, metrics=metrics, brake=brakes, dry_run=dry_run)
         loop = TtlLoop(manager, interval=settings.ttl_manager_interval.seconds, clock=clock)
         coordinator = Coordinator(
             clock=clock,
@@ -132,7 +144,12 @@ class _Process:
         from lapse.core.log import get_logger
         from lapse.settings import show_value
 
-        get_logger("lapse.ttl_manager").info(
+        log = get_logger("lapse.ttl_manager")
+        if self.settings.workspaces_url.startswith("postgres") and self.settings.keys_url.startswith(_OF_ONE_MACHINE):
+            log.warning(
+                "odd_setting", reason="keys_url is not shared, so a TTL manager on another machine leads as well"
+            )
+        log.info(
             "listening",
             probes=self.probes.url,
             workspaces=show_value(self.settings.workspaces_url),

@@ -579,7 +579,9 @@ async def every_transition_is_a_row_with_what_it_was_decided_on(stage: Stage) ->
     await stage.settle()
     one = await stage.idle(standby=60)
     await stage.tick()
-    row = (await stage.rows(one))[-1]
+    rows = await stage.rows(one)
+    assert rows
+    row = rows[-1]
     assert (row.domain, row.address, row.uid, row.version) == ("workspaces", "workspace/notes", one.id, "1")
     assert (row.verdict, row.outcome, row.actor) == ("due", Outcome.ENDED, "lapse")
     assert row.anchor_ns == one.status_changed_at * 1_000_000

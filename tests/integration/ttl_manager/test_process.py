@@ -38,7 +38,7 @@ def server() -> Iterator[Server]:
         yield started
 
 
-def start(folder: Path, database: str, server: Server, **settings: str) -> LapseServer:
+def start(folder: Path, database: str, server: Server, *flags: str, **settings: str) -> LapseServer:
     folder.mkdir(exist_ok=True)
     environment = {
         "LAPSE_WORKSPACES_URL": database,
@@ -48,7 +48,7 @@ def start(folder: Path, database: str, server: Server, **settings: str) -> Lapse
         "TTL_MANAGER_INTERVAL": "1",
         **settings,
     }
-    return LapseServer.spawn(folder, "ttl-manager", settings=environment)
+    return LapseServer.spawn(folder, "ttl-manager", *flags, settings=environment)
 
 
 def put(database: str, name: str, state: str = "RUNNING", *, idle_seconds: int = 3600) -> None:
@@ -146,6 +146,21 @@ def test_past_its_budget_the_domain_is_frozen(tmp_path: Path, database: str, ser
         until(lambda: process.metric('lapse_frozen{domain="workspaces"}'))
         states = [state for state, _ in wanted(database).values()]
         assert (states.count("STANDBY"), states.count("RUNNING")) == (4, 6)
+    finally:
+        assert process.stop()[0] == 0
+
+
+def test_a_dry_run_changes_nothing_and_the_next_one_does(tmp_path: Path, database: str, server: Server) -> None:
+    put(database, "idle")
+    process = start(tmp_path / "a", database, server, "--dry-run")
+    try:
+        until(lambda: process.metric('lapse_decisions_total{domain="workspaces",verdict="due"}') >= 2)
+        assert wanted(database)["idle"] == ("RUNNING", 1)
+    finally:
+        assert process.stop()[0] == 0
+    process = start(tmp_path / "a", database, server)
+    try:
+        until(lambda: wanted(database)["idle"][0] == "STANDBY")
     finally:
         assert process.stop()[0] == 0
 
