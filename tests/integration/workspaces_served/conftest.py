@@ -75,11 +75,14 @@ class Served:
             sent = body if method in {"GET", "DELETE"} else body or {}
             return client.request(method, f"/api/v1/workspaces{path}", json=sent, headers=headers)
 
-    def create(self, name: str, *command: str, owner: str = "ann", **more: Any) -> dict[str, Any]:
+    def create(
+        self, name: str, *command: str, owner: str = "ann", standby_ttl_seconds: int | None = None
+    ) -> dict[str, Any]:
         """Create a workspace that tells what it is sent, unless another command is given."""
         port = free_port()
         run = command or (sys.executable, "-c", ECHO.replace("NAME", name), str(port))
-        answer = self.ask("POST", "", {"name": name, "owner": owner, "command": list(run), "port": port, **more})
+        asked = {"name": name, "owner": owner, "command": list(run), "port": port}
+        answer = self.ask("POST", "", {**asked, "standby_ttl_seconds": standby_ttl_seconds})
         assert answer.status_code == 201, answer.text
         made: dict[str, Any] = answer.json()
         return made

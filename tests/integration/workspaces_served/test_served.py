@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 NOTEBOOK = (sys.executable, "-m", "lapse.workspaces.example")
 
 
-def notebook(served: Served, name: str, **more: int) -> None:
+def notebook(served: Served, name: str, *, standby_ttl_seconds: int = 600) -> None:
     """Create the example workspace and wait until it runs."""
-    served.create(name, *NOTEBOOK, **more)
+    served.create(name, *NOTEBOOK, standby_ttl_seconds=standby_ttl_seconds)
     served.becomes(name, "RUNNING")
 
 
@@ -150,7 +150,7 @@ def _page(client: httpx2.Client, cookie: str) -> str | None:
 
 def test_a_websocket_waits_for_a_workspace_that_is_woken_from_the_archive_with_its_data(serve: Serve) -> None:
     served = serve()
-    notebook(served, "lab", standby_ttl_seconds=600)
+    notebook(served, "lab")
     cookie = served.session("lab")
     assert served.ask("POST", "/lab/archive").status_code == 200
     told = served.becomes("lab", "PENDING")
