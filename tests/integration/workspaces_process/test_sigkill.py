@@ -87,7 +87,8 @@ class Chain:
     async def gone(self, workspace: Workspace) -> None:
         end = CLOCK.monotonic_ns() + PATIENCE * 1_000_000_000
         with contextlib.suppress(UnknownWorkspaceError):
-            while await self.store.get(workspace.id):
+            while True:
+                await self.store.get(workspace.id)
                 assert CLOCK.monotonic_ns() < end
                 await CLOCK.sleep(0.05)
 

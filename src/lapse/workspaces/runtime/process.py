@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
 from lapse.files.archive import remove, remove_leftovers, sync
@@ -123,15 +122,18 @@ class ProcessRuntime:
         try:
             self._boot = processes.boot_id()
             self._take()
-            await asyncio.to_thread(self._remove_leftover_files)
+            await in_thread(lambda _stop: self._remove_leftover_files())
             found = self._records.read_all()
+            self._runs = {WorkspaceId(one): _Run(record) for one, record in found.items() if is_id(one)}
+            await self._end_leftovers()
         except (OSError, msgspec.MsgspecError) as error:
             self._release()
             raise RuntimeUnavailableError(problem=f"{error} ({self._root})") from error
-        except LapseError:
+        except BaseException:
             self._release()
             raise
-        self._runs = {WorkspaceId(one): _Run(record) for one, record in found.items() if is_id(one)}
+
+    async def _end_leftovers(self) -> None:
         for workspace in tuple(self._runs):
             if self._stop_on_exit or not self._is_ready(workspace):
                 _log.info("leftover_ended", workspace=workspace)
@@ -182,7 +184,8 @@ class ProcessRuntime:
             self._lock = None
 
     def _remove_leftover_files(self) -> None:
-        remove_leftovers(self._volumes)
+        for folder in (self._volumes, self._root / "runs"):
+            remove_leftovers(folder)
         self._archives.remove_leftovers()
 
     def _kill_all(self) -> None:
@@ -228,6 +231,7 @@ class ProcessRuntime:
         return run.status is None and processes.is_alive(run.record.leader, self._boot)
 
     # --- acting ------------------------------------------------------------------------------------------------------
+    # What changes files is waited for even when it is cancelled: a thread that comes late would meet the next action.
 
     async def provision(self, workspace: Workspace) -> str | None:
         """See `Runtime`."""
@@ -237,8 +241,7 @@ class ProcessRuntime:
         if newest is not None:
             _log.warning("archive_found", workspace=workspace.id, archive=newest.file)
             return await self.restore(workspace)
-        self._volume(workspace).mkdir(mode=0o700)
-        sync(self._volumes)
+        await in_thread(lambda _stop: self._make(self._volume(workspace)))
         return None
 
     async def restore(self, workspace: Workspace) -> str:
@@ -278,7 +281,7 @@ class ProcessRuntime:
         volume = self._volume(workspace)
         if volume.is_dir():
             key = await in_thread(lambda stop: self._archives.keep(workspace.id, volume, stop=stop))
-            await asyncio.to_thread(remove, volume)
+            await in_thread(lambda _stop: remove(volume))
             return str(key)
         newest = await asyncio.to_thread(self._archives.newest, workspace.id)
         if newest is None:
@@ -288,19 +291,23 @@ class ProcessRuntime:
 
     async def tidy(self, workspace: Workspace) -> None:
         """See `Runtime`."""
-        await asyncio.to_thread(self._archives.prune, workspace.id)
+        await in_thread(lambda _stop: self._archives.prune(workspace.id))
 
     async def delete(self, workspace: Workspace) -> None:
         """See `Runtime`."""
         await self._end(workspace.id, self._grace)
-        await asyncio.to_thread(remove, self._volume(workspace))
-        await asyncio.to_thread(self._archives.forget, workspace.id)
+        await in_thread(lambda _stop: remove(self._volume(workspace)))
+        await in_thread(lambda _stop: self._archives.forget(workspace.id))
         self._log_of(workspace.id).unlink(missing_ok=True)
 
     def _volume(self, workspace: Workspace) -> Path:
         if not is_id(workspace.id):  # it becomes a path
             raise RuntimeUnavailableError(problem=f"{workspace.id!r} is not the id of a workspace")
         return self._volumes / workspace.id
+
+    def _make(self, volume: Path) -> None:
+        volume.mkdir(mode=0o700)
+        sync(self._volumes)
 
     def _log_of(self, workspace: WorkspaceId) -> Path:
         return self._logs / f"{workspace}.log"
