@@ -1,7 +1,7 @@
 """A workspace's program, as good or bad as it is told to be. It notices when it is not alone in its directory.
 
 python program.py [manner ...]: stubborn (does not hear SIGTERM), family (has children in its group and a daemon out of
-it), silent (never listens), brief (says something and ends), fainting (listens, then ends without its children).
+it), silent (never listens), brief (says something and ends), fainting (ends without its children when it is told something).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def main(manners: set[str]) -> None:
     with socket.create_server((os.environ["HOST"], int(os.environ["PORT"]))) as server:
         Path("environment").write_text("\n".join(sorted(os.environ)))
         while True:
-            server.accept()[0].close()
-            if "fainting" in manners:
-                os._exit(1)
+            with server.accept()[0] as visitor:
+                if visitor.recv(1) and "fainting" in manners:
+                    os._exit(1)
 
 
 def polite(_number: int, _frame: object) -> None:

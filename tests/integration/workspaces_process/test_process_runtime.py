@@ -137,6 +137,8 @@ async def test_one_that_ends_is_in_standby_and_its_children_are_ended_before_the
     found = await started(runtime, "fainting")
     volume = volume_of(tmp_path, found)
     (pid,) = pids(volume / "starts")
+    with socket.create_connection(("127.0.0.1", found.port)) as visitor:
+        visitor.sendall(b"!")
     await until(lambda: not is_there(pid), "the program has ended")
     assert await runtime.look() == {found.id: STANDBY}
     orphans = pids(volume / "children")
