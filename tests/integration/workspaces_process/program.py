@@ -1,7 +1,7 @@
 """A workspace's program, as good or bad as it is told to be. It notices when it is not alone in its directory.
 
 python program.py [manner ...]: stubborn (does not hear SIGTERM), family (has children in its group and a daemon out of
-it), silent (never listens), brief (says something and ends), fainting (ends without its children when it is told something).
+it), silent (never listens), brief (says something and ends), fainting (ends without its children when it is spoken to).
 """
 
 from __future__ import annotations

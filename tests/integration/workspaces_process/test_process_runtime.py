@@ -381,8 +381,10 @@ async def test_a_folder_that_is_not_the_one_it_was_is_unknown_and_not_empty(
     with pytest.raises(RuntimeUnavailableError, match="cannot be told"):
         await runtime.look()
     await runtime.close()
-    with pytest.raises(RuntimeUnavailableError, match="another disk"):
+    with pytest.raises(RuntimeUnavailableError, match="as if its disk was not there"):
         await runtime_in(tmp_path).open()
+    with pytest.raises(RuntimeUnavailableError, match="as if its disk was not there"):
+        await runtime.provision(workspace())
     (tmp_path / "volumes").rmdir()
     (tmp_path / "elsewhere").rename(tmp_path / "volumes")
     assert await runtime.look() == {found.id: STANDBY}

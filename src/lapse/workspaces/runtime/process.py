@@ -75,7 +75,7 @@ EXIT_GRACE_SECONDS: Final = 4.0
 _KILL_SECONDS: Final = 10.0
 _POLL: Final = (0.02, 0.05, 0.1, 0.25)
 _CONNECT_SECONDS: Final = 2.0
-_MARKER: Final = ".lapse-volumes"
+_MARK: Final = ".lapse-node"
 _NS: Final = 1_000_000_000
 _log = get_logger("lapse.workspaces.runtime")
 
@@ -166,17 +166,25 @@ class ProcessRuntime:
         self._mark()
 
     def _mark(self) -> None:
-        """Mark the folder of volumes once; from then on, one without the mark is not the one that it was."""
-        marker, marked = self._volumes / _MARKER, self._root / "node"
-        if not marker.exists():
-            if marked.exists():
-                problem = f"{marker} is missing, as if another disk was there; nothing is touched"
+        """Mark the folders of data once; from then on, one without its mark is not the one that it was."""
+        begun = self._root / "node"
+        for folder in (self._volumes, self._root / "archives"):
+            if not begun.exists() and not (folder / _MARK).exists():
+                _write(folder / _MARK, self.node)
+        self._check_places()
+        _write(begun, self.node)
+
+    def _check_places(self) -> None:
+        """Raise unless the data is where it was: a disk that is not mounted looks like an empty folder."""
+        for folder in (self._volumes, self._root / "archives"):
+            try:
+                found = (folder / _MARK).read_text()
+            except OSError as error:
+                problem = f"{folder} has no {_MARK}, as if its disk was not there ({error.strerror})"
+                raise RuntimeUnavailableError(problem=problem) from error
+            if found != self.node:
+                problem = f"{folder} belongs to the node {found!r}, and this is {self.node!r}"
                 raise RuntimeUnavailableError(problem=problem)
-            marker.write_text(self.node)
-        marked.write_text(self.node)
-        if marker.read_text() != self.node:
-            problem = f"{self._volumes} belongs to the node {marker.read_text()!r}, and this is {self.node!r}"
-            raise RuntimeUnavailableError(problem=problem)
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -208,9 +216,7 @@ class ProcessRuntime:
             raise RuntimeUnavailableError(problem=f"{error.strerror or error} ({self._volumes})") from error
 
     def _look(self) -> Mapping[WorkspaceId, ObservedStatus | None]:
-        # A disk that is not mounted looks like an empty folder; but it does not have this file.
-        if (self._volumes / _MARKER).read_text() != self.node:
-            raise RuntimeUnavailableError(problem=f"{self._volumes} is not that of the node {self.node!r}")
+        self._check_places()
         with os.scandir(self._volumes) as entries:
             return {WorkspaceId(entry.name): self._status(entry) for entry in entries if is_id(entry.name)}
 
@@ -303,6 +309,7 @@ class ProcessRuntime:
     def _volume(self, workspace: Workspace) -> Path:
         if not is_id(workspace.id):  # it becomes a path
             raise RuntimeUnavailableError(problem=f"{workspace.id!r} is not the id of a workspace")
+        self._check_places()
         return self._volumes / workspace.id
 
     def _make(self, volume: Path) -> None:
@@ -383,6 +390,12 @@ class ProcessRuntime:
                 asked.add(process)
                 processes.send(process, signal.SIGTERM, self._boot)
                 processes.send(process, signal.SIGCONT, self._boot)  # one that is suspended hears nothing else
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
 
 
 async def _listens(port: int) -> bool:
