@@ -132,7 +132,7 @@ def _name(text: str) -> str:
 
 @_command(
     "lapse workspaces create lab --port 9000 -- python3 -m http.server 9000",
-    "lapse workspaces create lab --port 9000 --standby-ttl 5m --archive-ttl 1d -- ./serve --port 9000",
+    "lapse workspaces create lab --port 9000 --standby-ttl 10m -- ./serve",
 )
 def create(
     name: Annotated[str, Parameter(help="A DNS label: it becomes part of a host name.")],
@@ -342,7 +342,10 @@ def start(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: 
 
 @_command("lapse workspaces stop lab")
 def stop(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
-    """Stop a workspace; its data stays in place. Opening it starts it again."""
+    """Stop a workspace; its data stays in place.
+
+    Opening it starts it again.
+    """
     return _ask("stop", name, flags, output)
 
 
@@ -433,9 +436,10 @@ def open_workspace(
     flags: OpenWorkspaceFlags = NO_OPEN_WORKSPACE_FLAGS,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Print an address that opens a workspace in a browser: once, within a minute.
+    """Print an address that opens a workspace in a browser.
 
-    Opening it starts it when it does not run.
+    It works once, within a minute. Opening a workspace starts it when it does
+    not run.
     """
     from lapse.workspaces.tickets import TICKET_SECONDS
 

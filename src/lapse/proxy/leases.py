@@ -27,6 +27,7 @@ _log = get_logger("lapse.proxy.leases")
 _ROUNDS: Final = 3
 """Renewals within one lease, so that one may fail without any harm."""
 
+_CLOSE_SECONDS: Final = 1.0
 _AT_ONCE: Final = 100
 """How many lost leases are begun again beside each other: those of one workspace share a write then."""
 
@@ -89,7 +90,7 @@ class Leases:
     async def close(self) -> None:
         """Wait until those that were ended are; what the store does not take now ends by itself."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self.round_seconds)
+            await asyncio.wait(self._tasks, timeout=min(self.round_seconds, _CLOSE_SECONDS))
         for task in self._tasks:
             task.cancel()
 

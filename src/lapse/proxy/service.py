@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _log = get_logger("lapse.proxy")
 FLUSH_SECONDS: Final = 1.0
 """How late an access may be in the store; also the throttle that `AccessTimes` is made with."""
-_GRACE_SECONDS: Final = 2.5
-"""For requests under way: with what follows, less than the coordinator gives."""
+_GRACE_SECONDS: Final = 1.5
+"""For requests under way: with what follows, less than the five seconds that a coordinator gives."""
 
 
 class ProxyService:

@@ -116,12 +116,11 @@ class Server:
     async def serve(self, host: str, port: int, stopping: asyncio.Event) -> None:
         """Serve until told to stop."""
         server = await asyncio.start_server(self._connection, host, port, limit=64 * 1024)
-        async with server:
-            await stopping.wait()
-            server.close()
-            for writer in tuple(self._open):
-                writer.write(_frame(_CLOSE, struct.pack("!H", _GOING_AWAY)))
-                writer.close()
+        await stopping.wait()
+        server.close()  # and not waited for, because it would wait for a cell that never ends
+        for writer in tuple(self._open):
+            writer.write(_frame(_CLOSE, struct.pack("!H", _GOING_AWAY)))
+            writer.close()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

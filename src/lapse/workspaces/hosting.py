@@ -105,6 +105,7 @@ class WorkspaceHost:
     async def _look(self) -> None:
         try:
             await self._health.look()
-        except LapseError as error:
-            _log.warning("look_failed", error=type(error).__name__, reason=str(error))
+        except Exception as error:  # noqa: BLE001 - one bad look must not be the last one
+            expected = isinstance(error, LapseError)
+            _log.warning("look_failed", error=type(error).__name__, reason=str(error), exc_info=not expected)
             self._on_error(error)

@@ -128,8 +128,9 @@ class Reconciler:
                 self._wake.clear()
                 try:
                     await self.tick()
-                except LapseError as error:
-                    _log.warning("tick_failed", error=type(error).__name__, reason=str(error))
+                except Exception as error:  # noqa: BLE001 - one bad round must not be the last one
+                    expected = isinstance(error, LapseError)
+                    _log.warning("tick_failed", error=type(error).__name__, reason=str(error), exc_info=not expected)
                     self._on_error(error)
                 await _first_of(stopping.wait(), self._wake.wait(), self._clock.sleep(self._interval))
         finally:

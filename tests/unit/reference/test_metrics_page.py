@@ -18,6 +18,7 @@ from lapse.history.configured import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import open_keys_async
 from lapse.keys.loop import SweepLoop
+from lapse.proxy.service import AccessLoop
 from lapse.requests.embedded import LocalRequests
 from lapse.requests.policy import Policy
 from lapse.web.certificate import Certificate
@@ -60,7 +61,7 @@ async def exposition() -> str:
         ttl = TtlLoop(manager, interval=60, clock=clock)
         sweep = SweepLoop(keys, interval=1, metrics=metrics)
         loops: list[Loop] = [sweep, *requests.loops, *retention.loops, BrakeLoop(brakes, domain="requests"), ttl]
-        metrics.expect_loops([Certificate.name, *(loop.name for loop in loops)])
+        metrics.expect_loops([Certificate.name, AccessLoop.name, *(loop.name for loop in loops)])
     return metrics.exposition().decode()
 
 

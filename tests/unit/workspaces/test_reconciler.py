@@ -436,3 +436,20 @@ async def test_one_bad_workspace_does_not_stop_the_others(world: World) -> None:
         await world.run(seconds=120)
     assert (await world.get(bad)).error_reason == "command_exited"
     assert (await world.get(good)).observed_status is ObservedStatus.RUNNING
+
+
+@pytest.mark.parametrize("moment", ["archive:written", "archive:after"])
+async def test_an_archive_that_failed_half_way_is_not_forgotten_when_a_user_acts(world: World, moment: str) -> None:
+    workspace = await world.create()
+    await world.run()
+    world.machine.volumes[workspace.id] = "data"
+    await world.brought_to(workspace, STANDBY)
+    world.hurt = failing(moment, OSError("the disk went away"))
+    await world.want(workspace, PENDING)
+    await world.run(seconds=120)
+    failed = await world.get(workspace)
+    assert (failed.error_reason, failed.archive_key) == ("internal", None)
+    world.hurt = lambda _point: None
+    await world.store.clear_error(workspace.id, now=world.now)
+    await world.brought_to(workspace, RUNNING)
+    assert world.machine.volumes == {workspace.id: "data"}

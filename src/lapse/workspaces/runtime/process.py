@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
 from lapse.files.archive import remove, remove_leftovers, sync
@@ -76,7 +75,7 @@ EXIT_GRACE_SECONDS: Final = 4.0
 _KILL_SECONDS: Final = 10.0
 _POLL: Final = (0.02, 0.05, 0.1, 0.25)
 _CONNECT_SECONDS: Final = 2.0
-_MARKER: Final = ".lapse-volumes"
+_MARK: Final = ".lapse-node"
 _NS: Final = 1_000_000_000
 _log = get_logger("lapse.workspaces.runtime")
 
@@ -123,15 +122,18 @@ class ProcessRuntime:
         try:
             self._boot = processes.boot_id()
             self._take()
-            await asyncio.to_thread(self._remove_leftover_files)
+            await in_thread(lambda _stop: self._remove_leftover_files())
             found = self._records.read_all()
+            self._runs = {WorkspaceId(one): _Run(record) for one, record in found.items() if is_id(one)}
+            await self._end_leftovers()
         except (OSError, msgspec.MsgspecError) as error:
             self._release()
             raise RuntimeUnavailableError(problem=f"{error} ({self._root})") from error
-        except LapseError:
+        except BaseException:
             self._release()
             raise
-        self._runs = {WorkspaceId(one): _Run(record) for one, record in found.items() if is_id(one)}
+
+    async def _end_leftovers(self) -> None:
         for workspace in tuple(self._runs):
             if self._stop_on_exit or not self._is_ready(workspace):
                 _log.info("leftover_ended", workspace=workspace)
@@ -164,17 +166,25 @@ class ProcessRuntime:
         self._mark()
 
     def _mark(self) -> None:
-        """Mark the folder of volumes once; from then on, one without the mark is not the one that it was."""
-        marker, marked = self._volumes / _MARKER, self._root / "node"
-        if not marker.exists():
-            if marked.exists():
-                problem = f"{marker} is missing, as if another disk was there; nothing is touched"
+        """Mark the folders of data once; from then on, one without its mark is not the one that it was."""
+        begun = self._root / "node"
+        for folder in (self._volumes, self._root / "archives"):
+            if not begun.exists() and not (folder / _MARK).exists():
+                _write(folder / _MARK, self.node)
+        self._check_places()
+        _write(begun, self.node)
+
+    def _check_places(self) -> None:
+        """Raise unless the data is where it was: a disk that is not mounted looks like an empty folder."""
+        for folder in (self._volumes, self._root / "archives"):
+            try:
+                found = (folder / _MARK).read_text()
+            except OSError as error:
+                problem = f"{folder} has no {_MARK}, as if its disk was not there ({error.strerror})"
+                raise RuntimeUnavailableError(problem=problem) from error
+            if found != self.node:
+                problem = f"{folder} belongs to the node {found!r}, and this is {self.node!r}"
                 raise RuntimeUnavailableError(problem=problem)
-            marker.write_text(self.node)
-        marked.write_text(self.node)
-        if marker.read_text() != self.node:
-            problem = f"{self._volumes} belongs to the node {marker.read_text()!r}, and this is {self.node!r}"
-            raise RuntimeUnavailableError(problem=problem)
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -182,7 +192,8 @@ class ProcessRuntime:
             self._lock = None
 
     def _remove_leftover_files(self) -> None:
-        remove_leftovers(self._volumes)
+        for folder in (self._volumes, self._root / "runs"):
+            remove_leftovers(folder)
         self._archives.remove_leftovers()
 
     def _kill_all(self) -> None:
@@ -205,9 +216,7 @@ class ProcessRuntime:
             raise RuntimeUnavailableError(problem=f"{error.strerror or error} ({self._volumes})") from error
 
     def _look(self) -> Mapping[WorkspaceId, ObservedStatus | None]:
-        # A disk that is not mounted looks like an empty folder; but it does not have this file.
-        if (self._volumes / _MARKER).read_text() != self.node:
-            raise RuntimeUnavailableError(problem=f"{self._volumes} is not that of the node {self.node!r}")
+        self._check_places()
         with os.scandir(self._volumes) as entries:
             return {WorkspaceId(entry.name): self._status(entry) for entry in entries if is_id(entry.name)}
 
@@ -228,6 +237,7 @@ class ProcessRuntime:
         return run.status is None and processes.is_alive(run.record.leader, self._boot)
 
     # --- acting ------------------------------------------------------------------------------------------------------
+    # What changes files is waited for even when it is cancelled: a thread that comes late would meet the next action.
 
     async def provision(self, workspace: Workspace) -> str | None:
         """See `Runtime`."""
@@ -237,8 +247,7 @@ class ProcessRuntime:
         if newest is not None:
             _log.warning("archive_found", workspace=workspace.id, archive=newest.file)
             return await self.restore(workspace)
-        self._volume(workspace).mkdir(mode=0o700)
-        sync(self._volumes)
+        await in_thread(lambda _stop: self._make(self._volume(workspace)))
         return None
 
     async def restore(self, workspace: Workspace) -> str:
@@ -278,7 +287,7 @@ class ProcessRuntime:
         volume = self._volume(workspace)
         if volume.is_dir():
             key = await in_thread(lambda stop: self._archives.keep(workspace.id, volume, stop=stop))
-            await asyncio.to_thread(remove, volume)
+            await in_thread(lambda _stop: remove(volume))
             return str(key)
         newest = await asyncio.to_thread(self._archives.newest, workspace.id)
         if newest is None:
@@ -288,19 +297,24 @@ class ProcessRuntime:
 
     async def tidy(self, workspace: Workspace) -> None:
         """See `Runtime`."""
-        await asyncio.to_thread(self._archives.prune, workspace.id)
+        await in_thread(lambda _stop: self._archives.prune(workspace.id))
 
     async def delete(self, workspace: Workspace) -> None:
         """See `Runtime`."""
         await self._end(workspace.id, self._grace)
-        await asyncio.to_thread(remove, self._volume(workspace))
-        await asyncio.to_thread(self._archives.forget, workspace.id)
+        await in_thread(lambda _stop: remove(self._volume(workspace)))
+        await in_thread(lambda _stop: self._archives.forget(workspace.id))
         self._log_of(workspace.id).unlink(missing_ok=True)
 
     def _volume(self, workspace: Workspace) -> Path:
         if not is_id(workspace.id):  # it becomes a path
             raise RuntimeUnavailableError(problem=f"{workspace.id!r} is not the id of a workspace")
+        self._check_places()
         return self._volumes / workspace.id
+
+    def _make(self, volume: Path) -> None:
+        volume.mkdir(mode=0o700)
+        sync(self._volumes)
 
     def _log_of(self, workspace: WorkspaceId) -> Path:
         return self._logs / f"{workspace}.log"
@@ -376,6 +390,12 @@ class ProcessRuntime:
                 asked.add(process)
                 processes.send(process, signal.SIGTERM, self._boot)
                 processes.send(process, signal.SIGCONT, self._boot)  # one that is suspended hears nothing else
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
 
 
 async def _listens(port: int) -> bool:

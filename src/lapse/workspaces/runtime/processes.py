@@ -40,7 +40,9 @@ class Identity(msgspec.Struct, frozen=True):
     boot: str
 
 
-class _Stat(NamedTuple):
+class Stat(NamedTuple):
+    """What of it counts here."""
+
     state: str
     group: int
     session: int
@@ -98,18 +100,23 @@ def send(process: Identity, number: signal.Signals, boot: str) -> bool:
         os.close(descriptor)
 
 
+def parse_stat(text: str) -> Stat:
+    """Read what the kernel says about a process."""
+    # The name of the program stands in parentheses and may hold anything, even some of its own.
+    fields = text.rpartition(")")[2].split()
+    return Stat(fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
+
+
 def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir(_PROC) if name.isdecimal())  # noqa: PTH208 - thousands of names, no paths
 
 
-def _stat(pid: int) -> _Stat | None:
+def _stat(pid: int) -> Stat | None:
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except _GONE:
         return None
-    # The name of the program stands in parentheses and may hold anything, even some of its own.
-    fields = text.rpartition(")")[2].split()
-    return _Stat(fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
+    return parse_stat(text)
 
 
 def _environment(pid: int) -> frozenset[bytes]:
