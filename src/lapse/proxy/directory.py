@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 REMEMBERED_SECONDS: Final = 0.5
 _MOST: Final = 4096
 _NS: Final = 1_000_000_000
-_GOING: Final = frozenset({Operation.STOPPING, Operation.ARCHIVING, Operation.DELETING})
 
 
 class Names(Protocol):
@@ -41,12 +40,13 @@ class Names(Protocol):
 def condition_of(workspace: Workspace) -> Condition:
     """Say what a workspace can do with a request.
 
-    One that runs but is about to be stopped counts as asleep: passing a request on would not keep it, waking does.
+    One that runs but is about to be stopped counts as asleep: passing a request on would not keep it, waking does. So
+    does one that is only just being started: its process is there before it listens.
     """
     if workspace.observed_status is ObservedStatus.ERROR:
         return Condition.FAILED
-    stays = workspace.desired_state is DesiredState.RUNNING and workspace.operation not in _GOING
-    return Condition.READY if stays and workspace.observed_status is ObservedStatus.RUNNING else Condition.ASLEEP
+    runs = workspace.observed_status is ObservedStatus.RUNNING and workspace.operation is Operation.NONE
+    return Condition.READY if runs and workspace.desired_state is DesiredState.RUNNING else Condition.ASLEEP
 
 
 class StoreDirectory:

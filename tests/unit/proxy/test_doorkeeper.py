@@ -265,6 +265,15 @@ async def test_what_is_about_to_be_stopped_counts_as_asleep_so_that_it_is_woken(
     assert await condition(house) is Condition.ASLEEP
 
 
+async def test_one_that_is_being_started_is_not_ready_before_that_is_done(house: House) -> None:
+    one = await house.create("a")
+    await house.store.claim(one.id, Operation.STARTING, OpId("op"), now=house.now)
+    await house.observe(one, ObservedStatus.RUNNING)
+    assert await condition(house) is Condition.ASLEEP
+    await house.store.complete(one.id, OpId("op"), now=house.now)
+    assert await condition(house) is Condition.READY
+
+
 async def test_one_that_failed_waits_for_a_person(house: House) -> None:
     one = await house.create("a")
     await house.store.claim(one.id, Operation.STARTING, OpId("op"), now=house.now)
