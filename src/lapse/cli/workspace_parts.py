@@ -7,6 +7,7 @@ carrying out what is wanted) is added by ``lapse up``, on the same store and the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.errors import LapseError, UsageError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from lapse.engine.coordinator import Loop, Service
     from lapse.engine.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
+    from lapse.proxy.directory import StoreDirectory
     from lapse.proxy.ports import Address
     from lapse.proxy.server import Ports
     from lapse.settings import Settings
@@ -150,7 +152,8 @@ class WorkspaceParts:
         return [self._proxy()] if self.host is None else [self._proxy(), self.host]
 
     def _changed(self) -> None:
-        """Let whoever runs workspaces here know that something else is wanted; elsewhere they look by themselves."""
+        """Let proxy and host of this process know that something else is wanted; others look by themselves."""
+        self._directory.forget()
         if self.host is not None:
             self.host.wake()
 
@@ -205,16 +208,20 @@ class WorkspaceParts:
         # Bounded, because a process that ends waits for its threads.
         asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
 
-    def _ports(self) -> Ports:
+    @cached_property
+    def _directory(self) -> StoreDirectory:
         from lapse.proxy.directory import StoreDirectory
+
+        return StoreDirectory(self.store, self._locate, clock=self.clock)
+
+    def _ports(self) -> Ports:
         from lapse.proxy.doorkeeper import HouseDoorkeeper
         from lapse.proxy.server import Ports
         from lapse.proxy.sessions import Sessions
         from lapse.proxy.waking import StoreWaker
 
-        directory = StoreDirectory(self.store, self._locate, clock=self.clock)
         doorkeeper = HouseDoorkeeper(
-            directory=directory,
+            directory=self._directory,
             tickets=self.tickets,
             sessions=Sessions(self.secret, self.settings.proxy_scheme),
             tokens=self._opens,
@@ -222,7 +229,7 @@ class WorkspaceParts:
             suffix=self.settings.proxy_suffix,
         )
         return Ports(
-            directory=directory,
+            directory=self._directory,
             doorkeeper=doorkeeper,
             waker=StoreWaker(self.store, clock=self.clock, changed=self._changed),
             activity=self.activity,

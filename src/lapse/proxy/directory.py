@@ -73,6 +73,10 @@ class StoreDirectory:
             self._remember(name, found, round(asked_ns + REMEMBERED_SECONDS * _NS))
         return found
 
+    def forget(self) -> None:
+        """Look at everything anew: something was changed by this process itself, and whoever did expects to see it."""
+        self._ready.clear()
+
     def _destination(self, workspace: Workspace) -> Destination:
         condition = condition_of(workspace)
         address = self._locate(workspace) if condition is Condition.READY else None
