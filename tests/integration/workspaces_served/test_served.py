@@ -227,6 +227,11 @@ def test_a_second_server_on_the_folder_lets_nobody_in_until_the_first_has_gone(s
         until(lambda: client.get("/", headers={"Cookie": cookie}).status_code == 200)
 
 
+def _hear_to_the_end(client: ClientConnection) -> None:
+    while True:
+        client.recv(timeout=30)
+
+
 def test_the_end_of_the_server_ends_its_programs_and_its_websockets(serve: Serve) -> None:
     served = serve()
     notebook(served, "lab")
@@ -237,8 +242,7 @@ def test_the_end_of_the_server_ends_its_programs_and_its_websockets(serve: Serve
         assert code == 0
         assert took < 10
         with pytest.raises(ConnectionClosed):
-            while True:
-                client.recv(timeout=30)
+            _hear_to_the_end(client)
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(f"http://127.0.0.1:{port}/", trust_env=False)
 
