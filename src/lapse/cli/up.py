@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
@@ -150,10 +151,22 @@ class _Process:
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
         )
         admission = Admission(tokens, loopback_only=doors.http.loopback_only)
-        return cls(settings, clock, metrics, state, admission, keys, requests, records, workspaces, doors, coordinator)
+        return cls(
+            settings, clock, metrics, state, admission, keys, requests, records, workspaces, doors, coordinator
+        ).built()
+
+    def built(self) -> _Process:
+        """Build what serves before anybody is told: who hears that it listens may call, or end it, at once."""
+        _ = self._services
+        return self
 
     async def run(self) -> None:
         """Serve and tick until the coordinator is told to stop."""
+        leading: list[Service] = [*self.requests.leader_services, *self.retention.leader_services]
+        await self.coordinator.run(self._services, leading)
+
+    @cached_property
+    def _services(self) -> list[Service]:
         import asyncio
 
         from lapse.web.listener import Listener
@@ -170,8 +183,7 @@ class _Process:
         here: list[Service] = [Listener("http", self._api(), self.doors.http), probes, *self.requests.requests.services]
         if self.workspaces is not None:
             here += self.workspaces.services
-        leading: list[Service] = [*self.requests.leader_services, *self.retention.leader_services]
-        await self.coordinator.run(here, leading)
+        return here
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raise a `LapseError` unless the stores answer and the caches are filled. Blocks, beside ``loop``."""
