@@ -313,7 +313,7 @@ async def test_a_full_disk_during_a_restore_is_a_failed_restore_that_leaves_noth
     def full(*_args: object, **_more: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tarfile.copyfileobj", full)
+    monkeypatch.setattr(archive, "_copy_sparsely", full)
     back = await restored(world, content)
     outcome = await world.outcome(back)
     assert outcome is not None
