@@ -57,8 +57,7 @@ class Archive:
     path: Path
     sha256: str
     """Of the file."""
-    unpacked_bytes: int | None
-    """None where only the checksum is known."""
+    unpacked_bytes: int
 
 
 Stop = Callable[[], bool]
@@ -124,22 +123,22 @@ def unpack(
     _make(directory, fill, action=action, arrived=arrived)
 
 
-def verify(archive: Archive, *, stop: Stop = lambda: False) -> None:
+def verify(path: Path, sha256: str, *, unpacked_bytes: int | None = None, stop: Stop = lambda: False) -> None:
     """Read an archive back from its disk; raises `ArchiveError` unless all of it is there and can be unpacked."""
-    action = f"verifying {archive.path.name}"
+    action = f"verifying {path.name}"
     try:
-        _forget_cached(archive.path)
-        if _checksum(archive.path, stop) != archive.sha256:
+        _forget_cached(path)
+        if _checksum(path, stop) != sha256:
             raise ArchiveError(action=action, problem="its checksum is not that of what was written")
-        with gzip.open(archive.path) as packed:
+        with gzip.open(path) as packed:
             with tarfile.open(fileobj=packed, mode="r|") as tar:
                 size = sum(member.size for member in _until(stop, tar) if member.isreg())
             while packed.read(_BLOCK):  # a tar's end is not that of the file, where the last of its sums stands
                 _go_on_unless(stop)
     except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
         raise ArchiveError(action=action, problem=_why(error)) from error
-    if archive.unpacked_bytes is not None and size != archive.unpacked_bytes:
-        problem = f"it holds {size} bytes, expected {archive.unpacked_bytes}"
+    if unpacked_bytes is not None and size != unpacked_bytes:
+        problem = f"it holds {size} bytes, expected {unpacked_bytes}"
         raise ArchiveError(action=action, problem=problem)
 
 

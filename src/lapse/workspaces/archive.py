@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lapse.core.identity import owner_token
 from lapse.files.archive import (
-    Archive,
     ArchiveError,
     Stop,
     pack,
@@ -82,7 +81,7 @@ class Archives:
         unnamed = folder / f".{owner_token()}.part"  # what a crash leaves of it is a leftover like any other
         try:
             written = pack(volume, unnamed, stop=stop)
-            verify(written, stop=stop)
+            verify(written.path, written.sha256, unpacked_bytes=written.unpacked_bytes, stop=stop)
             key = ArchiveKey(workspace, newest.number + 1 if newest else 1, written.sha256)
             unnamed.replace(folder / key.file)
             sync(folder)
@@ -119,7 +118,7 @@ class Archives:
     def check(self, key: ArchiveKey, *, stop: Stop = _never) -> None:
         """Raise `ArchiveFailedError` unless an archive can still be trusted."""
         try:
-            verify(Archive(self._of(key.workspace) / key.file, key.sha256, None), stop=stop)
+            verify(self._of(key.workspace) / key.file, key.sha256, stop=stop)
         except ArchiveError as error:
             raise ArchiveFailedError(workspace=key.workspace, problem=error) from error
 
