@@ -91,9 +91,10 @@ class _Process:
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
-        keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
+        # First, because it makes the folder that the keys may be in.
         state = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(state.close)
+        keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
         store = await open_workspaces(settings.workspaces_url)
         stack.push_async_callback(store.close)
         activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)

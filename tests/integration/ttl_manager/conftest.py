@@ -12,6 +12,7 @@ from lapse.db.postgres import Patience
 from lapse.workspaces.activity import ConnectionId
 from lapse.workspaces.postgres_store import open_postgres_store
 from lapse.workspaces.redis_activity import RedisActivity
+from tests.conformance.activity.book import LEASE
 from tests.conformance.ttl_manager.stage import Stage
 from tests.conformance.ttl_manager.worlds import own_journal
 from tests.conformance.workspaces.worlds import postgres_database
@@ -27,10 +28,7 @@ if TYPE_CHECKING:
 
     Open = Callable[..., AbstractAsyncContextManager[Stage]]
 
-pytest.register_assert_rewrite("tests.conformance.ttl_manager.stage")
-
 SHORT = Patience(connect=2, queue=1, lock=0.5, statement=5, answer=10)
-LEASE = 60.0
 HASTY = "?timeout=500ms&connect_timeout=500ms"
 A = ConnectionId("a")
 

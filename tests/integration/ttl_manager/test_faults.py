@@ -16,9 +16,10 @@ from lapse.workspaces.errors import StoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState
 from lapse.workspaces.redis_activity import RedisActivity
 from lapse.workspaces.ttl_manager import CheckReport
+from tests.conformance.activity.book import LEASE
 from tests.conformance.ttl_manager.stage import STANDBY_TTL
 from tests.conformance.workspaces.worlds import postgres_database
-from tests.integration.ttl_manager.conftest import LEASE, A, believe
+from tests.integration.ttl_manager.conftest import A, believe
 from tests.servers import Relay, postgres_server, redis_server
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ async def test_the_plain_counter_of_other_proxies_is_honoured(opened: Open, data
             raw.incr(f"ws_conn:{one.id}")
             assert await in_time(stage) == CheckReport(looked=1, kept=1)
             raw.decr(f"ws_conn:{one.id}")
-            raw.setex(f"idle_timer:{one.id}", 300, "1")
+            raw.set(f"idle_timer:{one.id}", "1", ex=300)
             stage.clock.advance(STANDBY_TTL)
             assert await in_time(stage) == CheckReport(looked=1, kept=1)
             raw.delete(f"idle_timer:{one.id}")
@@ -167,9 +168,9 @@ async def test_a_proxy_killed_with_sigkill_stops_counting_after_its_lease(opened
                 assert (await stage.tick(activity=activity)).standby.kept == 1, "it renews"
                 proxy.send_signal(signal.SIGKILL)
                 await proxy.wait()
-                stage.clock.advance(2)
                 async with asyncio.timeout(PATIENCE):
                     while await stage.desired(one) is RUNNING:
+                        stage.clock.advance(0.1)
                         await stage.tick(activity=activity)
                         await SystemClock().sleep(0.1)
             finally:
