@@ -37,6 +37,7 @@ from lapse.history import configured
 from lapse.history.errors import HistorySettingError
 from lapse.requests.api.kinds import KeeperMode
 from lapse.requests.policy import RestoreOwnership, TTLMode
+from lapse.workspaces.model import DEFAULT_ARCHIVE_TTL_SECONDS, DEFAULT_STANDBY_TTL_SECONDS, LONGEST_TTL_SECONDS
 
 PREFIX: Final = "LAPSE_"
 CONFIG_VARIABLE: Final = "LAPSE_CONFIG"
@@ -45,6 +46,14 @@ FOUNDING_NAMES: Final = (
     "REQUEST_TTL", "REQUEST_TTL_MODE", "REQUEST_DEADLINE", "KEEPER_MODE", "KEEPER_TTL", "RESTORE_OWNERSHIP",
 )  # fmt: skip
 """Variables that are accepted without the prefix, because deployments that follow the founding documents have them."""
+FOUNDING_SECONDS: Final = {
+    "TTL_MANAGER_INTERVAL": "ttl_manager_interval",
+    "DEFAULT_STANDBY_TTL": "default_standby_ttl",
+    "DEFAULT_ARCHIVE_TTL": "default_archive_ttl",
+    "IDLE_TIMER_SECONDS": "idle_timer",
+    f"{PREFIX}IDLE_TIMER_SECONDS": "idle_timer",
+}
+"""The same for variables that hold a number of seconds, or a duration; the last of several for one key wins."""
 _MAX_PORT: Final = 65_535
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
@@ -189,6 +198,46 @@ def _policy_name(document: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
+def _workspaces_url(value: object) -> str:
+    from lapse.workspaces.opening import check_workspaces_url  # imports a driver: only when there is a URL to check
+
+    if not isinstance(value, str):
+        raise ValueError("expected a URL such as postgresql://HOST/DATABASE or file:///path/workspaces.db")  # noqa: TRY004 - as above
+    if value:
+        check_workspaces_url(value)
+    return value
+
+
+def _activity_url(value: object) -> str:
+    from lapse.workspaces.opening import check_activity_url
+
+    if not isinstance(value, str):
+        raise ValueError("expected a URL such as redis://HOST:6379/0")  # noqa: TRY004 - as above
+    check_activity_url(value)
+    return value
+
+
+def _workspace_ttl(value: object) -> Duration:
+    duration, longest = _duration(value), LONGEST_TTL_SECONDS
+    if duration.is_never or duration.seconds % 1 or not 1 <= duration.seconds <= longest:
+        raise ValueError("expected whole seconds from 1s to 3650d; to keep a workspace for good, hold it")
+    return duration
+
+
+def _suffix(value: object) -> str:
+    from lapse.workspaces.host_names import check_suffix
+
+    return check_suffix(_text(value))
+
+
+def _yes_or_no(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or value.lower() not in {"true", "false"}:
+        raise ValueError("expected true or false")
+    return value.lower() == "true"
+
+
 def _choice(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
@@ -197,6 +246,8 @@ Interval = Annotated[Duration, PlainValidator(_interval)]
 Port = Annotated[int, PlainValidator(_port)]
 Count = Annotated[int, PlainValidator(_count)]
 Host = Annotated[str, PlainValidator(_host)]
+Switch = Annotated[bool, PlainValidator(_yes_or_no)]
+WorkspaceTTL = Annotated[Duration, PlainValidator(_workspace_ttl)]
 DeletionBudget = Annotated[Budget, PlainValidator(_budget)]
 LogFormat = Annotated[Literal["auto", "console", "json"], BeforeValidator(_choice)]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_choice)]
@@ -275,6 +326,47 @@ class Settings(BaseSettings):
     retention_deletion_budget: DeletionBudget = Field(
         default=OFF, description="deletion_budget for what other policies select alone"
     )
+    workspaces_url: Annotated[str, PlainValidator(_workspaces_url)] = Field(
+        default="", description="Where workspaces are stored; by default workspaces.db in state_dir"
+    )
+    workspaces_beyond_loopback: Switch = Field(
+        default=False,
+        description="Serve workspaces also where other machines can call: whoever may create one runs programs here",
+    )
+    workspaces_stop_on_exit: Switch = Field(
+        default=True, description="Stop the programs of workspaces when Lapse stops; otherwise they run on"
+    )
+    workspaces_deletion_budget: DeletionBudget = Field(
+        default=OFF, description="deletion_budget for workspaces alone: how many go to standby or to the archive"
+    )
+    activity_url: Annotated[str, PlainValidator(_activity_url)] = Field(
+        default="", description="Where it is counted who is connected: redis://HOST; by default in the process itself"
+    )
+    default_standby_ttl: WorkspaceTTL = Field(
+        default=Duration.of_seconds(DEFAULT_STANDBY_TTL_SECONDS),
+        description="How long a new workspace may be idle before it is stopped",
+    )
+    default_archive_ttl: WorkspaceTTL = Field(
+        default=Duration.of_seconds(DEFAULT_ARCHIVE_TTL_SECONDS),
+        description="How long a new workspace stays in standby before it is archived",
+    )
+    ttl_manager_interval: Annotated[Duration, PlainValidator(_lifetime)] = Field(
+        default=Duration.parse("1m"), description="Pause between looks for workspaces whose TTL is over"
+    )
+    idle_timer: Annotated[Duration, PlainValidator(_lifetime)] = Field(
+        default=Duration.parse("5m"), description="How long a workspace counts as in use after its last connection"
+    )
+    proxy_host: Host = Field(default="127.0.0.1", description="Address of the workspace proxy")
+    proxy_port: Port = Field(default=8752, description="Port of the workspace proxy")
+    proxy_suffix: Annotated[str, PlainValidator(_suffix)] = Field(
+        default="w.localhost", description="What follows the name of a workspace in its host name"
+    )
+    proxy_scheme: Annotated[Literal["http", "https"], BeforeValidator(_choice)] = Field(
+        default="http", description="What people type: https when something in front of the proxy ends TLS on port 443"
+    )
+    proxy_lease: Annotated[Duration, PlainValidator(_lifetime)] = Field(
+        default=Duration.parse("30s"), description="How long a connection counts after its proxy has died"
+    )
     kube_config: Annotated[str, PlainValidator(_text)] = Field(
         default="", description="The kubeconfig to read; by default KUBECONFIG, the service account, ~/.kube/config"
     )
@@ -317,6 +409,8 @@ class Settings(BaseSettings):
         if not self.keys_url:
             # Frozen for everybody else: this default follows from another key.
             object.__setattr__(self, "keys_url", (self.state_dir / "keys.db").as_uri())
+        if not self.workspaces_url:
+            object.__setattr__(self, "workspaces_url", (self.state_dir / "workspaces.db").as_uri())
         return self
 
     @classmethod
@@ -377,11 +471,8 @@ def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str 
     if path is not None:
         for key, value, origin in _read_file(path, problems):
             values[key], origins[key] = value, origin
-    for name in FOUNDING_NAMES:
-        if name in os.environ:
-            values[name.lower()], origins[name.lower()] = os.environ[name], Origin("environment", name)
-    for key, value in EnvSettingsSource(Settings)().items():
-        values[key], origins[key] = value, Origin("environment", PREFIX + key.upper())
+    for key, value, origin in _read_environment():
+        values[key], origins[key] = value, origin
     for key, flag in (flags or {}).items():
         if flag is not None:
             values[key], origins[key] = flag, Origin("flag", "--" + key.replace("_", "-"))
@@ -389,6 +480,23 @@ def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str 
     if settings is None or problems:
         raise SettingsError(listing="".join(f"\n  {problem}" for problem in problems))
     return Loaded(settings, origins, path, (*_odd_variables(), *_odd_values(settings, origins)))
+
+
+def _read_environment() -> Iterator[tuple[str, Any, Origin]]:
+    """Give what is set, our own names last, because they win."""
+    for name in FOUNDING_NAMES:
+        if name in os.environ:
+            yield name.lower(), os.environ[name], Origin("environment", name)
+    for name, key in FOUNDING_SECONDS.items():
+        if name in os.environ:
+            yield key, _in_seconds(os.environ[name]), Origin("environment", name)
+    for key, value in EnvSettingsSource(Settings)().items():
+        yield key, value, Origin("environment", PREFIX + key.upper())
+
+
+def _in_seconds(text: str) -> str:
+    """Give a bare number its unit."""
+    return f"{text.strip()}s" if text.strip().isascii() and text.strip().isdigit() else text
 
 
 def show_value(value: object) -> str:
@@ -421,7 +529,8 @@ def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: l
 def _odd_variables() -> Iterator[str]:
     for name in sorted(os.environ):
         key = name.removeprefix(PREFIX).lower()
-        if name.startswith(PREFIX) and name != CONFIG_VARIABLE and key not in Settings.model_fields:
+        known = name == CONFIG_VARIABLE or name in FOUNDING_SECONDS or key in Settings.model_fields
+        if name.startswith(PREFIX) and not known:
             yield f"the environment variable {name} is no setting{_closest(key, lambda near: PREFIX + near.upper())}"
 
 

@@ -71,7 +71,7 @@ class LapseServer:
         settings: Mapping[str, str] = NO_SETTINGS,
     ) -> Self:
         """Start it, with ``settings`` in its environment, and wait until it says where it listens."""
-        arguments = ["up", f"--state-dir={state_dir}", "--http-port=0", *flags]
+        arguments = ["up", f"--state-dir={state_dir}", "--http-port=0", "--proxy-port=0", *flags]
         return cls.spawn(state_dir, *arguments, command=command, settings=settings)
 
     @classmethod

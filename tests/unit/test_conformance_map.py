@@ -11,6 +11,8 @@ import pytest
 from lapse.keys.conformance import list_cases
 from tests.conformance.objects.cases import CASES as CONTRACT
 from tests.conformance.retention.cases import CASES as RETENTION
+from tests.conformance.ttl_manager import cases as ttl_cases
+from tests.conformance.ttl_manager.stage import BOOK as TTL
 from tests.markdown import REFERENCE, ROOT, code, tables
 
 PAGE = REFERENCE / "conformance.md"
@@ -18,17 +20,20 @@ ROWS = [row for rows in tables(PAGE.read_text()) for row in rows if tuple(row) =
 CASES = {case.id for case in list_cases()}
 RECORD = re.compile(r"\[(\d{4})\]\(([^)]+)\)")
 NOT_BUILT = "not built yet"
-MARKS = ("kit:", "contract:", "retention:")
+MARKS = ("kit:", "contract:", "retention:", "ttl:")
 EXAMPLES = {
     "kit:ID",
     "contract:NAME",
     "retention:NAME",
+    "ttl:NAME",
     "path::name",
     "tests/conformance/keys/test_kit_on_backends.py::test_the_rule_holds",
     "tests/conformance/objects/test_contract_on_embedded.py::test_the_embedded_store_keeps_the_contract",
     "tests/conformance/objects/test_contract_on_kubernetes.py::test_kubernetes_keeps_the_contract",
     "tests/conformance/retention/test_on_embedded.py::test_retention_holds_on_the_embedded_store",
     "tests/conformance/retention/test_on_kubernetes.py::test_retention_holds_on_kubernetes",
+    "tests/conformance/ttl_manager/test_embedded.py::test_the_ttl_manager_in_one_process",
+    "tests/conformance/ttl_manager/test_on_servers.py::test_the_ttl_manager_on_servers",
 }
 
 
@@ -52,6 +57,8 @@ def exists(reference: str) -> bool:
         return reference.removeprefix("contract:") in CONTRACT
     if reference.startswith("retention:"):
         return reference.removeprefix("retention:") in RETENTION
+    if reference.startswith("ttl:"):
+        return getattr(ttl_cases, reference.removeprefix("ttl:"), None) in TTL.values()
     path, _, name = reference.partition("::")
     return name in named_in(path)
 
@@ -87,6 +94,7 @@ def test_what_does_not_exist_is_noticed() -> None:
     assert not exists("kit:no-such-case")
     assert not exists("contract:no_such_case")
     assert not exists("retention:no_such_case")
+    assert not exists("ttl:no_such_case")
     assert not exists("tests/unit/test_conformance_map.py::test_no_such_test")
     assert not exists("tests/no_such_file.py::test_what_does_not_exist_is_noticed")
     assert not _is_record("0001", "../explanation/decisions/0002-memory-backend-by-hand.md")

@@ -8,14 +8,14 @@ import pytest
 
 from lapse.cli.flags import Flags
 from lapse.core.duration import NEVER, Duration
-from lapse.settings import FOUNDING_NAMES, Settings, SettingsError, load_settings, show_value
+from lapse.settings import FOUNDING_NAMES, FOUNDING_SECONDS, Settings, SettingsError, load_settings, show_value
 
 
 @pytest.fixture(autouse=True)
 def _nothing_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in an empty folder, with no setting in the environment."""
     for name in list(os.environ):
-        if name.startswith("LAPSE_"):
+        if name.startswith("LAPSE_") or name in FOUNDING_SECONDS:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -76,6 +76,10 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"retention_policies": '[{"metadata": {"name": "jobs"}, "spec": {"maxCount": 3}}]'}
     samples |= {"lease_namespace": "storage", "lease_name": "captures", "webhook_port": "1"}
     samples |= {"kube_qps": "50", "kube_burst": "100"}
+    samples |= {"workspaces_url": "file:///x/w.db", "activity_url": "redis://h", "proxy_suffix": "w.example.org"}
+    samples |= {"workspaces_beyond_loopback": "true", "workspaces_stop_on_exit": "false", "proxy_scheme": "https"}
+    samples |= dict.fromkeys(("default_standby_ttl", "default_archive_ttl", "ttl_manager_interval"), "7m")
+    samples |= {"idle_timer": "7m", "proxy_lease": "7s", "proxy_port": "1"}
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
     write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n")
@@ -125,8 +129,12 @@ def test_the_sweep_can_be_told_never() -> None:
     assert load_settings({"keys_sweep_interval": "never"}).settings.keys_sweep_interval == NEVER
 
 
-def test_the_keys_url_follows_the_state_folder_unless_it_is_given() -> None:
-    assert load_settings({"state_dir": "/srv/a b"}).settings.keys_url == "file:///srv/a%20b/keys.db"
+def test_urls_follow_the_state_folder_unless_they_are_given() -> None:
+    settings = load_settings({"state_dir": "/srv/a b"}).settings
+    assert settings.keys_url == "file:///srv/a%20b/keys.db"
+    assert settings.workspaces_url == "file:///srv/a%20b/workspaces.db"
+    given = load_settings({"workspaces_url": "postgresql://db.example.org/lapse"}).settings
+    assert given.workspaces_url == "postgresql://db.example.org/lapse"
 
 
 # --- which file ------------------------------------------------------------------------------------------------------
@@ -298,9 +306,70 @@ def test_the_names_of_the_founding_documents_are_accepted_and_yield_to_ours(
     assert str(getattr(load_settings().settings, name.lower())) == other.get(name, "8m")
 
 
+@pytest.mark.parametrize(("name", "key"), FOUNDING_SECONDS.items())
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), (" 90 ", 90), ("5m", 300), ("PT2M", 120)])
+def test_the_variables_of_seconds_are_numbers_or_durations_and_yield_to_ours(
+    name: str, key: str, text: str, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, text)
+    loaded = load_settings()
+    assert getattr(loaded.settings, key) == Duration.of_seconds(seconds)
+    assert str(loaded.origins[key]) == f"environment {name}"
+    assert loaded.warnings == ()
+
+    monkeypatch.setenv(f"LAPSE_{key.upper()}", "7s")
+    assert getattr(load_settings().settings, key) == Duration.of_seconds(7)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("TTL_MANAGER_INTERVAL", "0"),
+        ("TTL_MANAGER_INTERVAL", "-60"),
+        ("TTL_MANAGER_INTERVAL", "never"),
+        ("TTL_MANAGER_INTERVAL", "1.5"),
+        ("TTL_MANAGER_INTERVAL", "10minutes"),
+        ("DEFAULT_STANDBY_TTL", "0"),
+        ("DEFAULT_STANDBY_TTL", "500ms"),
+        ("DEFAULT_ARCHIVE_TTL", "3153600000"),
+        ("DEFAULT_ARCHIVE_TTL", "never"),
+        ("IDLE_TIMER_SECONDS", "five"),
+    ],
+)
+def test_seconds_that_cannot_be_meant_are_refused_with_their_variable(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, text)
+    (problem,) = problems()
+    assert problem.startswith(f"environment {name}: ")
+
+
+def test_a_number_without_a_unit_is_no_duration_under_our_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAPSE_TTL_MANAGER_INTERVAL", "60")
+    (problem,) = problems()
+    assert problem.startswith("environment LAPSE_TTL_MANAGER_INTERVAL: ttl_manager_interval")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("ttl_manager_interval", "0s"),
+        ("ttl_manager_interval", "never"),
+        ("default_standby_ttl", "0s"),
+        ("default_standby_ttl", "1500ms"),
+        ("default_archive_ttl", "36500d"),
+        ("idle_timer", "never"),
+        ("proxy_lease", "0s"),
+        ("proxy_port", "65536"),
+        ("proxy_suffix", "http://x"),
+        ("proxy_scheme", "ftp"),
+        ("workspaces_url", "mysql://u:p@h/db"),
+        ("workspaces_url", "file://relative/x.db"),
+        ("activity_url", "memory://"),
+        ("activity_url", "redis://h?nope=1"),
+        ("workspaces_stop_on_exit", "perhaps"),
+        ("workspaces_beyond_loopback", "1"),
+        ("workspaces_deletion_budget", "0/1h"),
         ("request_ttl", "10minutes"),
         ("request_ttl", "0s"),
         ("request_ttl", "0"),

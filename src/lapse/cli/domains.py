@@ -11,6 +11,7 @@ from lapse.history.api.kinds import OUR_KINDS as HISTORY_KINDS
 from lapse.history.passes import DOMAINS as HISTORY_DOMAINS
 from lapse.requests.api.upstream import ALL_KINDS as REQUEST_KINDS
 from lapse.requests.service import DOMAINS as REQUEST_DOMAINS
+from lapse.workspaces.model import DOMAIN as WORKSPACES
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Kind
@@ -19,4 +20,6 @@ ACTOR: Final = "lapse"
 """Who ends things, as the journal names it."""
 KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, *HISTORY_KINDS)
 DOMAINS: Final = (*REQUEST_DOMAINS, *HISTORY_DOMAINS)
-"""What can be frozen, and has a deletion budget."""
+"""What can be frozen, and has a deletion budget, on a cluster."""
+FOLDER_DOMAINS: Final = (*DOMAINS, WORKSPACES)
+"""The same where there is a state folder."""

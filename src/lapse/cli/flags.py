@@ -119,9 +119,81 @@ class ProcessFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ServerFlags(ProcessFlags, HistoryFlags, RequestFlags, StateFlags):
+class WorkspaceStoreFlags:
+    """Where workspaces are."""
+
+    workspaces_url: Flag = None
+    """Where workspaces are stored, such as postgresql://HOST/DATABASE; otherwise a file in state_dir."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceDefaultFlags:
+    """What new workspaces get."""
+
+    default_standby_ttl: Flag = None
+    """How long a new workspace may be idle before it is stopped, such as 5m."""
+    default_archive_ttl: Flag = None
+    """How long a new workspace stays in standby before it is archived, such as 24h."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceTTLFlags:
+    """When workspaces are looked at, and how many may lapse."""
+
+    ttl_manager_interval: Flag = None
+    """Pause between looks for workspaces whose TTL is over, such as 1m."""
+    workspaces_deletion_budget: Flag = None
+    """How many workspaces may go to standby or to the archive in any window, such as 1000/1h; off sets no limit."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ActivityFlags:
+    """Who is connected."""
+
+    activity_url: Flag = None
+    """Where it is counted who is connected, such as redis://HOST:6379; otherwise in the process itself."""
+    proxy_lease: Flag = None
+    """How long a connection counts after its proxy has died, such as 30s; the same for all that share activity_url."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ProxyPlaceFlags:
+    """Where people find workspaces."""
+
+    proxy_port: Flag = None
+    """Port of the workspace proxy; 0 picks a free one."""
+    proxy_suffix: Flag = None
+    """What follows the name of a workspace in its host name, such as w.example.com."""
+    proxy_scheme: Flag = None
+    """http, or https when something in front of the proxy ends TLS on port 443."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ProxyFlags(ProxyPlaceFlags, ActivityFlags, WorkspaceStoreFlags):
+    """How workspaces are served."""
+
+    proxy_host: Flag = None
+    """Address of the workspace proxy; other than loopback needs workspaces_beyond_loopback."""
+    workspaces_beyond_loopback: Flag = None
+    """true: serve workspaces also where other machines can call; whoever may create one runs programs here."""
+    idle_timer: Flag = None
+    """How long a workspace counts as in use after its last connection, such as 5m."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServerFlags(
+    ProcessFlags, ProxyFlags, WorkspaceTTLFlags, WorkspaceDefaultFlags, HistoryFlags, RequestFlags, StateFlags
+):
     """What `lapse up` takes."""
 
+    workspaces_stop_on_exit: Flag = None
+    """false: leave the programs of workspaces running when Lapse stops."""
     retention_policies: Flag = None
     """RetentionPolicy documents for the embedded store, as a JSON list; better in the file."""
 
@@ -135,6 +207,41 @@ class ServerFlags(ProcessFlags, HistoryFlags, RequestFlags, StateFlags):
     """Port of the API and the pages; 0 picks a free one."""
     http_allowed_hosts: Flag = None
     """Further names under which clients may call, separated by commas."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TTLManagerFlags(ProcessFlags, WorkspaceTTLFlags, ActivityFlags, WorkspaceStoreFlags, StateFlags):
+    """What `lapse ttl-manager` takes."""
+
+    keys_url: Flag = None
+    """Where keys are stored, the one that says who leads among them; the same for all TTL managers."""
+    deletion_budget: Flag = None
+    """How much may be ended in any window, such as 10000/1h; past it workspaces are frozen; off sets no limit."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ProxyProcessFlags(ProcessFlags, ProxyFlags, StateFlags):
+    """What `lapse proxy` takes."""
+
+    keys_url: Flag = None
+    """Where keys are stored, the tickets that open workspaces among them; the same as for lapse up."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceFlags(WorkspaceStoreFlags, StateFlags):
+    """What `lapse workspaces` takes."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class OpenWorkspaceFlags(ProxyPlaceFlags, WorkspaceFlags):
+    """What `lapse workspaces open` takes."""
+
+    keys_url: Flag = None
+    """Where keys are stored, the tickets that open workspaces among them; the same as for lapse up."""
 
 
 @Parameter(name="*")
@@ -250,6 +357,10 @@ NO_RECORDING_FLAGS = RecordingFlags()
 NO_STATE_FLAGS = StateFlags()
 NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()
+NO_TTL_MANAGER_FLAGS = TTLManagerFlags()
+NO_PROXY_PROCESS_FLAGS = ProxyProcessFlags()
+NO_WORKSPACE_FLAGS = WorkspaceFlags()
+NO_OPEN_WORKSPACE_FLAGS = OpenWorkspaceFlags()
 NO_DEFINITIONS_FLAGS = DefinitionsFlags()
 NO_OPERATOR_FLAGS = OperatorFlags()
 NO_WEBHOOK_FLAGS = WebhookFlags()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Work = Callable[[BrakeStore, int], Awaitable[T]]
 
-Domain = Annotated[str, Parameter(help="requests, keepers, history, retention, or all.")]
+Domain = Annotated[str, Parameter(help="requests, keepers, history, retention, workspaces, or all.")]
 
 
 class NoSuchDomainError(UsageError):
@@ -54,7 +54,7 @@ def freeze(
     from lapse.core.timestamps import to_timestamp
     from lapse.engine.freeze import Freeze, FreezeReason, freeze_row
 
-    _demand(domain)
+    _demand(domain, flags, cluster=cluster)
     by = who()
 
     async def work(store: BrakeStore, now: int) -> Freeze:
@@ -83,7 +83,7 @@ def resume(
     """
     from lapse.engine.freeze import ALL, resume_row
 
-    _demand(domain)
+    _demand(domain, flags, cluster=cluster)
     by = who()
 
     async def work(store: BrakeStore, now: int) -> tuple[list[str], bool]:
@@ -101,13 +101,14 @@ def resume(
 # --- where ------------------------------------------------------------------------------------------------------------
 
 
-def _demand(domain: str) -> None:
-    from lapse.cli.domains import DOMAINS
+def _demand(domain: str, flags: PlaceFlags, *, cluster: bool) -> None:
+    from lapse.cli.domains import DOMAINS, FOLDER_DOMAINS
     from lapse.engine.freeze import ALL
 
     if domain == "keys":
         raise KeysCannotBeFrozenError
-    known = (*DOMAINS, ALL)
+    on_cluster = cluster or flags.kube_config is not None or flags.kube_context is not None
+    known = (*(DOMAINS if on_cluster else FOLDER_DOMAINS), ALL)
     if domain not in known:
         raise NoSuchDomainError(given=repr(domain), known=f"{', '.join(known[:-1])} or {known[-1]}")
 

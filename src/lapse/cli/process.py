@@ -1,4 +1,4 @@
-"""What the processes that stay, ``lapse up``, ``lapse operator`` and ``lapse webhook``, have in common.
+"""What the processes that stay, such as ``lapse up`` and ``lapse operator``, have in common.
 
 SIGTERM and SIGINT stop one in order: exit 0 within ten seconds, whatever clients do. SIGHUP does the same, unless the
 caller has asked to ignore it (nohup); settings are read at the start only. A store that hangs while it is closed ends
@@ -164,12 +164,14 @@ def deletion_budgets(settings: Settings) -> Budgets:
     from lapse.history.passes import HISTORY, RETENTION
     from lapse.requests.keepers import DOMAIN as KEEPERS
     from lapse.requests.ttl import DOMAIN as REQUESTS
+    from lapse.workspaces.model import DOMAIN as WORKSPACES
 
     domains = {
         REQUESTS: settings.request_deletion_budget,
         KEEPERS: settings.keeper_deletion_budget,
         HISTORY: settings.history_deletion_budget,
         RETENTION: settings.retention_deletion_budget,
+        WORKSPACES: settings.workspaces_deletion_budget,
     }
     return Budgets(settings.deletion_budget, domains)
 

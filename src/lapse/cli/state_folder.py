@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.cli.domains import ACTOR, DOMAINS, KINDS
+from lapse.cli.domains import ACTOR, FOLDER_DOMAINS, KINDS
 from lapse.engine.brakes import Brakes
 from lapse.engine.budget import Budgets
 from lapse.engine.journal import SQLiteJournal
@@ -35,7 +35,7 @@ def open_store(folder: Path, *, clock: Clock) -> EmbeddedStore:
 
 def open_brakes(store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()) -> SQLiteBrakes:
     """Return where it is written what is frozen in that store; acts of ``actors`` count beside our own."""
-    return SQLiteBrakes(SQLiteJournal(store.database), budgets=budgets, domains=DOMAINS, actors=(ACTOR, *actors))
+    return SQLiteBrakes(SQLiteJournal(store.database), budgets=budgets, domains=FOLDER_DOMAINS, actors=(ACTOR, *actors))
 
 
 def brakes_of(store: EmbeddedStore, *, budgets: Budgets, clock: Clock, metrics: Metrics) -> Brakes:
@@ -43,7 +43,7 @@ def brakes_of(store: EmbeddedStore, *, budgets: Budgets, clock: Clock, metrics: 
     return Brakes(
         open_brakes(store, budgets=budgets),
         budgets=budgets,
-        domains=DOMAINS,
+        domains=FOLDER_DOMAINS,
         clock=clock,
         metrics=metrics,
         actor=ACTOR,

@@ -55,7 +55,7 @@ class Place:
 
     def brakes(self, metrics: Metrics, *, actor: str) -> Brakes:
         """Return what stops a command that ends things: the same freezes and budgets as for whoever runs."""
-        from lapse.cli.domains import DOMAINS
+        from lapse.cli.domains import DOMAINS, FOLDER_DOMAINS
         from lapse.cli.process import deletion_budgets
         from lapse.engine.brakes import Brakes
         from lapse.objects.config_map_brakes import RUN
@@ -63,7 +63,7 @@ class Place:
         return Brakes(
             self.freezes,
             budgets=deletion_budgets(self.settings),
-            domains=DOMAINS,
+            domains=DOMAINS if self.is_cluster else FOLDER_DOMAINS,
             clock=self.clock,
             metrics=metrics,
             actor=actor,

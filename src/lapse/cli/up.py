@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
@@ -19,10 +20,12 @@ from lapse.cli.process import (
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
+    import asyncio
     from contextlib import AsyncExitStack
 
     from starlette.types import ASGIApp
 
+    from lapse.cli.workspace_parts import WorkspaceParts
     from lapse.core.clock import Clock
     from lapse.engine.brakes import Brakes
     from lapse.engine.coordinator import Coordinator, Loop, Service
@@ -63,6 +66,30 @@ def up(flags: ServerFlags = NO_SERVER_FLAGS) -> int:
 
 
 @dataclass(frozen=True)
+class _Doors:
+    """Where the process listens. Bound before anything is opened: a taken port is the usual mistake."""
+
+    http: Endpoint
+    probes: Endpoint
+    proxy: Endpoint | None
+    """None where workspaces are not served."""
+
+    @classmethod
+    def open(cls, settings: Settings, stack: AsyncExitStack) -> _Doors:
+        """Bind them all."""
+        from lapse.cli.workspace_parts import proxy_endpoint
+        from lapse.web.listener import Endpoint
+
+        http = Endpoint(settings.http_host, settings.http_port, setting="http")
+        stack.callback(http.close)
+        probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
+        stack.callback(probes.close)
+        # Whoever may create a workspace runs programs on this machine.
+        serves_workspaces = http.loopback_only or settings.workspaces_beyond_loopback
+        return cls(http, probes, proxy_endpoint(settings, stack) if serves_workspaces else None)
+
+
+@dataclass(frozen=True)
 class _Process:
     """Everything that is open, and what is built from it."""
 
@@ -74,16 +101,14 @@ class _Process:
     keys: AsyncKeys
     requests: LocalRequests
     retention: Retention
-    http: Endpoint
-    probes: Endpoint
+    workspaces: WorkspaceParts | None
+    """None where they are not served."""
+    doors: _Doors
     coordinator: Coordinator
 
     @classmethod
     async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
-        """Open it all; ``stack`` closes it, last opened first.
-
-        Ports come first: a taken one is the usual mistake, and the cheapest to find.
-        """
+        """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.state_folder import brakes_of, open_store
         from lapse.core.clock import SystemClock
@@ -97,21 +122,18 @@ class _Process:
         from lapse.keys.loop import DOMAIN as KEYS
         from lapse.requests.embedded import LocalRequests
         from lapse.requests.ttl import DOMAIN as REQUESTS
-        from lapse.web.listener import Endpoint
         from lapse.web.state import StateDatabase
         from lapse.web.tokens import Admission, TokenStore
 
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         metrics.expect_domain(KEYS, reasons=[DueReason.TTL_EXPIRED])
-        http = Endpoint(settings.http_host, settings.http_port, setting="http")
-        stack.callback(http.close)
-        probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
-        stack.callback(probes.close)
+        doors = _Doors.open(settings, stack)
         state = stack.enter_context(StateDatabase(settings.state_dir))
         tokens = TokenStore(state, clock=clock)
-        if not http.loopback_only and not tokens.any_usable():
-            raise OpenBindError(address=f"{http.host}:{http.port}")
+        if not doors.http.loopback_only and not tokens.any_usable():
+            raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
+        workspaces = await _open_workspaces(settings, stack, doors=doors, keys=keys, state=state, metrics=metrics)
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         local = settings.state_dir / "local"
@@ -121,48 +143,71 @@ class _Process:
         }  # fmt: skip
         requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
         records = retention(loaded, store, documents=settings.retention_policies, **shared)
-        domains: list[Loop] = [*requests.requests.loops, *records.loops]
+        domains: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces, shared)]
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
             loops=[*_loops(loaded, keys, metrics), *domains, BrakeLoop(brakes, domain=REQUESTS)],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
         )
-        admission = Admission(tokens, loopback_only=http.loopback_only)
-        return cls(settings, clock, metrics, state, admission, keys, requests, records, http, probes, coordinator)
+        admission = Admission(tokens, loopback_only=doors.http.loopback_only)
+        return cls(
+            settings, clock, metrics, state, admission, keys, requests, records, workspaces, doors, coordinator
+        ).built()
+
+    def built(self) -> _Process:
+        """Build what serves before anybody is told: who hears that it listens may call, or end it, at once."""
+        _ = self._services
+        return self
 
     async def run(self) -> None:
         """Serve and tick until the coordinator is told to stop."""
+        leading: list[Service] = [*self.requests.leader_services, *self.retention.leader_services]
+        await self.coordinator.run(self._services, leading)
+
+    @cached_property
+    def _services(self) -> list[Service]:
+        import asyncio
+
         from lapse.web.listener import Listener
         from lapse.web.probes import Readiness
 
+        loop = asyncio.get_running_loop()
         probes = probes_listener(
-            self.probes,
-            readiness=Readiness(self.check),
+            self.doors.probes,
+            readiness=Readiness(lambda: self.check(loop)),
             settings=self.settings,
             coordinator=self.coordinator,
             metrics=self.metrics,
         )
-        listeners = [Listener("http", self._api(), self.http), probes]
-        leading: list[Service] = [*self.requests.leader_services, *self.retention.leader_services]
-        await self.coordinator.run([*listeners, *self.requests.requests.services], leading)
+        here: list[Service] = [Listener("http", self._api(), self.doors.http), probes, *self.requests.requests.services]
+        if self.workspaces is not None:
+            here += self.workspaces.services
+        return here
 
-    def check(self) -> None:
-        """Raise a `LapseError` unless the stores answer and the caches are filled."""
+    def check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise a `LapseError` unless the stores answer and the caches are filled. Blocks, beside ``loop``."""
         self.keys.backend.check()
         self.requests.store.database.read("SELECT 1")
         if not self.requests.requests.caches.synced:
             raise NotSyncedError
+        if self.workspaces is not None:
+            self.workspaces.check(loop)
 
     def announce(self) -> None:
         """Tell where it listens."""
         from lapse.cli.output import message
         from lapse.core.log import get_logger
 
-        http, probes = self.http.url, self.probes.url
+        http, probes, proxy = self.doors.http.url, self.doors.probes.url, self.doors.proxy
         if sys.stderr.isatty():
             message(f"Lapse listens at {http}/ (Ctrl-C stops it).", style="bold")
-        get_logger("lapse.up").info("listening", http=http, probes=probes, open=self.admission.is_open())
+        log = get_logger("lapse.up")
+        shown = {"proxy": proxy.url} if proxy is not None else {}
+        log.info("listening", http=http, probes=probes, **shown, open=self.admission.is_open())
+        if proxy is None:
+            reason = "other machines can call this one, and workspaces_beyond_loopback is false"
+            log.warning("workspaces_not_served", reason=reason)
 
     def _api(self) -> ASGIApp:
         from lapse.keys.url import parse_url
@@ -190,17 +235,45 @@ class _Process:
                 interval=self.settings.retention_interval,
                 clock=self.clock,
             ),
+            workspaces=None if self.workspaces is None else self.workspaces.api(),
             status_service=StatusService(
                 clock=self.clock,
                 keys=self.keys,
                 backend=str(parse_url(self.settings.keys_url)),
                 coordinator=self.coordinator,
             ),
-            places=lambda: Places(self.http.url, self.probes.url, self.admission.is_open()),
-            hosts=AllowedHosts(self.settings.http_host, self.http.port, self.settings.http_allowed_hosts),
+            places=lambda: Places(self.doors.http.url, self.doors.probes.url, self.admission.is_open()),
+            hosts=AllowedHosts(self.settings.http_host, self.doors.http.port, self.settings.http_allowed_hosts),
             admit=self.admission,
             metrics=self.metrics,
         )
+
+
+async def _open_workspaces(
+    settings: Settings,
+    stack: AsyncExitStack,
+    *,
+    doors: _Doors,
+    keys: AsyncKeys,
+    state: StateDatabase,
+    metrics: Metrics,
+) -> WorkspaceParts | None:
+    from lapse.cli.workspace_parts import WorkspaceParts
+
+    if doors.proxy is None:
+        return None
+    return await WorkspaceParts.open(settings, stack, endpoint=doors.proxy, keys=keys, state=state, hosting=metrics)
+
+
+def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop]:
+    """Return what is done about workspaces again and again, here or by the leader alone."""
+    from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
+
+    if parts is None:
+        return []
+    manager = TtlManager(parts.store, parts.activity, **shared)
+    interval = parts.settings.ttl_manager_interval.seconds
+    return [*parts.loops, TtlLoop(manager, interval=interval, clock=shared["clock"])]
 
 
 def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]:

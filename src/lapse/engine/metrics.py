@@ -84,6 +84,12 @@ class Metrics:
             ["domain"],
             registry=self._registry,
         )
+        self._signal_up = Gauge(
+            "lapse_signal_up",
+            "Whether a signal that decisions need was known at the last look",
+            ["source"],
+            registry=self._registry,
+        )
         self._next_expiry = Gauge(
             "lapse_next_expiry_timestamp_seconds",
             "When the next item has to be looked at; 0 when there is none",
@@ -140,6 +146,10 @@ class Metrics:
         for domain in domains:
             self._frozen.labels(domain)
 
+    def expect_signal(self, source: str) -> None:
+        """Set the series of a signal to zero: nothing is known before the first look."""
+        self._signal_up.labels(source)
+
     def expect_loops(self, names: Iterable[str]) -> None:
         """Set every series of these loops to zero."""
         for name in names:
@@ -165,6 +175,10 @@ class Metrics:
     def frozen(self, domain: str, *, frozen: bool) -> None:
         """Tell whether a domain stands still until somebody resumes it."""
         self._frozen.labels(domain).set(frozen)
+
+    def signal(self, source: str, *, up: bool) -> None:
+        """Tell whether a signal that decisions need is known."""
+        self._signal_up.labels(source).set(up)
 
     def expecting(self, domain: str, next_expiry: float | None) -> None:
         """Tell when the next item has to be looked at, in Unix time."""

@@ -24,6 +24,7 @@ class Prefix(IntEnum):
     SEQUENCER_PARTITION = 2  # reserved
     SEQUENCER_WORKSPACE = 3  # reserved
     APPLICATION_TTL = 4
+    WORKSPACE_TICKETS = 5
 
 
 def partition_keys(prefix: Prefix, app_id: int, buckets: int = 1) -> list[bytes]:

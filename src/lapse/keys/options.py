@@ -1,64 +1,12 @@
-"""Options of keys URLs: what the query parameters of every backend are made of.
-
-A backend lists its options; `lapse.keys.url` parses them. A parser raises ``ValueError`` (or `DurationError`), and the
-error that a person sees says what was expected.
-"""
+"""Options that several keys backends have in common."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from lapse.core.duration import Duration
+from lapse.db.urls import Option, finite_duration, positive_duration, whole_number
 from lapse.keys.validation import MAX_BUCKETS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One query parameter of a URL."""
-
-    parse: Callable[[str], Any]
-    default: Any
-    expected: str
-
-
-def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
-    """Return a parser for a whole number within bounds, in plain digits."""
-
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or not lowest <= int(text) <= highest:
-            raise ValueError(text)
-        return int(text)
-
-    return parse
-
-
-def positive_duration(text: str) -> Duration:
-    """Parse a positive duration or never."""
-    duration = Duration.parse(text)
-    if duration.nanoseconds is not None and duration.nanoseconds <= 0:
-        raise ValueError(text)
-    return duration
-
-
-def finite_duration(text: str) -> Duration:
-    """Parse a positive duration that is not never."""
-    duration = positive_duration(text)
-    if duration.is_never:
-        raise ValueError(text)
-    return duration
-
-
-def existing_file(text: str) -> Path:
-    """Parse the path of a file that is there."""
-    path = Path(text)
-    if not path.is_file():
-        raise ValueError(text)
-    return path
 
 
 def interval_seconds(duration: Duration) -> float | None:

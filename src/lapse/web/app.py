@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from lapse import __version__
 from lapse.engine.metrics import Metrics
-from lapse.web import history_api, keys_api, pages, problems, requests_api, status
+from lapse.web import history_api, keys_api, pages, problems, requests_api, status, workspaces_api
 from lapse.web.errors import ScopeMissingError
 from lapse.web.history_api import HistoryService
 from lapse.web.keys_api import KeysService
@@ -20,6 +20,7 @@ from lapse.web.requests_api import RequestsService
 from lapse.web.scopes import allowed, wanted_scopes
 from lapse.web.security import PRINCIPAL, Admit, AllowedHosts, Guard, Principal
 from lapse.web.status import StatusService
+from lapse.web.workspaces_api import WorkspacesService
 
 API: Final = "/api/v1"
 _PROBLEM: Final[dict[str, Any]] = {
@@ -43,22 +44,25 @@ def authorise(request: Request) -> None:
     """Refuse what the caller's scopes do not allow. On every route, so that one added without a thought is closed."""
     principal: Principal = request.scope[PRINCIPAL]
     app: str | None = request.path_params.get("app")
-    if not allowed(principal.scopes, request.method, app):
-        raise ScopeMissingError(wanted=", ".join(wanted_scopes(request.method, app)))
+    workspaces = request.scope["route"] in workspaces_api.router.routes
+    if not allowed(principal.scopes, request.method, app, workspaces=workspaces):
+        wanted = wanted_scopes(request.method, app, workspaces=workspaces)
+        raise ScopeMissingError(wanted=", ".join(wanted))
 
 
-def create_app(
+def create_app(  # noqa: PLR0913 - as many as there are domains, each by its name
     *,
     keys: KeysService,
     requests: RequestsService,
     history: HistoryService,
+    workspaces: WorkspacesService | None,
     status_service: StatusService,
     places: Callable[[], Places],
     hosts: AllowedHosts,
     admit: Admit,
     metrics: Metrics,
 ) -> ASGIApp:
-    """Put the API and the pages together."""
+    """Put the API and the pages together; without ``workspaces`` they are refused."""
     app = _Application(
         title="Lapse",
         summary="Everything temporary, ended on time, and only on time.",
@@ -71,10 +75,12 @@ def create_app(
         responses={"4XX": _PROBLEM, "5XX": _PROBLEM},
     )
     app.state.keys, app.state.requests, app.state.history = keys, requests, history
+    app.state.workspaces = workspaces
     app.state.status, app.state.places = status_service, places
     app.include_router(keys_api.router, prefix=API)
     app.include_router(requests_api.router, prefix=API)
     app.include_router(history_api.router, prefix=API)
+    app.include_router(workspaces_api.router, prefix=API)
     app.include_router(status.router, prefix=API)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")

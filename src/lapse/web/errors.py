@@ -60,6 +60,18 @@ class ScopeMissingError(RequestError):
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
 
 
+class NotYourWorkspacesError(RequestError):
+    """The token is for other owners' workspaces than this one's; nothing was made."""
+
+    status = 403
+
+
+class WorkspacesNotServedError(RequestError):
+    """Workspaces are not served here: other machines can call, and workspaces_beyond_loopback is false."""
+
+    status = 403
+
+
 # --- the shape of the request ----------------------------------------------------------------------------------------
 
 
@@ -99,6 +111,12 @@ class MethodNotAllowedError(RequestError):
 
 class UnknownParameterError(RequestError):
     """{given!r} is no parameter of this address; valid ones: {valid}."""
+
+    status = 422
+
+
+class OwnerMissingError(RequestError):
+    """Say whose workspace it is: owner is missing, and the token is not for exactly one owner's."""
 
     status = 422
 

@@ -42,6 +42,15 @@ from lapse.web.errors import (
     NoSuchRouteError,
     RequestError,
 )
+from lapse.workspaces import errors as workspaces
+from lapse.workspaces.errors import (
+    ChangedMeanwhileError,
+    OperationUnderWayError,
+    UnknownWorkspaceError,
+    WorkspaceExistsError,
+    WorkspaceStoreError,
+)
+from lapse.workspaces.model import DOMAIN as WORKSPACES
 
 MEDIA_TYPE: Final = "application/problem+json"
 REQUEST_ID: Final = "lapse.request_id"
@@ -78,6 +87,12 @@ _STATUS: Final[Sequence[tuple[type[LapseError], int]]] = (
     (ConflictError, HTTPStatus.PRECONDITION_FAILED),
     (InvalidError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (StoreUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (UnknownWorkspaceError, HTTPStatus.NOT_FOUND),
+    (WorkspaceExistsError, HTTPStatus.CONFLICT),
+    (OperationUnderWayError, HTTPStatus.CONFLICT),
+    (ChangedMeanwhileError, HTTPStatus.PRECONDITION_FAILED),
+    (workspaces.OutcomeUnknownError, HTTPStatus.GATEWAY_TIMEOUT),
+    (WorkspaceStoreError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 _BY_STATUS: Final[Mapping[int, type[RequestError]]] = {404: NoSuchRouteError, 405: MethodNotAllowedError}
 
@@ -119,7 +134,7 @@ def install(app: FastAPI, metrics: Metrics) -> None:
     async def on_lapse_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, LapseError)  # noqa: S101 - registered for nothing else
         if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            metrics.failed(REQUESTS if isinstance(error, ObjectError) else DOMAIN, ErrorKind.REQUEST)
+            metrics.failed(_domain_of(error), ErrorKind.REQUEST)
         return problem(error, request.scope[REQUEST_ID])
 
     async def on_unexpected(request: Request, _: Exception) -> Response:
@@ -130,6 +145,12 @@ def install(app: FastAPI, metrics: Metrics) -> None:
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, on_unexpected)
+
+
+def _domain_of(error: LapseError) -> str:
+    if isinstance(error, WorkspaceStoreError):
+        return WORKSPACES
+    return REQUESTS if isinstance(error, ObjectError) else DOMAIN
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:

@@ -1,13 +1,14 @@
 """What a token may do: scopes, and the one rule that decides.
 
 ``admin`` may do everything, ``read`` every GET, ``keys:APP`` everything with the keys of one application.
-``workspaces:OWNER`` is accepted, and allows nothing until workspaces are served.
+``workspaces:OWNER`` everything with the workspaces of one owner, which somebody with ``read`` may look at too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Final
 
 from lapse.core.errors import UsageError
@@ -15,6 +16,8 @@ from lapse.keys.validation import MAX_APP_ID
 
 ADMIN: Final = "admin"
 READ: Final = "read"
+_OWNED: Final = "workspaces:"
+_READING: Final = frozenset({"GET", "HEAD"})
 _OWNER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,252}")
 
 
@@ -42,16 +45,42 @@ def app_number(text: str) -> int | None:
     return None
 
 
-def wanted_scopes(method: str, app: str | None) -> list[str]:
-    """Return the scopes of which one is needed; ``app`` is the application that the path names, if any."""
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Whose workspaces somebody may see or change."""
+
+    names: frozenset[str] | None
+    """None: everybody's."""
+
+    def __contains__(self, owner: object) -> bool:
+        """Whether this owner's are among them."""
+        return self.names is None or owner in self.names
+
+
+def owners_in(scopes: AbstractSet[str], method: str) -> Owners:
+    """Return whose workspaces a caller with these scopes may see (GET) or change; none, perhaps."""
+    if ADMIN in scopes or (READ in scopes and method in _READING):
+        return Owners(None)
+    return Owners(frozenset(scope.removeprefix(_OWNED) for scope in scopes if scope.startswith(_OWNED)))
+
+
+def wanted_scopes(method: str, app: str | None, *, workspaces: bool = False) -> list[str]:
+    """Return the scopes of which one is needed.
+
+    ``app`` is the application that the path names, if any; ``workspaces`` is whether it is about workspaces.
+    """
     wanted = [ADMIN]
-    if method in {"GET", "HEAD"}:
+    if method in _READING:
         wanted.append(READ)
     if app is not None and app_number(app) is not None:
         wanted.append(f"keys:{app}")
+    if workspaces:
+        wanted.append(f"{_OWNED}OWNER")
     return wanted
 
 
-def allowed(scopes: AbstractSet[str], method: str, app: str | None) -> bool:
-    """Whether these scopes are enough."""
+def allowed(scopes: AbstractSet[str], method: str, app: str | None, *, workspaces: bool = False) -> bool:
+    """Whether these scopes are enough to be let in; whose workspaces are meant is decided where that is known."""
+    if workspaces and owners_in(scopes, method).names != frozenset():
+        return True
     return not scopes.isdisjoint(wanted_scopes(method, app))

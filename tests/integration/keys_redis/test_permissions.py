@@ -75,7 +75,7 @@ def _open_and_use(url: str) -> None:
 def test_keys_of_another_namespace_are_out_of_reach(start: Start, raw: Raw) -> None:
     with start() as server:
         allow(raw(server), listed())
-        with pytest.raises(BackendUnavailableError, match="use the keys of this namespace"):
+        with pytest.raises(BackendUnavailableError, match="use the keys that are needed here"):
             lapse.open_keys(f"redis://lapse:s3cret@127.0.0.1:{server.port}/0?namespace=other")
 
 

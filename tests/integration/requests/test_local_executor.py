@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lapse.files import archive
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import Reason
@@ -18,7 +19,7 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CLASS,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.local import archive, provisioner, snapshotter
+from lapse.requests.local import provisioner, snapshotter
 from lapse.requests.local.places import DIRECTORY, DRIVER
 from tests.integration.requests.world import NAMESPACE, Call, Crash, Wire, World, content_key, opened
 
@@ -312,7 +313,7 @@ async def test_a_full_disk_during_a_restore_is_a_failed_restore_that_leaves_noth
     def full(*_args: object, **_more: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tarfile.copyfileobj", full)
+    monkeypatch.setattr(archive, "_copy_sparsely", full)
     back = await restored(world, content)
     outcome = await world.outcome(back)
     assert outcome is not None

@@ -201,7 +201,7 @@ def test_wrong_settings_are_all_listed_and_nothing_starts(tmp_path: Path) -> Non
 
 def test_a_store_that_cannot_be_opened_is_one_clear_message(tmp_path: Path) -> None:
     (tmp_path / "keys.db").write_text("this is no database, whatever its name says. " * 50)
-    flags = ["--http-port=0", "--probes-port=0", f"--state-dir={tmp_path}"]
+    flags = ["--http-port=0", "--probes-port=0", "--proxy-port=0", f"--state-dir={tmp_path}"]
     result = lapse("up", *flags, state_dir=tmp_path)
 
     assert result.returncode == 1

@@ -11,6 +11,7 @@ KEYS_COMMANDS = ["init", "get", "insert", "put", "swap", "delete", "touch", "ttl
 REQUESTS_COMMANDS = ["capture", "restore", "capture-manifests", "list", "get", "watch", "delete", "manifests"]
 HISTORY_COMMANDS = ["list", "show", "record", "prune"]
 RETENTION_COMMANDS = ["run", "status", "lint", "rbac"]
+WORKSPACES_COMMANDS = ["create", "list", "show", "start", "stop", "archive", "ttl", "delete", "open"]
 FORBIDDEN = {
     "aiobotocore",
     "aiohttp",
@@ -18,7 +19,8 @@ FORBIDDEN = {
     "cassandra",
     "fastapi",
     "jinja2",
-    "lapse.db",
+    "lapse.db.database",
+    "lapse.db.sqlite",
     "lapse.engine",
     "lapse.keys.backends.file",
     "lapse.keys.backends.memory",
@@ -80,6 +82,11 @@ def test_neither_does_any_text_about_history_and_retention(arguments: list[str])
     assert not modules_after(*arguments) & FORBIDDEN
 
 
+@pytest.mark.parametrize("arguments", [["workspaces", "--help"], ["workspaces", "open", "--help"], ["db", "--help"]])
+def test_neither_does_any_text_about_workspaces(arguments: list[str]) -> None:
+    assert not modules_after(*arguments) & FORBIDDEN
+
+
 def help_of(*command: str) -> str:
     result = subprocess.run(
         [sys.executable, "-m", "lapse", *command, "--help"],
@@ -133,9 +140,15 @@ def test_the_list_of_requests_commands_is_complete_and_shows_one_line_each() -> 
 
 
 @pytest.mark.parametrize(
-    "command", [*(f"history {one}" for one in HISTORY_COMMANDS), *(f"retention {one}" for one in RETENTION_COMMANDS)]
+    "command",
+    [
+        *(f"history {one}" for one in HISTORY_COMMANDS),
+        *(f"retention {one}" for one in RETENTION_COMMANDS),
+        *(f"workspaces {one}" for one in WORKSPACES_COMMANDS),
+        "db init",
+    ],
 )
-def test_every_command_for_history_and_retention_shows_a_summary_and_examples_within_80_columns(command: str) -> None:
+def test_every_command_for_other_nouns_shows_a_summary_and_examples_within_80_columns(command: str) -> None:
     lines = help_of(*command.split()).splitlines()
 
     assert lines[0].startswith(f"Usage: lapse {command}")
@@ -144,8 +157,11 @@ def test_every_command_for_history_and_retention_shows_a_summary_and_examples_wi
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize(("noun", "commands"), [("history", HISTORY_COMMANDS), ("retention", RETENTION_COMMANDS)])
-def test_the_lists_of_commands_for_history_and_retention_show_one_line_each(noun: str, commands: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("noun", "commands"),
+    [("history", HISTORY_COMMANDS), ("retention", RETENTION_COMMANDS), ("workspaces", WORKSPACES_COMMANDS)],
+)
+def test_the_lists_of_commands_for_other_nouns_show_one_line_each(noun: str, commands: list[str]) -> None:
     listed = [line[2:].split() for line in help_of(noun).splitlines() if line.startswith("│ ")]
 
     assert [words[0] for words in listed] == commands

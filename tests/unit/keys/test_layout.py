@@ -46,6 +46,7 @@ def test_the_registered_prefixes_never_change() -> None:
         "SEQUENCER_PARTITION": 2,
         "SEQUENCER_WORKSPACE": 3,
         "APPLICATION_TTL": 4,
+        "WORKSPACE_TICKETS": 5,
     }
 
 

@@ -73,7 +73,7 @@ def test_urls_that_are_not(url: str, problem: str) -> None:
 def test_a_driver_that_is_not_installed_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("lapse.keys.backends.redis")]:
+    for name in [name for name in sys.modules if name.startswith(("lapse.keys.backends.redis", "lapse.db.redis"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "hiredis", None)
 

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lapse.web import errors, history_api, keys_api, problems, requests_api, status
+from lapse.web import errors, history_api, keys_api, problems, requests_api, status, workspaces_api
 from lapse.web.app import API
 from lapse.web.errors import RequestError
 from lapse.web.security import MAX_BODY_BYTES
+from lapse.workspaces.model import LARGEST_PAGE
 from tests.markdown import REFERENCE, table
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def kinds(parent: type[RequestError]) -> Iterator[type[RequestError]]:
 
 
 def routes() -> Iterator[tuple[str, str]]:
-    for router in (keys_api.router, requests_api.router, history_api.router, status.router):
+    for router in (keys_api.router, requests_api.router, history_api.router, workspaces_api.router, status.router):
         for route in router.routes:
             described: Any = route
             for method in described.methods:
@@ -51,11 +52,20 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
         ("ConflictError", 412),
         ("InvalidError", 422),
         ("StoreUnavailableError", 503),
+        ("UnknownWorkspaceError", 404),
+        ("WorkspaceExistsError", 409),
+        ("OperationUnderWayError", 409),
+        ("ChangedMeanwhileError", 412),
+        ("OutcomeUnknownError", 504),
+        ("WorkspaceStoreError", 503),
     ]
     assert "`BackendUnavailableError` and `BackendClosedError` with 503, `OutcomeUnknownError` with 504" in text
     assert "`NotFoundError` with 404, `AlreadyExistsError`, `HeldError` and `ManifestsUnreadableError` with 409" in text
     assert "`GoneError` with 410, `ConflictError` with 412, `InvalidError` with 422" in text
     assert "`StoreUnavailableError` with 503" in text
+    assert "`UnknownWorkspaceError` with 404, `WorkspaceExistsError` and `OperationUnderWayError` with 409" in text
+    assert "`ChangedMeanwhileError` with 412, `InvalidWorkspaceError` with 422" in text
+    assert "`OutcomeUnknownError` with 504, and any other `WorkspaceStoreError` with 503" in text
 
 
 def test_the_page_lists_exactly_the_routes() -> None:
@@ -72,3 +82,5 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     assert f"`limit` is 1 to {keys_api.PAGE_LIMIT}, {keys_api._DEFAULT_PAGE} by default" in text
     assert f"insert many, at most {keys_api.PAGE_LIMIT}" in text
     assert f"`limit` (1 to {requests_api.PAGE_LIMIT}, {requests_api._DEFAULT_PAGE} by default)" in text
+    most = LARGEST_PAGE - 1
+    assert f"`owner`, `limit` (1 to {most}, {workspaces_api._DEFAULT_PAGE} by default) and `after`" in text

@@ -18,9 +18,13 @@ from lapse.history.configured import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import open_keys_async
 from lapse.keys.loop import SweepLoop
+from lapse.proxy.service import AccessLoop
 from lapse.requests.embedded import LocalRequests
 from lapse.requests.policy import Policy
 from lapse.web.certificate import Certificate
+from lapse.workspaces.in_process import InProcessActivity
+from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
 from tests.markdown import REFERENCE, code, table
 
 if TYPE_CHECKING:
@@ -51,9 +55,13 @@ async def exposition() -> str:
             clock=clock,
             interval=Duration.parse("1h"),
         )
+        workspaces = open_sqlite_store(folder / "workspaces.db")
+        stack.push_async_callback(workspaces.close)
+        manager = TtlManager(workspaces, InProcessActivity(clock), journal, clock=clock, metrics=metrics)
+        ttl = TtlLoop(manager, interval=60, clock=clock)
         sweep = SweepLoop(keys, interval=1, metrics=metrics)
-        loops: list[Loop] = [sweep, *requests.loops, *retention.loops, BrakeLoop(brakes, domain="requests")]
-        metrics.expect_loops([Certificate.name, *(loop.name for loop in loops)])
+        loops: list[Loop] = [sweep, *requests.loops, *retention.loops, BrakeLoop(brakes, domain="requests"), ttl]
+        metrics.expect_loops([Certificate.name, AccessLoop.name, *(loop.name for loop in loops)])
     return metrics.exposition().decode()
 
 

@@ -12,8 +12,10 @@ ROWS = {
     for row in table(REFERENCE / "settings.md", "key", "type", "default", "environment", "flag", "meaning")
 }
 DERIVED = {"state_dir": "`~/.local/state/lapse`", "keys_url": "`keys.db` in `state_dir`", "http_allowed_hosts": "none"}
+DERIVED |= {"workspaces_url": "`workspaces.db` in `state_dir`"}
 DERIVED |= dict.fromkeys(
-    ("retention_policies", "kube_config", "kube_context", "webhook_cert_file", "webhook_key_file"), "none"
+    ("retention_policies", "activity_url", "kube_config", "kube_context", "webhook_cert_file", "webhook_key_file"),
+    "none",
 )
 
 
@@ -40,4 +42,5 @@ def test_the_defaults_that_follow_from_others_are_as_described(monkeypatch: pyte
 
     assert settings.state_dir == Path("~/.local/state/lapse").expanduser()
     assert settings.keys_url == (settings.state_dir / "keys.db").as_uri()
+    assert settings.workspaces_url == (settings.state_dir / "workspaces.db").as_uri()
     assert settings.http_allowed_hosts == ()

@@ -19,6 +19,7 @@ from lapse.history.configured import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import AsyncKeys, open_keys_async
 from lapse.keys.loop import SweepLoop
+from lapse.keys.tickets import ticket_records
 from lapse.requests.policy import TTLRule
 from lapse.web.app import create_app
 from lapse.web.history_api import HistoryService
@@ -30,12 +31,16 @@ from lapse.web.state import StateDatabase
 from lapse.web.status import StatusService
 from lapse.web.tags import Tagger
 from lapse.web.tokens import Admission, TokenStore
+from lapse.web.workspaces_api import Defaults, WorkspacesService
+from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.tickets import Tickets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from lapse.objects.embedded import EmbeddedStore
+    from lapse.workspaces.store import WorkspaceStore
 
 JSON = {"Content-Type": "application/json"}
 
@@ -51,6 +56,7 @@ class API:
     admission: Admission
     objects: EmbeddedStore
     journal: SQLiteJournal
+    workspaces: WorkspaceStore
 
 
 @pytest.fixture
@@ -66,7 +72,16 @@ async def objects(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[Embedded
 
 
 @pytest.fixture
-async def api(tmp_path: Path, clock: VirtualClock, objects: EmbeddedStore) -> AsyncIterator[API]:
+async def workspaces(tmp_path: Path) -> AsyncIterator[WorkspaceStore]:
+    store = open_sqlite_store(tmp_path / "workspaces.db")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def api(
+    tmp_path: Path, clock: VirtualClock, objects: EmbeddedStore, workspaces: WorkspaceStore
+) -> AsyncIterator[API]:
     metrics, journal = Metrics("test"), SQLiteJournal(objects.database)
     retention = Retention(
         objects,
@@ -94,6 +109,13 @@ async def api(tmp_path: Path, clock: VirtualClock, objects: EmbeddedStore) -> As
                     interval=Duration.parse("1h"),
                     clock=clock,
                 ),
+                workspaces=WorkspacesService(
+                    workspaces,
+                    Tickets(ticket_records(keys, clock=clock)),
+                    url_of=lambda name: f"http://{name}.w.localhost:8752/",
+                    defaults=Defaults(standby_ttl=600),
+                    clock=clock,
+                ),
                 status_service=StatusService(clock=clock, keys=keys, backend="memory://", coordinator=coordinator),
                 places=lambda: Places("http://localhost:8750", "http://localhost:8751", admission.is_open()),
                 hosts=AllowedHosts("127.0.0.1", 8750, ["lapse.example.org"]),
@@ -102,7 +124,7 @@ async def api(tmp_path: Path, clock: VirtualClock, objects: EmbeddedStore) -> As
             )
             transport = httpx2.ASGITransport(app=app)
             async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8750") as client:
-                yield API(client, clock, keys, tokens, metrics, coordinator, admission, objects, journal)
+                yield API(client, clock, keys, tokens, metrics, coordinator, admission, objects, journal, workspaces)
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ from lapse.db.group_commit import GroupCommit
 from lapse.db.readers import Readers
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous, bound_log, explain, open_reader, open_writer
 from lapse.db.statements import load_statements
+from lapse.db.urls import Option, positive_duration
 from lapse.keys.backends.embedded import EmbeddedBackend
 from lapse.keys.errors import (
     BackendClosedError,
@@ -46,7 +47,7 @@ from lapse.keys.errors import (
 )
 from lapse.keys.expiry import NS_PER_MS, expiry_ms, is_over, seconds_left
 from lapse.keys.layout import Prefix, bucket_of, partition_keys
-from lapse.keys.options import BUCKETS, SWEEP_INTERVAL, Option, interval_seconds, positive_duration
+from lapse.keys.options import BUCKETS, SWEEP_INTERVAL, interval_seconds
 from lapse.keys.port import Capabilities, Item, NewItem, SweepReport
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.db.group_commit import Operation
-    from lapse.keys.url import KeysURL
+    from lapse.db.urls import StoreURL
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
 }
 
 
-def open_backend(url: KeysURL, clock: Clock) -> FileBackend:
+def open_backend(url: StoreURL, clock: Clock) -> FileBackend:
     """Open or create the file that ``url`` names."""
     options = url.options
     busy_ms = max(1, options["timeout"].nanoseconds // NS_PER_MS)
@@ -102,14 +103,14 @@ def open_backend(url: KeysURL, clock: Clock) -> FileBackend:
     return FileBackend(file, name=str(url), clock=clock, buckets=options["buckets"], sweep_interval=interval)
 
 
-def init_store(url: KeysURL, clock: Clock) -> str:
+def init_store(url: StoreURL, clock: Clock) -> str:
     """Create the file, if it is not there, and check that it fits."""
     was_there = _path(url).exists()
     open_backend(url, clock).close()
     return f"{url} is {'there' if was_there else 'made'}, with buckets={url.options['buckets']}"
 
 
-def _path(url: KeysURL) -> Path:
+def _path(url: StoreURL) -> Path:
     expected = "expected an absolute path after three slashes, as in file:///var/lib/app/keys.db"
     if url.location or url.username or url.password is not None:
         raise KeysURLError(url=url, problem=f"it has a host part; {expected}")

@@ -23,7 +23,7 @@ from lapse.keys.backends.heap import return_free_memory
 from lapse.keys.errors import BackendClosedError, KeysURLError
 from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
 from lapse.keys.layout import Prefix, bucket_of
-from lapse.keys.options import BUCKETS, SWEEP_INTERVAL, Option, interval_seconds
+from lapse.keys.options import BUCKETS, SWEEP_INTERVAL, interval_seconds
 from lapse.keys.ordered import OrderedKeys
 from lapse.keys.port import Capabilities, Item, NewItem, Space, SweepReport
 from lapse.keys.wheel import TICK_NS_BITS, TimingWheel
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lapse.core.clock import Clock
-    from lapse.keys.url import KeysURL
+    from lapse.db.urls import Option, StoreURL
 
 OPTIONS: Final[Mapping[str, Option]] = {"buckets": BUCKETS, "sweep_interval": SWEEP_INTERVAL}
 
@@ -423,7 +423,7 @@ class MemoryBackend(EmbeddedBackend):
             self._agenda.clear()
 
 
-def open_backend(url: KeysURL, clock: Clock) -> MemoryBackend:
+def open_backend(url: StoreURL, clock: Clock) -> MemoryBackend:
     """Open a new, empty store; every call makes another one."""
     if url.location or url.path:
         raise KeysURLError(url=url, problem="a memory store has no name; write memory://")
@@ -433,7 +433,7 @@ def open_backend(url: KeysURL, clock: Clock) -> MemoryBackend:
     )
 
 
-def init_store(url: KeysURL, clock: Clock) -> str:
+def init_store(url: StoreURL, clock: Clock) -> str:
     """Say that there is nothing to make."""
     open_backend(url, clock).close()
     return "nothing to make: a memory store is made when it is opened, and ends with its process"

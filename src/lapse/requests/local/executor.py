@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lapse.engine.metrics import ErrorKind
+from lapse.files.archive import remove_leftovers
 from lapse.kube.controller import Controller
 from lapse.kube.errors import AlreadyExistsError
 from lapse.kube.resources import ObjectKey
@@ -20,7 +21,6 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CLASS,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.local.archive import remove_leftovers
 from lapse.requests.local.places import CLASS, DRIVER
 from lapse.requests.local.provisioner import CLAIM, Provisioner
 from lapse.requests.local.snapshotter import Snapshotter

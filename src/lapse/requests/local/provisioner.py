@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lapse.core.timestamps import to_timestamp
+from lapse.files.archive import ArchiveError, Stop, copy, unpack
+from lapse.files.work import in_thread
 from lapse.kube.controller import Result
 from lapse.kube.errors import AlreadyExistsError
 from lapse.kube.resources import ObjectKey
@@ -23,9 +25,7 @@ from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.finalise import conditions_of
-from lapse.requests.local.archive import ArchiveError, Stop, copy, unpack
 from lapse.requests.local.places import CLASS, DIRECTORY, DRIVER, RESTORE, digest_of
-from lapse.requests.local.work import in_thread
 from lapse.requests.provisioning import PROVISIONING_FAILED
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from lapse.core.log import get_logger
 from lapse.core.timestamps import to_timestamp
+from lapse.files.archive import ArchiveError, pack
+from lapse.files.work import in_thread
 from lapse.kube.controller import Result
 from lapse.kube.errors import ConflictError, NotFoundError
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.local.archive import ArchiveError, pack
 from lapse.requests.local.places import DRIVER, snapshot_handle
-from lapse.requests.local.work import in_thread
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock

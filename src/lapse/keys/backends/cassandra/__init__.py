@@ -16,17 +16,18 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.duration import Duration
+from lapse.db.urls import Option, existing_file, finite_duration
 from lapse.keys.backends.cassandra.backend import CassandraBackend
 from lapse.keys.backends.cassandra.driver import Address
 from lapse.keys.backends.cassandra.schema import Replication, create_schema, keyspace_name, parse_replication
 from lapse.keys.errors import KeysURLError
-from lapse.keys.options import BUCKETS, CACHE, Option, existing_file, finite_duration
+from lapse.keys.options import BUCKETS, CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lapse.core.clock import Clock
-    from lapse.keys.url import KeysURL
+    from lapse.db.urls import StoreURL
 
 __all__ = ["OPTIONS", "CassandraBackend", "init_store", "open_backend"]
 
@@ -82,7 +83,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
 """``replication`` and ``gc_grace`` are used when the schema is made, and mean nothing afterwards."""
 
 
-def open_backend(url: KeysURL, clock: Clock) -> CassandraBackend:
+def open_backend(url: StoreURL, clock: Clock) -> CassandraBackend:
     """Prepare a store; no connection is made before the first use."""
     return CassandraBackend(
         _address(url),
@@ -93,7 +94,7 @@ def open_backend(url: KeysURL, clock: Clock) -> CassandraBackend:
     )
 
 
-def init_store(url: KeysURL, clock: Clock) -> str:  # noqa: ARG001 - every backend's has this signature
+def init_store(url: StoreURL, clock: Clock) -> str:  # noqa: ARG001 - every backend's has this signature
     """Make what is missing of keyspace, tables and settings, and say what was made. Repeatable."""
     options = url.options
     replication: Replication | None = options["replication"]
@@ -106,7 +107,7 @@ def init_store(url: KeysURL, clock: Clock) -> str:  # noqa: ARG001 - every backe
     )
 
 
-def _address(url: KeysURL) -> Address:
+def _address(url: StoreURL) -> Address:
     options = url.options
     match = _LOCATION.fullmatch(url.location)
     port = int(match["port"] or _PORT) if match else 0

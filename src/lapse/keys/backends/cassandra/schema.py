@@ -21,7 +21,7 @@ from lapse.keys.errors import BackendMisfitError, BackendUnavailableError, KeysU
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-    from lapse.keys.url import KeysURL
+    from lapse.db.urls import StoreURL
 
 Replication = Mapping[str, int]
 """Number of copies by datacenter; ``replication_factor`` stands for every datacenter."""
@@ -35,7 +35,7 @@ _COPIES: Final = re.compile(r"(?:(?P<datacenter>[A-Za-z0-9._-]+):)?(?P<number>[1
 _USUAL_COPIES: Final = 3
 
 
-def keyspace_name(url: KeysURL) -> str:
+def keyspace_name(url: StoreURL) -> str:
     """Return the keyspace that a URL names."""
     match = _KEYSPACE.fullmatch(url.path)
     if match is None:

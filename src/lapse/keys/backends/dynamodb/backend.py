@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from lapse.core.duration import Duration
+from lapse.db.urls import Option, finite_duration, whole_number
 from lapse.keys.backends.dynamodb.calls import Calls
 from lapse.keys.backends.dynamodb.items import BUCKETS as BUCKETS_ATTRIBUTE
 from lapse.keys.backends.dynamodb.items import MARKER, Requests
@@ -19,14 +20,14 @@ from lapse.keys.background import run_blocking
 from lapse.keys.errors import KeysURLError
 from lapse.keys.expiry import NS_PER_SECOND
 from lapse.keys.layout import Prefix, partition_keys
-from lapse.keys.options import BUCKETS, CACHE, Option, finite_duration, whole_number
+from lapse.keys.options import BUCKETS, CACHE
 from lapse.keys.port import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lapse.core.clock import Clock
-    from lapse.keys.url import KeysURL
+    from lapse.db.urls import StoreURL
 
 _MOST_CONNECTIONS: Final = 1000
 _MAX_SKEW_LIMIT_SECONDS: Final = 60
@@ -62,12 +63,12 @@ OPTIONS: Final[Mapping[str, Option]] = {
 }
 
 
-def open_backend(url: KeysURL, clock: Clock) -> DynamoDBBackend:
+def open_backend(url: StoreURL, clock: Clock) -> DynamoDBBackend:
     """Prepare for the table that ``url`` names; nothing is sent yet."""
     return DynamoDBBackend(_settings(url), clock)
 
 
-def init_store(url: KeysURL, clock: Clock) -> str:
+def init_store(url: StoreURL, clock: Clock) -> str:
     """Make the table that ``url`` names, or what it lacks; safe to repeat. Says what was made."""
     return run_blocking(_init(_settings(url), clock))
 
@@ -80,7 +81,7 @@ async def _init(settings: Settings, clock: Clock) -> str:
         await backend.async_close()
 
 
-def _settings(url: KeysURL) -> Settings:
+def _settings(url: StoreURL) -> Settings:
     expected = "expected dynamodb://region/table, as in dynamodb://eu-west-1/lapse"
     if url.username is not None or url.password is not None:
         problem = "it holds credentials; they come from the usual AWS chain (environment, ~/.aws, a role)"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from redis import exceptions as driver
 
-from lapse.keys.backends.redis.failures import refused
-from lapse.keys.backends.redis.scripts import SCRIPTS, Call, packed
+from lapse.db.redis.scripts import Call, packed
+from lapse.keys.backends.redis.scripts import SCRIPTS
 from lapse.keys.errors import BackendError, BackendMisfitError, OutcomeUnknownError
 from lapse.keys.layout import bucket_of
 from lapse.keys.port import Item
@@ -17,8 +17,8 @@ from lapse.keys.port import Item
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lapse.keys.backends.redis.backend import RedisBackend
-    from lapse.keys.backends.redis.scripts import Argument, Script
+    from lapse.db.redis.client import RedisClient
+    from lapse.db.redis.scripts import Argument, Script
     from lapse.keys.port import NewItem
 
 T = TypeVar("T")
@@ -77,11 +77,11 @@ class _Walk:
 class RedisSpace:
     """See the module. Every answer is a coroutine."""
 
-    __slots__ = ("_backend", "_only", "_partitions")
+    __slots__ = ("_client", "_only", "_partitions")
 
-    def __init__(self, backend: RedisBackend, partitions: Sequence[Partition]) -> None:
+    def __init__(self, client: RedisClient, partitions: Sequence[Partition]) -> None:
         """Made by `RedisBackend`."""
-        self._backend = backend
+        self._client = client
         self._partitions = partitions
         self._only = partitions[0] if len(partitions) == 1 else None
 
@@ -90,18 +90,18 @@ class RedisSpace:
     async def get(self, key: str) -> str | None:
         """See `Space`."""
         request = packed("GET", self._partition(key).records + key)
-        (value,) = await self._backend.ask((request,), writes=False)
+        (value,) = await self._client.ask((request,), writes=False)
         return None if value is None else self._text(value)
 
     async def find(self, key: str) -> Item | None:
         """See `Space`."""
-        found = await self._backend.run(self._call(_FIND, key))
+        found = await self._client.run(self._call(_FIND, key))
         return None if found is None else Item(key, self._text(found[0]), found[1])
 
     async def ttl(self, key: str) -> float | None:
         """See `Space`."""
         request = packed("PTTL", self._partition(key).records + key)
-        (left_ms,) = await self._backend.ask((request,), writes=False)
+        (left_ms,) = await self._client.ask((request,), writes=False)
         # The server has rounded up already; during the last millisecond it says 0.
         return None if left_ms < 0 else max(1, left_ms) / 1000
 
@@ -115,7 +115,7 @@ class RedisSpace:
         ]
         for batch in _pieces(chunks, _COMMANDS):
             requests = [packed("MGET", *[records + key for key in chunk]) for records, chunk in batch]
-            answers = await self._backend.ask(requests, writes=False)
+            answers = await self._client.ask(requests, writes=False)
             for (_, chunk), values in zip(batch, answers, strict=True):
                 found |= self._texts(chunk, values)
         return found
@@ -141,27 +141,27 @@ class RedisSpace:
 
     async def insert(self, key: str, value: str, ttl_seconds: int) -> bool:
         """See `Space`."""
-        return bool(await self._backend.run(self._call(_INSERT, key, value, ttl_seconds * 1000)))
+        return bool(await self._client.run(self._call(_INSERT, key, value, ttl_seconds * 1000)))
 
     async def put(self, key: str, value: str, ttl_seconds: int) -> None:
         """See `Space`."""
-        await self._backend.run(self._call(_PUT, key, value, ttl_seconds * 1000))
+        await self._client.run(self._call(_PUT, key, value, ttl_seconds * 1000))
 
     async def swap(self, key: str, expected: str, value: str, ttl_seconds: int) -> bool:
         """See `Space`."""
-        return bool(await self._backend.run(self._call(_SWAP, key, value, ttl_seconds * 1000, expected)))
+        return bool(await self._client.run(self._call(_SWAP, key, value, ttl_seconds * 1000, expected)))
 
     async def delete(self, key: str) -> bool:
         """See `Space`."""
-        return bool(await self._backend.run(self._call(_DELETE, key)))
+        return bool(await self._client.run(self._call(_DELETE, key)))
 
     async def delete_if(self, key: str, expected: str) -> bool:
         """See `Space`."""
-        return bool(await self._backend.run(self._call(_DELETE_IF, key, expected)))
+        return bool(await self._client.run(self._call(_DELETE_IF, key, expected)))
 
     async def touch(self, key: str, ttl_seconds: int) -> bool:
         """See `Space`."""
-        return bool(await self._backend.run(self._call(_TOUCH, key, ttl_seconds * 1000)))
+        return bool(await self._client.run(self._call(_TOUCH, key, ttl_seconds * 1000)))
 
     async def insert_many(self, items: Sequence[NewItem]) -> list[bool]:
         """See `Space`. One script per chunk; a failure after a part was done is an `OutcomeUnknownError`."""
@@ -175,7 +175,7 @@ class RedisSpace:
                 if not answers:
                     raise
                 problem = f"{len(answers)} of {len(items)} items are written if they were absent; then: {error}"
-                raise OutcomeUnknownError(backend=self._backend.name, problem=problem) from error
+                raise OutcomeUnknownError(backend=self._client.name, problem=problem) from error
         return [answers[place] for place in range(len(items))]
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class RedisSpace:
 
     def _foreign(self) -> BackendMisfitError:
         problem = "somebody else writes under this namespace; choose another with ?namespace="
-        return BackendMisfitError(backend=self._backend.name, problem=problem)
+        return BackendMisfitError(backend=self._client.name, problem=problem)
 
     def _grouped(self, keys: Sequence[str]) -> list[tuple[Partition, Sequence[int]]]:
         """Return the places of keys by partition, in order."""
@@ -219,7 +219,7 @@ class RedisSpace:
             )
             for walk in walks
         ]
-        for walk, (reached, *found) in zip(walks, self._sound(await self._backend.run_all(calls)), strict=True):
+        for walk, (reached, *found) in zip(walks, self._sound(await self._client.run_all(calls)), strict=True):
             fields = iter(found)
             walk.rows += zip(fields, fields, fields, strict=True)
             walk.reached, walk.start, walk.is_over = reached, b"(" + reached, not reached
@@ -229,13 +229,13 @@ class RedisSpace:
     ) -> None:
         calls = [self._insertion([items[place] for place in chunk]) for chunk in chunks]
         failed: driver.ResponseError | None = None
-        for chunk, done in zip(chunks, await self._backend.run_all(calls), strict=True):
+        for chunk, done in zip(chunks, await self._client.run_all(calls), strict=True):
             if isinstance(done, driver.ResponseError):
                 failed = failed or done
             else:
                 answers.update(zip(chunk, map(bool, done), strict=True))
         if failed is not None:
-            raise refused(failed, self._backend.name, in_script=True) from failed
+            raise self._client.refused(failed, in_script=True) from failed
 
     def _insertion(self, items: Sequence[NewItem]) -> Call:
         partition = self._partition(items[0].key)
@@ -246,7 +246,7 @@ class RedisSpace:
     def _sound(self, answers: list[Any]) -> list[Any]:
         for answer in answers:
             if isinstance(answer, driver.ResponseError):
-                raise refused(answer, self._backend.name) from answer
+                raise self._client.refused(answer) from answer
         return answers
 
 

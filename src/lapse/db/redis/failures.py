@@ -1,7 +1,7 @@
-"""What a driver's error means, in words for users of keys.
+"""What a driver's error means, in words for people.
 
-The server's own texts are not passed on: they may name keys, and key names are secrets. Certain is that a command was
-not applied when the server answered it with an error; a lost connection and a missing answer say nothing.
+The server's own texts are not passed on: they may name keys, and key names can be secrets. Certain is that a command
+was not applied when the server answered it with an error; a lost connection and a missing answer say nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from redis import exceptions as driver
 
-from lapse.keys.errors import BackendError, BackendMisfitError, BackendUnavailableError, OutcomeUnknownError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lapse.core.errors import LapseError
+    from lapse.db.redis.errors import Errors
+
 _TOO_OLD: Final = "it lacks a command that is needed; Redis 7.0 or Valkey 7.2 is the oldest that will do"
 _CLUSTER: Final = (
-    "it is part of a Redis Cluster and holds only some of the keys; this backend talks to one server, so name one "
+    "it is part of a Redis Cluster and holds only some of the keys; Lapse talks to one server, so name one "
     "that is not in a cluster, or a proxy that hides the cluster"
 )
 _FORBIDDEN: Final = "its access rules do not let this user"
@@ -43,7 +44,6 @@ _MISFITS: Final = {
     "CROSSSLOT": _CLUSTER,
     "TRYAGAIN": _CLUSTER,
     "CLUSTERDOWN": _CLUSTER,
-    "WRONGTYPE": "something else is stored under this namespace; choose another with ?namespace=",
 }
 # What the server has no code for.
 _MISFIT_TEXTS: Final = {
@@ -55,7 +55,7 @@ _MISFIT_TEXTS: Final = {
 _TEXTS: Final = {"max number of clients": "the server has no room for more clients (maxclients)"}
 
 
-def refused(error: driver.RedisError, backend: str, *, in_script: bool = False) -> BackendError:
+def refused(error: driver.RedisError, backend: str, errors: Errors, *, in_script: bool = False) -> LapseError:
     """Translate an error that the server answered with: what it was asked was not done.
 
     Except that a script which writes can be stopped after its first write, when its user's rights are taken away while
@@ -63,20 +63,20 @@ def refused(error: driver.RedisError, backend: str, *, in_script: bool = False) 
     """
     code, text = _code(error), str(error)
     if in_script and code == "ERR" and "script" in text:
-        return OutcomeUnknownError(backend=backend, problem="the server stopped the script, perhaps halfway")
-    misfit = _MISFITS.get(code) or _found(_MISFIT_TEXTS, text)
+        return errors.outcome_unknown(backend=backend, problem="the server stopped the script, perhaps halfway")
+    misfit = errors.foreign if code == "WRONGTYPE" else _MISFITS.get(code) or _found(_MISFIT_TEXTS, text)
     if misfit:
-        return BackendMisfitError(backend=backend, problem=misfit)
+        return errors.misfit(backend=backend, problem=misfit)
     problem = _not_permitted(text) if code == "NOPERM" else _BY_CODE.get(code) or _found(_TEXTS, text)
-    return BackendUnavailableError(backend=backend, problem=problem or f"the server answered with {code or 'an error'}")
+    return errors.unavailable(backend=backend, problem=problem or f"the server answered with {code or 'an error'}")
 
 
-def impossible(command: bytes, reason: bytes, backend: str) -> BackendError:
+def impossible(command: bytes, reason: bytes, backend: str, errors: Errors) -> LapseError:
     """Say that a command which the scripts need cannot be used here."""
     if reason.startswith(b"ERR Unknown"):
-        return BackendMisfitError(backend=backend, problem=_TOO_OLD)
-    problem = f"{_FORBIDDEN} run {command.decode()} on the keys of this namespace"
-    return BackendUnavailableError(backend=backend, problem=problem)
+        return errors.misfit(backend=backend, problem=_TOO_OLD)
+    problem = f"{_FORBIDDEN} run {command.decode()} on the keys that are used here"
+    return errors.unavailable(backend=backend, problem=problem)
 
 
 def unreachable(error: BaseException) -> str:
@@ -118,7 +118,7 @@ def _found(problems: Mapping[str, str], text: str) -> str | None:
 
 def _not_permitted(text: str) -> str:
     command = _COMMAND.search(text)
-    return f"{_FORBIDDEN} {f'run {command[1].upper()}' if command else 'use the keys of this namespace'}"
+    return f"{_FORBIDDEN} {f'run {command[1].upper()}' if command else 'use the keys that are needed here'}"
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

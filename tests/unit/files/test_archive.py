@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import socket
 import stat
 import subprocess
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.requests.local import archive
-from lapse.requests.local.archive import ArchiveError, copy, pack, remove_leftovers, unpack
+from lapse.files import archive
+from lapse.files.archive import ArchiveError, copy, pack, remove_leftovers, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -257,7 +256,7 @@ def test_a_real_limit_on_the_size_of_files_is_a_clear_error_and_leaves_nothing(s
     script = f"""
 import resource, signal
 from pathlib import Path
-from lapse.requests.local.archive import ArchiveError, pack
+from lapse.files.archive import ArchiveError, pack
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
@@ -274,8 +273,7 @@ def test_a_full_disk_while_unpacking_leaves_nothing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = pack(source, tmp_path / "a.tar.gz")
-    monkeypatch.setattr(shutil, "copyfileobj", full)
-    monkeypatch.setattr("tarfile.copyfileobj", full)
+    monkeypatch.setattr(archive, "_copy_sparsely", full)
     place = tmp_path / "place"
     with pytest.raises(ArchiveError, match="No space left on device"):
         unpack(found.path, found.sha256, place / "copy", arrived=nothing)

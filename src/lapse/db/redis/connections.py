@@ -2,8 +2,8 @@
 
 The driver's `Connection` is used as it is, without the driver's client and pool around it: those repeat what they
 should not (a write that may have been applied), and cannot say whether a request was sent before something broke. Here
-that is the whole point. Nothing was sent: `BackendUnavailableError`. Something was sent and no answer came: a read is
-repeated once on a new connection, unless it was the time that ran out; a write is an `OutcomeUnknownError`.
+that is the whole point. Nothing was sent: it was *unavailable*. Something was sent and no answer came: a read is
+repeated once on a new connection, unless it was the time that ran out; of a write the *outcome is unknown*.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from redis import exceptions as driver
 
-from lapse.keys.backends.redis.failures import is_answer, refused, unreachable
-from lapse.keys.errors import BackendClosedError, BackendUnavailableError, OutcomeUnknownError
+from lapse.db.redis.failures import is_answer, refused, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lapse.core.errors import LapseError
+    from lapse.db.redis.errors import Errors
 
 
 class Wire(Protocol):
@@ -53,11 +55,18 @@ class Connections:
     """See the module."""
 
     def __init__(
-        self, make: Callable[[], Wire], *, backend: str, limit: int, timeout: float, connect_timeout: float
+        self,
+        make: Callable[[], Wire],
+        *,
+        backend: str,
+        errors: Errors,
+        limit: int,
+        timeout: float,
+        connect_timeout: float,
     ) -> None:
         """Open nothing yet. ``backend`` is for error messages."""
         self._make = make
-        self._backend = backend
+        self._backend, self._errors = backend, errors
         self._limit, self._timeout, self._connect_timeout = limit, timeout, connect_timeout
         # A server that expects no TLS waits for the rest of what looks to it like half a command.
         is_tls = backend.startswith("rediss:")
@@ -73,14 +82,14 @@ class Connections:
         except _LostError as error:
             cause = error.__cause__
             if writes:
-                raise OutcomeUnknownError(backend=self._backend, problem=self._why_lost(cause)) from cause
+                raise self._errors.outcome_unknown(backend=self._backend, problem=self._why_lost(cause)) from cause
             if isinstance(cause, TimeoutError):
-                raise BackendUnavailableError(backend=self._backend, problem=self._why_lost(cause)) from cause
+                raise self._unavailable(self._why_lost(cause)) from cause
         try:
             return await self._attempt(request, answers)
         except _LostError as error:
             cause = error.__cause__
-            raise BackendUnavailableError(backend=self._backend, problem=self._why_lost(cause)) from cause
+            raise self._unavailable(self._why_lost(cause)) from cause
 
     async def close(self) -> None:
         """Close what is idle now, and the rest when its caller is done. Idempotent."""
@@ -101,7 +110,7 @@ class Connections:
             except BaseException as error:
                 await self._give_up(connection)
                 if isinstance(error, driver.RedisError) and is_answer(error):
-                    raise refused(error, self._backend) from error
+                    raise refused(error, self._backend, self._errors) from error
                 if isinstance(error, driver.RedisError | TimeoutError | OSError):
                     raise _LostError from error
                 raise
@@ -122,11 +131,11 @@ class Connections:
                 await self._slots.acquire()
         except TimeoutError as error:
             problem = f"all {self._limit} connections were busy for {self._timeout:g} s; allow more with ?connections="
-            raise BackendUnavailableError(backend=self._backend, problem=problem) from error
+            raise self._unavailable(problem) from error
 
     async def _connected(self) -> Wire:
         if self._closed:
-            raise BackendClosedError
+            raise self._errors.closed
         while self._idle:
             connection = self._idle.pop()
             with suppress(driver.ConnectionError):  # that it was closed meanwhile costs nobody an unknown outcome
@@ -145,12 +154,12 @@ class Connections:
             if isinstance(error, TimeoutError | driver.TimeoutError):
                 problem = f"no connection came about within {self._connect_timeout:g} s{self._hint}"
             elif isinstance(error, driver.RedisError) and is_answer(error):
-                raise refused(error, self._backend) from error
+                raise refused(error, self._backend, self._errors) from error
             elif isinstance(error, driver.RedisError | OSError):
                 problem = unreachable(error)
             else:
                 raise
-            raise BackendUnavailableError(backend=self._backend, problem=problem) from error
+            raise self._unavailable(problem) from error
         return connection
 
     async def _give_up(self, connection: Wire) -> None:
@@ -158,6 +167,9 @@ class Connections:
         await _end(connection)
         while self._idle:
             await _end(self._idle.pop())
+
+    def _unavailable(self, problem: str) -> LapseError:
+        return self._errors.unavailable(backend=self._backend, problem=problem)
 
     def _why_lost(self, error: BaseException | None) -> str:
         if isinstance(error, TimeoutError):

@@ -5,8 +5,11 @@ its destination and renamed. So after a crash or on a full disk there is either 
 and leftovers are recognised by their names and removed. An archive is unpacked only if its checksum is the one that was
 noted when it was written.
 
-Captured are directories, files, links and pipes, with their modes and times. Not captured: sockets. What changes while
-it is being captured is captured or not; a file that shrinks meanwhile is a failure, as its archive would be broken.
+Captured are directories, files, links and pipes, with their modes and times. Not captured: sockets and devices. What
+changes while it is being captured is captured or not; a file that shrinks meanwhile is a failure, as its archive would
+be broken. What cannot be read is a failure as well, never a gap. Links are captured as links, wherever they point, and
+nothing is ever written through one: a member that would leave the directory is refused. Long runs of zeros come back as
+holes, so a sparse file takes no more room than before.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ import os
 import shutil
 import stat
 import tarfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from lapse.core.errors import LapseError
@@ -28,10 +33,14 @@ from lapse.core.identity import owner_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from _typeshed import StrOrBytesPath
 
 _PART: Final = ".part"
 _BLOCK: Final = 1024 * 1024
+_HOLE: Final = 64 * 1024
+"""As many zeros in a row become a hole."""
+_ZEROS: Final = bytes(_HOLE)
 _LEVEL: Final = 6
 _SHOWN: Final = 40
 """Characters of a name that its temporary name shows: a name may have 255 bytes, and a character up to four."""
@@ -85,7 +94,7 @@ def pack(directory: Path, target: Path, *, stop: Stop = lambda: False) -> Archiv
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
-        _sync_folder(target.parent)
+        sync(target.parent)
     except (OSError, tarfile.TarError) as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -105,12 +114,48 @@ def unpack(
     def fill(part: Path) -> None:
         if _checksum(archive) != sha256:
             raise ArchiveError(action=action, problem="the archive is damaged: its checksum is not the one noted")
-        with tarfile.open(archive, "r:gz") as tar:
+        with _Unpacking.open(archive, "r:gz") as tar:
             members = _until(stop, tar)
+            tar.stop = stop
             # The stock filters would take permissions away.
             tar.extractall(part, members, filter=_as_it_was, numeric_owner=True)  # noqa: S202 - ours, just verified
 
     _make(directory, fill, action=action, arrived=arrived)
+
+
+def verify(path: Path, sha256: str, *, unpacked_bytes: int | None = None, stop: Stop = lambda: False) -> None:
+    """Read an archive back from its disk; raises `ArchiveError` unless all of it is there and can be unpacked."""
+    action = f"verifying {path.name}"
+    try:
+        _forget_cached(path)
+        if _checksum(path, stop) != sha256:
+            raise ArchiveError(action=action, problem="its checksum is not that of what was written")
+        with gzip.open(path) as packed:
+            with tarfile.open(fileobj=packed, mode="r|") as tar:
+                size = sum(member.size for member in _until(stop, tar) if member.isreg())
+            while packed.read(_BLOCK):  # a tar's end is not that of the file, where the last of its sums stands
+                _go_on_unless(stop)
+    except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
+        raise ArchiveError(action=action, problem=_why(error)) from error
+    if unpacked_bytes is not None and size != unpacked_bytes:
+        problem = f"it holds {size} bytes, expected {unpacked_bytes}"
+        raise ArchiveError(action=action, problem=problem)
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory, if it is there: at once for whoever looks for its name, then piece by piece.
+
+    What is left of a removal that was interrupted is a leftover like any other.
+    """
+    part = _part_of(directory)
+    try:
+        directory.rename(part)
+        sync(directory.parent)
+        _remove_tree(part)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ArchiveError(action=f"removing {directory}", problem=_why(error)) from error
 
 
 def _make(directory: Path, fill: Callable[[Path], None], *, action: str, arrived: Callable[[Path], None]) -> None:
@@ -124,7 +169,7 @@ def _make(directory: Path, fill: Callable[[Path], None], *, action: str, arrived
         fill(part)
         arrived(part)
         part.replace(directory)
-        _sync_folder(directory.parent)
+        sync(directory.parent)
     except (OSError, tarfile.TarError, EOFError, shutil.Error) as error:
         raise ArchiveError(action=action, problem=_why(error)) from error
     finally:
@@ -156,10 +201,31 @@ def copy(source: Path, directory: Path, *, arrived: Callable[[Path], None], stop
 def remove_leftovers(folder: Path) -> None:
     """Remove what interrupted writes of earlier runs left. Nobody may be writing there."""
     for part in _parts(folder):
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
+        if part.is_dir() and not part.is_symlink():
+            with suppress(OSError):
+                _remove_tree(part)
         else:
             part.unlink(missing_ok=True)
+
+
+def sync_tree(directory: Path) -> None:
+    """Bring everything below a directory to its disk, so that even a power cut finds it there."""
+    for path in (directory, *_below(directory)):
+        mode = path.lstat().st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            sync(path)
+
+
+def _remove_tree(directory: Path) -> None:
+    try:
+        shutil.rmtree(directory)
+    except PermissionError:
+        # Folders that forbid even their owner to write; the rest of the errors would be the same again.
+        for folder, folders, _ in os.walk(directory):
+            for path in (Path(folder), *(Path(folder, name) for name in folders)):
+                if not path.is_symlink():
+                    path.chmod(stat.S_IRWXU)
+        shutil.rmtree(directory)
 
 
 def _parts(folder: Path) -> Iterator[Path]:
@@ -208,7 +274,8 @@ def _below(directory: Path) -> Iterator[Path]:
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> int:
     """Add one thing to an archive; return how many bytes it brought."""
-    if path.is_socket():
+    mode = path.lstat().st_mode
+    if stat.S_ISSOCK(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         return 0
     info = tar.gettarinfo(path, name)
     if not info.isreg():
@@ -219,22 +286,69 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> int:
     return info.size
 
 
-def _as_it_was(member: tarfile.TarInfo, _path: str) -> tarfile.TarInfo:
-    if member.name.startswith("/") or ".." in member.name.split("/"):
+class _Unpacking(tarfile.TarFile):
+    """Writes holes where there are only zeros, and can be stopped within a file."""
+
+    stop: Stop = staticmethod(lambda: False)
+
+    def makefile(self, tarinfo: tarfile.TarInfo, targetpath: StrOrBytesPath) -> None:
+        source = cast("IO[bytes]", self.fileobj)
+        source.seek(tarinfo.offset_data)
+        with open(targetpath, "xb") as target:  # noqa: PTH123 - it may be bytes
+            _copy_sparsely(source, target, size=tarinfo.size, stop=self.stop)
+
+
+def _copy_sparsely(source: IO[bytes], target: IO[bytes], *, size: int, stop: Stop) -> None:
+    left = size
+    while left:
+        _go_on_unless(stop)
+        block = source.read(min(left, _HOLE))
+        if not block:
+            raise tarfile.ReadError("unexpected end of data")
+        left -= len(block)
+        if block == _ZEROS[: len(block)]:
+            target.seek(len(block), os.SEEK_CUR)
+        else:
+            target.write(block)
+    target.truncate(size)
+
+
+def _as_it_was(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
+    if member.ischr() or member.isblk():
+        raise tarfile.SpecialFileError(member)
+    inside = [member.name, member.linkname] if member.islnk() else [member.name]
+    if any(not _stays_inside(Path(path), name) for name in inside):
         raise tarfile.OutsideDestinationError(member, member.name)
     return member
 
 
-def _checksum(path: Path) -> str:
+def _stays_inside(directory: Path, name: str) -> bool:
+    """Whether a name is below the directory, and reached through folders only: a link may point anywhere."""
+    if name.startswith("/") or ".." in name.split("/"):
+        return False
+    folders = PurePosixPath(name).parents
+    return not any((directory / folder).is_symlink() for folder in folders)
+
+
+def _checksum(path: Path, stop: Stop = lambda: False) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
+            _go_on_unless(stop)
             digest.update(block)
     return digest.hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _forget_cached(path: Path) -> None:
+    """Have the next read come from the disk, where the system can be asked for that."""
+    if hasattr(os, "posix_fadvise"):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to its disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         os.fsync(descriptor)
     finally:

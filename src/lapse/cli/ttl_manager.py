@@ -1,0 +1,159 @@
+"""``lapse ttl-manager``: the TTL manager of workspaces as a process of its own. A composition root, as ``lapse up`` is.
+
+Any number of them may run against one database: the one that leads, by a lease in the keys store, looks for what is
+due. They change what is wanted and nothing else; whoever runs the workspaces makes it true. Journal, freezes and what
+was spent of the deletion budgets stand in the state folder, so those that are to share them share it. Ends as ``lapse
+up`` does.
+
+Not possible here: activity in the process itself. Nobody would ever be connected to this process, and everybody would
+be taken for idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+
+from lapse.cli.flags import NO_TTL_MANAGER_FLAGS, TTLManagerFlags
+from lapse.cli.process import deletion_budgets, probes_listener, stay
+from lapse.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import asyncio
+    from contextlib import AsyncExitStack
+
+    from lapse.engine.coordinator import Coordinator
+    from lapse.engine.metrics import Metrics
+    from lapse.keys.aio import AsyncKeys
+    from lapse.settings import Loaded, Settings
+    from lapse.web.listener import Endpoint
+    from lapse.workspaces.store import WorkspaceStore
+
+LEADER: Final = "lapse-ttl-manager"
+_LEADER_SECONDS: Final = 15
+"""How long another process waits to lead after this one has died without a word."""
+
+_OF_ONE_MACHINE: Final = ("file:", "memory:")
+
+
+class ActivityMissingError(UsageError):
+    """A TTL manager must know who is connected: set activity_url (or --activity-url) to the Redis of the proxies."""
+
+
+def ttl_manager(
+    flags: TTLManagerFlags = NO_TTL_MANAGER_FLAGS,
+    *,
+    dry_run: Annotated[
+        bool, Parameter(help="Only write to the journal what would be done.", negative=(), show_default=False)
+    ] = False,
+) -> int:
+    """Put idle workspaces to standby and archive forgotten ones, beside proxies and stores that run elsewhere.
+
+    Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
+    """
+    loaded = flags.load()
+    if not loaded.settings.activity_url:
+        raise ActivityMissingError
+    return stay("lapse.ttl_manager", loaded, partial(_Process.open, dry_run=dry_run))
+
+
+@dataclass(frozen=True)
+class _Process:
+    """Everything that is open, and what is built from it."""
+
+    settings: Settings
+    metrics: Metrics
+    keys: AsyncKeys
+    store: WorkspaceStore
+    probes: Endpoint
+    coordinator: Coordinator
+
+    @classmethod
+    async def open(cls, loaded: Loaded, stack: AsyncExitStack, *, dry_run: bool) -> _Process:
+        """Open it all; ``stack`` closes it, last opened first."""
+        from lapse import __version__
+        from lapse.cli.state_folder import brakes_of, open_store
+        from lapse.core.clock import SystemClock
+        from lapse.engine.brakes import BrakeLoop
+        from lapse.engine.coordinator import Coordinator
+        from lapse.engine.journal import SQLiteJournal
+        from lapse.engine.metrics import Metrics
+        from lapse.keys.aio import open_keys_async
+        from lapse.keys.election import Election
+        from lapse.web.listener import Endpoint
+        from lapse.workspaces.model import DOMAIN
+        from lapse.workspaces.opening import open_activity, open_workspaces
+        from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
+
+        settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
+        probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
+        stack.callback(probes.close)
+        # First, because it makes the folder that the keys may be in.
+        state = open_store(settings.state_dir, clock=clock)
+        stack.push_async_callback(state.close)
+        keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
+        store = await open_workspaces(settings.workspaces_url)
+        stack.push_async_callback(store.close)
+        activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)
+        stack.push_async_callback(activity.close)
+        brakes = brakes_of(state, budgets=deletion_budgets(settings), clock=clock, metrics=metrics)
+        journal = SQLiteJournal(state.database)
+        manager = TtlManager(store, activity, journal, clock=clock, metrics=metrics, brake=brakes, dry_run=dry_run)
+        loop = TtlLoop(manager, interval=settings.ttl_manager_interval.seconds, clock=clock)
+        coordinator = Coordinator(
+            clock=clock,
+            metrics=metrics,
+            loops=[loop, BrakeLoop(brakes, domain=DOMAIN)],
+            leadership=Election(keys, LEADER, ttl_seconds=_LEADER_SECONDS, clock=clock),
+        )
+        return cls(settings, metrics, keys, store, probes, coordinator)
+
+    async def run(self) -> None:
+        """Tick until the coordinator is told to stop."""
+        import asyncio
+
+        from lapse.web.probes import Readiness
+
+        loop = asyncio.get_running_loop()
+        listener = probes_listener(
+            self.probes,
+            readiness=Readiness(lambda: self.check(loop)),
+            settings=self.settings,
+            coordinator=self.coordinator,
+            metrics=self.metrics,
+        )
+        await self.coordinator.run([listener])
+
+    def check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise a `LapseError` unless the stores answer. Blocks, beside ``loop``.
+
+        Activity is not among them: while it is away archives go on, and a metric tells.
+        """
+        import asyncio
+
+        from lapse.web.probes import CHECK_SECONDS
+
+        self.keys.backend.check()
+        # Bounded, because a process that ends waits for its threads.
+        asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
+
+    def announce(self) -> None:
+        """Tell where it looks."""
+        from lapse.core.log import get_logger
+        from lapse.settings import show_value
+
+        log = get_logger("lapse.ttl_manager")
+        if self.settings.workspaces_url.startswith("postgres") and self.settings.keys_url.startswith(_OF_ONE_MACHINE):
+            log.warning(
+                "odd_setting", reason="keys_url is not shared, so a TTL manager on another machine leads as well"
+            )
+        log.info(
+            "listening",
+            probes=self.probes.url,
+            workspaces=show_value(self.settings.workspaces_url),
+            activity=show_value(self.settings.activity_url),
+            interval=str(self.settings.ttl_manager_interval),
+        )

@@ -1,0 +1,276 @@
+"""Workspaces in a process that stays: stores, activity, tickets and the proxy, opened together and wired.
+
+``lapse up`` and ``lapse proxy`` differ in what they run beside the proxy. What only one process may do (lapsing,
+carrying out what is wanted) is added by ``lapse up``, on the same store and the same activity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.errors import LapseError, UsageError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+    from contextlib import AsyncExitStack
+
+    from lapse.core.clock import Clock
+    from lapse.engine.coordinator import Loop, Service
+    from lapse.engine.metrics import Metrics
+    from lapse.keys.aio import AsyncKeys
+    from lapse.proxy.directory import StoreDirectory
+    from lapse.proxy.ports import Address
+    from lapse.proxy.server import Ports
+    from lapse.settings import Settings
+    from lapse.web.listener import Endpoint
+    from lapse.web.state import StateDatabase
+    from lapse.web.tokens import TokenStore
+    from lapse.web.workspaces_api import WorkspacesService
+    from lapse.workspaces.access import AccessTimes
+    from lapse.workspaces.activity import Activity
+    from lapse.workspaces.hosting import WorkspaceHost
+    from lapse.workspaces.model import Workspace
+    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.tickets import Tickets
+
+SECRET: Final = "workspace-session"  # noqa: S105 - the name of a secret, not the secret
+FOLDER: Final = "workspaces"
+"""Of the state folder: volumes, archives and output of workspaces."""
+_LOOPBACK: Final = "127.0.0.1"
+"""Where a workspace's program listens: it is a child of a process on this machine."""
+_ONLY_NODE: Final = "local"
+
+
+class OpenProxyError(LapseError):
+    """{address} is open to other machines, and a workspace runs programs: set workspaces_beyond_loopback to true."""
+
+
+class TicketsNotSharedError(UsageError):
+    """A ticket made here could not be used elsewhere: keys_url is {url}, which is this process alone. {instead}."""
+
+
+def proxy_endpoint(settings: Settings, stack: AsyncExitStack) -> Endpoint:
+    """Bind the proxy's port; raises `OpenProxyError` where that would open it without anybody having said so."""
+    from lapse.web.listener import Endpoint
+
+    endpoint = Endpoint(settings.proxy_host, settings.proxy_port, setting="proxy")
+    stack.callback(endpoint.close)
+    if not endpoint.loopback_only and not settings.workspaces_beyond_loopback:
+        raise OpenProxyError(address=f"{endpoint.host}:{endpoint.port}")
+    return endpoint
+
+
+def demand_shared_tickets(settings: Settings, instead: str) -> None:
+    """Raise `TicketsNotSharedError` unless other processes reach the same tickets."""
+    if settings.keys_url.startswith("memory:"):
+        raise TicketsNotSharedError(url=settings.keys_url.partition("?")[0], instead=instead)
+
+
+def url_of(settings: Settings, port: int) -> Callable[[str], str]:
+    """Return what makes the address of a workspace from its name."""
+    from lapse.workspaces import host_names
+
+    return lambda name: host_names.url_of(name, suffix=settings.proxy_suffix, scheme=settings.proxy_scheme, port=port)
+
+
+def node_of(settings: Settings) -> str | None:
+    """Return where workspaces of this machine are, as they have it in ``node_id``; None where there is no other.
+
+    A store in a file is one machine's, whatever that is called today.
+    """
+    import socket
+
+    return None if settings.workspaces_url.startswith("file:") else socket.gethostname()
+
+
+@dataclass(frozen=True)
+class WorkspaceParts:
+    """What is open."""
+
+    settings: Settings
+    clock: Clock
+    endpoint: Endpoint
+    store: WorkspaceStore
+    activity: Activity
+    access: AccessTimes
+    tickets: Tickets
+    tokens: TokenStore
+    secret: bytes
+    host: WorkspaceHost | None
+    """Who runs them; None where somebody else does."""
+
+    @classmethod
+    async def open(
+        cls,
+        settings: Settings,
+        stack: AsyncExitStack,
+        *,
+        endpoint: Endpoint,
+        keys: AsyncKeys,
+        state: StateDatabase,
+        hosting: Metrics | None = None,
+    ) -> WorkspaceParts:
+        """Open it all; ``stack`` closes it, last opened first. With ``hosting``, which counts errors, they run here."""
+        from lapse.core.clock import SystemClock
+        from lapse.keys.tickets import ticket_records
+        from lapse.proxy.service import FLUSH_SECONDS
+        from lapse.web.tokens import TokenStore
+        from lapse.workspaces.access import AccessTimes
+        from lapse.workspaces.opening import open_activity, open_workspaces
+        from lapse.workspaces.tickets import Tickets
+
+        clock = SystemClock()
+        store = await open_workspaces(settings.workspaces_url)
+        stack.push_async_callback(store.close)
+        host = None if hosting is None else _host(settings, store, clock=clock, metrics=hosting)
+        activity = open_activity(
+            settings.activity_url,
+            clock=clock,
+            lease_seconds=settings.proxy_lease.seconds,
+            since=None if host is None else lambda: host.since_ns,
+        )
+        stack.push_async_callback(activity.close)
+        return cls(
+            settings=settings,
+            clock=clock,
+            endpoint=endpoint,
+            store=store,
+            activity=activity,
+            access=AccessTimes(store, clock, throttle_seconds=FLUSH_SECONDS),
+            tickets=Tickets(ticket_records(keys, clock=clock)),
+            tokens=TokenStore(state, clock=clock),
+            secret=state.secret(SECRET),
+            host=host,
+        )
+
+    @property
+    def services(self) -> list[Service]:
+        """What runs in this process: the proxy, and the programs themselves if they are its own."""
+        return [self._proxy()] if self.host is None else [self._proxy(), self.host]
+
+    def _changed(self) -> None:
+        """Let proxy and host of this process know that something else is wanted; others look by themselves."""
+        self._directory.forget()
+        if self.host is not None:
+            self.host.wake()
+
+    @property
+    def loops(self) -> list[Loop]:
+        """What every process with a proxy does again and again."""
+        from lapse.proxy.service import AccessLoop
+
+        return [AccessLoop(self.access)]
+
+    def _proxy(self) -> Service:
+        from lapse.proxy.server import Options, Proxy
+        from lapse.proxy.service import ProxyService
+        from lapse.proxy.sessions import COOKIES
+
+        options = Options(
+            suffix=self.settings.proxy_suffix,
+            scheme=self.settings.proxy_scheme,
+            cookies=COOKIES,
+            lease_seconds=self.settings.proxy_lease.seconds,
+            idle_seconds=self.settings.idle_timer.seconds,
+        )
+        return ProxyService(Proxy(self._ports(), options), self.endpoint.sockets, self.access)
+
+    def api(self) -> WorkspacesService:
+        """Return what the HTTP API needs."""
+        from lapse.web.workspaces_api import Defaults, WorkspacesService
+
+        settings = self.settings
+        return WorkspacesService(
+            self.store,
+            self.tickets,
+            url_of=url_of(settings, self.endpoint.port),
+            defaults=Defaults(
+                standby_ttl=int(settings.default_standby_ttl.seconds),
+                archive_ttl=int(settings.default_archive_ttl.seconds),
+            ),
+            clock=self.clock,
+            node=node_of(settings),
+            changed=self._changed,
+        )
+
+    def check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise a `LapseError` unless the store answers. Blocks, beside ``loop``.
+
+        Activity is not asked: all proxies share it, and while it is away nobody is helped by all of them being gone.
+        """
+        import asyncio
+
+        from lapse.web.probes import CHECK_SECONDS
+
+        # Bounded, because a process that ends waits for its threads.
+        asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
+
+    @cached_property
+    def _directory(self) -> StoreDirectory:
+        from lapse.proxy.directory import StoreDirectory
+
+        return StoreDirectory(self.store, self._locate, clock=self.clock)
+
+    def _ports(self) -> Ports:
+        from lapse.proxy.doorkeeper import HouseDoorkeeper
+        from lapse.proxy.server import Ports
+        from lapse.proxy.sessions import Sessions
+        from lapse.proxy.waking import StoreWaker
+
+        doorkeeper = HouseDoorkeeper(
+            directory=self._directory,
+            tickets=self.tickets,
+            sessions=Sessions(self.secret, self.settings.proxy_scheme),
+            tokens=self._opens,
+            clock=self.clock,
+            suffix=self.settings.proxy_suffix,
+        )
+        return Ports(
+            directory=self._directory,
+            doorkeeper=doorkeeper,
+            waker=StoreWaker(self.store, clock=self.clock, changed=self._changed),
+            activity=self.activity,
+            access=self.access.note,
+            clock=self.clock,
+        )
+
+    def _locate(self, workspace: Workspace) -> Address | None:
+        """Return where a running workspace listens; None where this process may not, or cannot, send anybody there.
+
+        Who is connected through a process that counts by itself is known to nobody else; so unless it is the one that
+        runs the workspaces, it lets nobody in.
+        """
+        from lapse.proxy.ports import Address
+
+        counted = self.settings.activity_url or (self.host is not None and self.host.since_ns is not None)
+        here = workspace.node_id is None or workspace.node_id == node_of(self.settings)
+        return Address(_LOOPBACK, workspace.port) if counted and here else None
+
+    def _opens(self, token: str) -> Callable[[str], bool] | None:
+        """Tell the proxy what a token opens: what it may change in the API."""
+        from lapse.web.errors import TokenInvalidError
+        from lapse.web.scopes import owners_in
+
+        try:
+            principal = self.tokens.principal(token)
+        except TokenInvalidError:
+            return None
+        return owners_in(principal.scopes, "POST").__contains__
+
+
+def _host(settings: Settings, store: WorkspaceStore, *, clock: Clock, metrics: Metrics) -> WorkspaceHost:
+    from lapse.engine.metrics import ErrorKind
+    from lapse.workspaces.hosting import WorkspaceHost
+    from lapse.workspaces.model import DOMAIN
+    from lapse.workspaces.runtime.process import ProcessRuntime
+
+    runtime = ProcessRuntime(
+        settings.state_dir / FOLDER,
+        node=node_of(settings) or _ONLY_NODE,
+        clock=clock,
+        stop_on_exit=settings.workspaces_stop_on_exit,
+    )
+    return WorkspaceHost(store, runtime, clock=clock, on_error=lambda _: metrics.failed(DOMAIN, ErrorKind.RECONCILE))

@@ -1,0 +1,475 @@
+"""``lapse workspaces``: programs that run while somebody uses them. Create, look, start, stop, archive, delete, open.
+
+The commands work on the workspace store itself, so they need no server: what is asked for is carried out by whoever
+runs ``lapse up`` on the same store. A ticket is made in the keys store that ``lapse up`` and the proxies read, so
+opening needs no token either; whoever can write these stores is trusted with what is in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+from cyclopts import App, Parameter, Token
+
+from lapse.cli.commands import commands_of
+from lapse.cli.flags import NO_OPEN_WORKSPACE_FLAGS, NO_WORKSPACE_FLAGS, OpenWorkspaceFlags, WorkspaceFlags
+from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from lapse.core.clock import Clock
+    from lapse.settings import Settings
+    from lapse.workspaces.model import Ms, Workspace
+    from lapse.workspaces.store import WorkspaceStore
+
+T = TypeVar("T")
+app = App(
+    "workspaces",
+    help="Create, open, stop and archive workspaces.",
+    help_epilogue="A workspace is named NAME, or workspace/NAME. What is asked for is carried out by lapse up,\n"
+    "on the same store: workspaces.db in the state folder, or what --workspaces-url names.",
+    default_parameter=Parameter(negative=()),
+)
+_COLUMNS: Final = ("name", "owner", "status", "wanted", "operation", "last access", "next")
+_STYLES: Final = {"RUNNING": "green", "ERROR": "red"}
+_MS: Final = 1_000_000
+_command = commands_of(app)
+
+
+class NoTTLGivenError(UsageError):
+    """Say which TTL: --standby DURATION, --archive DURATION or both."""
+
+
+class NoCommandError(UsageError):
+    """Say what the workspace runs, after --, as in lapse workspaces create lab --port 9000 -- python3 serve.py."""
+
+
+class NumberError(UsageError):
+    """{name} is {given}. Expected {expected}."""
+
+
+class ProxyPortUnknownError(UsageError):
+    """proxy_port is 0, so lapse up picks one, and here nobody knows which. Name it with --proxy-port."""
+
+
+def _seconds(_: type, tokens: tuple[Token, ...]) -> int:
+    from lapse.core.duration import Duration
+    from lapse.workspaces.errors import InvalidWorkspaceError
+    from lapse.workspaces.model import check_ttl
+
+    given, field = tokens[0].value, (tokens[0].keyword or "ttl").removeprefix("--")
+    duration = Duration.parse(given)
+    if duration.is_never or duration.seconds % 1:
+        expected = "whole seconds such as 90s or 5m; to keep a workspace for good, hold it"
+        raise InvalidWorkspaceError(field=field, given=given, expected=expected)
+    check_ttl(field, int(duration.seconds))
+    return int(duration.seconds)
+
+
+Name = Annotated[str, Parameter(name="NAME", help="The name of a workspace.")]
+StandbyTTL = Annotated[
+    int | None,
+    Parameter(metavar="DURATION", help="Idle for longer, it is stopped.", converter=_seconds, n_tokens=1),
+]
+ArchiveTTL = Annotated[
+    int | None,
+    Parameter(metavar="DURATION", help="In standby for longer, it is archived.", converter=_seconds, n_tokens=1),
+]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The store, open for one command."""
+
+    store: WorkspaceStore
+    settings: Settings
+    clock: Clock
+
+    @property
+    def now(self) -> Ms:
+        """The time."""
+        from lapse.workspaces.model import Ms
+
+        return Ms(self.clock.wall_ns() // _MS)
+
+
+def _at_store(flags: WorkspaceFlags, work: Callable[[_Place], Awaitable[T]]) -> T:
+    """Do some work on the store, and close it."""
+    import asyncio
+
+    from lapse.core.clock import SystemClock
+    from lapse.workspaces.opening import open_workspaces
+
+    settings = flags.load().settings
+
+    async def run() -> T:
+        store = await open_workspaces(settings.workspaces_url)
+        try:
+            return await work(_Place(store, settings, SystemClock()))
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def _name(text: str) -> str:
+    """Return the name that an argument means."""
+    from lapse.core.address import Address, AddressError
+
+    if "/" not in text:
+        return text
+    address = Address.parse(text)
+    if address.kind != "workspace":
+        raise AddressError(text=text, problem="it is none of a workspace, which is workspace/NAME")
+    return address.name
+
+
+# --- creating ---------------------------------------------------------------------------------------------------------
+
+
+@_command(
+    "lapse workspaces create lab --port 9000 -- python3 -m http.server 9000",
+    "lapse workspaces create lab --port 9000 --standby-ttl 10m -- ./serve",
+)
+def create(
+    name: Annotated[str, Parameter(help="A DNS label: it becomes part of a host name.")],
+    /,
+    *command: Annotated[str, Parameter(help="What it runs, after --.", allow_leading_hyphen=True)],
+    port: Annotated[int, Parameter(metavar="N", help="Where the program listens.")],
+    owner: Annotated[
+        str | None, Parameter(metavar="NAME", help="Whose it is; you, unless said otherwise.", show_default=False)
+    ] = None,
+    standby_ttl: StandbyTTL = None,
+    archive_ttl: ArchiveTTL = None,
+    no_start: Annotated[bool, Parameter(help="Leave it until it is started or opened.", show_default=False)] = False,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Create a workspace: a program that is stopped while nobody uses it.
+
+    It gets a directory of its own and runs there as the user of lapse up.
+    """
+    from lapse.cli.workspace_parts import node_of
+    from lapse.workspaces.model import DesiredState, NewWorkspace
+    from lapse.workspaces.summary import address_of
+
+    if not command:
+        raise NoCommandError
+
+    async def work(place: _Place) -> tuple[Workspace, Ms]:
+        standby, archive = place.settings.default_standby_ttl, place.settings.default_archive_ttl
+        new = NewWorkspace(
+            name=name,
+            owner=_me() if owner is None else owner,
+            command=command,
+            port=port,
+            node_id=node_of(place.settings),
+            desired_state=DesiredState.PENDING if no_start else DesiredState.RUNNING,
+            standby_ttl_seconds=int(standby.seconds) if standby_ttl is None else standby_ttl,
+            archive_ttl_seconds=int(archive.seconds) if archive_ttl is None else archive_ttl,
+        )
+        return await place.store.create(new, now=place.now), place.now
+
+    made, now = _at_store(flags, work)
+    then = "It starts when it is opened." if no_start else "lapse up starts it."
+    print_result(output, _told(made, now), f"Created: {address_of(made)}. {then}")
+    return Exit.DONE
+
+
+def _me() -> str:
+    """Return who is at the command line, as the owner of what they create."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user that has no name
+        return "owner"
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+@_command("lapse workspaces list", "lapse workspaces list --owner alice -o json", name="list")
+def list_workspaces(
+    *,
+    owner: Annotated[str | None, Parameter(metavar="NAME", help="Only this owner's.")] = None,
+    limit: Annotated[int, Parameter(metavar="N", help="How many to print at most; 0 for all.")] = 100,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """List workspaces by name.
+
+    NEXT tells what each one goes to when nobody comes, and when at the
+    earliest: whoever is connected keeps it longer.
+    """
+    if limit < 0:
+        raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above it")
+
+    async def work(place: _Place) -> tuple[list[Workspace], bool, Ms]:
+        found = await _read(place.store, owner=owner, most=limit)
+        return (found[:limit] if limit else found), bool(limit and len(found) > limit), place.now
+
+    shown, more, now = _at_store(flags, work)
+    if output is Output.JSON:
+        print_json({"items": [_told(one, now) for one in shown], "next": shown[-1].name if more else None})
+    elif shown:
+        print_table(_COLUMNS, [_row(one, now) for one in shown], styles=_STYLES)
+        if more:
+            message("There are more; --limit 0 shows all.")
+    else:
+        message("There are no such workspaces." if owner else "There are no workspaces.")
+    return Exit.DONE
+
+
+async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[Workspace]:
+    """Return one more than ``most``, or all for 0."""
+    from lapse.workspaces.model import LARGEST_PAGE
+
+    found: list[Workspace] = []
+    while not most or len(found) <= most:
+        page = await store.list(owner=owner, limit=LARGEST_PAGE, after=found[-1].name if found else None)
+        found += page
+        if len(page) < LARGEST_PAGE:
+            break
+    return found
+
+
+@_command("lapse workspaces show lab", "lapse workspaces show workspace/lab -o json")
+def show(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+    """Show one workspace: what is wanted, what is seen, what lapses when."""
+
+    async def work(place: _Place) -> tuple[Workspace, Ms]:
+        return await place.store.by_name(_name(name)), place.now
+
+    found, now = _at_store(flags, work)
+    if output is Output.JSON:
+        print_json(_told(found, now))
+    else:
+        print_table(("fact", "value"), [(fact, text) for fact, text in _facts(found, now) if text], styles=_STYLES)
+    return Exit.DONE
+
+
+def _told(found: Workspace, now: Ms) -> dict[str, Any]:
+    from lapse.workspaces.summary import as_json
+
+    return as_json(found, now=now)
+
+
+def _row(found: Workspace, now: Ms) -> tuple[str, ...]:
+    operation = found.operation.value
+    return (
+        found.name,
+        found.owner,
+        found.observed_status.value,
+        found.desired_state.value,
+        "-" if operation == "NONE" else operation,
+        f"{_span(now - found.last_access_at)} ago",
+        _next(found, now) or "-",
+    )
+
+
+def _facts(found: Workspace, now: Ms) -> list[tuple[str, str]]:
+    import shlex
+
+    from lapse.core.timestamps import to_timestamp
+    from lapse.workspaces.summary import address_of
+
+    busy = found.operation.value != "NONE"
+    since = "" if found.op_started_at is None else f" for {_span(now - found.op_started_at)}"
+    until = "" if found.hold_until is None else f" until {to_timestamp(found.hold_until * _MS)}"
+    return [
+        ("address", str(address_of(found))),
+        ("owner", found.owner),
+        ("command", shlex.join(found.command)),
+        ("port", str(found.port)),
+        ("node", found.node_id or ""),
+        ("status", found.observed_status.value),
+        ("status since", to_timestamp(found.status_changed_at * _MS)),
+        ("wanted", f"{found.desired_state.value} (by {found.desired_by.value})"),
+        ("operation", f"{found.operation.value}{since}" if busy else ""),
+        ("tries", str(found.op_tries or "")),
+        ("error", ": ".join(filter(None, (found.error_reason, found.error_message)))),
+        ("archived", "yes" if found.archive_key is not None else ""),
+        ("standby ttl", _duration(found.standby_ttl_seconds)),
+        ("archive ttl", _duration(found.archive_ttl_seconds)),
+        ("last access", f"{to_timestamp(found.last_access_at * _MS)} ({_span(now - found.last_access_at)} ago)"),
+        ("held", f"{found.hold_reason}{until}" if found.held(now) else ""),
+        ("next", _next(found, now)),
+        ("created", to_timestamp(found.created_at * _MS)),
+        ("version", str(found.version)),
+        ("id", found.id),
+    ]
+
+
+def _next(found: Workspace, now: Ms) -> str:
+    from lapse.workspaces.summary import next_lapse
+
+    lapses = next_lapse(found)
+    if lapses is None:
+        return ""
+    step, moment = lapses
+    if found.held(now):
+        return f"{step} (held)"
+    return f"{step} in {_span(moment - now)}" if moment > now else f"{step} now"
+
+
+def _span(milliseconds: int) -> str:
+    from lapse.core.duration import short
+
+    return short(milliseconds * _MS)
+
+
+def _duration(seconds: int) -> str:
+    from lapse.core.duration import Duration
+
+    return str(Duration.of_seconds(seconds))
+
+
+# --- wanting ----------------------------------------------------------------------------------------------------------
+
+
+@_command("lapse workspaces start lab")
+def start(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+    """Let a workspace run, from standby or from the archive.
+
+    An error that stands is cleared: it is tried again.
+    """
+    return _ask("start", name, flags, output)
+
+
+@_command("lapse workspaces stop lab")
+def stop(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+    """Stop a workspace; its data stays in place.
+
+    Opening it starts it again.
+    """
+    return _ask("stop", name, flags, output)
+
+
+@_command("lapse workspaces archive lab")
+def archive(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+    """Stop a workspace and move its data to the archive.
+
+    Starting or opening it brings the data back.
+    """
+    return _ask("archive", name, flags, output)
+
+
+def _change(
+    flags: WorkspaceFlags, name: str, how: Callable[[_Place, Workspace], Awaitable[Workspace]]
+) -> tuple[Workspace, Ms]:
+    """Change the workspace of a name, and return it with the time."""
+
+    async def work(place: _Place) -> tuple[Workspace, Ms]:
+        return await how(place, await place.store.by_name(_name(name))), place.now
+
+    return _at_store(flags, work)
+
+
+def _ask(verb: str, name: str, flags: WorkspaceFlags, output: Output) -> int:
+    from lapse.workspaces.asking import Verb, ask
+    from lapse.workspaces.summary import address_of
+
+    async def how(place: _Place, found: Workspace) -> Workspace:
+        return await ask(place.store, Verb(verb), found, now=place.now)
+
+    changed, now = _change(flags, name, how)
+    said = f"{address_of(changed)}: {changed.desired_state.value} is wanted; it is {changed.observed_status.value}."
+    print_result(output, _told(changed, now), said)
+    return Exit.DONE
+
+
+@_command("lapse workspaces ttl lab --standby 10m", "lapse workspaces ttl lab --standby 1h --archive 7d")
+def ttl(
+    name: Name,
+    /,
+    *,
+    standby: StandbyTTL = None,
+    archive: ArchiveTTL = None,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Change the TTLs of a workspace; they count from its last access."""
+    from lapse.workspaces.summary import address_of
+
+    if standby is None and archive is None:
+        raise NoTTLGivenError
+
+    async def how(place: _Place, found: Workspace) -> Workspace:
+        return await place.store.set_ttls(found.id, standby=standby, archive=archive, now=place.now)
+
+    changed, now = _change(flags, name, how)
+    idle, kept = _duration(changed.standby_ttl_seconds), _duration(changed.archive_ttl_seconds)
+    said = f"{address_of(changed)}: stopped after {idle} idle, archived after {kept} in standby."
+    print_result(output, _told(changed, now), said)
+    return Exit.DONE
+
+
+@_command("lapse workspaces delete lab")
+def delete(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+    """Delete a workspace with its data and its archive.
+
+    Its name is free at once; lapse up ends it and removes what it has.
+    """
+    from lapse.workspaces.summary import address_of
+
+    async def how(place: _Place, found: Workspace) -> Workspace:
+        return await place.store.mark_deleted(found.id, now=place.now)
+
+    gone, now = _change(flags, name, how)
+    print_result(output, _told(gone, now), f"Deleted: {address_of(gone)}. lapse up removes its data.")
+    return Exit.DONE
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+@_command("lapse workspaces open lab", "lapse workspaces open lab --browser", name="open")
+def open_workspace(
+    name: Name,
+    /,
+    *,
+    browser: Annotated[bool, Parameter(help="Open it in a browser, too.", show_default=False)] = False,
+    flags: OpenWorkspaceFlags = NO_OPEN_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Print an address that opens a workspace in a browser.
+
+    It works once, within a minute. Opening a workspace starts it when it does
+    not run.
+    """
+    from lapse.workspaces.tickets import TICKET_SECONDS
+
+    async def work(place: _Place) -> str:
+        return await _ticketed(place, await place.store.by_name(_name(name)))
+
+    url = _at_store(flags, work)
+    if output is Output.JSON:
+        print_json({"url": url, "expires_in_seconds": TICKET_SECONDS})
+    else:
+        print_text(url)
+        message("It works once, within a minute.")
+    if browser:
+        import webbrowser
+
+        webbrowser.open(url)
+    return Exit.DONE
+
+
+async def _ticketed(place: _Place, workspace: Workspace) -> str:
+    """Return the address of a workspace with a fresh ticket in it."""
+    from lapse.cli.workspace_parts import demand_shared_tickets, url_of
+    from lapse.keys.aio import open_keys_async
+    from lapse.keys.tickets import ticket_records
+    from lapse.workspaces.tickets import Tickets, ticket_url
+
+    settings = place.settings
+    demand_shared_tickets(settings, "Ask the HTTP API of lapse up instead, or name a store that both can reach")
+    if not settings.proxy_port and settings.proxy_scheme == "http":
+        raise ProxyPortUnknownError
+    async with open_keys_async(settings.keys_url, clock=place.clock, sweep=False) as keys:
+        ticket = await Tickets(ticket_records(keys, clock=place.clock)).issue(workspace.id)
+    return ticket_url(url_of(settings, settings.proxy_port)(workspace.name), ticket)

@@ -1,0 +1,88 @@
+"""The proxy's directory on a workspace store: what a row means for a request that comes now.
+
+What was found ready is remembered for `REMEMBERED_SECONDS`, so that a page with a hundred pictures is one look;
+everything else is looked up anew, because somebody waits for it to change. So a request may still go to a workspace
+that was stopped a moment ago, and is told that it does not answer. Nobody gets in by it: names are remembered together
+with their owners, and a name changes its owner only through a deletion.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lapse.proxy.ports import Condition, Destination
+from lapse.workspaces.errors import UnknownWorkspaceError
+from lapse.workspaces.model import DesiredState, ObservedStatus, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lapse.core.clock import Clock
+    from lapse.proxy.ports import Address
+    from lapse.workspaces.model import Workspace
+
+    Locate = Callable[[Workspace], Address | None]
+    """Where a running workspace listens, as its runtime says; None: nowhere that this proxy can reach."""
+
+REMEMBERED_SECONDS: Final = 0.5
+_MOST: Final = 4096
+_NS: Final = 1_000_000_000
+
+
+class Names(Protocol):
+    """What is used of a store."""
+
+    async def by_name(self, name: str) -> Workspace:
+        """Return the one of this name that is not deleted; raises `UnknownWorkspaceError`."""
+        ...
+
+
+def condition_of(workspace: Workspace) -> Condition:
+    """Say what a workspace can do with a request.
+
+    One that runs but is about to be stopped counts as asleep: passing a request on would not keep it, waking does. So
+    does one that is only just being started: its process is there before it listens.
+    """
+    if workspace.observed_status is ObservedStatus.ERROR:
+        return Condition.FAILED
+    runs = workspace.observed_status is ObservedStatus.RUNNING and workspace.operation is Operation.NONE
+    return Condition.READY if runs and workspace.desired_state is DesiredState.RUNNING else Condition.ASLEEP
+
+
+class StoreDirectory:
+    """A `lapse.proxy.ports.Directory`. Belongs to one event loop."""
+
+    def __init__(self, store: Names, locate: Locate, *, clock: Clock) -> None:
+        """Remember nothing yet."""
+        self._store, self._locate, self._clock = store, locate, clock
+        self._ready: dict[str, tuple[int, Destination]] = {}
+        """With the time until which it is believed."""
+
+    async def find(self, name: str) -> Destination | None:
+        """See `Directory`."""
+        known = self._ready.get(name)
+        if known is not None and self._clock.monotonic_ns() < known[0]:
+            return known[1]
+        self._ready.pop(name, None)
+        asked_ns = self._clock.monotonic_ns()
+        try:
+            found = self._destination(await self._store.by_name(name))
+        except UnknownWorkspaceError:
+            return None
+        if found.condition is Condition.READY:
+            self._remember(name, found, round(asked_ns + REMEMBERED_SECONDS * _NS))
+        return found
+
+    def forget(self) -> None:
+        """Look at everything anew: something was changed by this process itself, and whoever did expects to see it."""
+        self._ready.clear()
+
+    def _destination(self, workspace: Workspace) -> Destination:
+        condition = condition_of(workspace)
+        address = self._locate(workspace) if condition is Condition.READY else None
+        return Destination(workspace.id, workspace.owner, condition, address)
+
+    def _remember(self, name: str, found: Destination, until_ns: int) -> None:
+        if len(self._ready) >= _MOST:
+            self._ready.clear()  # a moment's memory: cheaper to lose than to keep in order
+        self._ready[name] = (until_ns, found)

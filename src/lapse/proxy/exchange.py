@@ -1,0 +1,169 @@
+"""One request and its answer, or its upgrade, between a client and a workspace.
+
+Guarantees: a request reaches a workspace at most once, but for one without a body that may be repeated (GET, HEAD,
+OPTIONS), and only if a kept connection turned out to be closed before anything came back; bytes are relayed raw only
+after the workspace has accepted exactly this upgrade (101 with the key's own answer), and what the client sent ahead of
+that waits until then. An answer that breaks off is broken off for the client as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from lapse.proxy.heads import CHUNKED, UNTIL_CLOSE, RefusedError
+from lapse.proxy.rewriting import answer_bytes, information_bytes, request_bytes, upgrade_bytes
+from lapse.proxy.tunnel import Tunnel
+from lapse.proxy.upstream import CutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lapse.proxy.front import Front
+    from lapse.proxy.heads import AnswerHead, RequestHead
+    from lapse.proxy.leases import Leases
+    from lapse.proxy.ports import Address, ConnectionId, WorkspaceId
+    from lapse.proxy.upstream import Upstream, Upstreams
+
+_REPEATABLE: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+_SWITCHING: Final = 101
+_SUCCESS: Final = range(200, 300)
+_WEBSOCKET: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Carries requests out. ``begin`` and ``end`` are told of every tunnel."""
+
+    upstreams: Upstreams
+    leases: Leases
+    scheme: bytes
+    cookies: frozenset[bytes]
+    now: Callable[[], float]
+    begin: Callable[[Tunnel], None]
+    end: Callable[[Tunnel], None]
+
+    async def request(self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: Address) -> None:
+        """Pass a request on and its answer back. Raises `RefusedError` or `CutError` while nothing was answered."""
+        upstream, answer = await self._begin(front, head, workspace=workspace, address=address)
+        again = False
+        try:
+            again = await self._deliver(front, head, upstream=upstream, answer=answer)
+        finally:
+            if again:
+                self.upstreams.give_back(workspace, address, upstream=upstream, now=self.now())
+            else:
+                upstream.abort()
+
+    async def upgrade(self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: Address) -> None:
+        """Pass an upgrade on; with the workspace's consent, join both connections. Raises as `request` does."""
+        key = _key_of(head)
+        connection = await self.leases.begin(workspace)
+        joined = False
+        try:
+            upstream = await self.upstreams.fresh(address)
+            answer = await self._ask(front, head, upstream)
+            try:
+                if answer.status == _SWITCHING:
+                    _check_consent(answer, key)
+                    self._join(front, upstream, answer=answer, workspace=workspace, connection=connection)
+                    joined = True
+                else:
+                    await self._decline(front, head, upstream=upstream, answer=answer)
+            finally:
+                if not joined:
+                    upstream.abort()
+        finally:
+            if not joined:
+                self.leases.end(connection)
+
+    async def _begin(
+        self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: Address
+    ) -> tuple[Upstream, AnswerHead]:
+        """Send a request on a kept connection or a fresh one; return the connection and the head of the answer."""
+        repeatable = head.method in _REPEATABLE and head.length == 0
+        kept = self.upstreams.spare(workspace, address) if repeatable else None
+        if kept is not None:
+            try:
+                return kept, await self._ask(front, head, kept)
+            except CutError:
+                if kept.heard:
+                    raise
+        fresh = await self.upstreams.fresh(address)
+        return fresh, await self._ask(front, head, fresh)
+
+    async def _ask(self, front: Front, head: RequestHead, upstream: Upstream) -> AnswerHead:
+        sent = request_bytes(head, peer=front.peer, scheme=self.scheme, cookies=self.cookies)
+        information = partial(self._inform, front, head)
+        upstream.ask(sent, head.method, taker=front, information=information)
+        front.send_body(upstream)
+        try:
+            answer = await upstream.answer()
+        except BaseException:
+            upstream.abort()
+            raise
+        if answer.status == _SWITCHING and not head.upgrade:
+            upstream.abort()
+            raise RefusedError(502, "The workspace switches protocols without being asked to.")
+        return answer
+
+    def _inform(self, front: Front, head: RequestHead, answer: AnswerHead) -> None:
+        if head.minor == 1:
+            front.write(information_bytes(answer, self.cookies))
+
+    async def _deliver(self, front: Front, head: RequestHead, *, upstream: Upstream, answer: AnswerHead) -> bool:
+        """Pass an answer back; return whether the connection to the workspace may be used again."""
+        unknown = answer.length in {CHUNKED, UNTIL_CLOSE}
+        chunked = unknown and head.minor == 1
+        keep = head.keep and front.request_done and (chunked or not unknown)
+        front.begin_answer(answer_bytes(answer, keep=keep, chunked=chunked, cookies=self.cookies), chunked=chunked)
+        try:
+            again = await upstream.relay(answer)
+        except (CutError, RefusedError):
+            front.abort()
+            return False
+        again = again and front.request_done
+        front.end_answer(keep=keep)
+        return again
+
+    async def _decline(self, front: Front, head: RequestHead, *, upstream: Upstream, answer: AnswerHead) -> None:
+        """Pass back why there is no websocket; a plain page would leave the client guessing."""
+        if answer.status in _SUCCESS:
+            raise RefusedError(502, "The workspace's program speaks plain HTTP at this path, no websocket.")
+        await self._deliver(front, head, upstream=upstream, answer=answer)
+
+    def _join(
+        self, front: Front, upstream: Upstream, *, answer: AnswerHead, workspace: WorkspaceId, connection: ConnectionId
+    ) -> None:
+        if front.transport.is_closing() or upstream.transport.is_closing():
+            raise CutError
+        front.write(upgrade_bytes(answer, self.cookies))
+        tunnel = Tunnel(workspace, connection, self.end)
+        ahead, behind = front.detach(), upstream.detach()
+        tunnel.join(front.transport, upstream.transport)
+        self.begin(tunnel)
+        if ahead:
+            tunnel.client.data_received(ahead)
+        if behind:
+            tunnel.upstream.data_received(behind)
+        if front.write_paused:
+            tunnel.client.pause_writing()
+        if upstream.ended:
+            tunnel.upstream.eof_received()
+
+
+def _key_of(head: RequestHead) -> bytes:
+    key = head.values.get(b"sec-websocket-key")
+    if head.method != b"GET" or head.length or key is None:
+        raise RefusedError(400, "A websocket begins with a GET without a body and with a Sec-WebSocket-Key.")
+    return key
+
+
+def _check_consent(answer: AnswerHead, key: bytes) -> None:
+    digest = hashlib.sha1(key + _WEBSOCKET, usedforsecurity=False).digest()
+    consents = answer.values.get(b"upgrade", b"").lower() == b"websocket" and b"upgrade" in answer.options
+    if not consents or answer.values.get(b"sec-websocket-accept") != base64.b64encode(digest):
+        raise RefusedError(502, "The workspace's program does not accept this websocket as it should.")

@@ -1,0 +1,357 @@
+"""The side of the client: requests come in, answers go out, one at a time on each connection.
+
+The protocol carries bytes; a task per request decides (`exchange`). Bodies are passed on as they come and never
+collected: while the workspace cannot take more, the client is not read, and the other way round. Requests sent ahead of
+their answers wait in the socket. A client that ends its side of the connection is gone, as browsers and other proxies
+see it too, and so is its request.
+
+Time limits are looked at by `check`, for all connections together; see `limits`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from lapse.proxy.bodies import LAST_CHUNK, body_of, chunk
+from lapse.proxy.heads import CHUNKED, END, RefusedError, check_unfinished, request_head
+from lapse.proxy.pages import reply_bytes
+from lapse.proxy.ports import Reply
+from lapse.proxy.tunnel import end_writing
+from lapse.proxy.upstream import CutError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from lapse.proxy.bodies import Body
+    from lapse.proxy.heads import RequestHead
+    from lapse.proxy.limits import Limits
+    from lapse.proxy.ports import WorkspaceId
+    from lapse.proxy.upstream import Upstream
+
+_AHEAD: Final = 65_536
+
+
+class Phase(IntEnum):
+    """What a connection is about, and so which limit counts."""
+
+    HEAD = 0
+    """A head has begun, or is expected on a new connection."""
+    KEEP = 1
+    """Between requests."""
+    BUSY = 2
+    """A request is looked at; whoever is asked has limits of their own."""
+    ANSWER = 3
+    """The workspace has the request, or gets it."""
+    BODY = 4
+    """The answer is under way."""
+    LINGER = 5
+    """All is said; what still comes is thrown away."""
+
+
+class House(Protocol):
+    """What a connection needs of the proxy."""
+
+    limits: Limits
+    now: float
+    """Monotonic seconds, as of the last sweep."""
+    stopping: bool
+    fronts: set[Front]
+
+    def serve(self, front: Front, head: RequestHead) -> Coroutine[None, None, None]:
+        """Answer one request, whatever happens."""
+        ...
+
+
+class Front(asyncio.Protocol):
+    """One connection of a client."""
+
+    __slots__ = (
+        *("_body", "_buffer", "_chunked_in", "_chunked_out", "_house", "_paused", "_taken", "_task", "_upstream"),
+        *("_write", "closed", "peer", "phase", "since", "transport", "workspace", "write_paused"),
+    )
+
+    def __init__(self, house: House) -> None:
+        """Not connected yet."""
+        self._house = house
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self.peer = b""
+        self.phase = Phase.HEAD
+        self.since = house.now
+        self.workspace: WorkspaceId | None = None
+        """Whom the request at hand is for."""
+        self.closed = False
+        self.write_paused = False
+        self._paused = False
+        self._buffer = b""
+        self._task: asyncio.Task[None] | None = None
+        self._upstream: Upstream | None = None
+        self._body: Body | None = None
+        self._taken = 0
+        self._chunked_in = self._chunked_out = False
+
+    # --- what the exchange uses ---------------------------------------------------------------------------------------
+
+    @property
+    def request_done(self) -> bool:
+        """Whether the whole request has come in."""
+        return self._body is None or self._body.done
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing of a request has come."""
+        return not self._buffer
+
+    def send_body(self, upstream: Upstream) -> None:
+        """Pass the request's body on to this connection from now on."""
+        self._enter(Phase.ANSWER)
+        self._upstream = upstream
+        if not self.request_done:
+            before, self._buffer = self._buffer, b""
+            if before:
+                self._send(before)
+            if not upstream.write_paused:
+                self._resume()
+
+    def begin_answer(self, head: bytes, *, chunked: bool) -> None:
+        """Write an answer's head; its body follows by `take_body`."""
+        self._enter(Phase.BODY)
+        self._chunked_out = chunked
+        self._put(head)
+
+    def take_body(self, data: bytes) -> None:
+        """Write a piece of an answer's body."""
+        self.since = self._house.now
+        self._put(chunk(data) if self._chunked_out else data)
+        if self.write_paused and self._upstream is not None:
+            self._upstream.pause_reading()
+
+    def end_answer(self, *, keep: bool) -> None:
+        """Finish the answer: go on with the next request, or part."""
+        if self._chunked_out:
+            self._put(LAST_CHUNK)
+        self._finish(keep=keep)
+
+    def write(self, data: bytes) -> None:
+        """Write something that is no answer yet."""
+        self._put(data)
+
+    def reply(self, reply: Reply, *, keep: bool, with_body: bool = True) -> None:
+        """Answer for the house."""
+        keep = keep and self.request_done and not self._house.stopping
+        self._put(reply_bytes(reply, keep=keep, with_body=with_body))
+        self._finish(keep=keep)
+
+    def hold_body(self) -> None:
+        """The workspace cannot take more of the request for now."""
+        self._pause()
+
+    def free_body(self) -> None:
+        """It can again."""
+        self._resume()
+
+    def detach(self) -> bytes:
+        """Give the connection away after an upgrade; return what has come behind the head."""
+        self._house.fronts.discard(self)
+        self._upstream = self._task = None
+        self._resume()
+        return self._buffer
+
+    def abort(self) -> None:
+        """End the connection in the middle, so that nobody takes a part for the whole."""
+        self.closed = True
+        self.transport.abort()
+
+    def close(self) -> None:
+        """End the connection after what was written."""
+        self.closed = True
+        self.transport.close()
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def check(self, now: float, limits: Limits) -> None:
+        """Give up what takes too long."""
+        passed, phase = now - self.since, self.phase
+        if phase is Phase.KEEP:
+            if passed > limits.keep_seconds or self._house.stopping:
+                self.close()
+        elif phase is Phase.HEAD:
+            if passed > limits.head_seconds:
+                self._too_slow_with_head()
+        elif phase is Phase.LINGER:
+            if passed > limits.linger_seconds:
+                self.abort()
+        elif phase is Phase.ANSWER and self.request_done:
+            if passed > limits.answer_seconds:
+                self._fail(RefusedError(504, "The workspace does not answer."))
+        elif phase is not Phase.BUSY and passed > limits.idle_seconds:
+            self._fail(RefusedError(408, "Nothing has moved for too long."))
+
+    def _too_slow_with_head(self) -> None:
+        if self._buffer:
+            self._refuse(RefusedError(408, "The head of the request took too long."))
+        else:
+            self.close()
+
+    # --- called by the event loop -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self.transport = cast("asyncio.Transport", transport)
+        self._write = self.transport.write
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0].encode() if isinstance(peer, tuple) else b"unknown"
+        self._house.fronts.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        phase = self.phase
+        if phase <= Phase.KEEP:
+            self._take_head(self._buffer + data if self._buffer else data)
+        elif self._upstream is not None and not self.request_done:
+            self._send(data)
+        elif phase is not Phase.LINGER:
+            self._buffer += data
+            if len(self._buffer) > _AHEAD:
+                self._pause()
+
+    def eof_received(self) -> None:
+        """See `asyncio.Protocol`."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.closed = True
+        self._house.fronts.discard(self)
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self.write_paused = True
+        if self._upstream is not None and self.phase is Phase.BODY:
+            self._upstream.pause_reading()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self.write_paused = False
+        self.since = self._house.now
+        if self._upstream is not None:
+            self._upstream.resume_reading()
+        elif self.phase is Phase.KEEP:
+            self._next()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _put(self, data: bytes) -> None:
+        if not self.closed:  # a task may find that out only at its next wait
+            self._write(data)
+
+    def _take_head(self, data: bytes) -> None:
+        limits = self._house.limits
+        if data.startswith(b"\r\n") and self.phase is Phase.KEEP:
+            data = data[2:]  # some clients end a body so, and it ends no head
+        if not data:
+            return
+        end = data.find(END)
+        try:
+            if not 0 <= end <= limits.head_bytes:
+                self._wait_for_head(data)
+                return
+            head = request_head(data[:end], most_fields=limits.fields)
+            if head.length > limits.body_bytes:
+                raise _too_long(limits)
+        except RefusedError as error:
+            self._refuse(error)
+            return
+        self._buffer = data[end + 4 :]
+        self._body = body_of(head.length) if head.length else None
+        self._chunked_in, self._taken = head.length == CHUNKED, 0
+        self._enter(Phase.BUSY)
+        self._task = asyncio.get_running_loop().create_task(self._house.serve(self, head))
+
+    def _refuse(self, error: RefusedError) -> None:
+        """Answer a head that cannot be read; what comes behind it cannot be either."""
+        self._put(reply_bytes(Reply(error.status, error.words), keep=False, with_body=True))
+        self._linger()
+
+    def _wait_for_head(self, data: bytes) -> None:
+        check_unfinished(data, self._house.limits.head_bytes)
+        self._buffer = data
+        if self.phase is Phase.KEEP:
+            self._enter(Phase.HEAD)
+
+    def _send(self, data: bytes) -> None:
+        """Pass a piece of the request's body on."""
+        body, upstream = self._body, self._upstream
+        if body is None or upstream is None:
+            return
+        self.since = self._house.now
+        try:
+            piece = body.feed(data)
+            self._taken += len(piece)
+            if self._taken > self._house.limits.body_bytes:
+                raise _too_long(self._house.limits)
+        except RefusedError as error:
+            upstream.fail(error)
+            return
+        if piece:
+            upstream.send(chunk(piece) if self._chunked_in else piece)
+        if body.done:
+            self._buffer = body.rest
+            if self._chunked_in:
+                upstream.send(LAST_CHUNK)
+
+    def _finish(self, *, keep: bool) -> None:
+        done = self.request_done
+        self._upstream = self._task = self._body = self.workspace = None
+        self._chunked_out = False
+        if self.closed:
+            return
+        if keep and not self._house.stopping:
+            self._next()
+        elif done:
+            self.close()
+        else:
+            self._linger()
+
+    def _next(self) -> None:
+        """Go on with what the client has sent ahead, unless it does not even take the answers that it has."""
+        self._enter(Phase.KEEP)
+        if self.write_paused:
+            self._pause()
+            return
+        before, self._buffer = self._buffer, b""
+        self._resume()
+        if before:
+            self._take_head(before)
+
+    def _linger(self) -> None:
+        """Read what still comes: closing at once would make the kernel take the answer back from the client."""
+        self._enter(Phase.LINGER)
+        self._buffer = b""
+        self._resume()
+        end_writing(self.transport)
+
+    def _fail(self, error: Exception) -> None:
+        if self._upstream is not None:
+            self._upstream.fail(error if self.phase is Phase.ANSWER else CutError())
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.since = self._house.now
+
+    def _pause(self) -> None:
+        if not self._paused and not self.closed:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            if not self.closed and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+
+def _too_long(limits: Limits) -> RefusedError:
+    return RefusedError(413, f"A body may have {limits.body_bytes} bytes.")

@@ -1,0 +1,212 @@
+"""The head of a request or an answer: read strictly, or refused. Pure.
+
+Two parties that read one head differently are how requests are smuggled. So nothing doubtful passes: a line ends in
+CRLF and only there, a name is a token with its colon right behind, no line is continued, a length is one number, and a
+body has a length or is in chunks, never both. What passed is written anew by `rewriting`; the workspace never sees
+bytes that were not understood here.
+
+Why no library reads them: see docs/explanation/decisions, "A proxy on protocols of our own".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_VALUE: Final = rb"[^\x00-\x08\x0a-\x1f\x7f]*?"
+# The target is a path: neither another server's address nor a fragment. It is passed on as it is, never resolved.
+_REQUEST_LINE: Final = re.compile(rb"(%s) (/[\x21\x22\x24-\x7e]*) HTTP/1\.([01])" % _TOKEN)
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
+_FIELD: Final = re.compile(rb"(%s):[ \t]*(%s)[ \t]*" % (_TOKEN, _VALUE))
+_LENGTH: Final = re.compile(rb"[0-9]{1,18}")
+_BARE: Final = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)")
+_ONCE: Final = frozenset(
+    {
+        *(b"host", b"content-length", b"transfer-encoding", b"authorization", b"origin", b"upgrade"),
+        *(b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-accept"),
+    }
+)
+_NOT_BY_US: Final = frozenset({b"CONNECT", b"TRACE"})
+# Named in `Connection`, these would vanish for the workspace although somebody has already relied on them.
+_NEVER_HOP_BY_HOP: Final = frozenset(
+    {
+        *(b"host", b"content-length", b"transfer-encoding", b"origin", b"cookie", b"authorization"),
+        *(b"sec-websocket-key", b"sec-websocket-version"),
+    }
+)
+
+END: Final = b"\r\n\r\n"
+CHUNKED: Final = -1
+UNTIL_CLOSE: Final = -2
+_NO_BODY_STATUS: Final = frozenset({204, 304})
+
+
+class RefusedError(Exception):
+    """A head that is not passed on. ``status`` is for the client; ``words`` say what was wrong with it."""
+
+    def __init__(self, status: int, words: str) -> None:
+        """Say why."""
+        super().__init__(words)
+        self.status, self.words = status, words
+
+
+Field = tuple[bytes, bytes, bytes]
+"""Lower-case name, value, and the line as it came."""
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """What a client asks for. ``length`` is that of the body, or `CHUNKED`."""
+
+    method: bytes
+    target: bytes
+    minor: int
+    fields: list[Field]
+    values: dict[bytes, bytes]
+    options: frozenset[bytes]
+    """What `Connection` names, in lower case."""
+    length: int
+    host: bytes
+    """As it came, in lower case."""
+
+    @property
+    def keep(self) -> bool:
+        """Whether the client may send another request; HTTP/1.0 with its own ways to say so is not worth it."""
+        return self.minor == 1 and b"close" not in self.options
+
+    @property
+    def upgrade(self) -> bool:
+        """Whether it asks for a websocket. Other upgrades (HTTP/2 in the clear) are not offered, and not passed on."""
+        return (
+            b"upgrade" in self.options and self.minor == 1 and self.values.get(b"upgrade", b"").lower() == b"websocket"
+        )
+
+
+@dataclass(slots=True)
+class AnswerHead:
+    """What a workspace answers. ``length`` is that of the body, `CHUNKED`, or `UNTIL_CLOSE`."""
+
+    status: int
+    reason: bytes
+    fields: list[Field]
+    values: dict[bytes, bytes]
+    options: frozenset[bytes]
+    length: int
+    keep: bool
+
+
+_NOTHING: Final[frozenset[bytes]] = frozenset()
+
+
+def check_unfinished(data: bytes | bytearray, most: int) -> None:
+    """Refuse a head whose end has not come if it never can be right."""
+    if len(data) > most:
+        raise RefusedError(431, f"The head of a request may have {most} bytes.")
+    if _BARE.search(data):
+        raise RefusedError(400, "A line of a head ends in CRLF, and only its end has either.")
+
+
+def request_head(data: bytes, *, most_fields: int) -> RequestHead:
+    """Read a request's head, given without the empty line at its end."""
+    first, *lines = data.split(b"\r\n")
+    match = _REQUEST_LINE.fullmatch(first)
+    if match is None:
+        raise RefusedError(400, "The first line is no METHOD /path HTTP/1.1.")
+    method, target, minor = match.groups()
+    if method in _NOT_BY_US:
+        raise RefusedError(501, "This method is not passed on.")
+    fields, values = _fields(lines, most_fields)
+    host = values.get(b"host")
+    if host is None:
+        raise RefusedError(400, "A request names its host, once.")
+    options = _options(values)
+    length = _request_length(values, minor)
+    return RequestHead(method, target, minor[0] - 48, fields, values, options, length, host.lower())
+
+
+def answer_head(data: bytes, *, method: bytes, most_fields: int) -> AnswerHead:
+    """Read the head of an answer to ``method``; what is wrong with it is always 502."""
+    first, *lines = data.split(b"\r\n")
+    match = _STATUS_LINE.fullmatch(first)
+    if match is None:
+        raise RefusedError(502, "The workspace's answer is not HTTP/1.")
+    try:
+        fields, values = _fields(lines, most_fields)
+        length = _answer_length(values, int(match[2]), method)
+    except RefusedError as error:
+        raise RefusedError(502, f"The workspace's answer is wrong. {error.words}") from error
+    connection = values.get(b"connection")
+    options = _NOTHING if connection is None else _names(connection)
+    keep = match[1] == b"1" and b"close" not in options and length != UNTIL_CLOSE
+    return AnswerHead(int(match[2]), match[3] or b"", fields, values, options, length, keep)
+
+
+def _fields(lines: list[bytes], most: int) -> tuple[list[Field], dict[bytes, bytes]]:
+    if len(lines) > most:
+        raise RefusedError(431, f"A head may have {most} fields.")
+    fields: list[Field] = []
+    values: dict[bytes, bytes] = {}
+    for line in lines:
+        match = _FIELD.fullmatch(line)
+        if match is None:
+            raise RefusedError(400, "A line of the head is no Name: value.")
+        name, value = match.groups()
+        lower = name.lower()
+        if lower in values:
+            if lower in _ONCE:
+                raise RefusedError(400, f"{lower.decode()} stands there twice.")
+            value_before = values[lower]
+            values[lower] = value_before + (b"; " if lower == b"cookie" else b", ") + value
+        else:
+            values[lower] = value
+        fields.append((lower, value, line))
+    return fields, values
+
+
+def _names(connection: bytes) -> frozenset[bytes]:
+    return frozenset(name.strip().lower() for name in connection.split(b","))
+
+
+def _options(values: dict[bytes, bytes]) -> frozenset[bytes]:
+    connection = values.get(b"connection")
+    if connection is None:
+        return _NOTHING
+    options = _names(connection)
+    if options & _NEVER_HOP_BY_HOP:
+        raise RefusedError(400, "Connection names a field that is not only for the next hop.")
+    return options
+
+
+def _length(value: bytes) -> int:
+    if not _LENGTH.fullmatch(value):
+        raise RefusedError(400, "content-length is one number.")
+    return int(value)
+
+
+def _request_length(values: dict[bytes, bytes], minor: bytes) -> int:
+    coding, length = values.get(b"transfer-encoding"), values.get(b"content-length")
+    if coding is None:
+        return 0 if length is None else _length(length)
+    if length is not None:
+        raise RefusedError(400, "A body has a content-length or a transfer-encoding, not both.")
+    if minor != b"1":
+        raise RefusedError(400, "HTTP/1.0 knows no transfer-encoding.")
+    if coding.lower() != b"chunked":
+        raise RefusedError(501, "The only transfer-encoding here is chunked.")
+    return CHUNKED
+
+
+def _answer_length(values: dict[bytes, bytes], status: int, method: bytes) -> int:
+    coding, length = values.get(b"transfer-encoding"), values.get(b"content-length")
+    if coding is not None and length is not None:
+        raise RefusedError(502, "A body has a content-length or a transfer-encoding, not both.")
+    if coding is not None and coding.lower() != b"chunked":
+        raise RefusedError(502, "The only transfer-encoding here is chunked.")
+    known = None if length is None else _length(length)
+    if method == b"HEAD" or status in _NO_BODY_STATUS or status < 200:  # noqa: PLR2004 - information has no body
+        return 0
+    if coding is not None:
+        return CHUNKED
+    return UNTIL_CLOSE if known is None else known

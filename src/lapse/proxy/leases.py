@@ -1,0 +1,127 @@
+"""One lease per websocket: begun before the upgrade, renewed all together by one task, ended after the last byte.
+
+Guarantees: no upgrade is accepted without a lease that the activity store has confirmed, and without a write to the
+database, begun after that, that says that somebody is there; those who come at once share it (see `announcing`). So
+nobody is let in on the word of another whose own write may still fail. A lease that was lost meanwhile, because the
+store restarted empty or was away for longer than a lease, is begun again; a failing renewal is tried again at the next
+round and never ends a connection.
+Not guaranteed: that an ended connection's lease is gone at once. If the store does not answer then, the lease ends by
+itself; the idle timer is set when it answers again, at most one lease later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.errors import LapseError
+from lapse.core.identity import owner_token
+from lapse.core.log import get_logger
+from lapse.proxy.announcing import Announcements
+from lapse.proxy.ports import ConnectionId
+
+if TYPE_CHECKING:
+    from lapse.proxy.ports import Activity, Waker, WorkspaceId
+
+_log = get_logger("lapse.proxy.leases")
+_ROUNDS: Final = 3
+"""Renewals within one lease, so that one may fail without any harm."""
+
+_CLOSE_SECONDS: Final = 1.0
+_AT_ONCE: Final = 100
+"""How many lost leases are begun again beside each other: those of one workspace share a write then."""
+
+
+class Leases:
+    """The leases of one proxy. Belongs to one event loop."""
+
+    def __init__(self, activity: Activity, waker: Waker, *, lease_seconds: float, idle_seconds: float) -> None:
+        """Hold none yet."""
+        self._activity = activity
+        self._announcements = Announcements(waker.connected)
+        self._lease_seconds, self._idle_seconds = lease_seconds, idle_seconds
+        self._held: dict[ConnectionId, WorkspaceId] = {}
+        self._ending: dict[ConnectionId, tuple[WorkspaceId, int]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def round_seconds(self) -> float:
+        """How often to `renew`."""
+        return self._lease_seconds / _ROUNDS
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    async def begin(self, workspace: WorkspaceId) -> ConnectionId:
+        """Begin a lease, and let the database know. Raises what the stores raise, and leaves none then."""
+        connection = ConnectionId(owner_token())
+        self._held[connection] = workspace
+        try:
+            await self._connect(workspace, connection)
+        except BaseException:
+            self.end(connection)  # whether it had begun is not known
+            raise
+        return connection
+
+    def end(self, connection: ConnectionId) -> None:
+        """End a lease, in the background."""
+        workspace = self._held.pop(connection, None)
+        if workspace is not None:
+            self._ending[connection] = (workspace, _ROUNDS)
+            task = asyncio.get_running_loop().create_task(self._disconnect(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def renew(self) -> None:
+        """Renew all that are held, in one call; begin again those that were lost."""
+        for connection in tuple(self._ending):
+            await self._disconnect(connection)
+        if not self._held:
+            return
+        try:
+            lost = await self._activity.renew(dict(self._held), self._lease_seconds)
+        except (LapseError, OSError) as error:
+            _log.warning("leases_not_renewed", held=len(self._held), error=type(error).__name__)
+            return
+        again = tuple(lost)
+        for start in range(0, len(again), _AT_ONCE):
+            await asyncio.gather(*map(self._begin_again, again[start : start + _AT_ONCE]))
+
+    async def close(self) -> None:
+        """Wait until those that were ended are; what the store does not take now ends by itself."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=min(self.round_seconds, _CLOSE_SECONDS))
+        for task in self._tasks:
+            task.cancel()
+
+    async def _connect(self, workspace: WorkspaceId, connection: ConnectionId) -> None:
+        await self._activity.connect(workspace, connection, lease_seconds=self._lease_seconds)
+        await self._announcements.tell(workspace)
+
+    async def _begin_again(self, connection: ConnectionId) -> None:
+        workspace = self._held.get(connection)
+        if workspace is None:  # it ended while the renewal was under way
+            return
+        try:
+            await self._connect(workspace, connection)
+        except (LapseError, OSError) as error:
+            _log.warning("lease_not_begun_again", workspace=workspace, error=type(error).__name__)
+        if connection not in self._held:  # it ended while it was begun again
+            await self._end_now(workspace, connection)
+
+    async def _disconnect(self, connection: ConnectionId) -> None:
+        """Try to end a lease; what fails is tried again with the next renewals, until it has ended by itself."""
+        found = self._ending.pop(connection, None)
+        if found is None:
+            return
+        workspace, tries = found
+        if not await self._end_now(workspace, connection) and tries > 1:
+            self._ending[connection] = (workspace, tries - 1)
+
+    async def _end_now(self, workspace: WorkspaceId, connection: ConnectionId) -> bool:
+        try:
+            await self._activity.disconnect(workspace, connection, idle_seconds=self._idle_seconds)
+        except (LapseError, OSError) as error:
+            _log.warning("lease_not_ended", workspace=workspace, error=type(error).__name__)
+            return False
+        return True

@@ -1,0 +1,58 @@
+"""How much and how long: every limit of the proxy, with its default.
+
+Time limits of a connection are looked at once per ``sweep_seconds``, all connections together, so each may be exceeded
+by that much. No timer runs per connection: a thousand idle ones cost nothing in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from lapse.core.errors import UsageError
+
+
+class LimitError(UsageError, ValueError):
+    """The proxy's limit {name} must be more than 0, not {value}."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a client or a workspace may take. Bytes and seconds."""
+
+    head_bytes: int = 32_768
+    """Of a request's or an answer's head; more is 431, or 502."""
+    fields: int = 100
+    """Header fields of a head."""
+    body_bytes: int = 1_073_741_824
+    """Of a request's body; more is 413. An answer may be as long as it likes."""
+    head_seconds: float = 10.0
+    """From a request's first byte (or the connection) to the end of its head; then 408."""
+    keep_seconds: float = 75.0
+    """A connection without a request is closed after this."""
+    idle_seconds: float = 300.0
+    """A request or an answer under way of which no byte moves is given up after this."""
+    connect_seconds: float = 5.0
+    """For a connection to the workspace; then 504."""
+    answer_seconds: float = 120.0
+    """From the end of a request to the beginning of its answer; then 504."""
+    linger_seconds: float = 2.0
+    """How long the rest of a refused body is read and thrown away, so that the client gets to see the answer."""
+    half_seconds: float = 30.0
+    """How long one side of a websocket may go on after the other has ended its own."""
+    wake_seconds: float = 60.0
+    """How long a websocket waits for its workspace to come up; then 503."""
+    retry_seconds: int = 2
+    """When to ask again for a workspace that comes up."""
+    sweep_seconds: float = 1.0
+    """How often connections are looked at."""
+    spare: int = 32
+    """Connections kept open to one workspace between requests."""
+    spare_seconds: float = 4.0
+    """For how long: less than the five seconds after which common servers end theirs."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would stop all work."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not value > 0:
+                raise LimitError(name=each.name, value=value)

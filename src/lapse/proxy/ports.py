@@ -1,0 +1,146 @@
+"""What the proxy needs of others, and nothing more: who is there, who asks, who wakes, who counts.
+
+Times and states of workspaces are their owners' affair; the proxy is told where a workspace listens, or why it does
+not. Everything here may be called by many requests at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from lapse.workspaces import activity, model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
+
+WorkspaceId = model.WorkspaceId
+ConnectionId = activity.ConnectionId
+Ms = model.Ms
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a workspace's program listens: the only place that requests for it ever go to."""
+
+    host: str
+    port: int
+
+
+class Condition(StrEnum):
+    """What a workspace can do with a request now."""
+
+    READY = "ready"
+    """It runs and listens at its address."""
+    ASLEEP = "asleep"
+    """It does not run (or not yet), and comes up when it is woken."""
+    FAILED = "failed"
+    """It does not run, and will not until a person has acted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A workspace as the proxy sees it."""
+
+    workspace: WorkspaceId
+    owner: str
+    condition: Condition
+    address: Address | None = None
+    """Set when it is ready."""
+
+
+class Directory(Protocol):
+    """Finds workspaces by name. Called for every request, so whoever implements it remembers for a moment."""
+
+    async def find(self, name: str) -> Destination | None:
+        """Return the workspace of this name; None if there is none, or it is deleted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request as the doorkeeper sees it. ``fields`` are by lower-case name; repeated ones are joined."""
+
+    method: str
+    host: str
+    target: str
+    fields: Mapping[bytes, bytes]
+    peer: str
+    upgrade: bool
+
+    def field(self, name: bytes) -> str:
+        """Return a field's value; empty if there is none."""
+        return self.fields.get(name, b"").decode("latin-1")
+
+
+class Proof(StrEnum):
+    """How a visitor proved who they are."""
+
+    TOKEN = "token"  # noqa: S105 - the name of a way, no secret
+    COOKIE = "cookie"
+    """Sent by a browser whoever made it send the request, so the origin counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Somebody who proved who they are."""
+
+    name: str
+    proof: Proof
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer of the house instead of the workspace's: a refusal, or the way to the sign-in."""
+
+    status: int
+    text: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Doorkeeper(Protocol):
+    """Knows people. That only the owner gets in, and from where a browser may ask, the proxy decides itself."""
+
+    async def identify(self, visit: Visit) -> Visitor | Reply:
+        """Return who asks by bearer token or session cookie, or what to answer instead."""
+        ...
+
+
+class Waker(Protocol):
+    """Writes what an access means into the database."""
+
+    async def wake(self, workspace: WorkspaceId) -> None:
+        """Let the workspace run again (desired RUNNING by access). Calling it again while it comes up does no harm."""
+        ...
+
+    async def connected(self, workspace: WorkspaceId) -> None:
+        """Write that the first connection is there; done before the upgrade is accepted, so that a standby loses."""
+        ...
+
+
+class Activity(Protocol):
+    """Counts who is connected by leases; see `lapse.workspaces.activity`, whose port has these and more."""
+
+    async def connect(self, workspace: WorkspaceId, connection: ConnectionId, *, lease_seconds: float) -> bool:
+        """Begin a lease; return whether it is the only live one."""
+        ...
+
+    async def renew(
+        self, connections: Mapping[ConnectionId, WorkspaceId], lease_seconds: float
+    ) -> AbstractSet[ConnectionId]:
+        """Renew all of them; return those that had ended."""
+        ...
+
+    async def disconnect(self, workspace: WorkspaceId, connection: ConnectionId, *, idle_seconds: float) -> bool:
+        """End a lease; return whether it was the last, which sets the idle timer."""
+        ...
+
+
+class Access(Protocol):
+    """Takes note that a workspace was used; called from where bytes flow, so it neither waits nor raises."""
+
+    def __call__(self, workspace: WorkspaceId, moment: Ms, /) -> None:
+        """Note an access."""
+        ...

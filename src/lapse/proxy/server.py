@@ -1,0 +1,245 @@
+"""The proxy as a whole: listens, serves, looks after time limits, stops.
+
+Stateless but for open connections, so any number may run beside each other on one activity store. One task looks at all
+connections once per sweep: time limits, and which of them were used (that is all that a websocket's messages cost; the
+access is noted with the time of the look, at most one sweep late). One more renews all leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from lapse.core.errors import LapseError
+from lapse.core.log import get_logger
+from lapse.proxy import pages
+from lapse.proxy.exchange import Exchange
+from lapse.proxy.front import Front, Phase
+from lapse.proxy.heads import RefusedError
+from lapse.proxy.leases import Leases
+from lapse.proxy.limits import Limits
+from lapse.proxy.ports import Ms, Reply
+from lapse.proxy.reception import Reception
+from lapse.proxy.upstream import CutError, Upstreams
+from lapse.workspaces.host_names import DEFAULT_SUFFIX, check_suffix
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable
+
+    from lapse.core.clock import Clock
+    from lapse.proxy.heads import RequestHead
+    from lapse.proxy.ports import Access, Activity, Directory, Doorkeeper, Waker
+    from lapse.proxy.tunnel import Tunnel
+
+_log = get_logger("lapse.proxy")
+_SECOND_NS: Final = 1_000_000_000
+_MS_NS: Final = 1_000_000
+_BACKLOG: Final = 2048
+_UNDER_WAY: Final = frozenset({Phase.ANSWER, Phase.BODY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a proxy presents itself."""
+
+    suffix: str = DEFAULT_SUFFIX
+    scheme: Literal["http", "https"] = "http"
+    """That of the addresses people type: https if something before the proxy ends TLS."""
+    cookies: frozenset[str] = frozenset({"lapse_session"})
+    """The house's own, which no workspace ever sees or sets."""
+    lease_seconds: float = 30.0
+    idle_seconds: float = 300.0
+    """Of the idle timer that the last disconnect sets."""
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Everybody the proxy works with."""
+
+    directory: Directory
+    doorkeeper: Doorkeeper
+    waker: Waker
+    activity: Activity
+    access: Access
+    clock: Clock
+
+
+class Proxy:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, ports: Ports, options: Options) -> None:
+        """Listen to nobody yet."""
+        self.limits = options.limits
+        self.fronts: set[Front] = set()
+        self.stopping = False
+        self._clock, self._access = ports.clock, ports.access
+        self.now = self._seconds()
+        self._tunnels: set[Tunnel] = set()
+        self._servers: list[asyncio.Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._upstreams = Upstreams(self.limits)
+        self._leases = Leases(
+            ports.activity,
+            ports.waker,
+            lease_seconds=options.lease_seconds,
+            idle_seconds=options.idle_seconds,
+        )
+        self._reception = Reception(
+            directory=ports.directory,
+            doorkeeper=ports.doorkeeper,
+            waker=ports.waker,
+            clock=ports.clock,
+            limits=self.limits,
+            suffix=check_suffix(options.suffix),
+            scheme=options.scheme,
+        )
+        self._exchange = Exchange(
+            upstreams=self._upstreams,
+            leases=self._leases,
+            scheme=options.scheme.encode(),
+            cookies=frozenset(name.encode() for name in options.cookies),
+            now=lambda: self.now,
+            begin=self._tunnels.add,
+            end=self._tunnel_ended,
+        )
+
+    # --- from start to stop -------------------------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port, which the system chooses for 0. May be called for several addresses."""
+        server = await asyncio.get_running_loop().create_server(lambda: Front(self), host, port, backlog=_BACKLOG)
+        self._begin(server)
+        chosen: int = server.sockets[0].getsockname()[1]
+        return chosen
+
+    async def listen(self, bound: socket.socket) -> None:
+        """Listen on a socket that somebody else has bound; it is closed with the proxy."""
+        server = await asyncio.get_running_loop().create_server(lambda: Front(self), sock=bound, backlog=_BACKLOG)
+        self._begin(server)
+
+    def _begin(self, server: asyncio.Server) -> None:
+        self._servers.append(server)
+        if not self._tasks:
+            loop = asyncio.get_running_loop()
+            self._tasks += [
+                loop.create_task(self._every(self.limits.sweep_seconds, self.look), name="proxy-sweep"),
+                loop.create_task(self._every(self._leases.round_seconds, self._leases.renew), name="proxy-leases"),
+            ]
+
+    async def stop(self, *, grace_seconds: float = 10.0) -> None:
+        """Take no more connections, let requests under way finish, then end websockets and give their leases back."""
+        self.stopping = True
+        for server in self._servers:
+            server.close()
+        await self._until_idle(grace_seconds)
+        for front in tuple(self.fronts):
+            front.abort()
+        for tunnel in tuple(self._tunnels):
+            tunnel.close()
+        await self._until_idle(min(grace_seconds, 1.0))
+        for tunnel in tuple(self._tunnels):
+            tunnel.abort()
+        await self._until_idle(1.0)
+        await self._leases.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._upstreams.close()
+
+    @property
+    def connections(self) -> int:
+        """How many websockets are open."""
+        return len(self._tunnels)
+
+    # --- one request --------------------------------------------------------------------------------------------------
+
+    async def serve(self, front: Front, head: RequestHead) -> None:
+        """Answer one request, whatever happens."""
+        try:
+            reply = await self._serve(front, head)
+        except RefusedError as error:
+            reply = Reply(error.status, error.words)
+        except CutError:
+            reply = pages.CUT
+        except (LapseError, OSError) as error:
+            _log.warning("request_not_served", error=type(error).__name__)
+            reply = pages.UNAVAILABLE
+        except Exception:  # noqa: BLE001 - one request that fails is one answer, not the end of its connection's task
+            _log.exception("request_failed")
+            reply = pages.BROKEN
+        if reply is None or front.closed:
+            return
+        if front.phase is Phase.BODY:
+            front.abort()  # half an answer is out; a second one behind it would be taken for its rest
+        else:
+            front.reply(reply, keep=head.keep, with_body=head.method != b"HEAD")
+
+    async def _serve(self, front: Front, head: RequestHead) -> Reply | None:
+        decided = await self._reception.receive(head, front.peer)
+        if isinstance(decided, Reply):
+            return decided
+        if decided.address is None:
+            return pages.UNAVAILABLE
+        front.workspace = decided.workspace
+        self._access(decided.workspace, self._moment())
+        carry = self._exchange.upgrade if head.upgrade else self._exchange.request
+        await carry(front, head, workspace=decided.workspace, address=decided.address)
+        return None
+
+    # --- all connections ----------------------------------------------------------------------------------------------
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it again and again; a failure of one round is not the end of all."""
+        while True:
+            await self._clock.sleep(seconds)
+            try:
+                await work()
+            except Exception:  # noqa: BLE001 - logged; the next round may do better
+                _log.exception("round_failed")
+
+    async def look(self) -> None:
+        """Look at all connections once."""
+        now = self.now = self._seconds()
+        moment = self._moment()
+        for front in tuple(self.fronts):
+            if front.workspace is not None and front.phase in _UNDER_WAY:
+                self._access(front.workspace, moment)
+            front.check(now, self.limits)
+        for tunnel in tuple(self._tunnels):
+            if tunnel.moved:
+                tunnel.moved = False
+                self._access(tunnel.workspace, moment)
+            if tunnel.is_half:
+                self._check_half(tunnel, now)
+        self._upstreams.sweep(now)
+
+    def _check_half(self, tunnel: Tunnel, now: float) -> None:
+        if tunnel.half_since is None:
+            tunnel.half_since = now
+        elif now - tunnel.half_since > self.limits.half_seconds:
+            tunnel.abort()
+
+    def _tunnel_ended(self, tunnel: Tunnel) -> None:
+        self._tunnels.discard(tunnel)
+        self._access(tunnel.workspace, self._moment())
+        self._leases.end(tunnel.connection)
+
+    async def _until_idle(self, seconds: float) -> None:
+        """Wait until all requests have ended (and, once they were told to, all websockets)."""
+        end_ns = self._clock.monotonic_ns() + seconds * _SECOND_NS
+        while self._clock.monotonic_ns() < end_ns:
+            for front in tuple(self.fronts):
+                if front.phase is Phase.KEEP or (front.phase is Phase.HEAD and front.is_silent):
+                    front.close()
+            if not self.fronts and not any(tunnel.is_half for tunnel in self._tunnels):
+                return
+            await self._clock.sleep(min(0.02, seconds))
+
+    def _moment(self) -> Ms:
+        return Ms(self._clock.wall_ns() // _MS_NS)
+
+    def _seconds(self) -> float:
+        return self._clock.monotonic_ns() / _SECOND_NS

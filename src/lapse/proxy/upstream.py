@@ -1,0 +1,299 @@
+"""Connections to workspaces: one request at a time, its answer passed on as it comes.
+
+Guarantees: a connection goes to the address it was asked for and nowhere else, and is used for one workspace only; one
+whose answer was not read to its end is never used again. A kept connection may be closed by the workspace at the very
+moment it is used, so only requests that may be repeated travel on one; all others get a fresh one.
+Not done here: time limits but that of connecting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from lapse.proxy.bodies import body_of
+from lapse.proxy.heads import END, RefusedError, answer_head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lapse.proxy.bodies import Body
+    from lapse.proxy.heads import AnswerHead
+    from lapse.proxy.limits import Limits
+    from lapse.proxy.ports import Address, WorkspaceId
+
+_AHEAD: Final = 65_536
+_SWITCHING: Final = 101
+_FINAL: Final = 200
+
+
+class CutError(ConnectionError):
+    """The workspace ended the connection before its answer."""
+
+
+class Taker(Protocol):
+    """Where an answer's body goes, and who is told when the workspace cannot take more of the request's."""
+
+    def take_body(self, data: bytes) -> None:
+        """Write a piece on."""
+        ...
+
+    def hold_body(self) -> None:
+        """Send nothing more of the request for now."""
+        ...
+
+    def free_body(self) -> None:
+        """Go on sending."""
+        ...
+
+
+class Upstream(asyncio.Protocol):
+    """One connection to a workspace."""
+
+    __slots__ = (
+        *("_body", "_buffer", "_finished", "_information", "_limits", "_method", "_paused", "_taker", "_waiting"),
+        *("closed", "ended", "heard", "spare_since", "transport", "write_paused"),
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        """Not connected yet."""
+        self._limits = limits
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self.closed = False
+        self.ended = False
+        """Whether the workspace has ended its side."""
+        self.heard = False
+        """Whether anything came since the last request."""
+        self.write_paused = False
+        self.spare_since = 0.0
+        self._paused = False
+        self._buffer = b""
+        self._method = b""
+        self._taker: Taker | None = None
+        self._body: Body | None = None
+        self._waiting: asyncio.Future[AnswerHead] | None = None
+        self._finished: asyncio.Future[None] | None = None
+        self._information: Callable[[AnswerHead], None] | None = None
+
+    # --- one request --------------------------------------------------------------------------------------------------
+
+    def ask(self, request: bytes, method: bytes, *, taker: Taker, information: Callable[[AnswerHead], None]) -> None:
+        """Send a request's head; its body may follow by `send`, and `answer` waits for what comes back."""
+        self.heard = False
+        self._method, self._taker, self._information = method, taker, information
+        self._waiting = asyncio.get_running_loop().create_future()
+        if self.closed:
+            self._waiting.set_exception(CutError())
+        else:
+            self.transport.write(request)
+
+    def send(self, data: bytes) -> None:
+        """Send a piece of the request's body."""
+        if not self.closed:
+            self.transport.write(data)
+
+    async def answer(self) -> AnswerHead:
+        """Return the head of the answer. Raises `CutError`, or `RefusedError` if it is unreadable."""
+        assert self._waiting is not None, "nothing was asked"  # noqa: S101 - a mistake of ours
+        return await self._waiting
+
+    async def relay(self, head: AnswerHead) -> bool:
+        """Pass the answer's body on, to its end; return whether the connection may be used again."""
+        body = self._body = body_of(head.length)
+        before, self._buffer = self._buffer, b""
+        if before and not body.done:
+            self._pass(body, before)
+            before = b""
+        if not body.done:
+            if self.closed:
+                self._ended_within(body)
+            else:
+                self._finished = asyncio.get_running_loop().create_future()
+                self.resume_reading()
+                await self._finished
+        self._taker = self._body = self._finished = self._waiting = None
+        self.resume_reading()
+        return head.keep and not self.closed and not before and not body.rest
+
+    def fail(self, error: Exception) -> None:
+        """Let whoever waits for this connection wait no longer."""
+        for future in (self._finished, self._waiting):
+            if future is not None and not future.done():
+                future.set_exception(error)
+                return
+
+    def detach(self) -> bytes:
+        """Give the connection away after an upgrade; return what has come behind the head."""
+        self._taker = self._waiting = None
+        self.resume_reading()
+        return self._buffer
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the workspace for now."""
+        if not self._paused and not self.closed:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        if self._paused:
+            self._paused = False
+            if not self.closed:
+                self.transport.resume_reading()
+
+    def abort(self) -> None:
+        """End it without a farewell."""
+        self.closed = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    # --- called by the event loop -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self.heard = True
+        body, waiting = self._body, self._waiting
+        if body is not None:
+            try:
+                self._pass(body, data)
+            except RefusedError as error:
+                self.fail(error)
+                self.abort()
+        elif waiting is None:
+            self.abort()  # nobody asked
+        else:
+            self._buffer = self._buffer + data if self._buffer else data
+            if not waiting.done():
+                self._look_for_head(waiting)
+            elif len(self._buffer) > _AHEAD:
+                self.pause_reading()
+
+    def eof_received(self) -> bool:
+        """See `asyncio.Protocol`; whoever uses the connection ends it, because a tunnel may go on in one direction."""
+        self.ended = True
+        self._end(None)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._end(exc)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self.write_paused = True
+        if self._taker is not None:
+            self._taker.hold_body()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self.write_paused = False
+        if self._taker is not None:
+            self._taker.free_body()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _look_for_head(self, waiting: asyncio.Future[AnswerHead]) -> None:
+        limits = self._limits
+        try:
+            while 0 <= (end := self._buffer.find(END)) <= limits.head_bytes:
+                head = answer_head(self._buffer[:end], method=self._method, most_fields=limits.fields)
+                self._buffer = self._buffer[end + 4 :]
+                if head.status >= _FINAL or head.status == _SWITCHING:
+                    waiting.set_result(head)
+                    return
+                if self._information is not None:
+                    self._information(head)
+            if len(self._buffer) > limits.head_bytes:
+                raise RefusedError(502, "The head of the workspace's answer is too long.")  # noqa: TRY301 - one way out
+        except RefusedError as error:
+            waiting.set_exception(error)
+            self.abort()
+
+    def _pass(self, body: Body, data: bytes) -> None:
+        piece = body.feed(data)
+        if piece and self._taker is not None:
+            self._taker.take_body(piece)
+        if body.done and self._finished is not None and not self._finished.done():
+            self._finished.set_result(None)
+
+    def _end(self, exc: Exception | None) -> None:
+        self.closed = True
+        body, finished = self._body, self._finished
+        if finished is not None and body is not None and not finished.done():
+            try:
+                self._ended_within(body, exc)
+            except CutError as error:
+                finished.set_exception(error)
+            else:
+                finished.set_result(None)
+        elif self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(CutError())
+
+    def _ended_within(self, body: Body, exc: Exception | None = None) -> None:
+        if exc is not None or not body.endless:
+            raise CutError
+        body.done = True
+
+
+class Upstreams:
+    """Kept connections of all workspaces. Belongs to one event loop."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Connect to nothing yet."""
+        self._limits = limits
+        self._spare: dict[tuple[WorkspaceId, Address], deque[Upstream]] = {}
+
+    def spare(self, workspace: WorkspaceId, address: Address) -> Upstream | None:
+        """Return the connection that was used last, if there is one."""
+        kept = self._spare.get((workspace, address))
+        while kept:
+            upstream = kept.pop()
+            if not upstream.closed:
+                return upstream
+            upstream.abort()
+        return None
+
+    async def fresh(self, address: Address) -> Upstream:
+        """Connect to this address. Raises `RefusedError`."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._limits.connect_seconds):
+                _, upstream = await loop.create_connection(self._make, address.host, address.port)
+        except TimeoutError as error:
+            raise RefusedError(504, "The workspace takes no connection.") from error
+        except OSError as error:
+            raise RefusedError(502, "The workspace's program does not listen.") from error
+        return upstream
+
+    def give_back(self, workspace: WorkspaceId, address: Address, *, upstream: Upstream, now: float) -> None:
+        """Keep a connection for the next request."""
+        kept = self._spare.setdefault((workspace, address), deque())
+        if len(kept) >= self._limits.spare:
+            upstream.abort()
+            return
+        upstream.spare_since = now
+        kept.append(upstream)
+
+    def sweep(self, now: float) -> None:
+        """End those that nobody needed for long."""
+        oldest = now - self._limits.spare_seconds
+        for place, kept in tuple(self._spare.items()):
+            while kept and (kept[0].closed or kept[0].spare_since < oldest):
+                kept.popleft().abort()
+            if not kept:
+                del self._spare[place]
+
+    def close(self) -> None:
+        """End all that are kept; those in use belong to their users."""
+        for kept in self._spare.values():
+            for upstream in kept:
+                upstream.abort()
+        self._spare.clear()
+
+    def _make(self) -> Upstream:
+        return Upstream(self._limits)

@@ -1,0 +1,41 @@
+"""The proxy's waker on a workspace store.
+
+`StoreWaker.wake` writes only where something else than RUNNING is wanted: a waiting page asks again every other second,
+and every write would make the reconciler plan anew. `StoreWaker.connected` always writes; who calls it relies on that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lapse.workspaces.model import DesiredBy, DesiredState, Ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lapse.core.clock import Clock
+    from lapse.workspaces.model import WorkspaceId
+    from lapse.workspaces.store import WorkspaceStore
+
+_MS: Final = 1_000_000
+
+
+class StoreWaker:
+    """A `lapse.proxy.ports.Waker`."""
+
+    def __init__(self, store: WorkspaceStore, *, clock: Clock, changed: Callable[[], None] = lambda: None) -> None:
+        """Touch nothing yet. ``changed`` is called after something else was wanted than before."""
+        self._store, self._clock, self._changed = store, clock, changed
+
+    async def wake(self, workspace: WorkspaceId) -> None:
+        """See `Waker`."""
+        if (await self._store.get(workspace)).desired_state is not DesiredState.RUNNING:
+            await self._store.set_desired(workspace, DesiredState.RUNNING, DesiredBy.ACCESS, now=self._now())
+            self._changed()
+
+    async def connected(self, workspace: WorkspaceId) -> None:
+        """See `Waker`."""
+        await self._store.connected(workspace, now=self._now())
+
+    def _now(self) -> Ms:
+        return Ms(self._clock.wall_ns() // _MS)

@@ -1,0 +1,437 @@
+"""Workspaces over HTTP: create, look, start, stop, archive, delete, set TTLs, open.
+
+| address under ``/api/v1`` | what |
+|---|---|
+| ``/workspaces``, ``/workspaces/{name}`` | workspaces; PATCH sets their TTLs |
+| ``/workspaces/{name}/start``, ``/stop``, ``/archive`` | another state is wanted |
+| ``/workspaces/{name}/open`` | an address with a ticket, to be opened in a browser once |
+
+A caller sees and changes the workspaces of the owners in the scopes of its token: all of them with ``admin``, to be
+looked at with ``read``. Somebody else's is answered like one that there is not. Changes are carried out by whoever runs
+the workspaces; an answer tells what is wanted, and looking again tells what has become of it. While an operation is
+under way a change is answered with 409, and with If-Match only the version that the caller has seen is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from lapse.core.clock import Clock
+from lapse.core.timestamps import to_timestamp
+from lapse.web.conditions import read_conditions
+from lapse.web.errors import (
+    ContradictoryConditionsError,
+    NotYourWorkspacesError,
+    OwnerMissingError,
+    UnknownParameterError,
+    VersionChangedError,
+    WorkspacesNotServedError,
+)
+from lapse.web.scopes import Owners, owners_in
+from lapse.web.security import PRINCIPAL, Principal
+from lapse.workspaces.asking import Verb, ask
+from lapse.workspaces.errors import UnknownWorkspaceError
+from lapse.workspaces.model import (
+    DEFAULT_ARCHIVE_TTL_SECONDS,
+    DEFAULT_STANDBY_TTL_SECONDS,
+    LARGEST_PAGE,
+    DesiredState,
+    Ms,
+    NewWorkspace,
+    Workspace,
+)
+from lapse.workspaces.store import WorkspaceStore
+from lapse.workspaces.summary import as_json
+from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
+
+_DEFAULT_PAGE: Final = 100
+_MS: Final = 1_000_000
+_SECOND: Final = 1_000_000_000
+
+# --- the form of requests and answers --------------------------------------------------------------------------------
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class WorkspaceAsked(_Form):
+    """A new workspace."""
+
+    name: Annotated[str, Field(description="A DNS label: it becomes part of a host name")]
+    command: Annotated[list[str], Field(description="The program and its arguments")]
+    port: Annotated[int, Field(description="Where the program listens")]
+    owner: Annotated[str | None, Field(description="By default the one owner in the token's scopes")] = None
+    standby_ttl_seconds: Annotated[int | None, Field(description="Idle for longer, it is stopped")] = None
+    archive_ttl_seconds: Annotated[int | None, Field(description="In standby for longer, it is archived")] = None
+    start: Annotated[bool, Field(description="false: leave it until it is started or opened")] = True
+
+
+class NewTTLs(_Form):
+    """Other TTLs; what is left out stays."""
+
+    standby_ttl_seconds: int | None = None
+    archive_ttl_seconds: int | None = None
+
+
+class Nothing(_Form):
+    """No more to say."""
+
+
+class WorkspaceShown(BaseModel):
+    """A workspace."""
+
+    address: str
+    id: str
+    name: str
+    owner: str
+    command: list[str]
+    port: int
+    node_id: str | None
+    desired_state: str
+    """PENDING, STANDBY or RUNNING: what is wanted."""
+    desired_by: str
+    """user, access or ttl."""
+    version: int
+    """One more after each change of what is wanted."""
+    observed_status: str
+    """PENDING, STANDBY, RUNNING or ERROR: what is seen."""
+    observed_at: str | None
+    status_changed_at: str
+    operation: str
+    """What is being done; NONE is nothing."""
+    operation_started_at: str | None
+    operation_tries: int
+    archived: bool
+    error_reason: str | None
+    error_message: str | None
+    standby_ttl_seconds: int
+    archive_ttl_seconds: int
+    last_access_at: str
+    next: str | None
+    """standby or archive: what it goes to when nobody comes."""
+    next_at: str | None
+    """When, at the earliest."""
+    held: bool
+    hold_reason: str | None
+    hold_until: str | None
+    created_at: str
+    deleted_at: str | None
+    url: str
+    """Where it is opened."""
+
+
+class WorkspacePage(BaseModel):
+    """Workspaces by name; pass ``next`` as ``after`` for the following page."""
+
+    items: list[WorkspaceShown]
+    next: str | None
+
+
+class Opened(BaseModel):
+    """An address that opens a workspace, once."""
+
+    url: str
+    expires_at: str
+
+
+# --- what the routes need --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What a new workspace gets when nothing else is said. Seconds."""
+
+    standby_ttl: int = DEFAULT_STANDBY_TTL_SECONDS
+    archive_ttl: int = DEFAULT_ARCHIVE_TTL_SECONDS
+
+
+class WorkspacesService:
+    """The store and its tickets, and where workspaces are opened."""
+
+    def __init__(
+        self,
+        store: WorkspaceStore,
+        tickets: Tickets,
+        *,
+        url_of: Callable[[str], str],
+        defaults: Defaults,
+        clock: Clock,
+        node: str | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Bind them together.
+
+        ``url_of`` returns where the workspace of a name is found, ``node`` is where new ones are run, and ``changed``
+        is called after something was asked for.
+        """
+        self.store, self._tickets, self._clock = store, tickets, clock
+        self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
+
+    async def page(self, owners: Owners, *, owner: str | None, limit: int, after: str | None) -> Response:
+        """Answer one page of those that the caller may see."""
+        found = await self._visible(owners, owner=owner, limit=limit + 1, after=after)
+        shown, more = found[:limit], len(found) > limit
+        return JSONResponse({"items": [self._shown(one) for one in shown], "next": shown[-1].name if more else None})
+
+    async def create(self, owners: Owners, asked: WorkspaceAsked, where: str) -> Response:
+        """Keep a new one and answer it."""
+        standby, archive = asked.standby_ttl_seconds, asked.archive_ttl_seconds
+        new = NewWorkspace(
+            name=asked.name,
+            owner=_owner_of(asked, owners),
+            command=tuple(asked.command),
+            port=asked.port,
+            node_id=self._node,
+            desired_state=DesiredState.RUNNING if asked.start else DesiredState.PENDING,
+            standby_ttl_seconds=self._defaults.standby_ttl if standby is None else standby,
+            archive_ttl_seconds=self._defaults.archive_ttl if archive is None else archive,
+        )
+        made = await self.store.create(new, now=self._now())
+        self._changed()
+        return self._answer(made, status=201, Location=f"{where}/{made.name}")
+
+    async def one(self, name: str, owners: Owners) -> Response:
+        """Answer one workspace."""
+        return self._answer(await self._find(name, owners))
+
+    async def change(
+        self,
+        request: Request,
+        name: str,
+        owners: Owners,
+        *,
+        how: Callable[[Workspace, int | None], Awaitable[Workspace]],
+        status: int = 200,
+    ) -> Response:
+        """Change a workspace, with If-Match only as the caller has seen it, and answer it."""
+        found = await self._find(name, owners)
+        changed = await how(found, _version(request, found))
+        self._changed()
+        return self._answer(changed, status=status)
+
+    async def ask(self, verb: Verb, workspace: Workspace, version: int | None) -> Workspace:
+        """Want another state."""
+        return await ask(self.store, verb, workspace, version=version, now=self._now())
+
+    async def set_ttls(self, new: NewTTLs, workspace: Workspace, version: int | None) -> Workspace:
+        """Change TTLs."""
+        return await self.store.set_ttls(
+            workspace.id,
+            standby=new.standby_ttl_seconds,
+            archive=new.archive_ttl_seconds,
+            version=version,
+            now=self._now(),
+        )
+
+    async def delete(self, workspace: Workspace, version: int | None) -> Workspace:
+        """Give the name free; what else there is goes by and by."""
+        return await self.store.mark_deleted(workspace.id, version=version, now=self._now())
+
+    async def open(self, name: str, owners: Owners) -> Response:
+        """Make a ticket, and answer the address that it opens."""
+        found = await self._find(name, owners)
+        until = self._clock.wall_ns() + TICKET_SECONDS * _SECOND
+        ticket = await self._tickets.issue(found.id)
+        url = ticket_url(self._url_of(found.name), ticket)
+        return JSONResponse({"url": url, "expires_at": to_timestamp(until)}, 201)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    async def _find(self, name: str, owners: Owners) -> Workspace:
+        found = await self.store.by_name(name)
+        if found.owner not in owners:
+            raise UnknownWorkspaceError(workspace=name)
+        return found
+
+    async def _visible(
+        self, owners: Owners, *, owner: str | None, limit: int, after: str | None
+    ) -> Sequence[Workspace]:
+        limit = min(limit, LARGEST_PAGE)
+        if owner is not None:
+            wanted = [owner] if owner in owners else []
+        elif owners.names is None:
+            return await self.store.list(limit=limit, after=after)
+        else:
+            wanted = sorted(owners.names)
+        found = [one for each in wanted for one in await self.store.list(owner=each, limit=limit, after=after)]
+        return sorted(found, key=lambda one: one.name)[:limit]
+
+    def _answer(self, found: Workspace, *, status: int = 200, **headers: str) -> Response:
+        return JSONResponse(self._shown(found), status, headers={"ETag": _tag(found), **headers})
+
+    def _shown(self, found: Workspace) -> dict[str, Any]:
+        return {**as_json(found, now=self._now()), "url": self._url_of(found.name)}
+
+    def _now(self) -> Ms:
+        return Ms(self._clock.wall_ns() // _MS)
+
+
+def _owner_of(asked: WorkspaceAsked, owners: Owners) -> str:
+    if asked.owner is None:
+        if owners.names is None or len(owners.names) != 1:
+            raise OwnerMissingError
+        return next(iter(owners.names))
+    if asked.owner not in owners:
+        raise NotYourWorkspacesError
+    return asked.owner
+
+
+def _tag(found: Workspace) -> str:
+    # With the id: a workspace that was made anew under the same name starts at the same version.
+    return f'"{found.id}-{found.version}"'
+
+
+def _version(request: Request, found: Workspace) -> int | None:
+    """Return the version that the change is for; None if the caller does not care."""
+    headers = request.headers
+    conditions = read_conditions(headers.getlist("if-match"), headers.getlist("if-none-match"), expected=False)
+    if conditions.absent:
+        raise ContradictoryConditionsError(problem="a change takes If-Match, not If-None-Match")
+    if not conditions.tags:
+        return None
+    if not conditions.matches(_tag(found)):
+        raise VersionChangedError
+    return found.version
+
+
+def _service(request: Request) -> WorkspacesService:
+    service: WorkspacesService | None = request.app.state.workspaces
+    if service is None:
+        raise WorkspacesNotServedError
+    return service
+
+
+def _owners(request: Request) -> Owners:
+    principal: Principal = request.scope[PRINCIPAL]
+    return owners_in(principal.scopes, request.method)
+
+
+def _nothing(body: Nothing = Nothing()) -> None:  # noqa: B008 - for the framework, which refuses what is said
+    """Take a body that says nothing, or none."""
+
+
+def _demand_known(request: Request, *known: str) -> None:
+    # A misspelt filter would otherwise answer with everything there is.
+    unknown = set(request.query_params) - set(known)
+    if unknown:
+        raise UnknownParameterError(given=min(unknown), valid=", ".join(sorted(known)))
+
+
+Service = Annotated[WorkspacesService, Depends(_service)]
+Whose = Annotated[Owners, Depends(_owners)]
+Name = Annotated[str, Path(description="The name")]
+Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE - 1, description="Workspaces per page at most")]
+After = Annotated[str | None, Query(description="The next of the page before")]
+OfOwner = Annotated[str | None, Query(description="Only this owner's")]
+
+# --- the routes ------------------------------------------------------------------------------------------------------
+
+router = APIRouter(tags=["workspaces"])
+_MATCH: Final = {
+    "parameters": [
+        {"name": "If-Match", "in": "header", "schema": {"type": "string"}, "description": "Only this version: its ETag"}
+    ]
+}
+_BARE: Final = [Depends(_nothing)]
+_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: {"model": WorkspaceShown}}
+
+
+@router.get("/workspaces", summary="List workspaces", responses={200: {"model": WorkspacePage}})
+async def list_workspaces(
+    request: Request,
+    service: Service,
+    whose: Whose,
+    *,
+    owner: OfOwner = None,
+    limit: Limit = _DEFAULT_PAGE,
+    after: After = None,
+) -> Response:
+    """Answer one page of workspaces, by name."""
+    _demand_known(request, "owner", "limit", "after")
+    return await service.page(whose, owner=owner, limit=limit, after=after)
+
+
+@router.post(
+    "/workspaces",
+    summary="Create a workspace",
+    status_code=201,
+    responses={201: {"model": WorkspaceShown, "description": "Created"}},
+)
+async def create_workspace(request: Request, body: WorkspaceAsked, service: Service, whose: Whose) -> Response:
+    """Create a workspace; it is started unless that is refused."""
+    return await service.create(whose, body, request.url.path)
+
+
+@router.get("/workspaces/{name}", summary="Get a workspace", responses=_SHOWN)
+async def get_workspace(name: Name, service: Service, whose: Whose) -> Response:
+    """Return a workspace; its ETag is for If-Match."""
+    return await service.one(name, whose)
+
+
+@router.patch("/workspaces/{name}", summary="Set TTLs", responses=_SHOWN, openapi_extra=_MATCH)
+async def set_ttls(request: Request, name: Name, body: NewTTLs, *, service: Service, whose: Whose) -> Response:
+    """Change the TTLs of a workspace, also while an operation is under way; they count from its last access."""
+    return await service.change(request, name, whose, how=lambda one, version: service.set_ttls(body, one, version))
+
+
+@router.post(
+    "/workspaces/{name}/start", summary="Start a workspace", responses=_SHOWN, openapi_extra=_MATCH, dependencies=_BARE
+)
+async def start(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """Let a workspace run, from standby or from the archive; clears an error."""
+    return await _ask(request, name, Verb.START, service=service, whose=whose)
+
+
+@router.post(
+    "/workspaces/{name}/stop", summary="Stop a workspace", responses=_SHOWN, openapi_extra=_MATCH, dependencies=_BARE
+)
+async def stop(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """Stop a workspace; its data stays in place."""
+    return await _ask(request, name, Verb.STOP, service=service, whose=whose)
+
+
+@router.post(
+    "/workspaces/{name}/archive",
+    summary="Archive a workspace",
+    responses=_SHOWN,
+    openapi_extra=_MATCH,
+    dependencies=_BARE,
+)
+async def archive(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """Stop a workspace and move its data to the archive, from which starting or opening it brings it back."""
+    return await _ask(request, name, Verb.ARCHIVE, service=service, whose=whose)
+
+
+@router.delete(
+    "/workspaces/{name}",
+    summary="Delete a workspace",
+    status_code=202,
+    responses={202: {"model": WorkspaceShown, "description": "Its name is free; its data is being removed"}},
+    openapi_extra=_MATCH,
+)
+async def delete_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """Delete a workspace with its data and its archive."""
+    return await service.change(request, name, whose, how=service.delete, status=202)
+
+
+@router.post(
+    "/workspaces/{name}/open",
+    summary="Open a workspace",
+    status_code=201,
+    responses={201: {"model": Opened, "description": "A ticket was made"}},
+    dependencies=_BARE,
+)
+async def open_workspace(name: Name, *, service: Service, whose: Whose) -> Response:
+    """Return an address that opens the workspace in a browser: once, within a minute."""
+    return await service.open(name, whose)
+
+
+async def _ask(request: Request, name: str, verb: Verb, *, service: WorkspacesService, whose: Owners) -> Response:
+    return await service.change(request, name, whose, how=lambda one, version: service.ask(verb, one, version))

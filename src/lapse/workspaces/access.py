@@ -1,0 +1,128 @@
+"""Access times on their way to the store: noted in memory by the hot path, written in batches.
+
+`AccessTimes.note` costs a look into a dictionary. `AccessTimes.flush` writes what is newest for each workspace, at most
+once per workspace in ``throttle_seconds``. What comes within that time is late, not lost: throwing it away would let a
+workspace be stopped that much before its TTL.
+
+Guarantees: nothing leaves memory before the store has taken it; so a flush that fails, in whole or in part, or is
+cancelled, loses nothing, and what is noted meanwhile stays for the next one. A time never replaces a later one, here or
+(by `flush_access` of the store, which takes the greatest) there. Not guaranteed: that anything survives a crash; until
+a flush the store is behind, by the throttle and the interval of flushes, and both should be short beside the TTLs.
+
+Not for threads: all calls belong to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lapse.core.clock import Clock
+    from lapse.workspaces.model import Ms, WorkspaceId
+
+DEFAULT_THROTTLE_SECONDS: Final = 5.0
+DEFAULT_BATCH: Final = 1000
+_SECOND: Final = 1_000_000_000
+_GIVE_UP_AFTER: Final = 2
+"""Failures in a row. One may be about a batch; two are about the store, and each of them may have waited for it."""
+
+
+class AccessStore(Protocol):
+    """What is used of a store."""
+
+    async def flush_access(self, times: Mapping[WorkspaceId, Ms]) -> None:
+        """Move the access times of workspaces forward, never back; one that is not there is no error."""
+        ...
+
+
+class AccessTimes:
+    """See the module."""
+
+    def __init__(
+        self,
+        store: AccessStore,
+        clock: Clock,
+        *,
+        throttle_seconds: float = DEFAULT_THROTTLE_SECONDS,
+        batch: int = DEFAULT_BATCH,
+    ) -> None:
+        """Hold nothing yet."""
+        self._store, self._clock = store, clock
+        self._throttle_ns, self._batch = round(throttle_seconds * _SECOND), batch
+        self._waiting: dict[WorkspaceId, Ms] = {}
+        self._written: dict[WorkspaceId, int] = {}
+        """When, in monotonic time and in this order; only as long as the throttle needs it."""
+        self._flushing = asyncio.Lock()
+
+    def __len__(self) -> int:
+        """Return how many workspaces wait to be written."""
+        return len(self._waiting)
+
+    def note(self, workspace: WorkspaceId, moment: Ms) -> None:
+        """Remember an access."""
+        if moment > self._waiting.get(workspace, -1):
+            self._waiting[workspace] = moment
+
+    async def flush(self, *, everything: bool = False) -> int:
+        """Write what waits, and return for how many workspaces; ``everything``, as before an end, ignores the throttle.
+
+        A batch that fails waits on, behind the others, which are tried all the same; then the first error is raised.
+        Another flush under way is waited for.
+        """
+        async with self._flushing:
+            self._forget_old_writes()
+            due = [workspace for workspace in self._waiting if everything or workspace not in self._written]
+            return await self._write(due)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    async def _write(self, due: list[WorkspaceId]) -> int:
+        written, failures, first_error = 0, 0, None
+        for names in _batches(due, self._batch):
+            times = {workspace: self._waiting[workspace] for workspace in names}
+            try:
+                await self._store.flush_access(times)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is raised below, and nothing is forgotten
+                first_error = first_error or error
+                self._put_last(names)
+                failures += 1
+                if failures == _GIVE_UP_AFTER:
+                    break
+            else:
+                failures = 0
+                written += len(times)
+                self._settle(times)
+        if first_error is not None:
+            raise first_error
+        return written
+
+    def _settle(self, times: Mapping[WorkspaceId, Ms]) -> None:
+        now = self._clock.monotonic_ns()
+        for workspace, moment in times.items():
+            if self._waiting[workspace] == moment:  # else there was an access meanwhile
+                del self._waiting[workspace]
+            self._written.pop(workspace, None)
+            self._written[workspace] = now
+
+    def _put_last(self, names: tuple[WorkspaceId, ...]) -> None:
+        """Let the others go first next time: a batch that always fails must not keep them waiting for ever."""
+        for workspace in names:
+            self._waiting[workspace] = self._waiting.pop(workspace)
+
+    def _forget_old_writes(self) -> None:
+        over = self._clock.monotonic_ns() - self._throttle_ns
+        while self._written:
+            first = next(iter(self._written))
+            if self._written[first] > over:
+                return
+            del self._written[first]
+
+
+def _batches(names: list[WorkspaceId], size: int) -> Iterator[tuple[WorkspaceId, ...]]:
+    rest = iter(names)
+    while batch := tuple(islice(rest, size)):
+        yield batch

@@ -1,0 +1,64 @@
+"""What can go wrong with workspaces, grouped by when: before a store is touched, by its state, while a store works.
+
+Messages name workspaces and rules, never a command or an owner's token.
+"""
+
+from __future__ import annotations
+
+from lapse.core.errors import LapseError, UsageError
+
+# --- before a store is touched ---------------------------------------------------------------------------------------
+
+
+class InvalidWorkspaceError(UsageError, ValueError):
+    """The {field} of a workspace cannot be {given}; expected {expected}."""
+
+
+class InvalidLimitError(UsageError, ValueError):
+    """The limit is {given}; expected a whole number (an int) from 1 to {limit}."""
+
+
+# --- because of the state it is in -----------------------------------------------------------------------------------
+
+
+class WorkspaceError(LapseError):
+    """The workspace {workspace} cannot be changed like this now."""
+
+
+class UnknownWorkspaceError(WorkspaceError):
+    """There is no workspace {workspace}. List those that are there, or create it first."""
+
+
+class WorkspaceExistsError(WorkspaceError):
+    """There is a workspace {workspace} already. Choose another name, or delete that one first."""
+
+
+class OperationUnderWayError(WorkspaceError):
+    """The workspace {workspace} is busy: {operation} is under way. Try again when it is done."""
+
+
+class ChangedMeanwhileError(WorkspaceError):
+    """The workspace {workspace} has changed: it is at version {found}, expected {expected}. Read it and decide anew."""
+
+
+# --- while a store works ---------------------------------------------------------------------------------------------
+
+
+class WorkspaceStoreError(LapseError):
+    """The workspace store failed: {problem}."""
+
+
+class StoreUnavailableError(WorkspaceStoreError):
+    """The workspace store cannot be used now: {problem}. Nothing was changed by this call."""
+
+
+class StoreMisfitError(WorkspaceStoreError):
+    """The workspace store does not fit: {problem}."""
+
+
+class StoreClosedError(WorkspaceStoreError):
+    """This workspace store is closed; open it again."""
+
+
+class OutcomeUnknownError(WorkspaceStoreError):
+    """The workspace store did not say whether the change was made: {problem}. Read before you decide."""

@@ -1,0 +1,111 @@
+"""The host of workspaces: runtime, health monitor and reconciler of one machine, from start to stop, in order.
+
+First the runtime is opened, which ends what a crashed Lapse left; then everything is looked at; then the reconciler
+works. At the end the other way round: no new step, programs stopped (unless they are to outlive Lapse), and a last look
+written down, so that nobody is sent to a program that has gone.
+
+Of several processes on one folder, one is the host; another waits for its turn, and takes over when the folder is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.errors import LapseError
+from lapse.core.jitter import around
+from lapse.core.log import get_logger
+from lapse.workspaces.health import HealthMonitor
+from lapse.workspaces.reconciler import Reconciler
+from lapse.workspaces.runtime.errors import RuntimeBusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lapse.core.clock import Clock
+    from lapse.workspaces.runtime.process import ProcessRuntime
+    from lapse.workspaces.store import WorkspaceStore
+
+_BUSY_SECONDS: Final = 1.0
+_log = get_logger("lapse.workspaces.hosting")
+
+
+class WorkspaceHost:
+    """A service of the coordinator; one per machine, leader or not: a workspace is where its data is."""
+
+    name = "workspaces"
+
+    def __init__(
+        self,
+        store: WorkspaceStore,
+        runtime: ProcessRuntime,
+        *,
+        clock: Clock,
+        on_error: Callable[[Exception], None] = lambda _error: None,
+    ) -> None:
+        """Touch nothing yet. ``on_error`` is told of each step and each look that failed."""
+        self._runtime, self._clock, self._on_error = runtime, clock, on_error
+        self.since_ns: int | None = None
+        """Since when, in monotonic time, the workspaces are this process's; None while they are not."""
+        self._health = HealthMonitor(store, runtime, clock=clock)
+        self._reconciler = Reconciler(store, runtime, self._health, clock=clock, on_error=on_error)
+
+    def wake(self) -> None:
+        """Look for work now: somebody in this process has just asked for something. For use on the event loop."""
+        self._reconciler.wake()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """See `lapse.engine.coordinator.Service`."""
+        if not await self._open(stopping):
+            return
+        try:
+            self.since_ns = self._clock.monotonic_ns()
+            await self._look()
+            looking = asyncio.create_task(self._keep_looking(), name="lapse-workspaces-health")
+            try:
+                await self._reconciler.run(stopping)
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
+        finally:
+            self.since_ns = None
+            await self._runtime.close()
+            await self._look()
+
+    async def _open(self, stopping: asyncio.Event) -> bool:
+        """Take the folder as soon as nobody else has it; return whether that was before the end."""
+        waits = False
+        while not stopping.is_set():
+            try:
+                await self._runtime.open()
+            except RuntimeBusyError as error:
+                if not waits:
+                    _log.info("waiting_for_the_folder", reason=str(error))
+                waits = True
+                await self._pause(stopping)
+            else:
+                return True
+        return False
+
+    async def _pause(self, stopping: asyncio.Event) -> None:
+        tasks = [asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(self._clock.sleep(_BUSY_SECONDS))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self._clock.sleep(around(self._health.interval))
+            await self._look()
+            self._reconciler.wake()
+
+    async def _look(self) -> None:
+        try:
+            await self._health.look()
+        except Exception as error:  # noqa: BLE001 - one bad look must not be the last one
+            expected = isinstance(error, LapseError)
+            _log.warning("look_failed", error=type(error).__name__, reason=str(error), exc_info=not expected)
+            self._on_error(error)

@@ -1,0 +1,262 @@
+"""What a workspace is: its states, the operations on it, and the rules for what people may ask for.
+
+A workspace is an immutable value, as it was read. Its columns have one writer each: people and the proxy want a state
+(`desired_*`, ``version``), the health monitor observes one (`observed_*`), the reconciler works (`operation`, `op_*`,
+``archive_key``, `error_*`). ``version`` counts what was wanted: it is what a change of mind is compared with, and no
+observation, no operation and no routine access moves it.
+
+Times are whole Unix milliseconds, in every store, so that all compute alike. ``last_access_at`` is set at creation:
+there is no null that could be taken for 'long ago'.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Final, NewType
+
+import msgspec
+
+from lapse.workspaces.errors import InvalidLimitError, InvalidWorkspaceError
+
+WorkspaceId = NewType("WorkspaceId", str)
+"""A uuid, as text in lower case. It is never used again, unlike a name."""
+OpId = NewType("OpId", str)
+"""Who works on a workspace: fresh for every claim, so that an answer that comes late is known for what it is."""
+Ms = NewType("Ms", int)
+"""A point in time: whole milliseconds since the Unix epoch."""
+
+DOMAIN: Final = "workspaces"
+"""In the journal, in metrics, and where it is frozen."""
+DEFAULT_STANDBY_TTL_SECONDS: Final = 300
+DEFAULT_ARCHIVE_TTL_SECONDS: Final = 86_400
+LONGEST_TTL_SECONDS: Final = 10 * 365 * 86_400
+LARGEST_PAGE: Final = 1_000
+LARGEST_VERSION: Final = 2**63 - 1
+_LATEST: Final = 253_402_300_800_000
+"""The end of the year 9999, which is as far as calendars of programs go."""
+_MOST_WORDS: Final = 256
+_MOST_COMMAND_BYTES: Final = 64 * 1024
+_MOST_OWNER: Final = 256
+_MOST_REASON: Final = 1_024
+_MOST_MESSAGE: Final = 4_096
+_HIGHEST_PORT: Final = 65_535
+_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SHOWN: Final = 40
+
+
+class DesiredState(StrEnum):
+    """What is wanted."""
+
+    PENDING = "PENDING"
+    """Archived, or never started."""
+    STANDBY = "STANDBY"
+    """Stopped, its data in place."""
+    RUNNING = "RUNNING"
+
+
+class DesiredBy(StrEnum):
+    """Who wants it."""
+
+    USER = "user"
+    ACCESS = "access"
+    """Somebody opened it."""
+    TTL = "ttl"
+
+
+class ObservedStatus(StrEnum):
+    """What is seen."""
+
+    PENDING = "PENDING"
+    STANDBY = "STANDBY"
+    RUNNING = "RUNNING"
+    ERROR = "ERROR"
+
+
+class Operation(StrEnum):
+    """What is being done."""
+
+    NONE = "NONE"
+    PROVISIONING = "PROVISIONING"
+    RESTORING = "RESTORING"
+    STARTING = "STARTING"
+    STOPPING = "STOPPING"
+    ARCHIVING = "ARCHIVING"
+    DELETING = "DELETING"
+
+
+class NewWorkspace(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody asks for; `check` holds it to the rules."""
+
+    name: str
+    """A DNS label, because it becomes part of a host name; unique among workspaces that are not deleted."""
+    owner: str
+    command: tuple[str, ...]
+    port: int
+    node_id: str | None = None
+    desired_state: DesiredState = DesiredState.RUNNING
+    standby_ttl_seconds: int = DEFAULT_STANDBY_TTL_SECONDS
+    archive_ttl_seconds: int = DEFAULT_ARCHIVE_TTL_SECONDS
+
+    def check(self) -> None:
+        """Raise `InvalidWorkspaceError` for the first rule that is broken."""
+        check_name(self.name)
+        _check_line("owner", self.owner, most=_MOST_OWNER)
+        _check_command(self.command)
+        if not _is_whole(self.port) or not 1 <= self.port <= _HIGHEST_PORT:
+            raise _invalid("port", self.port, f"a whole number from 1 to {_HIGHEST_PORT}")
+        if self.node_id is not None:
+            _check_line("node_id", self.node_id, most=_MOST_OWNER)
+        check_ttl("standby_ttl_seconds", self.standby_ttl_seconds)
+        check_ttl("archive_ttl_seconds", self.archive_ttl_seconds)
+
+
+class Workspace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A workspace as it was read. The fields are the columns of the stores."""
+
+    id: WorkspaceId
+    name: str
+    owner: str
+    command: tuple[str, ...]
+    port: int
+    node_id: str | None
+    desired_state: DesiredState
+    desired_by: DesiredBy
+    version: int
+    observed_status: ObservedStatus
+    observed_at: Ms | None
+    """None until somebody has looked."""
+    status_changed_at: Ms
+    operation: Operation
+    op_id: OpId | None
+    op_started_at: Ms | None
+    op_tries: int
+    archive_key: str | None
+    error_reason: str | None
+    error_message: str | None
+    standby_ttl_seconds: int
+    archive_ttl_seconds: int
+    last_access_at: Ms
+    check_after: Ms
+    """When the TTL manager looks next. Never later than it may become due, often earlier."""
+    created_at: Ms
+    deleted_at: Ms | None
+    hold_reason: str | None
+    hold_until: Ms | None
+
+    def held(self, now: Ms) -> bool:
+        """Whether somebody holds it at ``now``: nothing lapses then."""
+        return self.hold_reason is not None and (self.hold_until is None or now < self.hold_until)
+
+    @property
+    def candidate(self) -> Candidate:
+        """The state that a decision about it was made on."""
+        return Candidate(self.id, self.version, self.last_access_at, self.status_changed_at)
+
+    @property
+    def check_place(self) -> CheckPlace:
+        """Where it stands among the candidates: the next page is asked for with ``after=workspace.check_place``."""
+        return CheckPlace(self.check_after, self.id)
+
+
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """A workspace and all that a decision by TTL was made on, to be compared when the decision is carried out.
+
+    Version covers TTLs, holds and what is wanted; the state itself is compared by the statement.
+    """
+
+    id: WorkspaceId
+    version: int
+    last_access_at: Ms
+    status_changed_at: Ms
+
+
+class CheckPlace(msgspec.Struct, frozen=True, gc=False):
+    """A place in the order in which candidates are looked at; ids decide between those of the same moment."""
+
+    check_after: Ms
+    id: WorkspaceId
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+def check_name(name: str) -> None:
+    """Raise unless it can be part of a host name."""
+    if not is_name(name):
+        expected = "a DNS label: 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends"
+        raise _invalid("name", repr(name), expected)
+
+
+def is_name(name: str) -> bool:
+    """Whether any workspace could have this name."""
+    return _LABEL.fullmatch(name) is not None
+
+
+def is_id(text: str) -> bool:
+    """Whether any workspace could have this id."""
+    return _UUID.fullmatch(text) is not None
+
+
+def check_ttl(field: str, seconds: int) -> None:
+    """Raise unless it is a TTL that somebody can mean: zero would end everything at once, a century nothing ever."""
+    if not _is_whole(seconds) or not 1 <= seconds <= LONGEST_TTL_SECONDS:
+        expected = (
+            f"a whole number of seconds from 1 to {LONGEST_TTL_SECONDS} (10 years); to keep one for good, hold it"
+        )
+        raise _invalid(field, seconds, expected)
+
+
+def check_hold(reason: str, until: Ms | None, *, now: Ms) -> None:
+    """Raise unless the hold says why, and ends in the future if it ends."""
+    _check_line("hold_reason", reason, most=_MOST_REASON)
+    if until is not None and (not _is_whole(until) or not now < until < _LATEST):
+        raise _invalid("hold_until", until, "a time in the future (Unix milliseconds, before the year 10000), or none")
+
+
+def check_limit(limit: int) -> None:
+    """Raise unless it is the size of a page."""
+    if not _is_whole(limit) or not 1 <= limit <= LARGEST_PAGE:
+        raise InvalidLimitError(given=limit, limit=LARGEST_PAGE)
+
+
+def storable(text: str) -> str:
+    """Return a text of a program or a system as every store can keep it: no NUL, valid UTF-8, not endless."""
+    readable = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+    return readable if len(readable) <= _MOST_MESSAGE else f"{readable[: _MOST_MESSAGE - 3]}..."
+
+
+def _check_command(command: tuple[str, ...]) -> None:
+    words = f"1 to {_MOST_WORDS} words, the first of them the program"
+    if not 1 <= len(command) <= _MOST_WORDS or not command[0]:
+        raise _invalid("command", f"{len(command)} words", words)
+    if any("\0" in word or not _is_utf8(word) for word in command):
+        raise _invalid("command", "one with a NUL character or invalid UTF-8", "text that a program can be given")
+    size = sum(len(word.encode()) for word in command)
+    if size > _MOST_COMMAND_BYTES:
+        raise _invalid("command", f"{size} bytes long", f"at most {_MOST_COMMAND_BYTES} bytes")
+
+
+def _check_line(field: str, text: str, *, most: int) -> None:
+    if not 1 <= len(text) <= most or not text.isprintable() or not text.strip():
+        raise _invalid(field, repr(text), f"1 to {most} printable characters in one line")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
+def _invalid(field: str, given: object, expected: str) -> InvalidWorkspaceError:
+    shown = str(given)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}..."
+    return InvalidWorkspaceError(field=field, given=shown, expected=expected)

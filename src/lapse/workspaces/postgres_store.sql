@@ -1,0 +1,174 @@
+-- Workspaces in PostgreSQL. The tables are made by lapse.db.migrations; {columns} are those of the model.
+--
+-- Steps over many rows are one statement each, with an array for each column. Their arrays are sorted by id, so that two of them that meet
+-- mostly take the rows in the same order; where they do not, one is ended as a deadlock and repeated.
+
+-- name: get
+SELECT {columns} FROM workspaces WHERE id = %(id)s
+
+-- name: by_name
+SELECT {columns} FROM workspaces WHERE name = %(name)s AND deleted_at IS NULL
+
+-- name: list
+SELECT {columns} FROM workspaces WHERE deleted_at IS NULL AND name > %(after)s ORDER BY name LIMIT %(limit)s::int8
+
+-- name: list_of_owner
+SELECT {columns} FROM workspaces WHERE deleted_at IS NULL AND owner = %(owner)s AND name > %(after)s ORDER BY name LIMIT %(limit)s::int8
+
+-- name: standby_candidates
+SELECT {columns} FROM workspaces
+WHERE observed_status = 'RUNNING' AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL
+    AND check_after <= %(now)s::int8 AND (check_after, id) > (%(after_check)s::int8, %(after_id)s::text)
+ORDER BY check_after, id LIMIT %(limit)s::int8
+
+-- name: archive_candidates
+SELECT {columns} FROM workspaces
+WHERE observed_status = 'STANDBY' AND desired_state = 'STANDBY' AND operation = 'NONE' AND deleted_at IS NULL
+    AND check_after <= %(now)s::int8 AND (check_after, id) > (%(after_check)s::int8, %(after_id)s::text)
+ORDER BY check_after, id LIMIT %(limit)s::int8
+
+-- name: pending_work
+-- The condition of its index.
+SELECT {columns} FROM workspaces
+WHERE (deleted_at IS NOT NULL OR operation <> 'NONE' OR (desired_state <> observed_status AND error_reason IS NULL))
+    AND id > %(after)s
+ORDER BY id LIMIT %(limit)s::int8
+
+-- name: check
+SELECT 1 FROM workspaces LIMIT 1
+
+-- name: create
+INSERT INTO workspaces (
+    id, name, owner, command, port, node_id, desired_state, desired_by, version, observed_status, status_changed_at, operation,
+    op_tries, standby_ttl_seconds, archive_ttl_seconds, last_access_at, check_after, created_at
+) VALUES (
+    %(id)s, %(name)s, %(owner)s, %(command)s, %(port)s, %(node_id)s, %(desired_state)s, 'user', 1, 'PENDING', %(now)s::int8, 'NONE',
+    0, %(standby_ttl_seconds)s, %(archive_ttl_seconds)s, %(now)s::int8, %(now)s::int8, %(now)s::int8
+)
+ON CONFLICT (name) WHERE deleted_at IS NULL DO NOTHING
+RETURNING {columns}
+
+-- name: set_desired
+-- Who wants it to run has just been there: otherwise the tick that comes a moment later would undo what was asked for.
+UPDATE workspaces SET
+    desired_state = %(state)s, desired_by = %(by)s, version = version + 1,
+    last_access_at = CASE %(state)s::text WHEN 'RUNNING' THEN greatest(last_access_at, %(now)s::int8) ELSE last_access_at END
+WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version) AND (operation = 'NONE' OR %(by)s::text = 'access')
+RETURNING {columns}
+
+-- name: set_ttls
+UPDATE workspaces SET
+    standby_ttl_seconds = coalesce(%(standby)s::int8, standby_ttl_seconds),
+    archive_ttl_seconds = coalesce(%(archive)s::int8, archive_ttl_seconds),
+    check_after = least(check_after, %(now)s::int8),
+    version = version + 1
+WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version)
+RETURNING {columns}
+
+-- name: hold
+-- It may end earlier than the one before, whose end the next look waits for.
+UPDATE workspaces SET
+    hold_reason = %(reason)s, hold_until = %(until)s, check_after = least(check_after, %(now)s::int8), version = version + 1
+WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version)
+RETURNING {columns}
+
+-- name: release
+-- Whoever looks at a held one may have put off the next look for long.
+UPDATE workspaces SET hold_reason = NULL, hold_until = NULL, check_after = least(check_after, %(now)s::int8), version = version + 1
+WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version)
+RETURNING {columns}
+
+-- name: mark_deleted
+UPDATE workspaces SET deleted_at = %(now)s::int8, version = version + 1
+WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version) AND operation = 'NONE'
+RETURNING {columns}
+
+-- name: clear_error
+UPDATE workspaces SET error_reason = NULL, error_message = NULL
+WHERE id = %(id)s AND deleted_at IS NULL
+RETURNING {columns}
+
+-- name: connected
+UPDATE workspaces SET
+    last_access_at = greatest(last_access_at, %(now)s::int8), desired_state = 'RUNNING', desired_by = 'access', version = version + 1
+WHERE id = %(id)s AND deleted_at IS NULL
+RETURNING {columns}
+
+-- name: flush_access
+-- Only last_access_at, which is in no index: all of these are heap-only updates as long as the pages have room.
+UPDATE workspaces AS kept SET last_access_at = seen.time
+FROM unnest(%(id)s::text[], %(time)s::int8[]) AS seen (id, time)
+WHERE kept.id = seen.id AND kept.last_access_at < seen.time
+
+-- name: advance_checks
+UPDATE workspaces AS kept SET check_after = seen.check_after
+FROM unnest(%(id)s::text[], %(version)s::int8[], %(status_changed_at)s::int8[], %(check_after)s::int8[])
+    AS seen (id, version, status_changed_at, check_after)
+WHERE kept.id = seen.id AND kept.version = seen.version AND kept.status_changed_at = seen.status_changed_at
+    AND kept.check_after < seen.check_after
+
+-- name: to_standby
+UPDATE workspaces AS kept SET desired_state = 'STANDBY', desired_by = 'ttl', version = kept.version + 1
+FROM unnest(%(id)s::text[], %(version)s::int8[], %(last_access_at)s::int8[], %(status_changed_at)s::int8[])
+    AS seen (id, version, last_access_at, status_changed_at)
+WHERE kept.id = seen.id AND kept.version = seen.version AND kept.last_access_at = seen.last_access_at
+    AND kept.status_changed_at = seen.status_changed_at
+    AND kept.observed_status = 'RUNNING' AND kept.desired_state = 'RUNNING' AND kept.operation = 'NONE' AND kept.deleted_at IS NULL
+RETURNING kept.id
+
+-- name: to_pending
+UPDATE workspaces AS kept SET desired_state = 'PENDING', desired_by = 'ttl', version = kept.version + 1
+FROM unnest(%(id)s::text[], %(version)s::int8[], %(last_access_at)s::int8[], %(status_changed_at)s::int8[])
+    AS seen (id, version, last_access_at, status_changed_at)
+WHERE kept.id = seen.id AND kept.version = seen.version AND kept.last_access_at = seen.last_access_at
+    AND kept.status_changed_at = seen.status_changed_at
+    AND kept.observed_status = 'STANDBY' AND kept.desired_state = 'STANDBY' AND kept.operation = 'NONE' AND kept.deleted_at IS NULL
+RETURNING kept.id
+
+-- name: claim
+UPDATE workspaces SET operation = %(operation)s, op_id = %(op_id)s, op_started_at = %(now)s::int8, op_tries = 0
+WHERE id = %(id)s AND operation = 'NONE' AND version = coalesce(%(version)s::int8, version)
+    AND (deleted_at IS NOT NULL) = (%(operation)s::text = 'DELETING') AND (error_reason IS NULL OR %(operation)s::text = 'DELETING')
+RETURNING id
+
+-- name: tried
+UPDATE workspaces SET op_tries = op_tries + 1 WHERE id = %(id)s AND op_id = %(op_id)s RETURNING op_tries
+
+-- name: complete
+UPDATE workspaces SET
+    last_access_at = CASE operation WHEN 'STOPPING' THEN greatest(last_access_at, %(now)s::int8) ELSE last_access_at END,
+    archive_key = CASE WHEN %(keeps_archive)s::bool THEN archive_key ELSE %(archive_key)s::text END,
+    operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0
+WHERE id = %(id)s AND op_id = %(op_id)s
+RETURNING id
+
+-- name: fail
+UPDATE workspaces SET
+    status_changed_at = CASE observed_status WHEN 'ERROR' THEN status_changed_at ELSE %(now)s::int8 END,
+    observed_status = 'ERROR', observed_at = %(now)s::int8, error_reason = %(reason)s, error_message = %(message)s,
+    operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0
+WHERE id = %(id)s AND op_id = %(op_id)s
+RETURNING id
+
+-- name: forget
+DELETE FROM workspaces WHERE id = %(id)s AND op_id = %(op_id)s AND operation = 'DELETING' RETURNING id
+
+-- name: observe
+-- Both halves see the same rows before either writes, so each row belongs to one of them.
+WITH seen AS MATERIALIZED (
+    SELECT id, status FROM unnest(%(id)s::text[], %(status)s::text[]) AS given (id, status)
+), changed AS (
+    UPDATE workspaces AS kept SET
+        observed_status = seen.status, observed_at = %(now)s::int8, status_changed_at = %(now)s::int8,
+        check_after = CASE seen.status
+            WHEN 'RUNNING' THEN %(now)s::int8 + 1000 * kept.standby_ttl_seconds
+            WHEN 'STANDBY' THEN %(now)s::int8 + 1000 * kept.archive_ttl_seconds
+            ELSE kept.check_after
+        END
+    FROM seen WHERE kept.id = seen.id AND kept.observed_status <> seen.status AND kept.error_reason IS NULL
+    RETURNING kept.id
+), same AS (
+    UPDATE workspaces AS kept SET observed_at = %(now)s::int8
+    FROM seen WHERE kept.id = seen.id AND (kept.observed_status = seen.status OR kept.error_reason IS NOT NULL)
+)
+SELECT id FROM changed

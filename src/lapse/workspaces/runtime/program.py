@@ -1,0 +1,149 @@
+"""One program: found, started behind a gate, looked after by a record on disk.
+
+The gate. Between the start of a process and the note of its pid on disk, a crash would leave a process that nobody
+knows of. So what is started first is a shell that waits on its standard input; it becomes the program when told that
+the record is written, and ends when whoever would have told it is gone. Its pid and start time are the program's.
+
+The environment of a program is made for it: a few variables that every program needs, and what it has to know. Nothing
+else of ours is passed on, because addresses of stores with passwords may be there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lapse.workspaces.runtime.errors import CommandNotFoundError, PortTakenError
+from lapse.workspaces.runtime.processes import MARK, Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lapse.workspaces.model import Workspace
+
+HOST: Final = "127.0.0.1"
+"""Where programs listen: on this machine only. The way to them leads through the proxy."""
+_GATE: Final = 'read -r go || exit 0; exec "$@" </dev/null'
+_PASSED_ON: Final = frozenset(
+    {"PATH", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH"}
+)
+_TAIL: Final = 1_000
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What is on disk about a program that runs."""
+
+    leader: Identity
+    mark: str
+    ready: bool = False
+    """Whether it has listened on its port since it was started."""
+
+
+class Records:
+    """The records of all programs, a file each. Whole or not there."""
+
+    def __init__(self, folder: Path) -> None:
+        """Touch nothing yet."""
+        self._folder = folder
+
+    def write(self, workspace: str, record: Record) -> None:
+        """Write one, or replace it."""
+        part = self._folder / f".{workspace}.part"
+        part.write_bytes(msgspec.json.encode(record))
+        part.replace(self._folder / f"{workspace}.json")
+
+    def remove(self, workspace: str) -> None:
+        """Remove one, if it is there."""
+        (self._folder / f"{workspace}.json").unlink(missing_ok=True)
+
+    def read_all(self) -> dict[str, Record]:
+        """Return all of them. Raises for one that cannot be read: what it is about may run."""
+        return {
+            path.stem: msgspec.json.decode(path.read_bytes(), type=Record)
+            for path in self._folder.glob("*.json")
+            if not path.name.startswith(".")
+        }
+
+
+def environment(workspace: Workspace, volume: Path, mark: str) -> dict[str, str]:
+    """Return what a workspace's program gets to know."""
+    given = {name: text for name, text in os.environ.items() if name in _PASSED_ON or name.startswith("LC_")}
+    return {
+        "PATH": os.defpath,
+        **given,
+        "HOME": str(volume),
+        "HOST": HOST,
+        "PORT": str(workspace.port),
+        "LAPSE_WORKSPACE": workspace.name,
+        MARK: mark,
+    }
+
+
+def find(workspace: Workspace, volume: Path, path: str) -> str:
+    """Return the program of a command as an absolute path."""
+    program = workspace.command[0]
+    found = shutil.which(volume / program) if "/" in program else shutil.which(program, path=path)
+    if found is None:
+        problem = "there is no such program" if "/" in program else "there is no such program in PATH"
+        raise CommandNotFoundError(workspace=workspace.name, problem=problem)
+    return os.path.abspath(found)  # noqa: PTH100 - links stay: a program may go by what it was called
+
+
+def check_port(workspace: Workspace) -> None:
+    """Raise unless a program could listen on the workspace's port now."""
+    with socket.socket() as probe:
+        # A connection of the one before that has not quite ended is no obstacle; a listener is one in any case.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, workspace.port))
+        except OSError as error:
+            problem = os.strerror(error.errno) if error.errno else str(error)
+            raise PortTakenError(workspace=workspace.name, port=workspace.port, problem=problem) from error
+
+
+def spawn(
+    program: str, command: tuple[str, ...], *, volume: Path, env: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a program in a process group of its own, behind the gate."""
+    with log.open("wb") as output:
+        return subprocess.Popen(  # noqa: S603 - to run the owner's command is what this is for
+            ["/bin/sh", "-c", _GATE, "lapse-workspace", program, *command[1:]],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=volume,
+            env=dict(env),
+            start_new_session=True,
+        )
+
+
+def open_gate(process: subprocess.Popen[bytes]) -> None:
+    """Let the program begin."""
+    if process.stdin is not None:
+        with suppress(BrokenPipeError), process.stdin as gate:
+            gate.write(b"go\n")
+
+
+def last_words(log: Path) -> str:
+    """Return the end of a program's output, as a sentence without its full stop."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL))
+            text = file.read(_TAIL).decode("utf-8", "replace").strip()
+    except OSError:
+        text = ""
+    return f"Its last output: {text.rstrip('.')}" if text else "It wrote nothing"
+
+
+def how_it_ended(status: int | None) -> str:
+    """Say in words what a return code means."""
+    if status is None:
+        return "(nobody saw how)"
+    return f"by signal {-status}" if status < 0 else f"with status {status}"

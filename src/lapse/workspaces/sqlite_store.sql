@@ -1,0 +1,195 @@
+-- Workspaces in SQLite. The statements have the names and the parameters of those in postgres_store.sql; {columns} are those of the model.
+
+-- name: schema_1
+-- No index, and no condition of one, may name last_access_at: it is written all the time, and an access would cost as many index writes.
+CREATE TABLE workspaces (
+    id                  TEXT    NOT NULL PRIMARY KEY,
+    name                TEXT    NOT NULL,
+    owner               TEXT    NOT NULL,
+    command             TEXT    NOT NULL, -- a JSON array
+    port                INTEGER NOT NULL,
+    node_id             TEXT,
+    desired_state       TEXT    NOT NULL CHECK (desired_state IN ('PENDING', 'STANDBY', 'RUNNING')),
+    desired_by          TEXT    NOT NULL CHECK (desired_by IN ('user', 'access', 'ttl')),
+    version             INTEGER NOT NULL,
+    observed_status     TEXT    NOT NULL CHECK (observed_status IN ('PENDING', 'STANDBY', 'RUNNING', 'ERROR')),
+    observed_at         INTEGER,
+    status_changed_at   INTEGER NOT NULL,
+    operation           TEXT    NOT NULL CHECK (operation IN
+        ('NONE', 'PROVISIONING', 'RESTORING', 'STARTING', 'STOPPING', 'ARCHIVING', 'DELETING')),
+    op_id               TEXT,
+    op_started_at       INTEGER,
+    op_tries            INTEGER NOT NULL,
+    archive_key         TEXT,
+    error_reason        TEXT,
+    error_message       TEXT,
+    standby_ttl_seconds INTEGER NOT NULL CHECK (standby_ttl_seconds > 0),
+    archive_ttl_seconds INTEGER NOT NULL CHECK (archive_ttl_seconds > 0),
+    last_access_at      INTEGER NOT NULL,
+    check_after         INTEGER NOT NULL,
+    created_at          INTEGER NOT NULL,
+    deleted_at          INTEGER,
+    hold_reason         TEXT,
+    hold_until          INTEGER,
+    CHECK ((operation = 'NONE') = (op_id IS NULL))
+) STRICT;
+CREATE UNIQUE INDEX workspaces_by_name ON workspaces (name) WHERE deleted_at IS NULL;
+CREATE INDEX workspaces_by_owner ON workspaces (owner, name) WHERE deleted_at IS NULL;
+CREATE INDEX workspaces_to_standby ON workspaces (check_after, id)
+    WHERE observed_status = 'RUNNING' AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL;
+CREATE INDEX workspaces_to_archive ON workspaces (check_after, id)
+    WHERE observed_status = 'STANDBY' AND desired_state = 'STANDBY' AND operation = 'NONE' AND deleted_at IS NULL;
+CREATE INDEX workspaces_with_work ON workspaces (id)
+    WHERE deleted_at IS NOT NULL OR operation <> 'NONE' OR (desired_state <> observed_status AND error_reason IS NULL);
+
+-- name: get
+SELECT {columns} FROM workspaces WHERE id = :id
+
+-- name: by_name
+SELECT {columns} FROM workspaces WHERE name = :name AND deleted_at IS NULL
+
+-- name: list
+SELECT {columns} FROM workspaces WHERE deleted_at IS NULL AND name > :after ORDER BY name LIMIT :limit
+
+-- name: list_of_owner
+SELECT {columns} FROM workspaces WHERE deleted_at IS NULL AND owner = :owner AND name > :after ORDER BY name LIMIT :limit
+
+-- name: standby_candidates
+SELECT {columns} FROM workspaces
+WHERE observed_status = 'RUNNING' AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL
+    AND check_after <= :now AND (check_after, id) > (:after_check, :after_id)
+ORDER BY check_after, id LIMIT :limit
+
+-- name: archive_candidates
+SELECT {columns} FROM workspaces
+WHERE observed_status = 'STANDBY' AND desired_state = 'STANDBY' AND operation = 'NONE' AND deleted_at IS NULL
+    AND check_after <= :now AND (check_after, id) > (:after_check, :after_id)
+ORDER BY check_after, id LIMIT :limit
+
+-- name: pending_work
+-- Word for word the condition of its index, else that would not be used.
+SELECT {columns} FROM workspaces
+WHERE (deleted_at IS NOT NULL OR operation <> 'NONE' OR (desired_state <> observed_status AND error_reason IS NULL))
+    AND id > :after
+ORDER BY id LIMIT :limit
+
+-- name: check
+SELECT 1 FROM workspaces LIMIT 1
+
+-- name: create
+INSERT INTO workspaces (
+    id, name, owner, command, port, node_id, desired_state, desired_by, version, observed_status, status_changed_at, operation,
+    op_tries, standby_ttl_seconds, archive_ttl_seconds, last_access_at, check_after, created_at
+) VALUES (
+    :id, :name, :owner, :command, :port, :node_id, :desired_state, 'user', 1, 'PENDING', :now, 'NONE',
+    0, :standby_ttl_seconds, :archive_ttl_seconds, :now, :now, :now
+)
+ON CONFLICT (name) WHERE deleted_at IS NULL DO NOTHING
+RETURNING {columns}
+
+-- name: set_desired
+-- Who wants it to run has just been there: otherwise the tick that comes a moment later would undo what was asked for.
+UPDATE workspaces SET
+    desired_state = :state, desired_by = :by, version = version + 1,
+    last_access_at = CASE :state WHEN 'RUNNING' THEN max(last_access_at, :now) ELSE last_access_at END
+WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version) AND (operation = 'NONE' OR :by = 'access')
+RETURNING {columns}
+
+-- name: set_ttls
+UPDATE workspaces SET
+    standby_ttl_seconds = coalesce(:standby, standby_ttl_seconds),
+    archive_ttl_seconds = coalesce(:archive, archive_ttl_seconds),
+    check_after = min(check_after, :now),
+    version = version + 1
+WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
+RETURNING {columns}
+
+-- name: hold
+-- It may end earlier than the one before, whose end the next look waits for.
+UPDATE workspaces SET hold_reason = :reason, hold_until = :until, check_after = min(check_after, :now), version = version + 1
+WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
+RETURNING {columns}
+
+-- name: release
+-- Whoever looks at a held one may have put off the next look for long.
+UPDATE workspaces SET hold_reason = NULL, hold_until = NULL, check_after = min(check_after, :now), version = version + 1
+WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
+RETURNING {columns}
+
+-- name: mark_deleted
+UPDATE workspaces SET deleted_at = :now, version = version + 1
+WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version) AND operation = 'NONE'
+RETURNING {columns}
+
+-- name: clear_error
+UPDATE workspaces SET error_reason = NULL, error_message = NULL
+WHERE id = :id AND deleted_at IS NULL
+RETURNING {columns}
+
+-- name: connected
+UPDATE workspaces SET
+    last_access_at = max(last_access_at, :now), desired_state = 'RUNNING', desired_by = 'access', version = version + 1
+WHERE id = :id AND deleted_at IS NULL
+RETURNING {columns}
+
+-- name: flush_access
+UPDATE workspaces SET last_access_at = :time WHERE id = :id AND last_access_at < :time
+
+-- name: advance_checks
+UPDATE workspaces SET check_after = :check_after
+WHERE id = :id AND version = :version AND status_changed_at = :status_changed_at AND check_after < :check_after
+
+-- name: to_standby
+UPDATE workspaces SET desired_state = 'STANDBY', desired_by = 'ttl', version = version + 1
+WHERE id = :id AND version = :version AND last_access_at = :last_access_at AND status_changed_at = :status_changed_at
+    AND observed_status = 'RUNNING' AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL
+RETURNING id
+
+-- name: to_pending
+UPDATE workspaces SET desired_state = 'PENDING', desired_by = 'ttl', version = version + 1
+WHERE id = :id AND version = :version AND last_access_at = :last_access_at AND status_changed_at = :status_changed_at
+    AND observed_status = 'STANDBY' AND desired_state = 'STANDBY' AND operation = 'NONE' AND deleted_at IS NULL
+RETURNING id
+
+-- name: claim
+UPDATE workspaces SET operation = :operation, op_id = :op_id, op_started_at = :now, op_tries = 0
+WHERE id = :id AND operation = 'NONE' AND version = coalesce(:version, version)
+    AND (deleted_at IS NOT NULL) = (:operation = 'DELETING') AND (error_reason IS NULL OR :operation = 'DELETING')
+RETURNING id
+
+-- name: tried
+UPDATE workspaces SET op_tries = op_tries + 1 WHERE id = :id AND op_id = :op_id RETURNING op_tries
+
+-- name: complete
+UPDATE workspaces SET
+    last_access_at = CASE operation WHEN 'STOPPING' THEN max(last_access_at, :now) ELSE last_access_at END,
+    archive_key = CASE WHEN :keeps_archive THEN archive_key ELSE :archive_key END,
+    operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0
+WHERE id = :id AND op_id = :op_id
+RETURNING id
+
+-- name: fail
+UPDATE workspaces SET
+    status_changed_at = CASE observed_status WHEN 'ERROR' THEN status_changed_at ELSE :now END,
+    observed_status = 'ERROR', observed_at = :now, error_reason = :reason, error_message = :message,
+    operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0
+WHERE id = :id AND op_id = :op_id
+RETURNING id
+
+-- name: forget
+DELETE FROM workspaces WHERE id = :id AND op_id = :op_id AND operation = 'DELETING' RETURNING id
+
+-- name: observe_changed
+UPDATE workspaces SET
+    observed_status = :status, observed_at = :now, status_changed_at = :now,
+    check_after = CASE :status
+        WHEN 'RUNNING' THEN :now + 1000 * standby_ttl_seconds
+        WHEN 'STANDBY' THEN :now + 1000 * archive_ttl_seconds
+        ELSE check_after
+    END
+WHERE id = :id AND observed_status <> :status AND error_reason IS NULL
+RETURNING id
+
+-- name: observe_same
+-- After the other one, so it finds those that were changed as well, and writes to them what they have.
+UPDATE workspaces SET observed_at = :now WHERE id = :id AND observed_at IS NOT :now

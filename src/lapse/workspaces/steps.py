@@ -1,0 +1,116 @@
+"""Which step a workspace needs next: pure decisions on a row, and the table they are made by.
+
+One step at a time: up from PENDING to STANDBY to RUNNING, or down again, each of them towards what is wanted *now*. A
+change of mind during a step is followed after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from lapse.workspaces.model import DesiredState, ObservedStatus, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lapse.workspaces.model import Ms, OpId, Workspace
+
+TARGETS: Final[Mapping[Operation, ObservedStatus]] = {
+    Operation.PROVISIONING: ObservedStatus.STANDBY,
+    Operation.RESTORING: ObservedStatus.STANDBY,
+    Operation.STARTING: ObservedStatus.RUNNING,
+    Operation.STOPPING: ObservedStatus.STANDBY,
+    Operation.ARCHIVING: ObservedStatus.PENDING,
+    Operation.DELETING: ObservedStatus.PENDING,
+}
+"""What must be observed for an operation to be complete."""
+
+_QUICK_MS: Final = 300_000
+_LONG_MS: Final = 1_800_000
+LIMITS_MS: Final[Mapping[Operation, int]] = {
+    Operation.PROVISIONING: _LONG_MS,  # it may find an archive to restore
+    Operation.RESTORING: _LONG_MS,
+    Operation.STARTING: _QUICK_MS,
+    Operation.STOPPING: _QUICK_MS,
+    Operation.ARCHIVING: _LONG_MS,
+    Operation.DELETING: _LONG_MS,
+}
+"""How long an operation may take in all its tries, in milliseconds."""
+
+HEAVY: Final = frozenset({Operation.RESTORING, Operation.ARCHIVING, Operation.DELETING})
+"""Those that move data, and so have to wait for each other; nobody who opens a workspace waits behind them."""
+
+_FROM_STANDBY: Final = {DesiredState.RUNNING: Operation.STARTING, DesiredState.PENDING: Operation.ARCHIVING}
+
+
+class RestReason(StrEnum):
+    """Why there is nothing to do."""
+
+    AS_WANTED = "as_wanted"
+    ERROR = "error"
+    """Until a user acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Leave it."""
+
+    reason: RestReason
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Nobody knows what is true: an error was cleared. Have it observed, then decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Claim an operation and carry it out."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Carry on with an operation that was claimed earlier."""
+
+    operation: Operation
+    op_id: OpId
+    left_ms: int
+    """Until its time is over; 0 or less when it is."""
+
+
+Step = Rest | Look | Begin | GoOn
+
+
+def plan(workspace: Workspace, now: Ms) -> Step:
+    """Return what is to be done about a workspace, as its row was read."""
+    if workspace.operation is not Operation.NONE and workspace.op_id is not None:
+        return GoOn(workspace.operation, workspace.op_id, _left_ms(workspace, now))
+    if workspace.deleted_at is not None:
+        return Begin(Operation.DELETING)
+    if workspace.error_reason is not None:
+        return Rest(RestReason.ERROR)
+    return _towards(workspace)
+
+
+def _left_ms(workspace: Workspace, now: Ms) -> int:
+    limit = LIMITS_MS[workspace.operation]
+    started = workspace.op_started_at if workspace.op_started_at is not None else now
+    return limit - max(0, now - started)  # a clock that was set back makes nobody wait for longer
+
+
+def _towards(workspace: Workspace) -> Step:
+    match workspace.observed_status:
+        case ObservedStatus.ERROR:
+            return Look()
+        case ObservedStatus.PENDING if workspace.desired_state is not DesiredState.PENDING:
+            return Begin(Operation.RESTORING if workspace.archive_key is not None else Operation.PROVISIONING)
+        case ObservedStatus.RUNNING if workspace.desired_state is not DesiredState.RUNNING:
+            return Begin(Operation.STOPPING)
+        case ObservedStatus.STANDBY if workspace.desired_state in _FROM_STANDBY:
+            return Begin(_FROM_STANDBY[workspace.desired_state])
+        case _:
+            return Rest(RestReason.AS_WANTED)

@@ -1,0 +1,241 @@
+"""The port to where workspaces are kept.
+
+Guarantees, of every store.
+
+- A call that changes something is one transaction: all of it or nothing, durable when it returns. It compares and
+  writes in one step, so of two callers at the same moment one is first, and the other sees what that one did.
+- Times are given, never read from a clock. ``last_access_at`` never moves back, whoever writes it.
+- ``version`` is one more after each change of what people want: desired state, TTLs, holds, deletion, and a first
+  connection. Nothing else changes it.
+- A deleted workspace is unknown to all calls of people and of the proxy. `get`, `pending_work` and the calls of the
+  reconciler still know it, until `forget`.
+- ``check_after`` is set anew where the time may have become shorter: when the observed status changes (one TTL from
+  then), when TTLs change and when a hold is made or released (at once). Later than that only by `advance_checks`.
+
+Not guaranteed: that two reads show the same moment; that a page is what it was when rows change between two pages;
+which of several reasons a refusal names.
+
+Errors. `UnknownWorkspaceError`, `ChangedMeanwhileError`, `OperationUnderWayError` and `WorkspaceExistsError` mean that
+nothing was done. So does `StoreUnavailableError`. `OutcomeUnknownError` means that it was done or not: everything here
+can be repeated safely or compared first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import UNSET
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from msgspec import UnsetType
+
+    from lapse.workspaces.model import (
+        Candidate,
+        CheckPlace,
+        DesiredBy,
+        DesiredState,
+        Ms,
+        NewWorkspace,
+        ObservedStatus,
+        Operation,
+        OpId,
+        Workspace,
+        WorkspaceId,
+    )
+
+    Also = Callable[[Any, Sequence[int]], Awaitable[None] | None]
+    """Writes beside a change, on the cursor of its transaction; it is told the places of those that were changed, and
+    not called when there are none. A journal's writer is one. What it returns is awaited, where the cursor asks for
+    that. An error of it undoes the change. It may be called again, when the transaction has to be repeated; only what
+    the last call wrote counts."""
+
+
+class Reading(Protocol):
+    """Looks, on the newest commit."""
+
+    async def get(self, workspace: WorkspaceId) -> Workspace:
+        """Return one, deleted or not; raises `UnknownWorkspaceError`."""
+        ...
+
+    async def by_name(self, name: str) -> Workspace:
+        """Return the one of this name that is not deleted; raises `UnknownWorkspaceError`."""
+        ...
+
+    async def list(
+        self, *, owner: str | None = None, limit: int = 100, after: str | None = None
+    ) -> Sequence[Workspace]:
+        """Return those that are not deleted in the order of their names (by code point); ``after`` is the last name."""
+        ...
+
+    async def standby_candidates(
+        self, now: Ms, *, limit: int = 1000, after: CheckPlace | None = None
+    ) -> Sequence[Workspace]:
+        """Return those that run, should run, are idle of operations, and whose ``check_after`` has come.
+
+        In the order of `Workspace.check_place`. That they are due is not said: only that it is time to look. The cost
+        grows with their number, not with that of all workspaces.
+        """
+        ...
+
+    async def archive_candidates(
+        self, now: Ms, *, limit: int = 1000, after: CheckPlace | None = None
+    ) -> Sequence[Workspace]:
+        """Return the same of those that are, and should be, in standby."""
+        ...
+
+    async def pending_work(self, *, limit: int = 1000, after: WorkspaceId | None = None) -> Sequence[Workspace]:
+        """Return those that the reconciler has to look at, in the order of their ids; ``after`` is the last id.
+
+        They are deleted, or have an operation, or are observed in another state than the desired one. Those with an
+        error are left out until it is cleared, unless they are deleted.
+        """
+        ...
+
+    async def check(self) -> None:
+        """Raise unless the store answers."""
+        ...
+
+
+class Wanting(Protocol):
+    """What people and the proxy do. Where ``version`` is given, it must still be that one: `ChangedMeanwhileError`."""
+
+    async def create(self, new: NewWorkspace, *, now: Ms) -> Workspace:
+        """Keep a new one, observed PENDING, at version 1; raises `InvalidWorkspaceError`, `WorkspaceExistsError`."""
+        ...
+
+    async def set_desired(
+        self, workspace: WorkspaceId, state: DesiredState, by: DesiredBy, *, version: int | None = None, now: Ms
+    ) -> Workspace:
+        """Want another state. While an operation is under way: `OperationUnderWayError`, unless it is by access.
+
+        Access is never refused: who comes while it is being stopped must find it started again. To want RUNNING
+        counts as an access, whoever does.
+        """
+        ...
+
+    async def set_ttls(
+        self,
+        workspace: WorkspaceId,
+        *,
+        standby: int | None = None,
+        archive: int | None = None,
+        version: int | None = None,
+        now: Ms,
+    ) -> Workspace:
+        """Change one TTL or both, in seconds; also while an operation is under way."""
+        ...
+
+    async def hold(
+        self, workspace: WorkspaceId, reason: str, *, until: Ms | None = None, version: int | None = None, now: Ms
+    ) -> Workspace:
+        """Keep it from lapsing, until then or until it is released; a later hold replaces an earlier one."""
+        ...
+
+    async def release(self, workspace: WorkspaceId, *, version: int | None = None, now: Ms) -> Workspace:
+        """End a hold, if there is one."""
+        ...
+
+    async def mark_deleted(self, workspace: WorkspaceId, *, version: int | None = None, now: Ms) -> Workspace:
+        """Give the name free and leave the rest to the reconciler; `OperationUnderWayError` as above."""
+        ...
+
+    async def clear_error(self, workspace: WorkspaceId, *, now: Ms) -> Workspace:
+        """Forget the error, if there is one. The status is ERROR until somebody observes what is true."""
+        ...
+
+    async def connected(self, workspace: WorkspaceId, *, now: Ms) -> Workspace:
+        """Note the first connection: an access, and RUNNING is wanted by access. One statement; never 'busy'.
+
+        When it returns, no decision that was made before can stop the workspace any more.
+        """
+        ...
+
+    async def flush_access(self, times: Mapping[WorkspaceId, Ms]) -> None:
+        """Write access times, where they are later than what is known; unknown ids do nothing.
+
+        No index is touched, and versions stay.
+        """
+        ...
+
+
+class Lapsing(Protocol):
+    """What the TTL manager does. Both transitions change exactly those that are still as they were when decided."""
+
+    async def advance_checks(self, checks: Mapping[Candidate, Ms]) -> None:
+        """Look again then, not earlier; never moves a check back.
+
+        Only where version and status are still those of the candidate: a time that was computed from an older TTL or
+        for another status may be too late by a day.
+        """
+        ...
+
+    async def to_standby(
+        self, candidates: Sequence[Candidate], *, now: Ms, also: Also | None = None
+    ) -> AbstractSet[WorkspaceId]:
+        """Want STANDBY for those that run; return which were changed.
+
+        Compared: version, access, time of the status; desired and observed RUNNING, no operation, not deleted. So a
+        user, a connection or a flushed access that came first wins.
+        """
+        ...
+
+    async def to_pending(
+        self, candidates: Sequence[Candidate], *, now: Ms, also: Also | None = None
+    ) -> AbstractSet[WorkspaceId]:
+        """Want PENDING for those in standby; the same otherwise."""
+        ...
+
+
+class Working(Protocol):
+    """What the reconciler and the health monitor do. Who is no longer in charge (another ``op_id``) does nothing."""
+
+    async def claim(
+        self, workspace: WorkspaceId, operation: Operation, op_id: OpId, *, version: int | None = None, now: Ms
+    ) -> bool:
+        """Begin an operation if there is none; return whether it is ours.
+
+        ``version`` is that of the plan: without it, one who comes between plan and claim would be stopped. DELETING
+        is for those that are deleted, everything else for those that are neither deleted nor in error.
+        """
+        ...
+
+    async def tried(self, workspace: WorkspaceId, op_id: OpId) -> int | None:
+        """Count a try; return how many there were, or None if it is not ours."""
+        ...
+
+    async def complete(
+        self, workspace: WorkspaceId, op_id: OpId, *, now: Ms, archive_key: str | UnsetType | None = UNSET
+    ) -> bool:
+        """End an operation that succeeded; the end of STOPPING counts as an access. Return whether it was ours."""
+        ...
+
+    async def fail(self, workspace: WorkspaceId, op_id: OpId, *, reason: str, message: str, now: Ms) -> bool:
+        """End an operation that failed: status ERROR, which stays until `clear_error`. Return whether it was ours."""
+        ...
+
+    async def forget(self, workspace: WorkspaceId, op_id: OpId) -> bool:
+        """Remove the row at the end of DELETING. Return whether it was ours."""
+        ...
+
+    async def observe(self, statuses: Mapping[WorkspaceId, ObservedStatus], *, now: Ms) -> AbstractSet[WorkspaceId]:
+        """Note what is seen; return whose status changed. ``status_changed_at`` moves only then.
+
+        Where an error stands, the status stays ERROR whatever is seen.
+        """
+        ...
+
+
+class WorkspaceStore(Reading, Wanting, Lapsing, Working, Protocol):
+    """See the module."""
+
+    @property
+    def database(self) -> object | None:
+        """The database the rows live in: whoever has a journal in the same one can write in the same transaction."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything. Idempotent."""
+        ...

@@ -1,0 +1,79 @@
+"""A workspace as people and programs see it, on the command line and over HTTP alike. Pure.
+
+What only stores and loops need (operation ids, archive keys, the next look) is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.address import Address
+from lapse.core.timestamps import to_timestamp
+from lapse.workspaces.eligibility import due_after
+from lapse.workspaces.model import DesiredState, ObservedStatus, Operation
+
+if TYPE_CHECKING:
+    from lapse.workspaces.model import Ms, Workspace
+
+_MS: Final = 1_000_000
+_NEXT: Final = {
+    (ObservedStatus.RUNNING, DesiredState.RUNNING): "standby",
+    (ObservedStatus.STANDBY, DesiredState.STANDBY): "archive",
+}
+
+
+def address_of(workspace: Workspace) -> Address:
+    """Return its address: ``workspace/NAME``."""
+    return Address("workspace", None, workspace.name)
+
+
+def next_lapse(workspace: Workspace) -> tuple[str, Ms] | None:
+    """Return what it goes to next, and the earliest moment for it by its own times; None: nothing, as things are.
+
+    Somebody who is connected, an idle timer or a hold keep it longer.
+    """
+    step = _NEXT.get((workspace.observed_status, workspace.desired_state))
+    moment = due_after(workspace)
+    if step is None or moment is None or workspace.operation is not Operation.NONE or workspace.deleted_at is not None:
+        return None
+    return step, moment
+
+
+def as_json(workspace: Workspace, *, now: Ms) -> dict[str, Any]:
+    """Return the JSON form. Times are RFC 3339, in whole seconds."""
+    lapses = next_lapse(workspace)
+    return {
+        "address": str(address_of(workspace)),
+        "id": workspace.id,
+        "name": workspace.name,
+        "owner": workspace.owner,
+        "command": list(workspace.command),
+        "port": workspace.port,
+        "node_id": workspace.node_id,
+        "desired_state": workspace.desired_state.value,
+        "desired_by": workspace.desired_by.value,
+        "version": workspace.version,
+        "observed_status": workspace.observed_status.value,
+        "observed_at": _time(workspace.observed_at),
+        "status_changed_at": _time(workspace.status_changed_at),
+        "operation": workspace.operation.value,
+        "operation_started_at": _time(workspace.op_started_at),
+        "operation_tries": workspace.op_tries,
+        "archived": workspace.archive_key is not None,
+        "error_reason": workspace.error_reason,
+        "error_message": workspace.error_message,
+        "standby_ttl_seconds": workspace.standby_ttl_seconds,
+        "archive_ttl_seconds": workspace.archive_ttl_seconds,
+        "last_access_at": _time(workspace.last_access_at),
+        "next": None if lapses is None else lapses[0],
+        "next_at": None if lapses is None else _time(lapses[1]),
+        "held": workspace.held(now),
+        "hold_reason": workspace.hold_reason,
+        "hold_until": _time(workspace.hold_until),
+        "created_at": _time(workspace.created_at),
+        "deleted_at": _time(workspace.deleted_at),
+    }
+
+
+def _time(moment: Ms | None) -> str | None:
+    return None if moment is None else to_timestamp(moment * _MS)

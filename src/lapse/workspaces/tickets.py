@@ -1,0 +1,68 @@
+"""Tickets: the way from a command or a call of the API into a browser, once.
+
+Whoever may open a workspace gets an address with a ticket in it; a proxy takes the ticket and gives a session. A ticket
+is 256 random bits, good for one workspace and `TICKET_SECONDS`. It lies in a keys store as its SHA-256 only, so that
+nobody who reads the store can use one.
+
+Guarantees: of any number of proxies at most one accepts a ticket, because it is removed by comparison, in one step. A
+ticket that is shown at another workspace is refused and stays. Not guaranteed: that a ticket is still there when the
+answer of the store was lost on its way; then it is gone unused, and a new one is made in a moment.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lapse.core.identity import secret_token
+
+if TYPE_CHECKING:
+    from lapse.workspaces.model import WorkspaceId
+
+TICKET_SECONDS: Final = 60
+OPEN_PATH: Final = "/.lapse/open"
+"""Where a workspace's host takes a ticket; of everything else there the house knows nothing."""
+_TICKET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+class Records(Protocol):
+    """What is used of a keys store."""
+
+    async def insert_if_not_exists(self, key: str, value: str, ttl_seconds: int) -> bool:
+        """Write unless a live record is there."""
+        ...
+
+    async def compare_and_delete(self, key: str, expected_value: str) -> bool:
+        """Delete if this is the live value, in one atomic step."""
+        ...
+
+
+class Tickets:
+    """The tickets in one keys store."""
+
+    def __init__(self, records: Records) -> None:
+        """Touch nothing yet."""
+        self._records = records
+
+    async def issue(self, workspace: WorkspaceId) -> str:
+        """Make a ticket for a workspace; raises what the store raises."""
+        while True:
+            ticket = secret_token()
+            if await self._records.insert_if_not_exists(_key(ticket), workspace, TICKET_SECONDS):
+                return ticket
+
+    async def redeem(self, ticket: str, workspace: WorkspaceId) -> bool:
+        """Say whether it is a ticket for this workspace that nobody has used yet, and use it up."""
+        if not _TICKET.fullmatch(ticket):
+            return False
+        return await self._records.compare_and_delete(_key(ticket), workspace)
+
+
+def ticket_url(url: str, ticket: str) -> str:
+    """Return the address that opens a workspace; ``url`` is that of its first page."""
+    return f"{url.rstrip('/')}{OPEN_PATH}?ticket={ticket}"
+
+
+def _key(ticket: str) -> str:
+    return f"ticket/{sha256(ticket.encode()).hexdigest()}"

@@ -1,0 +1,675 @@
+"""The TTL manager in any world: the flows of the founding document, what it called known issues, and its guards."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lapse.engine.brakes import Grant, NoBrake
+from lapse.engine.freeze import FreezeReason
+from lapse.engine.journal import Outcome
+from lapse.workspaces import activity as signals
+from lapse.workspaces.activity import ActivityUnavailableError, Doubt
+from lapse.workspaces.errors import StoreUnavailableError
+from lapse.workspaces.model import DesiredBy, DesiredState, Ms, ObservedStatus, Operation, OpId
+from lapse.workspaces.ttl_manager import CheckReport
+from tests.conformance.activity.book import LEASE
+from tests.conformance.ttl_manager.stage import ARCHIVE_TTL, IDLE, STANDBY_TTL, A, B, Stage, case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lapse.core.verdict import Reason
+    from lapse.workspaces.activity import Signal
+    from lapse.workspaces.model import Candidate, WorkspaceId
+
+NOTHING = CheckReport()
+PENDING, STANDBY, RUNNING = DesiredState.PENDING, DesiredState.STANDBY, DesiredState.RUNNING
+ENDED = ("ended", "standby_ttl_expired")
+
+
+def only_outcomes(told: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Leave out the intents, which are written only where the journal lives elsewhere."""
+    return [one for one in told if one[0] != "intent"]
+
+
+# --- the flows --------------------------------------------------------------------------------------------------------
+
+
+@case
+async def connect_removes_the_idle_timer_and_the_last_disconnect_sets_it_and_its_expiry_leads_to_standby(
+    stage: Stage,
+) -> None:
+    await stage.settle()
+    one = await stage.idle(standby=10)
+    await stage.connect(one)
+    await stage.connect(one, B)
+    await stage.disconnect(one)
+    await stage.elapse(IDLE - 60)
+    assert (await stage.tick()).standby == CheckReport(looked=1, kept=1), "one of two has gone"
+    await stage.disconnect(one, B)
+    await stage.connect(one)
+    await stage.elapse(IDLE - 60)
+    await stage.tick()
+    assert await stage.desired(one) is RUNNING, "somebody came back before the timer ran out, and that is gone"
+    await stage.disconnect(one)
+    await stage.elapse(IDLE - 60)
+    await stage.tick()
+    assert await stage.desired(one) is RUNNING, "long after the TTL, and the timer still runs"
+    await stage.elapse(61)
+    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1)
+    found = await stage.store.get(one.id)
+    assert (found.desired_state, found.desired_by) == (STANDBY, DesiredBy.TTL)
+    assert found.observed_status is ObservedStatus.RUNNING, "the rest is the reconciler's"
+
+
+@case
+async def idle_for_longer_than_its_ttl_leads_to_standby_and_at_the_instant_it_stays(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.running()
+    await stage.elapse(STANDBY_TTL)
+    assert (await stage.tick()).standby == CheckReport(looked=1, kept=1)
+    await stage.elapse(0.001)
+    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1)
+    assert (await stage.tick()).standby == NOTHING
+    assert only_outcomes(await stage.told(one)) == [ENDED]
+
+
+@case
+async def the_archive_is_reached_by_the_database_alone(stage: Stage) -> None:
+    one = await stage.idle()
+    await stage.settle()
+    await stage.tick()
+    await stage.stopped(one)
+    await stage.elapse(ARCHIVE_TTL)
+    assert (await stage.tick(activity=Away(stage.activity))).archive == CheckReport(looked=1, kept=1)
+    assert await stage.desired(one) is STANDBY
+    await stage.elapse(0.001)
+    assert (await stage.tick(activity=Away(stage.activity))).archive == CheckReport(looked=1, ended=1)
+    found = await stage.store.get(one.id)
+    assert (found.desired_state, found.desired_by) == (PENDING, DesiredBy.TTL)
+    assert only_outcomes(await stage.told(one)) == [ENDED, ("noted", "not_yet"), ("ended", "archive_ttl_expired")]
+
+
+@case
+async def an_operation_in_progress_is_skipped(stage: Stage) -> None:
+    await stage.settle()
+    runs, rests = await stage.idle("runs"), await stage.idle("rests", archive=60)
+    await stage.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=stage.now)
+    await stage.stopped(rests)
+    await stage.elapse(61)
+    for one in (runs, rests):
+        assert await stage.store.claim(one.id, Operation.STARTING, OpId("busy"), now=stage.now)
+    report = await stage.tick()
+    assert (report.standby, report.archive) == (NOTHING, NOTHING)
+
+
+@case
+async def a_deleted_one_is_skipped(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle()
+    await stage.store.mark_deleted(one.id, now=stage.now)
+    assert (await stage.tick()).standby == NOTHING
+    assert await stage.desired(one) is RUNNING
+
+
+@case
+async def what_is_wanted_or_seen_otherwise_is_skipped(stage: Stage) -> None:
+    await stage.settle()
+    one, other = await stage.idle("one"), await stage.idle("other")
+    await stage.store.set_desired(one.id, PENDING, DesiredBy.USER, now=stage.now)
+    await stage.store.observe({other.id: ObservedStatus.PENDING}, now=stage.now)
+    assert (await stage.tick()).standby == NOTHING
+    assert (await stage.desired(one), await stage.desired(other)) == (PENDING, RUNNING)
+
+
+# --- what the document called known issues ----------------------------------------------------------------------------
+
+
+@case
+async def a_workspace_never_opened_is_not_stopped_at_the_next_tick(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.running()
+    await stage.elapse(60)
+    await stage.tick()
+    assert await stage.desired(one) is RUNNING
+
+
+@case
+async def one_that_was_created_long_before_it_ran_counts_from_when_it_did(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.running()
+    await stage.store.observe({one.id: ObservedStatus.STANDBY}, now=stage.now)
+    await stage.elapse(100 * STANDBY_TTL)
+    await stage.store.observe({one.id: ObservedStatus.RUNNING}, now=stage.now)
+    await stage.elapse(60)
+    await stage.tick()
+    assert await stage.desired(one) is RUNNING
+
+
+@case
+async def every_workspace_has_ttls_of_its_own(stage: Stage) -> None:
+    await stage.settle()
+    short, long = await stage.running("short", standby=60), await stage.running("long", standby=7_200)
+    await stage.elapse(61)
+    await stage.tick()
+    assert (await stage.desired(short), await stage.desired(long)) == (STANDBY, RUNNING)
+    await stage.elapse(7_200 - 61)
+    await stage.tick()
+    assert await stage.desired(long) is RUNNING
+    await stage.elapse(1)
+    await stage.tick()
+    assert await stage.desired(long) is STANDBY
+
+
+@case
+async def a_ttl_that_was_made_shorter_counts_at_the_next_tick(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.running(standby=86_400)
+    await stage.elapse(61)
+    await stage.tick()
+    await stage.store.set_ttls(one.id, standby=60, now=stage.now)
+    await stage.tick()
+    assert await stage.desired(one) is STANDBY
+
+
+@case
+async def access_during_a_long_connection_moves_the_archive_away_too(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.running(archive=100)
+    await stage.connect(one)
+    for _ in range(5):
+        await stage.elapse(LEASE / 2)
+        await stage.store.flush_access({one.id: stage.now})
+        await stage.activity.renew({A: one.id}, LEASE)
+    assert (await stage.store.get(one.id)).last_access_at == stage.now
+    await stage.store.set_desired(one.id, STANDBY, DesiredBy.USER, now=stage.now)
+    await stage.stopped(one)
+    await stage.elapse(99)
+    await stage.tick()
+    assert await stage.desired(one) is STANDBY, "the last access is what counts, not the connection's beginning"
+
+
+@case
+async def a_proxy_that_was_killed_stops_counting_after_its_lease(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.running(standby=60)
+    await stage.connect(one)
+    await stage.elapse(LEASE - 60)
+    await stage.tick()
+    assert await stage.desired(one) is RUNNING
+    await stage.elapse(61)
+    await stage.tick()
+    assert await stage.desired(one) is STANDBY
+
+
+@case
+async def two_coordinators_make_one_transition(stage: Stage) -> None:
+    await stage.settle()
+    made = [await stage.running(f"w{number}", standby=60) for number in range(20)]
+    await stage.elapse(61)
+    other = await stage.stores.another()
+    reports = await asyncio.gather(stage.tick(), stage.tick(store=other))
+    assert sum(report.standby.ended for report in reports) == 20
+    for one in made:
+        assert (await stage.store.get(one.id)).version == one.version + 1
+        assert only_outcomes(await stage.told(one)).count(ENDED) == 1
+
+
+# --- whoever comes first wins -----------------------------------------------------------------------------------------
+
+
+class Meanwhile:
+    """A store to which something happens between the decision and the change."""
+
+    def __init__(self, inner: Any, happens: Any) -> None:  # noqa: ANN401
+        self._inner, self._happens = inner, happens
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._inner, name)
+
+    async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
+        await self._happens()
+        return await self._inner.to_standby(candidates, **how)
+
+
+@case
+async def a_user_who_wants_it_running_at_the_same_moment_wins(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle()
+
+    async def insist() -> None:
+        await stage.store.set_desired(one.id, RUNNING, DesiredBy.USER, now=stage.now)
+
+    assert (await stage.tick(store=Meanwhile(stage.store, insist))).standby == CheckReport(looked=1, changed=1)
+    found = await stage.store.get(one.id)
+    assert (found.desired_state, found.desired_by) == (RUNNING, DesiredBy.USER)
+    assert only_outcomes(await stage.told(one)) == [("changed", "standby_ttl_expired")]
+
+
+@case
+async def a_connection_at_the_same_moment_wins(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle()
+
+    async def come() -> None:
+        await stage.connect(one)
+
+    assert (await stage.tick(store=Meanwhile(stage.store, come))).standby == CheckReport(looked=1, changed=1)
+    assert await stage.desired(one) is RUNNING
+
+
+@case
+async def an_access_that_is_flushed_at_the_same_moment_wins(stage: Stage) -> None:
+    await stage.settle()
+    one, other = await stage.idle("one"), await stage.running("other", standby=1)
+    await stage.elapse(2)
+
+    async def ask_for_a_page() -> None:
+        await stage.store.flush_access({one.id: stage.now})
+
+    report = await stage.tick(store=Meanwhile(stage.store, ask_for_a_page))
+    assert report.standby == CheckReport(looked=2, changed=1, ended=1)
+    assert (await stage.desired(one), await stage.desired(other)) == (RUNNING, STANDBY)
+
+
+@case
+async def a_hold_at_the_same_moment_wins(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle()
+
+    async def hold() -> None:
+        await stage.store.hold(one.id, "demo", now=stage.now)
+
+    await stage.tick(store=Meanwhile(stage.store, hold))
+    assert await stage.desired(one) is RUNNING
+
+
+@case
+async def whoever_races_with_the_tick_is_never_left_outside(stage: Stage) -> None:
+    """Whichever is first: when both are done, it is wanted by whoever came."""
+    await stage.settle()
+    other = await stage.stores.another()
+    one = await stage.running(standby=1)
+    for number in range(stage.rounds):
+        await stage.store.set_desired(one.id, RUNNING, DesiredBy.USER, now=stage.now)
+        await stage.elapse(1.001)
+        before = (await stage.store.get(one.id)).version
+        by_user = number % 2
+        comes = (
+            other.set_desired(one.id, RUNNING, DesiredBy.USER, now=stage.now)
+            if by_user
+            else other.connected(one.id, now=stage.now)
+        )
+        report, _ = await asyncio.gather(stage.tick(), comes)
+        found = await stage.store.get(one.id)
+        assert found.desired_state is RUNNING, "a user, or a connection, came last or won"
+        assert found.version == before + 1 + report.standby.ended
+
+
+# --- unknown is not idle ----------------------------------------------------------------------------------------------
+
+
+class Away:
+    """An activity store that does not answer."""
+
+    def __init__(self, inner: Any) -> None:  # noqa: ANN401
+        self.lease_seconds = inner.lease_seconds
+
+    async def read(self, workspaces: Iterable[WorkspaceId]) -> dict[WorkspaceId, Signal]:
+        raise ActivityUnavailableError(backend="redis://gone", problem="it is away")
+
+    async def check(self) -> None:
+        raise ActivityUnavailableError(backend="redis://gone", problem="it is away")
+
+
+class Failing:
+    """An activity store that cannot tell about one workspace."""
+
+    def __init__(self, inner: Any, one: WorkspaceId) -> None:  # noqa: ANN401
+        self.lease_seconds, self._inner, self._one = inner.lease_seconds, inner, one
+
+    async def read(self, workspaces: Iterable[WorkspaceId]) -> dict[WorkspaceId, Signal]:
+        found: dict[WorkspaceId, Signal] = await self._inner.read(workspaces)
+        return found | {self._one: signals.Unknown(Doubt.UNREADABLE)}
+
+
+@case
+async def while_the_activity_store_is_away_nobody_is_stopped_and_the_archive_goes_on(stage: Stage) -> None:
+    await stage.settle()
+    runs, rests = await stage.idle("runs"), await stage.idle("rests", archive=60)
+    await stage.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=stage.now)
+    await stage.stopped(rests)
+    await stage.elapse(61)
+    report = await stage.tick(activity=Away(stage.activity))
+    assert (report.standby, report.activity_up) == (CheckReport(looked=1, unknown=1), False)
+    assert report.archive == CheckReport(looked=1, ended=1)
+    assert stage.metric('lapse_signal_up{source="activity"}') == 0
+    assert await stage.desired(runs) is RUNNING
+    report = await stage.tick()
+    assert (report.standby, report.activity_up) == (CheckReport(looked=1, ended=1), True)
+    assert stage.metric('lapse_signal_up{source="activity"}') == 1
+
+
+@case
+async def whether_activity_is_known_is_told_also_when_nobody_is_idle(stage: Stage) -> None:
+    assert (await stage.tick()).activity_up is True
+    assert (await stage.tick(activity=Away(stage.activity))).activity_up is False
+    assert stage.metric('lapse_signal_up{source="activity"}') == 0
+
+
+@case
+async def an_activity_store_that_lost_everything_is_not_believed_for_two_leases(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle(standby=60)
+    await stage.connect(one)
+    await stage.elapse(LEASE - 60)
+    await stage.activities.lose_everything()
+    for _ in range(2):
+        report = await stage.tick()
+        assert (report.standby, report.activity_up) == (CheckReport(looked=1, unknown=1), False)
+    assert await stage.told(one) == [], "that is news about the store, not about each workspace"
+    await stage.elapse(2 * LEASE)
+    assert (await stage.tick()).standby.ended == 1
+
+
+@case
+async def one_whose_signal_cannot_be_read_is_left_and_the_others_go_on(stage: Stage) -> None:
+    await stage.settle()
+    bad, good = await stage.running("bad"), await stage.running("good")
+    await stage.elapse(STANDBY_TTL + 1)
+    report = await stage.tick(activity=Failing(stage.activity, bad.id))
+    assert (report.standby, report.activity_up) == (CheckReport(looked=2, ended=1, unknown=1), True)
+    assert (await stage.desired(bad), await stage.desired(good)) == (RUNNING, STANDBY)
+    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1), "it is looked at again at the next tick"
+
+
+# --- bad rows, stores that fail ---------------------------------------------------------------------------------------
+
+
+class Choking:
+    """A store whose change fails for some rows, with all that are changed together."""
+
+    def __init__(self, inner: Any, bad: set[WorkspaceId], *, alive: bool = True) -> None:  # noqa: ANN401
+        self._inner, self._bad, self._alive = inner, bad, alive
+        self.steps = 0
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._inner, name)
+
+    async def check(self) -> None:
+        if not self._alive:
+            raise StoreUnavailableError(problem="it is away")
+
+    async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
+        self.steps += 1
+        if self._bad & {one.id for one in candidates}:
+            raise StoreUnavailableError(problem="the server answered with error P0001")
+        return await self._inner.to_standby(candidates, **how)
+
+
+@case
+async def one_bad_row_does_not_stop_the_others(stage: Stage) -> None:
+    await stage.settle()
+    made = [await stage.running(f"w{number}") for number in range(30)]
+    await stage.elapse(STANDBY_TTL + 1)
+    bad = made[17]
+    report = await stage.tick(store=Choking(stage.store, {bad.id}))
+    assert report.standby == CheckReport(looked=30, ended=29, failed=1)
+    assert [one.name for one in made if await stage.desired(one) is RUNNING] == [bad.name]
+    ((outcome, _),) = only_outcomes(await stage.told(bad))
+    assert outcome == "failed"
+    assert stage.metric('lapse_errors_total{domain="workspaces",kind="item"}') == 1
+    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1), "and the next tick tries again"
+
+
+@case
+async def a_store_that_is_away_is_not_asked_for_each_row(stage: Stage) -> None:
+    await stage.settle()
+    made = [await stage.running(f"w{number}") for number in range(30)]
+    await stage.elapse(STANDBY_TTL + 1)
+    choking = Choking(stage.store, {one.id for one in made}, alive=False)
+    assert (await stage.tick(store=choking)).standby == CheckReport(looked=30, failed=30)
+    assert choking.steps == 1
+    assert (await stage.tick()).standby.ended == 30
+
+
+@case
+async def a_ttl_that_cannot_be_is_unknown_and_stops_nobody_else(stage: Stage) -> None:
+    await stage.settle()
+    bad, good = await stage.running("bad"), await stage.running("good")
+    await stage.elapse(STANDBY_TTL + 1)
+
+    class Spoilt:
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+            return getattr(stage.store, name)
+
+        async def standby_candidates(self, now: Ms, **how: Any) -> list[Any]:  # noqa: ANN401
+            page = await stage.store.standby_candidates(now, **how)
+            return [msgspec.structs.replace(one, standby_ttl_seconds=0) if one.id == bad.id else one for one in page]
+
+    report = await stage.tick(store=Spoilt())
+    assert report.standby == CheckReport(looked=2, ended=1, unknown=1)
+    assert await stage.told(bad) == [("noted", "invalid_ttl")]
+    assert (await stage.desired(bad), await stage.desired(good)) == (RUNNING, STANDBY)
+
+
+@case
+async def a_check_that_fails_does_not_stop_the_other(stage: Stage) -> None:
+    await stage.settle()
+    rests = await stage.idle("rests", archive=60)
+    await stage.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=stage.now)
+    await stage.stopped(rests)
+    await stage.elapse(61)
+
+    class Half:
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+            return getattr(stage.store, name)
+
+        async def standby_candidates(self, now: Ms, **how: Any) -> list[Any]:  # noqa: ANN401
+            raise StoreUnavailableError(problem="that index is gone")
+
+    problem = ""
+    try:
+        await stage.tick(store=Half())
+    except StoreUnavailableError as error:
+        problem = str(error)
+    assert "that index is gone" in problem
+    assert await stage.desired(rests) is PENDING
+
+
+# --- holds, dry runs, brakes ------------------------------------------------------------------------------------------
+
+
+@case
+async def a_held_one_stays_is_told_once_and_goes_when_it_is_released(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle()
+    await stage.store.hold(one.id, "demo", now=stage.now)
+    manager = stage.manager()
+    assert (await manager.tick(stage.now)).standby == CheckReport(looked=1, held=1)
+    assert stage.metric('lapse_held{domain="workspaces"}') == 1
+    await stage.elapse(60)
+    assert (await manager.tick(stage.now)).standby == NOTHING, "it is not looked at every time"
+    assert stage.metric('lapse_held{domain="workspaces"}') == 1
+    await stage.elapse(STANDBY_TTL)
+    assert (await manager.tick(stage.now)).standby.held == 1
+    assert await stage.told(one) == [("held", "held")]
+    await stage.store.release(one.id, now=stage.now)
+    assert (await manager.tick(stage.now)).standby.ended == 1
+    assert stage.metric('lapse_held{domain="workspaces"}') == 0
+
+
+@case
+async def a_hold_ends_when_it_says_and_a_shorter_one_takes_its_place(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle()
+    await stage.store.hold(one.id, "demo", until=Ms(stage.now + 10_000_000), now=stage.now)
+    await stage.tick()
+    assert (await stage.store.get(one.id)).check_after == stage.now + 10_000_000
+    await stage.store.hold(one.id, "shorter", until=Ms(stage.now + 60_000), now=stage.now)
+    await stage.tick()
+    await stage.elapse(60)
+    assert (await stage.tick()).standby.ended == 1
+
+
+@case
+async def a_dry_run_tells_and_does_nothing(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle()
+    before = await stage.store.get(one.id)
+    for _ in range(2):
+        assert (await stage.tick(dry_run=True)).standby == CheckReport(looked=1, would_end=1)
+    assert await stage.store.get(one.id) == before
+    assert await stage.told(one) == [("would_end", "standby_ttl_expired")]
+    assert (await stage.tick()).standby.ended == 1
+
+
+class Braking(NoBrake):
+    """Allows so many, and then nothing."""
+
+    def __init__(self, left: int, *, frozen: bool = False) -> None:
+        self.left, self.frozen, self.ended = left, frozen, 0
+
+    async def objection(self, domain: str) -> Reason | None:
+        return FreezeReason.FROZEN if self.frozen else None
+
+    async def allow(self, domain: str, count: int = 1) -> Grant:
+        if self.left == 0:
+            return Grant(0, FreezeReason.BUDGET_SPENT)
+        granted = min(count, self.left)
+        self.left -= granted
+        return Grant(granted)
+
+    def done(self, grant: Grant, *, ended: int) -> None:
+        self.ended += ended
+
+
+@case
+async def a_frozen_domain_is_not_even_looked_at(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle()
+    report = await stage.tick(brake=Braking(10, frozen=True))
+    assert (report.standby, report.refusal) == (NOTHING, FreezeReason.FROZEN)
+    assert await stage.desired(one) is RUNNING
+
+
+@case
+async def past_its_budget_nothing_more_is_ended(stage: Stage) -> None:
+    await stage.settle()
+    made = [await stage.running(f"w{number}") for number in range(9)]
+    await stage.elapse(STANDBY_TTL + 1)
+    brake = Braking(4)
+    report = await stage.tick(brake=brake, batch=3)
+    assert report.standby == CheckReport(looked=6, ended=4, refused=2), "and the last page is not even looked at"
+    assert brake.ended == 4
+    states = [await stage.desired(one) for one in made]
+    assert (states.count(STANDBY), states.count(RUNNING)) == (4, 5)
+    refused = [told for one in made if (told := await stage.told(one)) == [("refused", "budget_spent")]]
+    assert len(refused) == 2
+
+
+# --- the journal ------------------------------------------------------------------------------------------------------
+
+
+@case
+async def every_transition_is_a_row_with_what_it_was_decided_on(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle(standby=60)
+    await stage.tick()
+    rows = await stage.rows(one)
+    assert rows
+    row = rows[-1]
+    assert (row.domain, row.address, row.uid, row.version) == ("workspaces", "workspace/notes", one.id, "1")
+    assert (row.verdict, row.outcome, row.actor) == ("due", Outcome.ENDED, "lapse")
+    assert row.anchor_ns == one.status_changed_at * 1_000_000
+    assert row.policy == "standby after 60s"
+    assert row.details == {"desired": "STANDBY"}
+    assert await stage.journal.unfinished() == []
+    assert stage.metric('lapse_deletions_total{domain="workspaces",reason="standby_ttl_expired"}') == 1
+    assert stage.metric('lapse_expiry_lag_seconds_count{domain="workspaces"}') == 1
+
+
+class Mute:
+    """A journal that cannot be written."""
+
+    def __init__(self, inner: Any) -> None:  # noqa: ANN401
+        self._inner = inner
+
+    def shares(self, store: object) -> bool:
+        return False
+
+    async def append(self, *entries: object) -> None:
+        raise OSError("the disk is full")
+
+    async def note(self, entry: object, *, unless_first: bool = False) -> bool:
+        raise OSError("the disk is full")
+
+
+@case
+async def an_intent_that_cannot_be_written_prevents_the_change(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle()
+    assert (await stage.tick(journal=Mute(stage.journal))).standby == CheckReport(looked=1, failed=1)
+    assert await stage.desired(one) is RUNNING
+    assert stage.metric('lapse_errors_total{domain="workspaces",kind="journal"}') == 1
+
+
+# --- what it costs ----------------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """Counts calls."""
+
+    def __init__(self, inner: Any) -> None:  # noqa: ANN401
+        self._inner = inner
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **how: Any) -> Any:  # noqa: ANN401
+            self.calls.append(name)
+            return found(*args, **how)
+
+        return call
+
+
+@case
+async def a_tick_costs_a_query_a_look_and_a_change_however_many_are_due(stage: Stage) -> None:
+    await stage.settle()
+    for number in range(40):
+        await stage.running(f"w{number}")
+    await stage.elapse(STANDBY_TTL + 1)
+    store, activity = Counting(stage.store), Counting(stage.activity)
+    assert (await stage.tick(store=store, activity=activity)).standby.ended == 40
+    assert store.calls == ["standby_candidates", "to_standby", "standby_candidates", "archive_candidates"]
+    assert activity.calls == ["read"]
+
+
+@case
+async def whoever_is_active_is_looked_at_again_only_when_its_time_may_be_over(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.running()
+    await stage.elapse(STANDBY_TTL - 1)
+    await stage.store.flush_access({one.id: stage.now})
+    await stage.elapse(60)
+    assert (await stage.tick()).standby == CheckReport(looked=1, kept=1)
+    assert (await stage.tick()).standby == NOTHING
+    found = await stage.store.get(one.id)
+    assert found.check_after == found.last_access_at + STANDBY_TTL * 1000 + 1
+
+
+@case
+async def a_tick_that_may_not_go_on_stops_between_batches(stage: Stage) -> None:
+    await stage.settle()
+    for number in range(6):
+        await stage.running(f"w{number}")
+    await stage.elapse(STANDBY_TTL + 1)
+    asked = iter([True, True, False])
+    report = await stage.manager(batch=3).tick(stage.now, proceed=lambda: next(asked, False))
+    assert (report.standby, report.more) == (CheckReport(looked=3, ended=3), True)

@@ -1,0 +1,56 @@
+"""The worlds of the TTL manager: SQLite and one process, PostgreSQL and Redis or Valkey."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from lapse.core.clock import VirtualClock
+from lapse.db.database import Database
+from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
+from lapse.engine.journal import SCHEMA_SCRIPTS, SQLiteJournal
+from lapse.workspaces.sqlite_store import SqliteWorkspaceStore
+from tests.conformance.activity.worlds import InProcessWorld, ServerWorld
+from tests.conformance.ttl_manager.stage import Stage
+from tests.conformance.workspaces.worlds import postgres_world, sqlite_world
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    import redis
+
+    from tests.servers import Server
+
+
+@contextlib.contextmanager
+def own_journal(folder: Path) -> Iterator[SQLiteJournal]:
+    """A journal in a database of its own, as that of a state folder is."""
+    database = Database(SQLiteFile(folder / "journal.db", synchronous=Synchronous.NORMAL), Schema(1, SCHEMA_SCRIPTS))
+    yield SQLiteJournal(database)
+    database.close()
+
+
+@contextlib.asynccontextmanager
+async def embedded(folder: Path, *, shares: bool = True, rounds: int = 100) -> AsyncIterator[Stage]:
+    """Everything in one process; the journal in the database of the workspaces, or beside it."""
+    async with sqlite_world(folder, rounds=rounds) as stores:
+        activities = InProcessWorld()
+        assert isinstance(stores.store, SqliteWorkspaceStore)
+        with own_journal(folder) as beside:
+            journal = SQLiteJournal(stores.store.database) if shares else beside
+            yield Stage(stores, activities, journal, clock=activities.clock, rounds=rounds)
+
+
+@contextlib.asynccontextmanager
+async def on_servers(
+    folder: Path, *, database: str, server: Server, raw: redis.Redis, rounds: int
+) -> AsyncIterator[Stage]:
+    """Rows on PostgreSQL, connections on Redis or Valkey, the journal in a file."""
+    async with postgres_world(database, rounds=rounds) as stores:
+        activities = ServerWorld(server, raw)
+        try:
+            with own_journal(folder) as journal:
+                yield Stage(stores, activities, journal, clock=VirtualClock(), rounds=rounds)
+        finally:
+            await activities.close()

@@ -1,0 +1,8 @@
+"""The whole contract: importing the modules puts their cases into the book."""
+
+from __future__ import annotations
+
+from tests.conformance.workspaces import cases_lapsing, cases_people, cases_working  # noqa: F401
+from tests.conformance.workspaces.book import BOOK as CASES
+
+__all__ = ["CASES"]

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from lapse.core.clock import SystemClock
+from lapse.proxy.limits import LimitError, Limits
+from tests.integration.proxy.kit import LOOPBACK, Wire, World, asking, house, ok, program, until
+
+
+async def test_a_head_that_takes_too_long_is_refused_however_steadily_it_drips() -> None:
+    world = World()
+    async with house(world, Limits(sweep_seconds=0.02, head_seconds=0.3)) as home, await Wire.to(home.port) as wire:
+
+        async def drip() -> None:
+            for byte in asking(home.host("a"), "X: " + "a" * 5000):
+                wire.writer.write(bytes([byte]))
+                await SystemClock().sleep(0.01)
+
+        task = asyncio.get_running_loop().create_task(drip())
+        assert await wire.status() == 408
+        task.cancel()
+
+
+async def test_connections_that_say_nothing_are_closed() -> None:
+    world = World()
+    limits = Limits(sweep_seconds=0.02, head_seconds=0.1, keep_seconds=0.1)
+    async with program(ok()) as ours, house(world, limits) as home:
+        world.add("a", ours.port)
+        async with await Wire.to(home.port) as wire:
+            assert await wire.rest() == b""
+        async with await Wire.to(home.port) as wire:
+            await wire.send(asking(home.host("a")))
+            assert (await wire.rest()).endswith(b"\r\n\r\nok")
+
+
+async def test_a_workspace_that_never_answers_is_given_up() -> None:
+    world = World()
+    limits = Limits(sweep_seconds=0.02, answer_seconds=0.1)
+    async with program(lambda got, writer: None) as ours, house(world, limits) as home:
+        world.add("a", ours.port)
+        async with await Wire.to(home.port) as wire:
+            await wire.send(asking(home.host("a")))
+            assert await wire.status() == 504
+        await until(lambda: not ours.open, "the end at the workspace")
+
+
+async def test_a_workspace_that_stops_in_the_middle_is_given_up() -> None:
+    world = World()
+    limits = Limits(sweep_seconds=0.02, idle_seconds=0.1)
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
+    async with program(answer) as ours, house(world, limits) as home, await Wire.to(home.port) as wire:
+        world.add("a", ours.port)
+        await wire.send(asking(home.host("a")))
+        assert await wire.status() == 200
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await wire.reader.readexactly(10)
+
+
+async def test_a_client_that_stops_in_the_middle_of_its_request_is_given_up() -> None:
+    world = World()
+    limits = Limits(sweep_seconds=0.02, idle_seconds=0.1)
+    async with program(lambda got, writer: None) as ours, house(world, limits) as home:
+        world.add("a", ours.port)
+        async with await Wire.to(home.port) as wire:
+            await wire.send(asking(home.host("a"), "Content-Length: 10", method="POST", body=b"half"))
+            assert await wire.status() == 408
+        await until(lambda: not ours.open, "the end at the workspace")
+
+
+async def test_a_workspace_that_does_not_listen_is_said_so() -> None:
+    world = World()
+    with socket.socket() as unused:
+        unused.bind((LOOPBACK, 0))
+        world.add("a", unused.getsockname()[1])
+        async with house(world) as home, await Wire.to(home.port) as wire:
+            await wire.send(asking(home.host("a")))
+            assert await wire.status() == 502
+
+
+async def test_a_workspace_that_takes_no_connection_is_given_up() -> None:
+    world = World()
+    with socket.socket() as full:
+        full.bind((LOOPBACK, 0))
+        full.listen(0)
+        address = full.getsockname()
+        with socket.socket() as one, socket.socket() as two:  # the queue is full with these
+            for each in (one, two):
+                each.setblocking(False)
+                each.connect_ex(address)
+            world.add("a", address[1])
+            limits = Limits(sweep_seconds=0.02, connect_seconds=0.3)
+            async with house(world, limits) as home, await Wire.to(home.port) as wire:
+                await wire.send(asking(home.host("a")))
+                assert await wire.status() == 504
+
+
+async def test_a_stop_lets_requests_finish_and_takes_no_more() -> None:
+    world = World()
+    answers: list[asyncio.StreamWriter] = []
+    async with program(lambda got, writer: answers.append(writer)) as ours, house(world) as home:
+        world.add("a", ours.port)
+        async with await Wire.to(home.port) as wire, await Wire.to(home.port) as idle:
+            await wire.send(asking(home.host("a")))
+            await until(lambda: answers, "the request")
+            stop = asyncio.get_running_loop().create_task(home.proxy.stop(grace_seconds=30))
+            assert await idle.rest() == b""
+            assert not stop.done()
+            answers[0].write(ok(b"finished"))
+            assert (await wire.rest()).endswith(b"finished")
+            await asyncio.wait_for(stop, 30)
+        with pytest.raises(OSError, match=r".*"):
+            await Wire.to(home.port)
+
+
+async def test_a_stop_does_not_wait_for_ever() -> None:
+    world = World()
+    async with program(lambda got, writer: None) as ours, house(world) as home, await Wire.to(home.port) as wire:
+        world.add("a", ours.port)
+        await wire.send(asking(home.host("a")))
+        await until(lambda: ours.received, "the request")
+        await asyncio.wait_for(home.proxy.stop(grace_seconds=0.1), 30)
+        await until(lambda: not ours.open, "the end at the workspace")
+
+
+def test_a_limit_of_nothing_is_refused() -> None:
+    with pytest.raises(LimitError, match="head_bytes must be more than 0"):
+        Limits(head_bytes=0)

@@ -1,0 +1,274 @@
+"""Servers that are away, slow, restarted or hold a bad row: nobody is stopped in doubt, and the rest goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+import redis
+
+from lapse.core.clock import SystemClock
+from lapse.workspaces.errors import StoreUnavailableError
+from lapse.workspaces.model import DesiredBy, DesiredState
+from lapse.workspaces.redis_activity import RedisActivity
+from lapse.workspaces.ttl_manager import CheckReport
+from tests.conformance.activity.book import LEASE
+from tests.conformance.ttl_manager.stage import STANDBY_TTL
+from tests.conformance.workspaces.worlds import postgres_database
+from tests.integration.ttl_manager.conftest import A, believe
+from tests.servers import Relay, postgres_server, redis_server
+
+if TYPE_CHECKING:
+    from lapse.workspaces.model import Workspace
+    from tests.conformance.ttl_manager.stage import Stage
+    from tests.integration.ttl_manager.conftest import Open
+
+RUNNING, STANDBY, PENDING = DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.PENDING
+PATIENCE = 60
+SIGNAL = 'lapse_signal_up{source="activity"}'
+pytestmark = pytest.mark.server("redis", private=True)
+
+
+async def two(stage: Stage) -> tuple[Workspace, Workspace]:
+    """Make one that is due for standby and one that is due for the archive."""
+    runs, rests = await stage.running("runs"), await stage.running("rests", archive=60)
+    await stage.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=stage.now)
+    await stage.stopped(rests)
+    stage.clock.advance(STANDBY_TTL + 61)
+    return runs, rests
+
+
+async def in_time(stage: Stage) -> CheckReport:
+    """Tick, bounded; return what became of the standby check."""
+    async with asyncio.timeout(PATIENCE):
+        return (await stage.tick()).standby
+
+
+async def recovers(stage: Stage) -> None:
+    """Tick until activity is known again."""
+    clock = SystemClock()
+    async with asyncio.timeout(PATIENCE):
+        while stage.metric(SIGNAL) != 1:
+            await stage.tick()
+            await clock.sleep(0.05)
+
+
+# --- the activity store -----------------------------------------------------------------------------------------------
+
+
+async def test_while_redis_is_down_nobody_is_stopped_and_archives_go_on(opened: Open, database: str) -> None:
+    with redis_server() as server:
+        async with opened(database, server) as stage:
+            runs, rests = await two(stage)
+            await asyncio.to_thread(server.kill)
+            assert await in_time(stage) == CheckReport(looked=1, unknown=1)
+            assert stage.metric(SIGNAL) == 0
+            assert (await stage.desired(runs), await stage.desired(rests)) == (RUNNING, PENDING)
+            await asyncio.to_thread(server.start)
+            believe(server)
+            await recovers(stage)
+            assert await stage.desired(runs) is STANDBY
+
+
+async def test_redis_that_was_started_again_empty_is_not_believed(opened: Open, database: str) -> None:
+    with redis_server() as server:
+        async with opened(database, server) as stage:
+            runs, rests = await two(stage)
+            await stage.activity.connect(runs.id, A, lease_seconds=LEASE)
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            for _ in range(3):
+                assert (await in_time(stage)).unknown == 1
+            assert stage.metric(SIGNAL) == 0
+            assert (await stage.desired(runs), await stage.desired(rests)) == (RUNNING, PENDING)
+
+
+async def test_a_redis_that_is_slow_or_silent_is_waited_for_as_long_as_its_url_says(
+    opened: Open, database: str
+) -> None:
+    with redis_server() as server, Relay(server.port) as relay:
+        async with opened(database, server, port=relay.port) as stage:
+            runs, rests = await two(stage)
+            relay.delay(2)
+            assert (await in_time(stage)).unknown == 1
+            relay.delay(0)
+            relay.silence()
+            assert (await in_time(stage)).unknown == 1
+            assert (await stage.desired(runs), await stage.desired(rests)) == (RUNNING, PENDING)
+            relay.cut()
+            relay.speak()
+            await recovers(stage)
+            assert await stage.desired(runs) is STANDBY
+
+
+async def test_one_workspace_whose_entry_is_spoilt_is_skipped_and_the_others_are_not(
+    opened: Open, database: str
+) -> None:
+    with redis_server() as server, redis.Redis.from_url(server.url) as raw:
+        async with opened(database, server) as stage:
+            bad, good = await stage.running("bad"), await stage.running("good")
+            stage.clock.advance(STANDBY_TTL + 1)
+            raw.set(f"ws_leases:{bad.id}", "not a sorted set")
+            assert await in_time(stage) == CheckReport(looked=2, ended=1, unknown=1)
+            assert (await stage.desired(bad), await stage.desired(good)) == (RUNNING, STANDBY)
+            raw.delete(f"ws_leases:{bad.id}")
+            assert await in_time(stage) == CheckReport(looked=1, ended=1)
+
+
+async def test_the_plain_counter_of_other_proxies_is_honoured(opened: Open, database: str) -> None:
+    with redis_server() as server, redis.Redis.from_url(server.url) as raw:
+        async with opened(database, server) as stage:
+            one = await stage.running()
+            stage.clock.advance(STANDBY_TTL + 1)
+            raw.incr(f"ws_conn:{one.id}")
+            assert await in_time(stage) == CheckReport(looked=1, kept=1)
+            raw.decr(f"ws_conn:{one.id}")
+            raw.set(f"idle_timer:{one.id}", "1", ex=300)
+            stage.clock.advance(STANDBY_TTL)
+            assert await in_time(stage) == CheckReport(looked=1, kept=1)
+            raw.delete(f"idle_timer:{one.id}")
+            stage.clock.advance(301)
+            assert await in_time(stage) == CheckReport(looked=1, ended=1)
+
+
+PROXY = """
+import asyncio, sys
+from lapse.core.clock import SystemClock
+from lapse.workspaces.redis_activity import RedisActivity
+
+async def hold(url, workspace):
+    activity = RedisActivity.at(url, lease_seconds=2)
+    await activity.connect(workspace, "a", lease_seconds=2)
+    print("connected", flush=True)
+    while True:
+        await SystemClock().sleep(0.5)
+        await activity.renew({"a": workspace}, 2)
+
+asyncio.run(hold(*sys.argv[1:]))
+"""
+
+
+async def test_a_proxy_killed_with_sigkill_stops_counting_after_its_lease(opened: Open, database: str) -> None:
+    with redis_server() as server:
+        async with opened(database, server) as stage:
+            one = await stage.running(standby=1)
+            stage.clock.advance(2)
+            activity = RedisActivity.at(server.url, lease_seconds=2)
+            arguments = (sys.executable, "-c", PROXY, server.url, one.id)
+            proxy = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+            try:
+                assert proxy.stdout is not None
+                assert await proxy.stdout.readline() == b"connected\n"
+                await SystemClock().sleep(3)
+                believe(server)
+                assert (await stage.tick(activity=activity)).standby.kept == 1, "it renews"
+                proxy.send_signal(signal.SIGKILL)
+                await proxy.wait()
+                async with asyncio.timeout(PATIENCE):
+                    while await stage.desired(one) is RUNNING:
+                        stage.clock.advance(0.1)
+                        await stage.tick(activity=activity)
+                        await SystemClock().sleep(0.1)
+            finally:
+                if proxy.returncode is None:
+                    proxy.kill()
+                await proxy.communicate()
+                await activity.close()
+
+
+# --- the database -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.server("postgres", private=True)
+async def test_postgresql_that_is_down_and_back_is_used_at_the_next_tick(opened: Open) -> None:
+    with redis_server() as server, postgres_server() as postgres, postgres_database(postgres) as url:
+        async with opened(url, server) as stage:
+            runs, rests = await two(stage)
+            await asyncio.to_thread(postgres.kill)
+            async with asyncio.timeout(PATIENCE):
+                with pytest.raises(StoreUnavailableError):
+                    await stage.tick()
+            await asyncio.to_thread(postgres.start)
+            clock = SystemClock()
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    try:
+                        await stage.tick()
+                    except StoreUnavailableError:
+                        await clock.sleep(0.1)
+                    else:
+                        break
+            assert (await stage.desired(runs), await stage.desired(rests)) == (STANDBY, PENDING)
+
+
+async def test_a_row_that_the_database_refuses_to_change_does_not_stop_the_others(opened: Open, database: str) -> None:
+    with redis_server() as server:
+        async with opened(database, server) as stage:
+            made = [await stage.running(f"w{number}") for number in range(100)]
+            stage.clock.advance(STANDBY_TTL + 1)
+            with psycopg.connect(database, autocommit=True) as connection:
+                connection.execute(
+                    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+                    "$$ BEGIN IF new.name = 'w42' THEN RAISE 'no'; END IF; RETURN new; END $$"
+                )
+                connection.execute(
+                    "CREATE TRIGGER t BEFORE UPDATE ON workspaces FOR EACH ROW EXECUTE FUNCTION refuse()"
+                )
+            assert await in_time(stage) == CheckReport(looked=100, ended=99, failed=1)
+            assert [one.name for one in made if await stage.desired(one) is RUNNING] == ["w42"]
+
+
+async def test_a_row_that_cannot_be_read_does_not_stop_the_others(opened: Open, database: str) -> None:
+    with redis_server() as server:
+        async with opened(database, server) as stage:
+            bad, good = await stage.running("bad"), await stage.running("good")
+            stage.clock.advance(STANDBY_TTL + 1)
+            with psycopg.connect(database, autocommit=True) as connection:
+                connection.execute("UPDATE workspaces SET command = ARRAY[NULL] WHERE name = 'bad'")
+                assert await in_time(stage) == CheckReport(looked=1, ended=1)
+                connection.execute("UPDATE workspaces SET command = ARRAY['serve'] WHERE name = 'bad'")
+            assert (await stage.desired(bad), await stage.desired(good)) == (RUNNING, STANDBY)
+
+
+async def test_a_row_that_somebody_holds_is_left_to_them_and_the_others_go_on(opened: Open, database: str) -> None:
+    with redis_server() as server:
+        async with opened(database, server) as stage:
+            made = [await stage.running(f"w{number}") for number in range(16)]
+            stage.clock.advance(STANDBY_TTL + 1)
+            async with await psycopg.AsyncConnection.connect(database) as other:
+                await other.execute("SELECT 1 FROM workspaces WHERE name = 'w5' FOR UPDATE")
+                assert await in_time(stage) == CheckReport(looked=16, ended=15, failed=1)
+            assert await stage.desired(made[5]) is RUNNING
+            assert await in_time(stage) == CheckReport(looked=1, ended=1)
+
+
+# --- races ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+async def test_a_tick_never_stops_anybody_whose_connection_was_written_before_the_change(
+    opened: Open, database: str
+) -> None:
+    """A proxy admits after its lease and its write: whoever was admitted finds it wanted, whatever ticks meanwhile."""
+    with redis_server() as server:
+        async with opened(database, server) as stage:
+            made = [await stage.running(f"w{number}", standby=1) for number in range(40)]
+
+            async def come(one: Workspace, delay: float) -> None:
+                await SystemClock().sleep(delay)
+                await stage.connect(one)
+                assert await stage.desired(one) is RUNNING, "at the moment of admission"
+                await stage.activity.disconnect(one.id, A, idle_seconds=0)
+
+            stopped = 0
+            for _ in range(50):
+                stage.clock.advance(2)
+                tick = asyncio.create_task(stage.tick())
+                await asyncio.gather(*(come(one, 0.0005 * place) for place, one in enumerate(made)))
+                stopped += (await tick).standby.ended
+                assert {await stage.desired(one) for one in made} == {RUNNING}
+            assert 0 < stopped < 50 * len(made), "otherwise this was no race"

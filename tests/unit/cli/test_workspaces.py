@@ -1,0 +1,260 @@
+"""``lapse workspaces`` on a state folder, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import re
+import webbrowser
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lapse.cli import main
+from lapse.core.clock import SystemClock
+from lapse.keys.aio import open_keys_async
+from lapse.keys.tickets import ticket_records
+from lapse.workspaces.model import Ms, ObservedStatus, Operation, OpId, WorkspaceId
+from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.tickets import Tickets
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from lapse.workspaces.store import WorkspaceStore
+
+SERVE = ("--port", "9000", "--", "python3", "-m", "http.server", "9000")
+
+
+@dataclass
+class Person:
+    """Somebody at the command line."""
+
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def run(self, *line: str, code: int = 0) -> tuple[str, str]:
+        assert main(["workspaces", *line]) == code, self.capsys.readouterr()
+        found = self.capsys.readouterr()
+        return found.out, found.err
+
+    def json(self, *line: str) -> Any:  # noqa: ANN401 - whatever it prints
+        command, *rest = line
+        return json.loads(self.run(command, "-o", "json", *rest)[0])
+
+    def create(self, name: str = "lab", *options: str) -> Any:  # noqa: ANN401 - as above
+        return self.json("create", name, *options, *SERVE)
+
+    def on_store(self, work: Callable[[WorkspaceStore], Awaitable[object]]) -> None:
+        """Do what somebody else does meanwhile."""
+
+        async def run() -> None:
+            store = open_sqlite_store(self.folder / "state" / "workspaces.db")
+            try:
+                await work(store)
+            finally:
+                await store.close()
+
+        asyncio.run(run())
+
+
+@pytest.fixture
+def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Person:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAPSE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return Person(tmp_path, capsys)
+
+
+def now() -> Ms:
+    return Ms(SystemClock().wall_ns() // 1_000_000)
+
+
+# --- create and look --------------------------------------------------------------------------------------------------
+
+
+def test_a_workspace_is_created_shown_and_listed(person: Person) -> None:
+    out, said = person.run("create", "lab", *SERVE)
+    shown = person.json("show", "lab")
+
+    assert (out, said) == ("", "Created: workspace/lab. lapse up starts it.\n")
+    assert shown["command"] == ["python3", "-m", "http.server", "9000"]
+    assert (shown["owner"], shown["port"], shown["desired_state"]) == (getpass.getuser(), 9000, "RUNNING")
+    assert (shown["standby_ttl_seconds"], shown["archive_ttl_seconds"]) == (300, 86_400)
+    assert person.json("show", "workspace/lab") == shown
+    assert person.json("list") == {"items": [shown], "next": None}
+
+
+def test_tables_are_for_people(person: Person) -> None:
+    made = person.create("lab", "--owner", "ann")
+
+    def run(store: WorkspaceStore) -> Awaitable[object]:
+        return store.observe({WorkspaceId(made["id"]): ObservedStatus.RUNNING}, now=now())
+
+    person.on_store(run)
+    listed, shown = person.run("list")[0], person.run("show", "lab")[0]
+
+    assert re.search(r"^lab +ann +RUNNING +RUNNING +- +\d+s ago +standby in (5m|4m\d+s)$", listed, re.MULTILINE)
+    assert re.search(r"^command +python3 -m http.server 9000$", shown, re.MULTILINE)
+    assert re.search(r"^wanted +RUNNING \(by user\)$", shown, re.MULTILINE)
+    assert re.search(r"^next +standby in (5m|4m\d+s)$", shown, re.MULTILINE)
+    assert "error" not in shown
+
+
+def test_ttls_are_the_settings_unless_they_are_given(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAPSE_DEFAULT_STANDBY_TTL", "7m")
+    made = person.create("lab", "--archive-ttl", "2d")
+
+    assert (made["standby_ttl_seconds"], made["archive_ttl_seconds"]) == (420, 172_800)
+
+
+def test_one_need_not_be_started(person: Person) -> None:
+    assert person.create("lab", "--no-start")["desired_state"] == "PENDING"
+
+
+def test_without_any_the_list_says_so(person: Person) -> None:
+    assert person.run("list") == ("", "There are no workspaces.\n")
+    assert person.run("list", "--owner", "ann") == ("", "There are no such workspaces.\n")
+
+
+def test_a_list_is_limited_and_says_that_there_is_more(person: Person) -> None:
+    for name in ("c", "a", "b"):
+        person.create(name)
+    two = person.json("list", "--limit", "2")
+
+    assert ([one["name"] for one in two["items"]], two["next"]) == (["a", "b"], "b")
+    assert "There are more" in person.run("list", "--limit", "2")[1]
+    assert len(person.json("list", "--limit", "0")["items"]) == len(person.json("list", "--limit", "3")["items"]) == 3
+
+
+# --- wanting ----------------------------------------------------------------------------------------------------------
+
+
+def test_verbs_say_what_is_wanted(person: Person) -> None:
+    made = person.create()
+
+    def run(store: WorkspaceStore) -> Awaitable[object]:
+        return store.observe({WorkspaceId(made["id"]): ObservedStatus.RUNNING}, now=now())
+
+    person.on_store(run)
+
+    assert person.run("stop", "lab")[1] == "workspace/lab: STANDBY is wanted; it is RUNNING.\n"
+    assert person.run("archive", "lab")[1] == "workspace/lab: PENDING is wanted; it is RUNNING.\n"
+    assert person.json("start", "workspace/lab")["desired_state"] == "RUNNING"
+
+
+@pytest.mark.parametrize("line", [("start", "lab"), ("stop", "lab"), ("archive", "lab"), ("delete", "lab")])
+def test_during_an_operation_a_change_is_refused(person: Person, line: tuple[str, ...]) -> None:
+    made = person.create()
+
+    def begin(store: WorkspaceStore) -> Awaitable[object]:
+        return store.claim(WorkspaceId(made["id"]), Operation.PROVISIONING, OpId("op"), now=now())
+
+    person.on_store(begin)
+    said = person.run(*line, code=1)[1]
+
+    assert said == "lapse: The workspace lab is busy: PROVISIONING is under way. Try again when it is done.\n"
+    assert person.json("ttl", "lab", "--standby", "1m")["standby_ttl_seconds"] == 60
+
+
+def test_a_deleted_one_is_gone_and_its_name_is_free(person: Person) -> None:
+    made = person.create()
+
+    assert person.run("delete", "lab")[1] == "Deleted: workspace/lab. lapse up removes its data.\n"
+    assert "There is no workspace lab" in person.run("show", "lab", code=1)[1]
+    assert person.create()["id"] != made["id"]
+
+
+def test_ttls_are_durations(person: Person) -> None:
+    person.create()
+
+    said = "workspace/lab: stopped after 1h30m idle, archived after 7d in standby.\n"
+    assert person.run("ttl", "lab", "--standby", "1h30m", "--archive", "7d")[1] == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (("create", "lab", "--port", "1"), "Say what the workspace runs, after --"),
+        (("create", "Lab", *SERVE), "expected a DNS label"),
+        (("create", "../x", *SERVE), "expected a DNS label"),
+        (("create", "lab", "--port", "0", "--", "x"), "expected a whole number from 1 to 65535"),
+        (("create", "lab", "--standby-ttl", "0s", *SERVE), "from 1 to 315360000 (10 years)"),
+        (("create", "lab", "--archive-ttl", "36500d", *SERVE), "from 1 to 315360000 (10 years)"),
+        (("create", "lab", "--archive-ttl", "never", *SERVE), "to keep a workspace for good, hold it"),
+        (("create", "lab", "--standby-ttl", "1500ms", *SERVE), "whole seconds"),
+        (("create", "lab", "--standby-ttl", "5minutes", *SERVE), "is not a duration"),
+        (("ttl", "lab"), "Say which TTL"),
+        (("list", "--limit", "-1"), "--limit"),
+        (("show", "vcr/default/x"), "it is none of a workspace"),
+        (("show",), "NAME"),
+    ],
+)
+def test_wrong_usage_touches_nothing(person: Person, line: tuple[str, ...], said: str) -> None:
+    assert said in person.run(*line, code=64)[1]
+    assert person.json("list")["items"] == []
+
+
+def test_a_second_one_of_the_same_name_is_refused(person: Person) -> None:
+    person.create()
+    assert "There is a workspace lab already" in person.run("create", "lab", *SERVE, code=1)[1]
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def redeem(person: Person, url: str, workspace: str) -> bool:
+    """Use a ticket, as a proxy would."""
+
+    async def use() -> bool:
+        async with open_keys_async((person.folder / "state" / "keys.db").as_uri(), sweep=False) as keys:
+            return await Tickets(ticket_records(keys, clock=SystemClock())).redeem(url[-43:], WorkspaceId(workspace))
+
+    return asyncio.run(use())
+
+
+def test_opening_prints_an_address_whose_ticket_a_proxy_accepts_once(person: Person) -> None:
+    made = person.create()
+    out, said = person.run("open", "lab")
+    url = out.strip()
+
+    assert re.fullmatch(r"http://lab\.w\.localhost:8752/\.lapse/open\?ticket=[A-Za-z0-9_-]{43}", url)
+    assert said == "It works once, within a minute.\n"
+    assert redeem(person, url, made["id"])
+    assert not redeem(person, url, made["id"])
+
+
+def test_behind_tls_the_address_is_that_of_the_front(person: Person) -> None:
+    person.create()
+    told = person.json("open", "lab", "--proxy-scheme", "https", "--proxy-suffix", "w.example.com")
+
+    assert told["url"].startswith("https://lab.w.example.com/.lapse/open?ticket=")
+    assert told["expires_in_seconds"] == 60
+
+
+def test_a_browser_is_opened_when_asked_for(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    person.create()
+    url = person.run("open", "lab", "--browser")[0].strip()
+
+    assert opened == [url]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [(("--keys-url", "memory://"), "Ask the HTTP API"), (("--proxy-port", "0"), "proxy_port is 0")],
+)
+def test_an_address_that_could_not_work_is_not_printed(person: Person, option: tuple[str, str], said: str) -> None:
+    person.create()
+    out, err = person.run("open", "lab", *option, code=64)
+
+    assert out == ""
+    assert said in err
+
+
+def test_one_that_is_not_there_cannot_be_opened(person: Person) -> None:
+    assert "There is no workspace none" in person.run("open", "none", code=1)[1]

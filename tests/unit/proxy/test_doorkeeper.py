@@ -1,0 +1,330 @@
+"""The proxy's ports on real stores: SQLite, keys in memory, tokens in a state folder, virtual time. No sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lapse.core.clock import VirtualClock
+from lapse.keys.aio import open_keys_async
+from lapse.keys.tickets import ticket_records
+from lapse.proxy.directory import REMEMBERED_SECONDS, StoreDirectory
+from lapse.proxy.doorkeeper import HouseDoorkeeper
+from lapse.proxy.ports import Address, Condition, Proof, Reply, Visit, Visitor
+from lapse.proxy.sessions import SESSION_SECONDS, Sessions
+from lapse.proxy.waking import StoreWaker
+from lapse.workspaces.model import (
+    DesiredBy,
+    DesiredState,
+    Ms,
+    NewWorkspace,
+    ObservedStatus,
+    Operation,
+    OpId,
+    Workspace,
+)
+from lapse.workspaces.sqlite_store import SqliteWorkspaceStore, open_sqlite_store
+from lapse.workspaces.tickets import TICKET_SECONDS, Tickets
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+OPEN = "/.lapse/open?ticket="
+
+
+@dataclass
+class House:
+    clock: VirtualClock
+    store: SqliteWorkspaceStore
+    directory: StoreDirectory
+    tickets: Tickets
+    doorkeeper: HouseDoorkeeper
+    waker: StoreWaker
+
+    @property
+    def now(self) -> Ms:
+        return Ms(self.clock.wall_ns() // 1_000_000)
+
+    async def create(self, name: str, owner: str = "ann") -> Workspace:
+        new = NewWorkspace(name=name, owner=owner, command=("serve",), port=9000)
+        return await self.store.create(new, now=self.now)
+
+    async def observe(self, one: Workspace, status: ObservedStatus) -> None:
+        await self.store.observe({one.id: status}, now=self.now)
+
+    async def ask(self, name: str, target: str = "/", **more: object) -> Visitor | Reply:
+        return await self.doorkeeper.identify(visit(name, target, **more))
+
+    async def session(self, one: Workspace) -> bytes:
+        """Open a workspace in a browser; return the cookie that it sends from now on."""
+        reply = await self.ask(one.name, OPEN + await self.tickets.issue(one.id))
+        assert isinstance(reply, Reply)
+        assert reply.status == 303
+        return dict(reply.headers)["Set-Cookie"].partition(";")[0].encode()
+
+
+def visit(name: str, target: str = "/", **more: object) -> Visit:
+    host = f"{name}.w.localhost:8752"
+    plain = Visit(method="GET", host=host, target=target, fields={}, peer="127.0.0.1", upgrade=False)
+    return replace(plain, **more)  # type: ignore[arg-type]
+
+
+def rights(token: str) -> Callable[[str], bool] | None:
+    owners = {"of-ann": {"ann"}, "of-both": {"ann", "bob"}, "of-nobody": set()}.get(token)
+    return None if owners is None else owners.__contains__
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    clock, store = VirtualClock(), open_sqlite_store(tmp_path / "workspaces.db")
+    directory = StoreDirectory(store, lambda one: Address("127.0.0.1", one.port), clock=clock)
+    async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
+        tickets = Tickets(ticket_records(keys, clock=clock))
+        doorkeeper = HouseDoorkeeper(
+            directory=directory,
+            tickets=tickets,
+            sessions=Sessions(b"k" * 32),
+            tokens=rights,
+            clock=clock,
+            suffix="w.localhost",
+        )
+        yield House(clock, store, directory, tickets, doorkeeper, StoreWaker(store, clock=clock))
+    await store.close()
+
+
+# --- who asks ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stranger_is_asked_who_they_are_whether_there_is_such_a_workspace_or_not(house: House) -> None:
+    await house.create("a")
+    there, nowhere = await house.ask("a"), await house.ask("none")
+
+    assert there == nowhere
+    assert isinstance(there, Reply)
+    assert there.status == 401
+
+
+async def test_a_ticket_opens_a_session_once(house: House) -> None:
+    one = await house.create("a")
+    ticket = await house.tickets.issue(one.id)
+    first, second = [await house.ask("a", OPEN + ticket) for _ in range(2)]
+
+    assert isinstance(first, Reply)
+    assert isinstance(second, Reply)
+    assert (first.status, dict(first.headers)["Location"]) == (303, "/")
+    assert second.status == 403
+    assert "Set-Cookie" not in dict(second.headers)
+
+
+async def test_a_ticket_is_too_old_after_a_minute(house: House) -> None:
+    one = await house.create("a")
+    ticket = await house.tickets.issue(one.id)
+    house.clock.advance(TICKET_SECONDS)
+    reply = await house.ask("a", OPEN + ticket)
+
+    assert isinstance(reply, Reply)
+    assert reply.status == 403
+
+
+async def test_a_ticket_shown_at_another_workspace_is_refused_and_stays(house: House) -> None:
+    one, _ = await house.create("a"), await house.create("b")
+    ticket = await house.tickets.issue(one.id)
+    elsewhere, nowhere = await house.ask("b", OPEN + ticket), await house.ask("none", OPEN + ticket)
+    here = await house.ask("a", OPEN + ticket)
+
+    assert elsewhere == nowhere
+    assert isinstance(here, Reply)
+    assert here.status == 303
+
+
+@pytest.mark.parametrize("target", ["/.lapse/open", "/.lapse/open?", OPEN, f"{OPEN}x", f"{OPEN}{'a' * 43}&ticket=b"])
+async def test_what_is_no_ticket_is_refused(house: House, target: str) -> None:
+    await house.create("a")
+    reply = await house.ask("a", target)
+
+    assert isinstance(reply, Reply)
+    assert reply.status == 403
+
+
+async def test_a_ticket_is_taken_by_a_plain_get_only(house: House) -> None:
+    one = await house.create("a")
+    ticket = await house.tickets.issue(one.id)
+    replies = [await house.ask("a", OPEN + ticket, method="POST"), await house.ask("a", OPEN + ticket, upgrade=True)]
+
+    assert [one.status for one in replies if isinstance(one, Reply)] == [405, 405]
+    assert await house.tickets.redeem(ticket, one.id), "it is still there"
+
+
+async def test_the_cookie_of_a_session_is_its_owner(house: House) -> None:
+    cookie = await house.session(await house.create("a"))
+
+    assert await house.ask("a", fields={b"cookie": b"theme=dark; " + cookie}) == Visitor("ann", Proof.COOKIE)
+
+
+async def test_a_session_of_one_workspace_is_none_of_another_of_the_same_owner(house: House) -> None:
+    cookie = await house.session(await house.create("a"))
+    await house.create("b")
+
+    assert await house.ask("b", fields={b"cookie": cookie}) == await house.ask("b")
+
+
+async def test_a_session_ends(house: House) -> None:
+    cookie = await house.session(await house.create("a"))
+    house.clock.advance(SESSION_SECONDS)
+
+    assert isinstance(await house.ask("a", fields={b"cookie": cookie}), Reply)
+
+
+async def test_a_session_does_not_outlive_its_workspace(house: House) -> None:
+    one = await house.create("a")
+    cookie = await house.session(one)
+    await house.store.mark_deleted(one.id, now=house.now)
+    await house.create("a", owner="ann")
+
+    assert isinstance(await house.ask("a", fields={b"cookie": cookie}), Reply)
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_a_token_of_the_owner_gets_in(house: House, scheme: str) -> None:
+    await house.create("a")
+    fields = {b"authorization": f"{scheme} of-ann".encode()}
+
+    assert await house.ask("a", fields=fields) == Visitor("ann", Proof.TOKEN)
+
+
+async def test_a_token_of_somebody_else_is_nobody_here(house: House) -> None:
+    await house.create("a", owner="bob")
+    fields = {b"authorization": b"Bearer of-ann"}
+
+    assert await house.ask("a", fields=fields) == await house.ask("none", fields=fields) == Visitor("", Proof.TOKEN)
+    assert await house.ask("a", fields={b"authorization": b"Bearer of-both"}) == Visitor("bob", Proof.TOKEN)
+
+
+@pytest.mark.parametrize("value", [b"Bearer wrong", b"Bearer ", b"Bearer"])
+async def test_an_unknown_token_is_refused(house: House, value: bytes) -> None:
+    await house.create("a")
+    reply = await house.ask("a", fields={b"authorization": value})
+
+    assert isinstance(reply, Reply)
+    assert reply.status == 401
+
+
+async def test_a_wrong_token_is_not_made_good_by_a_cookie(house: House) -> None:
+    cookie = await house.session(await house.create("a"))
+
+    assert isinstance(await house.ask("a", fields={b"cookie": cookie, b"authorization": b"Bearer wrong"}), Reply)
+
+
+# --- what a row means -------------------------------------------------------------------------------------------------
+
+
+async def condition(house: House, name: str = "a") -> Condition | None:
+    house.clock.advance(REMEMBERED_SECONDS)
+    found = await house.directory.find(name)
+    return None if found is None else found.condition
+
+
+async def test_a_running_workspace_is_ready_at_its_own_port(house: House) -> None:
+    one = await house.create("a")
+    await house.observe(one, ObservedStatus.RUNNING)
+    found = await house.directory.find("a")
+
+    assert found is not None
+    assert (found.workspace, found.owner, found.condition) == (one.id, "ann", Condition.READY)
+    assert found.address == Address("127.0.0.1", 9000)
+
+
+async def test_one_that_is_not_there_or_deleted_is_none(house: House) -> None:
+    one = await house.create("a")
+    await house.store.mark_deleted(one.id, now=house.now)
+
+    assert await condition(house) is None
+    assert await condition(house, "never") is None
+    assert await condition(house, "NOT-A-NAME") is None
+
+
+@pytest.mark.parametrize("status", [ObservedStatus.PENDING, ObservedStatus.STANDBY])
+async def test_what_does_not_run_is_asleep(house: House, status: ObservedStatus) -> None:
+    await house.observe(await house.create("a"), status)
+
+    assert await condition(house) is Condition.ASLEEP
+
+
+async def test_what_is_about_to_be_stopped_counts_as_asleep_so_that_it_is_woken(house: House) -> None:
+    one = await house.create("a")
+    await house.observe(one, ObservedStatus.RUNNING)
+    assert await condition(house) is Condition.READY
+    await house.store.set_desired(one.id, DesiredState.STANDBY, DesiredBy.TTL, now=house.now)
+    assert await condition(house) is Condition.ASLEEP
+    await house.waker.wake(one.id)
+    assert await condition(house) is Condition.READY
+    await house.store.claim(one.id, Operation.STOPPING, OpId("op"), now=house.now)
+    assert await condition(house) is Condition.ASLEEP
+
+
+async def test_one_that_is_being_started_is_not_ready_before_that_is_done(house: House) -> None:
+    one = await house.create("a")
+    await house.store.claim(one.id, Operation.STARTING, OpId("op"), now=house.now)
+    await house.observe(one, ObservedStatus.RUNNING)
+    assert await condition(house) is Condition.ASLEEP
+    await house.store.complete(one.id, OpId("op"), now=house.now)
+    assert await condition(house) is Condition.READY
+
+
+async def test_one_that_failed_waits_for_a_person(house: House) -> None:
+    one = await house.create("a")
+    await house.store.claim(one.id, Operation.STARTING, OpId("op"), now=house.now)
+    await house.store.fail(one.id, OpId("op"), reason="x", message="y", now=house.now)
+
+    assert await condition(house) is Condition.FAILED
+
+
+async def test_what_is_ready_is_remembered_for_a_moment_and_nothing_else_is(house: House) -> None:
+    one = await house.create("a")
+    assert await condition(house) is Condition.ASLEEP
+    await house.observe(one, ObservedStatus.RUNNING)
+    found = await house.directory.find("a")
+    assert found is not None
+    assert found.condition is Condition.READY, "somebody waits for it"
+    await house.observe(one, ObservedStatus.STANDBY)
+    assert await house.directory.find("a") == found
+    assert await condition(house) is Condition.ASLEEP
+
+
+# --- waking -----------------------------------------------------------------------------------------------------------
+
+
+async def test_waking_wants_it_to_run_and_waking_again_changes_nothing(house: House) -> None:
+    one = await house.create("a")
+    await house.observe(one, ObservedStatus.STANDBY)
+    await house.store.set_desired(one.id, DesiredState.STANDBY, DesiredBy.TTL, now=house.now)
+    await house.waker.wake(one.id)
+    woken = await house.store.get(one.id)
+    await house.waker.wake(one.id)
+
+    assert (woken.desired_state, woken.desired_by) == (DesiredState.RUNNING, DesiredBy.ACCESS)
+    assert await house.store.get(one.id) == woken
+
+
+async def test_one_that_is_being_stopped_can_be_woken(house: House) -> None:
+    one = await house.create("a")
+    await house.observe(one, ObservedStatus.RUNNING)
+    await house.store.set_desired(one.id, DesiredState.STANDBY, DesiredBy.TTL, now=house.now)
+    await house.store.claim(one.id, Operation.STOPPING, OpId("op"), now=house.now)
+    await house.waker.wake(one.id)
+
+    assert (await house.store.get(one.id)).desired_state is DesiredState.RUNNING
+
+
+async def test_a_connection_is_written_each_time(house: House) -> None:
+    one = await house.create("a")
+    house.clock.advance(5)
+    for _ in range(2):
+        await house.waker.connected(one.id)
+    found = await house.store.get(one.id)
+
+    assert found.version == one.version + 2
+    assert found.last_access_at == one.last_access_at + 5000

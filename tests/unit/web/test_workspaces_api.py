@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from lapse.keys.tickets import ticket_records
+from lapse.workspaces.model import Ms, ObservedStatus, Operation, OpId, WorkspaceId
+from lapse.workspaces.tickets import Tickets
+from tests.unit.web.conftest import JSON
+from tests.unit.web.test_keys_api import code
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from tests.unit.web.conftest import API
+
+PLACE = "/api/v1/workspaces"
+
+
+def asked(name: str = "lab", **more: object) -> dict[str, Any]:
+    return {"name": name, "command": ["python", "-m", "http.server"], "port": 9000, "owner": "ann", **more}
+
+
+def bearer(api: API, *scopes: str) -> dict[str, str]:
+    _, token = api.tokens.create("t", list(scopes))
+    return {"Authorization": f"Bearer {token}"}
+
+
+def now(api: API) -> Ms:
+    return Ms(api.clock.wall_ns() // 1_000_000)
+
+
+async def create(api: API, name: str = "lab", **more: object) -> dict[str, Any]:
+    response = await api.client.post(PLACE, json=asked(name, **more))
+    assert response.status_code == 201, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+async def observe(api: API, workspace: str, status: ObservedStatus) -> None:
+    await api.workspaces.observe({WorkspaceId(workspace): status}, now=now(api))
+
+
+async def begin(api: API, workspace: str, operation: Operation) -> None:
+    assert await api.workspaces.claim(WorkspaceId(workspace), operation, OpId("op"), now=now(api))
+
+
+# --- create and look --------------------------------------------------------------------------------------------------
+
+
+async def test_a_workspace_is_created_and_found_at_the_place_that_the_answer_names(client: httpx2.AsyncClient) -> None:
+    made = await client.post(PLACE, json=asked())
+    found = await client.get(made.headers["location"])
+
+    assert made.status_code == 201
+    assert made.headers["location"] == f"{PLACE}/lab"
+    assert found.json() == made.json()
+    assert found.headers["etag"] == made.headers["etag"]
+    told = found.json()
+    assert told["address"] == "workspace/lab"
+    assert (told["owner"], told["command"], told["port"]) == ("ann", ["python", "-m", "http.server"], 9000)
+    assert (told["desired_state"], told["desired_by"], told["observed_status"]) == ("RUNNING", "user", "PENDING")
+    assert (told["standby_ttl_seconds"], told["archive_ttl_seconds"]) == (600, 86_400), "the first is the settings'"
+    assert told["url"] == "http://lab.w.localhost:8752/"
+    assert told["created_at"] == told["last_access_at"] == "2023-11-14T22:13:20Z"
+
+
+async def test_a_workspace_may_be_created_without_being_started(api: API) -> None:
+    assert (await create(api, start=False))["desired_state"] == "PENDING"
+
+
+async def test_a_second_one_of_the_same_name_is_refused(api: API) -> None:
+    await create(api)
+    assert code(await api.client.post(PLACE, json=asked(owner="bob"))) == (409, "WorkspaceExistsError")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"name": "../etc"}, "InvalidWorkspaceError"),
+        ({"name": "Lab"}, "InvalidWorkspaceError"),
+        ({"name": ""}, "InvalidWorkspaceError"),
+        ({"name": "a.b"}, "InvalidWorkspaceError"),
+        ({"port": 0}, "InvalidWorkspaceError"),
+        ({"port": 65_536}, "InvalidWorkspaceError"),
+        ({"port": "9000"}, "InvalidRequestError"),
+        ({"command": []}, "InvalidWorkspaceError"),
+        ({"command": ["a\0b"]}, "InvalidWorkspaceError"),
+        ({"command": "python"}, "InvalidRequestError"),
+        ({"owner": "a\nb"}, "InvalidWorkspaceError"),
+        ({"owner": None}, "OwnerMissingError"),
+        ({"standby_ttl_seconds": 0}, "InvalidWorkspaceError"),
+        ({"archive_ttl_seconds": 100 * 365 * 86_400}, "InvalidWorkspaceError"),
+        ({"archive_ttl_seconds": 1.5}, "InvalidRequestError"),
+        ({"start": 1}, "InvalidRequestError"),
+        ({"desired_state": "RUNNING"}, "InvalidRequestError"),
+    ],
+)
+async def test_what_cannot_be_a_workspace_is_refused(api: API, wrong: dict[str, Any], expected: str) -> None:
+    assert code(await api.client.post(PLACE, json={**asked(), **wrong})) == (422, expected)
+    assert (await api.client.get(PLACE)).json() == {"items": [], "next": None}
+
+
+async def test_lists_come_in_pages_by_name(api: API) -> None:
+    for name in ("c", "a", "d", "b"):
+        await create(api, name, owner="bob" if name == "d" else "ann")
+    first = (await api.client.get(f"{PLACE}?limit=3")).json()
+    second = (await api.client.get(f"{PLACE}?limit=3&after={first['next']}")).json()
+    anns = (await api.client.get(f"{PLACE}?owner=ann&limit=3")).json()
+
+    assert [one["name"] for one in first["items"]] == ["a", "b", "c"]
+    assert ([one["name"] for one in second["items"]], second["next"]) == (["d"], None)
+    assert ([one["name"] for one in anns["items"]], anns["next"]) == (["a", "b", "c"], None)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1000", "limit=x", "owners=ann"])
+async def test_a_list_refuses_what_it_does_not_know(client: httpx2.AsyncClient, query: str) -> None:
+    assert (await client.get(f"{PLACE}?{query}")).status_code == 422
+
+
+@pytest.mark.parametrize("name", ["none", "%2e%2e%2fetc", "A", "a" * 64])
+async def test_one_that_is_not_there_is_told_so(client: httpx2.AsyncClient, name: str) -> None:
+    assert code(await client.get(f"{PLACE}/{name}"))[0] == 404
+
+
+# --- wanting ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "verb", "wanted"),
+    [
+        (ObservedStatus.STANDBY, "start", "RUNNING"),
+        (ObservedStatus.PENDING, "start", "RUNNING"),
+        (ObservedStatus.RUNNING, "stop", "STANDBY"),
+        (ObservedStatus.PENDING, "stop", "PENDING"),
+        (ObservedStatus.RUNNING, "archive", "PENDING"),
+        (ObservedStatus.STANDBY, "archive", "PENDING"),
+    ],
+)
+async def test_a_verb_wants_a_state(api: API, status: ObservedStatus, verb: str, wanted: str) -> None:
+    made = await create(api)
+    await observe(api, made["id"], status)
+    answer = await api.client.post(f"{PLACE}/lab/{verb}", headers=JSON)
+
+    assert answer.status_code == 200
+    assert (answer.json()["desired_state"], answer.json()["desired_by"]) == (wanted, "user")
+    assert answer.json()["version"] == 2
+
+
+async def test_starting_what_runs_still_wins_against_a_standby_that_was_decided_before(api: API) -> None:
+    made = await create(api)
+    await observe(api, made["id"], ObservedStatus.RUNNING)
+    decided_on = (await api.workspaces.get(WorkspaceId(made["id"]))).candidate
+    await api.client.post(f"{PLACE}/lab/start", json={})
+
+    assert not await api.workspaces.to_standby([decided_on], now=now(api))
+
+
+@pytest.mark.parametrize("verb", ["start", "stop", "archive"])
+async def test_a_verb_clears_an_error(api: API, verb: str) -> None:
+    made = await create(api)
+    await begin(api, made["id"], Operation.PROVISIONING)
+    one = WorkspaceId(made["id"])
+    await api.workspaces.fail(one, OpId("op"), reason="StartFailed", message="it ended at once", now=now(api))
+    failed = (await api.client.get(f"{PLACE}/lab")).json()
+    answer = (await api.client.post(f"{PLACE}/lab/{verb}", json={})).json()
+
+    assert (failed["observed_status"], failed["error_message"]) == ("ERROR", "it ended at once")
+    assert answer["error_reason"] is None
+
+
+@pytest.mark.parametrize("verb", ["start", "stop", "archive", None])
+async def test_during_an_operation_a_change_is_refused(api: API, verb: str | None) -> None:
+    made = await create(api)
+    await begin(api, made["id"], Operation.PROVISIONING)
+    if verb is None:
+        answer = await api.client.delete(f"{PLACE}/lab")
+    else:
+        answer = await api.client.post(f"{PLACE}/lab/{verb}", json={})
+
+    assert code(answer) == (409, "OperationUnderWayError")
+    assert (await api.client.get(f"{PLACE}/lab")).json()["version"] == 1
+
+
+async def test_ttls_may_change_one_by_one_and_during_an_operation(api: API) -> None:
+    made = await create(api)
+    await begin(api, made["id"], Operation.PROVISIONING)
+    one = await api.client.patch(f"{PLACE}/lab", json={"standby_ttl_seconds": 5})
+    both = await api.client.patch(f"{PLACE}/lab", json={"standby_ttl_seconds": 6, "archive_ttl_seconds": 7})
+
+    assert [one.json()[key] for key in ("standby_ttl_seconds", "archive_ttl_seconds")] == [5, 86_400]
+    assert [both.json()[key] for key in ("standby_ttl_seconds", "archive_ttl_seconds")] == [6, 7]
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 10 * 365 * 86_400 + 1])
+async def test_a_ttl_that_nobody_can_mean_is_refused(api: API, seconds: int) -> None:
+    await create(api)
+    answer = await api.client.patch(f"{PLACE}/lab", json={"archive_ttl_seconds": seconds})
+
+    assert code(answer) == (422, "InvalidWorkspaceError")
+    assert "10 years" in answer.json()["detail"]
+
+
+async def test_a_deleted_one_is_gone_and_its_name_is_free(api: API) -> None:
+    made = await create(api)
+    answer = await api.client.delete(f"{PLACE}/lab")
+
+    assert answer.status_code == 202
+    assert answer.json()["deleted_at"] is not None
+    assert code(await api.client.get(f"{PLACE}/lab")) == (404, "UnknownWorkspaceError")
+    assert (await create(api))["id"] != made["id"]
+
+
+# --- as it was seen ---------------------------------------------------------------------------------------------------
+
+CHANGES = [
+    ("PATCH", "", {"standby_ttl_seconds": 9}),
+    *(("POST", f"/{verb}", {}) for verb in ("start", "stop", "archive")),
+]
+
+
+async def change(api: API, how: tuple[str, str, Any], headers: dict[str, str]) -> httpx2.Response:
+    method, below, body = how
+    return await api.client.request(method, f"{PLACE}/lab{below}", json=body, headers=headers)
+
+
+@pytest.mark.parametrize("how", CHANGES)
+async def test_a_change_with_if_match_is_made_once(api: API, how: tuple[str, str, Any]) -> None:
+    await create(api)
+    tag = (await api.client.get(f"{PLACE}/lab")).headers["etag"]
+    first, second = [await change(api, how, {"If-Match": tag}) for _ in range(2)]
+
+    assert first.status_code == 200
+    assert first.headers["etag"] != tag
+    assert code(second) == (412, "VersionChangedError")
+    assert (await change(api, how, {"If-Match": "*"})).status_code == 200
+    assert code(await change(api, how, {"If-None-Match": "*"})) == (400, "ContradictoryConditionsError")
+
+
+async def test_a_tag_of_one_that_was_deleted_does_not_fit_the_next_of_its_name(api: API) -> None:
+    await create(api)
+    tag = (await api.client.get(f"{PLACE}/lab")).headers["etag"]
+    await api.client.delete(f"{PLACE}/lab", headers={"If-Match": tag})
+    await create(api)
+
+    assert code(await api.client.delete(f"{PLACE}/lab", headers={"If-Match": tag})) == (412, "VersionChangedError")
+
+
+async def test_what_is_observed_does_not_change_the_tag(api: API) -> None:
+    made = await create(api)
+    before = (await api.client.get(f"{PLACE}/lab")).headers["etag"]
+    await observe(api, made["id"], ObservedStatus.RUNNING)
+    after = await api.client.get(f"{PLACE}/lab")
+
+    assert after.json()["observed_status"] == "RUNNING"
+    assert after.headers["etag"] == before
+
+
+async def test_a_running_one_tells_when_it_goes_to_standby(api: API) -> None:
+    made = await create(api)
+    api.clock.advance(100)
+    await observe(api, made["id"], ObservedStatus.RUNNING)
+    told = (await api.client.get(f"{PLACE}/lab")).json()
+
+    assert (told["next"], told["next_at"]) == ("standby", "2023-11-14T22:25:00Z")
+
+
+# --- whose ------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_owner_sees_and_changes_only_their_own(api: API) -> None:
+    await create(api, "hers", owner="ann")
+    await create(api, "his", owner="bob")
+    ann = bearer(api, "workspaces:ann")
+    listed = await api.client.get(PLACE, headers=ann)
+    asked_for = await api.client.get(f"{PLACE}?owner=bob", headers=ann)
+
+    assert [one["name"] for one in listed.json()["items"]] == ["hers"]
+    assert asked_for.json()["items"] == []
+    for method, below in [("GET", ""), ("DELETE", ""), ("PATCH", ""), *(("POST", f"/{v}") for v in ("start", "open"))]:
+        body: Any = None if method in {"GET", "DELETE"} else {}
+        his = await api.client.request(method, f"{PLACE}/his{below}", json=body, headers=ann)
+        none = await api.client.request(method, f"{PLACE}/none{below}", json=body, headers=ann)
+        assert code(his) == code(none) == (404, "UnknownWorkspaceError")
+        assert his.json()["detail"].replace("his", "none") == none.json()["detail"]
+    assert (await api.client.post(f"{PLACE}/hers/stop", json={}, headers=ann)).status_code == 200
+
+
+async def test_an_owner_creates_for_nobody_else_and_need_not_say_who(api: API) -> None:
+    ann = bearer(api, "workspaces:ann")
+    made = await api.client.post(PLACE, json={**asked(), "owner": None}, headers=ann)
+    other = await api.client.post(PLACE, json=asked("other", owner="bob"), headers=ann)
+
+    assert made.json()["owner"] == "ann"
+    assert code(other) == (403, "NotYourWorkspacesError")
+
+
+async def test_a_token_for_two_owners_pages_through_both(api: API) -> None:
+    for name, owner in (("a", "ann"), ("b", "bob"), ("c", "ann"), ("d", "eve"), ("e", "bob")):
+        await create(api, name, owner=owner)
+    both = bearer(api, "workspaces:ann", "workspaces:bob")
+    first = (await api.client.get(f"{PLACE}?limit=2", headers=both)).json()
+    second = (await api.client.get(f"{PLACE}?limit=2&after={first['next']}", headers=both)).json()
+
+    assert [one["name"] for one in first["items"] + second["items"]] == ["a", "b", "c", "e"]
+    assert second["next"] is None
+    assert code(await api.client.post(PLACE, json={**asked(), "owner": None}, headers=both))[1] == "OwnerMissingError"
+
+
+async def test_a_reader_looks_at_all_and_changes_none(api: API) -> None:
+    await create(api, "hers", owner="ann")
+    reader = bearer(api, "read")
+
+    assert len((await api.client.get(PLACE, headers=reader)).json()["items"]) == 1
+    for below in ("/start", "/open"):
+        answer = await api.client.post(f"{PLACE}/hers{below}", json={}, headers=reader)
+        assert code(answer) == (403, "ScopeMissingError")
+        assert "workspaces:OWNER" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("scope", ["keys:7", "workspaces:ann"])
+async def test_a_scope_of_one_domain_opens_no_other(api: API, scope: str) -> None:
+    await create(api)
+    headers = bearer(api, scope)
+    elsewhere = PLACE if scope == "keys:7" else "/api/v1/history"
+
+    assert code(await api.client.get(elsewhere, headers=headers)) == (403, "ScopeMissingError")
+
+
+# --- open -------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_opened_workspace_has_an_address_with_a_ticket_that_works_once_and_there_only(api: API) -> None:
+    lab, other = await create(api), await create(api, "other")
+    answer = await api.client.post(f"{PLACE}/lab/open", json={})
+    url = urlsplit(answer.json()["url"])
+    [ticket] = parse_qs(url.query)["ticket"]
+    tickets = Tickets(ticket_records(api.keys, clock=api.clock))
+
+    assert answer.status_code == 201
+    assert answer.json()["expires_at"] == "2023-11-14T22:14:20Z"
+    assert (url.netloc, url.path) == ("lab.w.localhost:8752", "/.lapse/open")
+    assert not await tickets.redeem(ticket, WorkspaceId(other["id"]))
+    assert await tickets.redeem(ticket, WorkspaceId(lab["id"]))
+    assert not await tickets.redeem(ticket, WorkspaceId(lab["id"]))
+
+
+async def test_a_ticket_is_good_for_a_minute(api: API) -> None:
+    lab = await create(api)
+    url = (await api.client.post(f"{PLACE}/lab/open", json={})).json()["url"]
+    api.clock.advance(60)
+
+    assert not await Tickets(ticket_records(api.keys, clock=api.clock)).redeem(url[-43:], WorkspaceId(lab["id"]))
+
+
+async def test_the_store_holds_no_ticket_as_it_is(api: API) -> None:
+    await create(api)
+    url = (await api.client.post(f"{PLACE}/lab/open", json={})).json()["url"]
+    held = await ticket_records(api.keys, clock=api.clock).scan()
+
+    assert len(held) == 1
+    assert url[-43:] not in held[0].key + held[0].value
+
+
+async def test_a_change_must_be_json_and_say_nothing_unknown(api: API) -> None:
+    await create(api)
+
+    assert code(await api.client.post(f"{PLACE}/lab/start"))[0] == 415
+    assert code(await api.client.post(f"{PLACE}/lab/start", json={"x": 1}))[0] == 422

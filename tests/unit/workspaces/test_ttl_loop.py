@@ -1,0 +1,110 @@
+"""The loop of the TTL manager: by time alone, on the leader alone, and two coordinators share the work in turn."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from lapse.engine.brakes import Brakes
+from lapse.engine.budget import Budget, Budgets
+from lapse.engine.coordinator import Coordinator
+from lapse.engine.freeze import FreezeReason
+from lapse.engine.journal import SQLiteJournal
+from lapse.engine.metrics import Metrics
+from lapse.engine.sqlite_brakes import SQLiteBrakes
+from lapse.keys.aio import open_keys_async
+from lapse.keys.election import Election
+from lapse.workspaces.model import DOMAIN, DesiredState
+from lapse.workspaces.sqlite_store import SqliteWorkspaceStore
+from lapse.workspaces.ttl_manager import CheckReport, TtlLoop, TtlManager
+from tests.conformance.ttl_manager.stage import STANDBY_TTL, Stage
+from tests.conformance.ttl_manager.worlds import embedded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from lapse.keys.aio import AsyncKeys
+
+INTERVAL = 60
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.get_running_loop().run_in_executor(None, int)
+
+
+async def pass_time(stage: Stage, seconds: int) -> None:
+    for _ in range(0, seconds, 5):
+        stage.clock.advance(5)
+        await settle()
+
+
+@asynccontextmanager
+async def coordinating(stage: Stage, keys: AsyncKeys, metrics: Metrics) -> AsyncIterator[Coordinator]:
+    """A coordinator as that of a process, with the loop and an election."""
+    manager = TtlManager(stage.store, stage.activity, stage.journal, clock=stage.clock, metrics=metrics)
+    coordinator = Coordinator(
+        clock=stage.clock,
+        metrics=metrics,
+        loops=[TtlLoop(manager, interval=INTERVAL, clock=stage.clock)],
+        leadership=Election(keys, "ttl-manager", ttl_seconds=15, clock=stage.clock),
+        chance=lambda: 0.5,
+    )
+    task = asyncio.create_task(coordinator.run())
+    try:
+        yield coordinator
+    finally:
+        coordinator.stop()
+        while not task.done():
+            stage.clock.advance(1)
+            await settle()
+        await task
+
+
+async def test_of_two_coordinators_the_leader_ticks_by_time_and_the_other_goes_on_when_it_stops(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        stage = await stack.enter_async_context(embedded(tmp_path))
+        keys = await stack.enter_async_context(open_keys_async("memory://", clock=stage.clock, sweep=False))
+        await stage.settle()
+        one = await stage.running("one")
+        other = await stack.enter_async_context(AsyncExitStack())
+        first = await other.enter_async_context(coordinating(stage, keys, Metrics("first")))
+        await settle()
+        second = await stack.enter_async_context(coordinating(stage, keys, Metrics("second")))
+        await pass_time(stage, STANDBY_TTL + 2 * INTERVAL)
+        assert await stage.desired(one) is DesiredState.STANDBY
+        assert [len(await stage.rows(one)), first.leading, second.leading] == [1, True, False]
+        ((ticks,), (none,)) = ([each.ticks for each in side.loops()] for side in (first, second))
+        assert 12 <= ticks <= 15
+        assert none == 0
+
+        again = await stage.running("again")
+        await other.aclose()
+        await pass_time(stage, STANDBY_TTL + 2 * INTERVAL)
+        assert await stage.desired(again) is DesiredState.STANDBY
+
+
+async def test_the_real_brakes_freeze_the_domain_when_its_budget_is_spent(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as stage:
+        assert isinstance(stage.store, SqliteWorkspaceStore)
+        budgets = Budgets(domains={DOMAIN: Budget.parse("3/1h")})
+        journal = SQLiteJournal(stage.store.database)
+        brakes = Brakes(
+            SQLiteBrakes(journal, budgets=budgets, domains=[DOMAIN], actors=["lapse"]),
+            budgets=budgets,
+            domains=[DOMAIN],
+            clock=stage.clock,
+            metrics=stage.metrics,
+            actor="lapse",
+        )
+        await stage.settle()
+        for number in range(5):
+            await stage.running(f"w{number}")
+        await stage.elapse(STANDBY_TTL + 1)
+        assert (await stage.tick(brake=brakes)).standby == CheckReport(looked=5, ended=3, refused=2)
+        assert stage.metric('lapse_frozen{domain="workspaces"}') == 1
+        await stage.elapse(60)
+        report = await stage.tick(brake=brakes)
+        assert (report.standby, report.refusal) == (CheckReport(), FreezeReason.FROZEN)
