@@ -12,10 +12,7 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -24,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bench.contest import Contender, contenders, require_linux, resident_bytes, step, this_machine
+from bench.domain import ROOT, options_of, publish
 from bench.history_page import Clear, OnCluster, Results, Worst, claims_of, write
 from bench.kube_cluster import each
 from lapse.core.clock import SystemClock
@@ -58,6 +56,7 @@ from lapse.objects.tables import NO_OWNERS, Record, Retention, Tables, next_vers
 from tests.servers import kube_server
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     import apsw
@@ -72,8 +71,7 @@ _WAYS: Final = ("pass", "listed", "naive")
 _SECOND: Final = 1_000_000_000
 _BATCH: Final = 1_000
 _NAIVE_PAGE: Final = 10_000
-_ROOT: Final = Path(__file__).resolve().parent.parent
-_CRD: Final = _ROOT / "deploy" / "crds" / f"{CHAOS_EXPERIMENT_HISTORY.plural}.yaml"
+_CRD: Final = ROOT / "deploy" / "crds" / f"{CHAOS_EXPERIMENT_HISTORY.plural}.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,31 +320,26 @@ def main() -> None:
     """Measure, print, write."""
     options = _options()
     require_linux()
-    (_ROOT / "build").mkdir(exist_ok=True)
+    (ROOT / "build").mkdir(exist_ok=True)
     plan = replace(QUICK if options.quick else Plan(), parts=options.only or PARTS)
     if options.sizes:
         plan = replace(plan, clear=tuple(options.sizes), worst=tuple(options.sizes))
-    machine, start = this_machine(_ROOT / "build"), time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=_ROOT / "build") as folder:
+    machine, start = this_machine(ROOT / "build"), time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as folder:
         results = run(plan, Path(folder))
-    claims = claims_of(results)
-    print(json.dumps({"bench": "history", **results.figures(), "holds": {c.text: c.verdict for c in claims}}))
-    if options.only is None or options.out is not None:
-        out = options.out or _ROOT / ("build/benchmarks" if options.quick else "docs")
-        out.mkdir(parents=True, exist_ok=True)
-        command = "python -m bench.history" + " --quick" * options.quick
-        page = write(results, machine, command=command, seconds=time.perf_counter() - start)
-        (out / "benchmarks-history.md").write_text(page, "utf-8")
-        print(f"Wrote benchmarks-history.md to {out}.")
-    sys.exit(any(claim.failing for claim in claims))
+    publish(
+        "history",
+        options,
+        figures=results.figures(),
+        claims=claims_of(results),
+        page="benchmarks-history.md",
+        write=lambda command: write(results, machine, command=command, seconds=time.perf_counter() - start),
+    )
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.history", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes: their figures mean nothing")
-    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}; no page")
+    parser = options_of("history", __doc__, PARTS)
     parser.add_argument("--sizes", nargs="+", type=int, help="so many records on the embedded store")
-    parser.add_argument("--out", type=Path, help="folder for the page (default: docs; build/benchmarks if quick)")
     return parser.parse_args()
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.claims import Claim, size_name
-from bench.page import claims_section, table, verdict_on
+from bench.page import claims_section, machine_section, table, verdict_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +120,7 @@ def write(results: Results, machine: Machine, *, command: str, seconds: float) -
         _worst_figures(results.worst),
         _cluster_figures(results.cluster),
         _METHOD.format(rounds=results.rounds),
-        _machine(results, machine, seconds),
+        machine_section(machine, seconds=seconds, versions=[["Kubernetes", results.version or "-"]]),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -196,22 +196,4 @@ _METHOD: Final = """## How it is measured
   SQLite's own cache.
 - Everything due: one round, in a process of its own; records are really deleted, and journalled.
 - Bytes are those of the answers' bodies.
-"""
-
-
-def _machine(results: Results, machine: Machine, seconds: float) -> str:
-    rows: Sequence[Sequence[str]] = [
-        ["processor", f"{machine.processor}, {machine.cores} cores"],
-        ["memory", f"{machine.memory_gib:.0f} GiB"],
-        ["system", machine.system],
-        ["file system", machine.file_system],
-        ["Python", machine.python],
-        ["Kubernetes", results.version or "-"],
-        ["lapse", machine.versions["lapse"]],
-        ["load when it started", f"{machine.load:.1f}"],
-        ["duration of the run", f"{seconds / 60:.1f} minutes"],
-    ]
-    return f"""## Machine
-
-{table(["", ""], rows)}
 """

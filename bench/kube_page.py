@@ -6,11 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.claims import Claim
-from bench.page import claims_section, table, verdict_on
+from bench.page import claims_section, machine_section, table, verdict_on
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bench.contest import Machine
 
 _THEIRS: Final = "ttl-after-finished"
@@ -169,7 +167,7 @@ def write(results: Results, machine: Machine, *, command: str, seconds: float) -
         _idle_figures(results.idle),
         _captures_figures(results.captures),
         _METHOD.format(rounds=results.plan_rounds),
-        _machine(results, machine, seconds),
+        machine_section(machine, seconds=seconds, versions=[["Kubernetes", results.version]]),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -271,22 +269,4 @@ _METHOD: Final = """## How it is measured
   theirs, and whatever the control plane does in passing is in both.
 - The calls of the operator alone are what the API server's flow control counted for service accounts.
 - CPU is user and system time of the whole process; of ttl-after-finished that is the controller-manager.
-"""
-
-
-def _machine(results: Results, machine: Machine, seconds: float) -> str:
-    rows: Sequence[Sequence[str]] = [
-        ["processor", f"{machine.processor}, {machine.cores} cores"],
-        ["memory", f"{machine.memory_gib:.0f} GiB"],
-        ["system", machine.system],
-        ["file system", machine.file_system],
-        ["Python", machine.python],
-        ["Kubernetes", results.version],
-        ["lapse", machine.versions["lapse"]],
-        ["load when it started", f"{machine.load:.1f}"],
-        ["duration of the run", f"{seconds / 60:.1f} minutes"],
-    ]
-    return f"""## Machine
-
-{table(["", ""], rows)}
 """

@@ -11,10 +11,7 @@ measures, prints one line of JSON and writes ``benchmarks-kubernetes.md``. Its e
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.contest import median, require_linux, step, this_machine
+from bench.domain import ROOT, options_of, publish
 from bench.kube_cluster import MANAGER, Calls, Cluster, each, memory_of, running_operator
 from bench.kube_page import Capture, Due, Idle, Results, claims_of, write
 from lapse.core.timestamps import to_timestamp
@@ -36,6 +34,7 @@ from tests.servers import kube_server
 from tests.servers.kube.csi import CLASS
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Sequence
 
     from bench.kube_cluster import Operator
@@ -62,7 +61,6 @@ _AFTER_SECONDS: Final = 2.0
 """How long it goes on after the last one is gone: whoever has something left to do for it, does it now."""
 _HEAD_START_SECONDS: Final = 30
 """What an operator has to start and to fill its caches before its requests are due."""
-_ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,29 +406,24 @@ def main() -> None:
     """Measure, print, write."""
     options = _options()
     require_linux()
-    (_ROOT / "build").mkdir(exist_ok=True)
+    (ROOT / "build").mkdir(exist_ok=True)
     plan = replace(QUICK if options.quick else Plan(), parts=options.only or PARTS)
     plan = replace(plan, **_given(options))
-    machine, start = this_machine(_ROOT / "build"), time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=_ROOT / "build") as folder:
+    machine, start = this_machine(ROOT / "build"), time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as folder:
         results = _measure(plan, Path(folder))
-    claims = claims_of(results)
-    print(json.dumps({"bench": "kube_requests", **results.figures(), "holds": {c.text: c.verdict for c in claims}}))
-    if options.only is None or options.out is not None:
-        out = options.out or _ROOT / ("build/benchmarks" if options.quick else "docs")
-        out.mkdir(parents=True, exist_ok=True)
-        command = "python -m bench.kube_requests" + " --quick" * options.quick
-        page = write(results, machine, command=command, seconds=time.perf_counter() - start)
-        (out / "benchmarks-kubernetes.md").write_text(page, "utf-8")
-        print(f"Wrote benchmarks-kubernetes.md to {out}.")
-    sys.exit(any(claim.failing for claim in claims))
+    publish(
+        "kube_requests",
+        options,
+        figures=results.figures(),
+        claims=claims_of(results),
+        page="benchmarks-kubernetes.md",
+        write=lambda command: write(results, machine, command=command, seconds=time.perf_counter() - start),
+    )
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.kube_requests", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes: their figures mean nothing")
-    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}; no page")
-    parser.add_argument("--out", type=Path, help="folder for the page (default: docs; build/benchmarks if quick)")
+    parser = options_of("kube_requests", __doc__, PARTS)
     for name in ("due", "rounds", "idle", "captures"):
         parser.add_argument(f"--{name}", type=int, help="so many")
     return parser.parse_args()

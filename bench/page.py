@@ -207,6 +207,25 @@ def verdict_on(claims: Sequence[Claim], machine: Machine) -> str:
     return verdict
 
 
+def machine_section(machine: Machine, *, seconds: float, versions: Sequence[Sequence[str]] = ()) -> str:
+    """Say where the figures of a page come from; ``versions`` are those of the servers."""
+    rows: Sequence[Sequence[str]] = [
+        ["processor", f"{machine.processor}, {machine.cores} cores"],
+        ["memory", f"{machine.memory_gib:.0f} GiB"],
+        ["system", machine.system],
+        ["file system", machine.file_system],
+        ["Python", machine.python],
+        *versions,
+        ["lapse", machine.versions["lapse"]],
+        ["load when it started", f"{machine.load:.1f}"],
+        ["duration of the run", f"{seconds / 60:.1f} minutes"],
+    ]
+    return f"""## Machine
+
+{table(["", ""], rows)}
+"""
+
+
 def claims_section(checked: Iterable[Claim]) -> str:
     """Claim, measured, holds."""
     rows, notes = [], []

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 ROOT: Final = Path(__file__).parents[1]
+OURS: Final = "lapse"
+NGINX: Final = "nginx"
 CHP: Final = "configurable-http-proxy"
 CHP_VERSION: Final = "5.3.0"
 HOST: Final = "bench.w.localhost"
@@ -161,6 +163,12 @@ def _nginx() -> Path:
     return folder / "usr" / "sbin" / "nginx"
 
 
+def nginx_version() -> str:
+    """Return the version of the one that `nginx` starts."""
+    said = subprocess.run([_nginx(), "-v"], capture_output=True, text=True, timeout=10, check=True)
+    return said.stderr.strip().rpartition("/")[2]
+
+
 @contextlib.contextmanager
 def nginx(ports: tuple[int, int], upstream: int) -> Iterator[Peer]:
     """One worker, kept connections to the program, no log."""
@@ -171,7 +179,7 @@ def nginx(ports: tuple[int, int], upstream: int) -> Iterator[Peer]:
         config.write_text(text, "utf-8")
         with child([str(binary), "-p", folder, "-c", str(config), "-e", "stderr"], port) as pid:
             workers = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
-            yield Peer("nginx", port, [int(worker) for worker in workers])
+            yield Peer(NGINX, port, [int(worker) for worker in workers])
 
 
 # --- ours, and the one on aiohttp ------------------------------------------------------------------------------------
@@ -181,7 +189,7 @@ def nginx(ports: tuple[int, int], upstream: int) -> Iterator[Peer]:
 def ours(ports: tuple[int, int], upstream: int) -> Iterator[Peer]:
     """Lapse's, with a lease per connection in its own memory."""
     with child([sys.executable, "-m", "bench.proxy_peers", "ours", str(ports[0]), str(upstream)], ports[0]) as pid:
-        yield Peer("lapse", ports[0], [pid])
+        yield Peer(OURS, ports[0], [pid])
 
 
 @contextlib.contextmanager

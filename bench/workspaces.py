@@ -1,24 +1,23 @@
-"""What a tick of the TTL manager costs, beside the founding document's algorithm; and a flush of access times.
+"""What workspaces cost: a tick of the TTL manager beside the founding document's algorithm, a flush, the proxy.
 
-``python -m bench.workspaces [--quick] [--only PART ...]`` prints figures, one line of JSON and whether the claims hold,
-which its exit status says too. All on a real PostgreSQL and a real Redis, each contender in a process of its own.
+``python -m bench.workspaces [--quick] [--only PART ...]`` prints one line of JSON with the figures and whether the
+claims hold, which its exit status says too, and writes ``docs/benchmarks-workspaces.md``. Ticks and flushes are on a
+real PostgreSQL and a real Redis, each contender in a process of its own.
 
 - *tick*: so many workspaces run, a thousand of them are due and nobody is connected to those; somebody is connected to
   each of the others, whose time is not over. Ours is the whole of it: query, activity, change, journal. The document's
   algorithm asks for all rows and then Redis twice for each; it is measured at the smaller size and scaled.
 - *flush*: ten thousand access times, against the same statement on a copy of the table without the indexes by deadline.
   CPU is that of the server's process for the connection, WAL what the server says.
+- *proxy*: beside configurable-http-proxy and nginx; see `bench.proxy`.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -26,8 +25,10 @@ import psycopg
 import redis
 import redis.asyncio
 
-from bench.claims import Claim
-from bench.contest import Contender, contenders, median, require_linux, resident_bytes, step
+from bench import proxy
+from bench.contest import Contender, contenders, median, require_linux, resident_bytes, step, this_machine
+from bench.domain import ROOT, options_of, publish
+from bench.workspaces_page import Flush, Results, Ticks, claims_of, write
 from lapse.core.clock import SystemClock
 from lapse.db.database import Database
 from lapse.db.migrating import migrate
@@ -44,8 +45,7 @@ from tests.servers import postgres_server, redis_server
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PARTS: Final = ("tick", "flush")
-_ROOT: Final = Path(__file__).resolve().parent.parent
+PARTS: Final = ("tick", "flush", "proxy")
 _TTL: Final = 300
 _MB: Final = 2**20
 _FILL: Final = """
@@ -78,10 +78,13 @@ class Plan:
     seed_rounds: int = 1
     flushed: int = 10_000
     flushes: int = 12
+    proxy: proxy.Plan = field(default_factory=proxy.Plan)
     parts: Sequence[str] = PARTS
 
 
-QUICK: Final = Plan(sizes=(5_000, 20_000), due=200, rounds=3, seed_rounds=1, flushed=1_000, flushes=4)
+QUICK: Final = Plan(
+    sizes=(5_000, 20_000), due=200, rounds=3, seed_rounds=1, flushed=1_000, flushes=4, proxy=proxy.QUICK
+)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -191,50 +194,30 @@ class Seed:
         return stopped
 
 
-@dataclass(frozen=True, slots=True)
-class Ticks:
-    """What ticks took, in seconds, and the peak memory of their process."""
-
-    seconds: float
-    spread: tuple[float, float]
-    peak_mb: float
-
-
-def tick(factory: str, arguments: Sequence[str], *, rounds: int, due: int) -> Ticks:
+def tick(factory: str, arguments: Sequence[str], *, workspaces: int, rounds: int, due: int) -> Ticks:
     """Let a contender tick in a process of its own."""
     with contenders([Contender(factory, f"bench.workspaces:{factory}", *arguments)]) as (one,):
         took, peak = cast("tuple[list[float], float]", one.ask("round", rounds, due))
-    return Ticks(median(took), (min(took), max(took)), peak)
+    return Ticks(workspaces, median(took), (min(took), max(took)), peak)
 
 
-def ticks(plan: Plan, database: str, cache: str, folder: str) -> dict[str, Ticks]:
-    """Measure at both sizes; the document's algorithm at the smaller one."""
+def ticks(plan: Plan, database: str, cache: str, folder: str) -> tuple[list[Ticks], Ticks]:
+    """Measure ours at both sizes, and the document's algorithm at the smaller one."""
     small, large = plan.sizes
-    results: dict[str, Ticks] = {}
     with step(f"{small} workspaces"):
         fill(database, cache, first=1, last=small, due=plan.due)
     with step("ours"):
-        results["small"] = tick("Ours", [database, cache, folder], rounds=plan.rounds, due=plan.due)
+        ours = [tick("Ours", [database, cache, folder], workspaces=small, rounds=plan.rounds, due=plan.due)]
     with step("the document's"):
-        results["seed"] = tick("Seed", [database, cache], rounds=plan.seed_rounds, due=plan.due)
+        seed = tick("Seed", [database, cache], workspaces=small, rounds=plan.seed_rounds, due=plan.due)
     with step(f"{large} workspaces"):
         fill(database, cache, first=small + 1, last=large, due=plan.due)
     with step("ours"):
-        results["large"] = tick("Ours", [database, cache, folder], rounds=plan.rounds, due=plan.due)
-    return results
+        ours.append(tick("Ours", [database, cache, folder], workspaces=large, rounds=plan.rounds, due=plan.due))
+    return ours, seed
 
 
 # --- flushes ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Flush:
-    """What one flush cost the server."""
-
-    cpu_ms: float
-    wal_kb: float
-    hot: float
-    """The share of rows that were updated without touching an index."""
 
 
 def flushes(plan: Plan, database: str) -> dict[str, list[Flush]]:
@@ -293,76 +276,58 @@ def _updates(connection: psycopg.Connection[Any], table: str) -> tuple[int, int]
     return (0, 0) if row is None else (row[0], row[1])
 
 
-# --- claims ----------------------------------------------------------------------------------------------------------
+# --- all -------------------------------------------------------------------------------------------------------------
 
 
-def claims_of(plan: Plan, found: dict[str, Ticks], flushed: dict[str, list[Flush]]) -> list[Claim]:
-    """Return what is promised, with what was measured."""
-    small, large = plan.sizes
-    scaled = large / small
-    claims = []
-    if found:
-        ratio = found["seed"].seconds * scaled / found["large"].seconds
-        own = found["large"].seconds / found["small"].seconds
-        claims += [
-            Claim(
-                f"a tick over {large}, against the document's (measured at {small}, scaled)", ">=", 1000, {"": ratio}
-            ),
-            Claim(f"a tick over {large}, against one over {small}", "<=", 1.3, {"": own}),
-            Claim("peak memory of the client", "<=", 100, {"": found["large"].peak_mb}, unit=" MB"),
-        ]
-    if flushed:
-        ours, plain = flushed["workspaces"], flushed["plain"]
-        cpu = median([a.cpu_ms / b.cpu_ms for a, b in zip(ours, plain, strict=True)])
-        wal = median([a.wal_kb / b.wal_kb for a, b in zip(ours, plain, strict=True)])
-        subject = f"flushing {plan.flushed} access times, against a table without an index by deadline"
-        claims.append(Claim(subject, "<=", 1.2, {"CPU": cpu, "WAL": wal}))
-    return claims
-
-
-def table(plan: Plan, found: dict[str, Ticks], flushed: dict[str, list[Flush]]) -> str:
-    """Return the figures for people."""
-    small, large = plan.sizes
-    titles = {"small": f"tick, {small}", "large": f"tick, {large}", "seed": f"the document's, {small}"}
-    lines = [
-        f"{titles[name]:26} {one.seconds * 1000:10.1f} ms ({one.spread[0] * 1000:.1f} to {one.spread[1] * 1000:.1f}), "
-        f"peak {one.peak_mb:.0f} MB"
-        for name, one in found.items()
-    ]
-    for name, costs in flushed.items():
-        cpu, wal, hot = (median([getattr(one, field) for one in costs]) for field in ("cpu_ms", "wal_kb", "hot"))
-        lines.append(f"{'flush, ' + name:26} {cpu:10.1f} ms CPU, {wal:.0f} KB WAL, {hot:.1%} heap-only")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Measure and print."""
-    options = _options()
-    require_linux()
-    (_ROOT / "build").mkdir(exist_ok=True)
-    plan = replace(QUICK if options.quick else Plan(), parts=options.only or PARTS)
+def on_servers(plan: Plan, results: Results) -> Results:
+    """Measure what needs PostgreSQL and Redis."""
     with (
-        tempfile.TemporaryDirectory(prefix="bench-", dir=_ROOT / "build") as folder,
+        tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as folder,
         postgres_server(config={"max_wal_size": "4GB", "shared_buffers": "512MB", "autovacuum": "off"}) as postgres,
         redis_server() as cache,
     ):
         migrate(postgres.url)
-        found = ticks(plan, postgres.url, cache.url, folder) if "tick" in plan.parts else {}
-        if not found:
+        versions = {**results.versions, "PostgreSQL": postgres.version, "Redis": cache.version}
+        results = replace(results, versions=versions)
+        if "tick" in plan.parts:
+            ours, seed = ticks(plan, postgres.url, cache.url, folder)
+            results = replace(results, ours=ours, seed=seed)
+        else:
             with step(f"{plan.sizes[1]} workspaces"):
                 fill(postgres.url, cache.url, first=1, last=plan.sizes[1], due=plan.due)
-        flushed = flushes(plan, postgres.url) if "flush" in plan.parts else {}
-    claims = claims_of(plan, found, flushed)
-    print(table(plan, found, flushed))
-    print(json.dumps({claim.text: {"measured": claim.measured, "holds": claim.verdict} for claim in claims}, indent=1))
-    sys.exit(any(claim.failing for claim in claims))
+        if "flush" in plan.parts:
+            found = flushes(plan, postgres.url)
+            results = replace(results, with_deadlines=found["workspaces"], without=found["plain"])
+    return results
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.workspaces", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes: their figures mean nothing")
-    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
-    return parser.parse_args()
+def run(plan: Plan) -> Results:
+    """Measure everything."""
+    results = Results(due=plan.due, flushed=plan.flushed, idle=plan.proxy.idle)
+    if "proxy" in plan.parts:
+        proxies, missing = proxy.run(plan.proxy)
+        results = replace(results, proxies=proxies, missing=missing, versions=proxy.versions(proxies))
+    if {"tick", "flush"} & set(plan.parts):
+        results = on_servers(plan, results)
+    return results
+
+
+def main() -> None:
+    """Measure, print, write."""
+    options = options_of("workspaces", __doc__, PARTS).parse_args()
+    require_linux()
+    (ROOT / "build").mkdir(exist_ok=True)
+    plan = replace(QUICK if options.quick else Plan(), parts=options.only or PARTS)
+    machine, start = this_machine(ROOT / "build"), time.perf_counter()
+    results = run(plan)
+    publish(
+        "workspaces",
+        options,
+        figures=results.figures(),
+        claims=claims_of(results),
+        page="benchmarks-workspaces.md",
+        write=lambda command: write(results, machine, command=command, seconds=time.perf_counter() - start),
+    )
 
 
 if __name__ == "__main__":
