@@ -24,7 +24,7 @@ from bench.workspaces_page import ProxyFigures
 from tests.servers.ports import reserved_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
 PEERS: Final = (
     (OURS, proxy_peers.ours),
@@ -118,6 +118,11 @@ def run(plan: Plan) -> tuple[dict[str, ProxyFigures], dict[str, str]]:
         return uvloop.run(measure(peers, plan)), missing
 
 
-def versions(measured: Iterable[str]) -> dict[str, str]:
+def versions(measured: Collection[str]) -> dict[str, str]:
     """Return those of the others that were measured."""
-    return {name: find() for name, find in ((CHP, lambda: CHP_VERSION), (NGINX, nginx_version)) if name in measured}
+    found = {}
+    if CHP in measured:
+        found[CHP] = CHP_VERSION
+    if NGINX in measured:
+        found[NGINX] = nginx_version()
+    return found
