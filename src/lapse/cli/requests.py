@@ -15,6 +15,7 @@ from cyclopts import App, Parameter, Token
 from lapse.cli.commands import commands_of
 from lapse.cli.flags import NO_STATE_FLAGS, StateFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import UsageError
 from lapse.requests.api.kinds import CaptureMode
 
@@ -78,20 +79,6 @@ Namespace = Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME",
 EveryNamespace = Annotated[
     bool, Parameter(name=["--all-namespaces", "-A"], help="In all namespaces.", show_default=False)
 ]
-Wait = Annotated[bool, Parameter(help="Wait until it is done, or has failed.", show_default=False)]
-Timeout = Annotated[
-    str,
-    Parameter(metavar="DURATION", help="How long to wait at most; never has no end.", allow_leading_hyphen=True),
-]
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Waiting:
-    """Whether to wait for the outcome."""
-
-    wait: Wait = False
-    timeout: Timeout = "60s"
 
 
 @Parameter(name="*")
@@ -109,7 +96,6 @@ class Scope:
         return None if self.all_namespaces else check_namespace(self.namespace)
 
 
-NO_WAIT: Final = Waiting()
 DEFAULT_SCOPE: Final = Scope()
 Kinds = Annotated[
     str, Parameter(name="KIND", help="vcr, vrr, mcr, keeper, vsc, mcp, pv, pvc; requests, artifacts, claims.")
@@ -211,9 +197,9 @@ def capture_manifests(
 
 def _ask(asked: Capture | Restore | CaptureManifests, flags: StateFlags, output: Output, waiting: Waiting) -> int:
     from lapse.cli.desk import at_desk
-    from lapse.cli.watching import timeout_seconds, until_ready
+    from lapse.cli.watching import until_ready
 
-    timeout_seconds(waiting.timeout)
+    waiting.check()
 
     async def work(desk: Desk) -> tuple[Located, Summary, str | None]:
         from lapse.cli.asking import restored_to
@@ -328,7 +314,7 @@ def watch(
 
     With -o json every line is a JSON document of its own.
     """
-    from lapse.cli.watching import timeout_seconds
+    from lapse.cli.waiting import timeout_seconds
     from lapse.requests.addresses import find_kinds, locate
 
     if until_ready is not None and until_gone is not None:

@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import Any
 
 from lapse.cli.desk import Desk
-from lapse.core.duration import Duration
-from lapse.core.errors import LapseError, UsageError
+from lapse.cli.waiting import StillWaitingError, timeout_seconds
+from lapse.core.errors import LapseError
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Event, EventType, Kind
 from lapse.requests.addresses import Located
@@ -24,16 +24,8 @@ from lapse.requests.api.kinds import REQUEST_KINDS
 from lapse.requests.summary import Summary
 
 
-class StillWaitingError(LapseError):
-    """{address} is {state} after {timeout}. {hint}"""  # noqa: D400 - a sentence follows
-
-
 class GoneMeanwhileError(LapseError):
     """{address} was deleted before it was ready."""
-
-
-class TimeoutValueError(UsageError):
-    """The timeout is {given}; expected a duration above zero, such as 30s, or never."""
 
 
 class What(StrEnum):
@@ -57,14 +49,6 @@ class Report:
 
 
 _WHAT = {EventType.ADDED: What.APPEARED, EventType.MODIFIED: What.CHANGED, EventType.DELETED: What.GONE}
-
-
-def timeout_seconds(text: str) -> float | None:
-    """Read a timeout; None is no end."""
-    duration = Duration.parse(text)
-    if duration.nanoseconds is not None and duration.nanoseconds <= 0:
-        raise TimeoutValueError(given=text)
-    return None if duration.is_never else duration.seconds
 
 
 async def follow(

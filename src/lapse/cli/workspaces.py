@@ -7,25 +7,21 @@ opening needs no token either; whoever can write these stores is trusted with wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
 from lapse.cli.commands import commands_of
 from lapse.cli.flags import NO_OPEN_WORKSPACE_FLAGS, NO_WORKSPACE_FLAGS, OpenWorkspaceFlags, WorkspaceFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.waiting import NO_WAIT, Waiting
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from lapse.core.clock import Clock
-    from lapse.settings import Settings
+    from lapse.cli.workspace_desk import WorkspaceDesk
     from lapse.workspaces.model import Ms, Workspace
     from lapse.workspaces.store import WorkspaceStore
 
-T = TypeVar("T")
 app = App(
     "workspaces",
     help="Create, open, stop and archive workspaces.",
@@ -80,53 +76,6 @@ ArchiveTTL = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The store, open for one command."""
-
-    store: WorkspaceStore
-    settings: Settings
-    clock: Clock
-
-    @property
-    def now(self) -> Ms:
-        """The time."""
-        from lapse.workspaces.model import Ms
-
-        return Ms(self.clock.wall_ns() // _MS)
-
-
-def _at_store(flags: WorkspaceFlags, work: Callable[[_Place], Awaitable[T]]) -> T:
-    """Do some work on the store, and close it."""
-    import asyncio
-
-    from lapse.core.clock import SystemClock
-    from lapse.workspaces.opening import open_workspaces
-
-    settings = flags.load().settings
-
-    async def run() -> T:
-        store = await open_workspaces(settings.workspaces_url)
-        try:
-            return await work(_Place(store, settings, SystemClock()))
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
-
-
-def _name(text: str) -> str:
-    """Return the name that an argument means."""
-    from lapse.core.address import Address, AddressError
-
-    if "/" not in text:
-        return text
-    address = Address.parse(text)
-    if address.kind != "workspace":
-        raise AddressError(text=text, problem="it is none of a workspace, which is workspace/NAME")
-    return address.name
-
-
 # --- creating ---------------------------------------------------------------------------------------------------------
 
 
@@ -134,7 +83,7 @@ def _name(text: str) -> str:
     "lapse workspaces create lab --port 9000 -- python3 -m http.server 9000",
     "lapse workspaces create lab --port 9000 --standby-ttl 10m -- ./serve",
 )
-def create(
+def create(  # noqa: PLR0913 - one per option, all of them named
     name: Annotated[str, Parameter(help="A DNS label: it becomes part of a host name.")],
     /,
     *command: Annotated[str, Parameter(help="What it runs, after --.", allow_leading_hyphen=True)],
@@ -145,6 +94,7 @@ def create(
     standby_ttl: StandbyTTL = None,
     archive_ttl: ArchiveTTL = None,
     no_start: Annotated[bool, Parameter(help="Leave it until it is started or opened.", show_default=False)] = False,
+    waiting: Waiting = NO_WAIT,
     flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -152,28 +102,32 @@ def create(
 
     It gets a directory of its own and runs there as the user of lapse up.
     """
+    from lapse.cli.workspace_desk import at_store
     from lapse.cli.workspace_parts import node_of
     from lapse.workspaces.model import DesiredState, NewWorkspace
     from lapse.workspaces.summary import address_of
 
     if not command:
         raise NoCommandError
+    waiting.check()
 
-    async def work(place: _Place) -> tuple[Workspace, Ms]:
-        standby, archive = place.settings.default_standby_ttl, place.settings.default_archive_ttl
+    async def work(desk: WorkspaceDesk) -> tuple[Workspace, Ms]:
+        standby, archive = desk.settings.default_standby_ttl, desk.settings.default_archive_ttl
         new = NewWorkspace(
             name=name,
             owner=_me() if owner is None else owner,
             command=command,
             port=port,
-            node_id=node_of(place.settings),
+            node_id=node_of(desk.settings),
             desired_state=DesiredState.PENDING if no_start else DesiredState.RUNNING,
             standby_ttl_seconds=int(standby.seconds) if standby_ttl is None else standby_ttl,
             archive_ttl_seconds=int(archive.seconds) if archive_ttl is None else archive_ttl,
         )
-        return await place.store.create(new, now=place.now), place.now
+        return await _waited(desk, await desk.store.create(new, now=desk.now), waiting), desk.now
 
-    made, now = _at_store(flags, work)
+    made, now = at_store(flags, work)
+    if waiting.wait:
+        return _outcome(made, now, output)
     then = "It starts when it is opened." if no_start else "lapse up starts it."
     print_result(output, _told(made, now), f"Created: {address_of(made)}. {then}")
     return Exit.DONE
@@ -208,11 +162,13 @@ def list_workspaces(
     if limit < 0:
         raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above it")
 
-    async def work(place: _Place) -> tuple[list[Workspace], bool, Ms]:
-        found = await _read(place.store, owner=owner, most=limit)
-        return (found[:limit] if limit else found), bool(limit and len(found) > limit), place.now
+    from lapse.cli.workspace_desk import at_store
 
-    shown, more, now = _at_store(flags, work)
+    async def work(desk: WorkspaceDesk) -> tuple[list[Workspace], bool, Ms]:
+        found = await _read(desk.store, owner=owner, most=limit)
+        return (found[:limit] if limit else found), bool(limit and len(found) > limit), desk.now
+
+    shown, more, now = at_store(flags, work)
     if output is Output.JSON:
         print_json({"items": [_told(one, now) for one in shown], "next": shown[-1].name if more else None})
     elif shown:
@@ -240,11 +196,12 @@ async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[
 @_command("lapse workspaces show lab", "lapse workspaces show workspace/lab -o json")
 def show(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
     """Show one workspace: what is wanted, what is seen, what lapses when."""
+    from lapse.cli.workspace_desk import at_store, name_of
 
-    async def work(place: _Place) -> tuple[Workspace, Ms]:
-        return await place.store.by_name(_name(name)), place.now
+    async def work(desk: WorkspaceDesk) -> tuple[Workspace, Ms]:
+        return await desk.store.by_name(name_of(name)), desk.now
 
-    found, now = _at_store(flags, work)
+    found, now = at_store(flags, work)
     if output is Output.JSON:
         print_json(_told(found, now))
     else:
@@ -275,11 +232,10 @@ def _facts(found: Workspace, now: Ms) -> list[tuple[str, str]]:
     import shlex
 
     from lapse.core.timestamps import to_timestamp
-    from lapse.workspaces.summary import address_of
+    from lapse.workspaces.summary import address_of, end_of_hold
 
     busy = found.operation.value != "NONE"
     since = "" if found.op_started_at is None else f" for {_span(now - found.op_started_at)}"
-    until = "" if found.hold_until is None else f" until {to_timestamp(found.hold_until * _MS)}"
     return [
         ("address", str(address_of(found))),
         ("owner", found.owner),
@@ -296,7 +252,7 @@ def _facts(found: Workspace, now: Ms) -> list[tuple[str, str]]:
         ("standby ttl", _duration(found.standby_ttl_seconds)),
         ("archive ttl", _duration(found.archive_ttl_seconds)),
         ("last access", f"{to_timestamp(found.last_access_at * _MS)} ({_span(now - found.last_access_at)} ago)"),
-        ("held", f"{found.hold_reason}{until}" if found.held(now) else ""),
+        ("held", f"{found.hold_reason}{end_of_hold(found)}" if found.held(now) else ""),
         ("next", _next(found, now)),
         ("created", to_timestamp(found.created_at * _MS)),
         ("version", str(found.version)),
@@ -331,55 +287,90 @@ def _duration(seconds: int) -> str:
 # --- wanting ----------------------------------------------------------------------------------------------------------
 
 
-@_command("lapse workspaces start lab")
-def start(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+@_command("lapse workspaces start lab", "lapse workspaces start lab --wait --timeout 2m")
+def start(
+    name: Name,
+    /,
+    *,
+    waiting: Waiting = NO_WAIT,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
     """Let a workspace run, from standby or from the archive.
 
     An error that stands is cleared: it is tried again.
     """
-    return _ask("start", name, flags, output)
+    return _ask("start", name, waiting=waiting, flags=flags, output=output)
 
 
-@_command("lapse workspaces stop lab")
-def stop(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
-    """Stop a workspace; its data stays in place.
+@_command("lapse workspaces stop lab", "lapse workspaces stop lab --wait --timeout 2m")
+def stop(
+    name: Name,
+    /,
+    *,
+    waiting: Waiting = NO_WAIT,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Stop a workspace; its data stays in desk.
 
     Opening it starts it again.
     """
-    return _ask("stop", name, flags, output)
+    return _ask("stop", name, waiting=waiting, flags=flags, output=output)
 
 
-@_command("lapse workspaces archive lab")
-def archive(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+@_command("lapse workspaces archive lab", "lapse workspaces archive lab --wait --timeout 10m")
+def archive(
+    name: Name,
+    /,
+    *,
+    waiting: Waiting = NO_WAIT,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
     """Stop a workspace and move its data to the archive.
 
     Starting or opening it brings the data back.
     """
-    return _ask("archive", name, flags, output)
+    return _ask("archive", name, waiting=waiting, flags=flags, output=output)
 
 
-def _change(
-    flags: WorkspaceFlags, name: str, how: Callable[[_Place, Workspace], Awaitable[Workspace]]
-) -> tuple[Workspace, Ms]:
-    """Change the workspace of a name, and return it with the time."""
-
-    async def work(place: _Place) -> tuple[Workspace, Ms]:
-        return await how(place, await place.store.by_name(_name(name))), place.now
-
-    return _at_store(flags, work)
-
-
-def _ask(verb: str, name: str, flags: WorkspaceFlags, output: Output) -> int:
+def _ask(verb: str, name: str, *, waiting: Waiting, flags: WorkspaceFlags, output: Output) -> int:
+    from lapse.cli.workspace_desk import change
     from lapse.workspaces.asking import Verb, ask
     from lapse.workspaces.summary import address_of
 
-    async def how(place: _Place, found: Workspace) -> Workspace:
-        return await ask(place.store, Verb(verb), found, now=place.now)
+    waiting.check()
 
-    changed, now = _change(flags, name, how)
+    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
+        return await _waited(desk, await ask(desk.store, Verb(verb), found, now=desk.now), waiting)
+
+    changed, now = change(flags, name, how)
+    if waiting.wait:
+        return _outcome(changed, now, output)
     said = f"{address_of(changed)}: {changed.desired_state.value} is wanted; it is {changed.observed_status.value}."
     print_result(output, _told(changed, now), said)
     return Exit.DONE
+
+
+async def _waited(desk: WorkspaceDesk, asked: Workspace, waiting: Waiting) -> Workspace:
+    """Return a workspace as it became, if that is to be waited for."""
+    from lapse.cli.workspace_waiting import until_as_wanted
+
+    return await until_as_wanted(desk, asked, waiting.timeout) if waiting.wait else asked
+
+
+def _outcome(found: Workspace, now: Ms, output: Output) -> int:
+    """Tell what became of one that was waited for."""
+    from lapse.workspaces.summary import address_of
+
+    address, failed = address_of(found), found.error_reason is not None
+    said = f"{address} is {found.observed_status.value}."
+    if failed:
+        again = f"To try again: lapse workspaces start {found.name}"
+        said = f"{address} has failed ({found.error_reason}): {found.error_message}. {again}"
+    print_result(output, _told(found, now), said)
+    return Exit.FAILED if failed else Exit.DONE
 
 
 @_command("lapse workspaces ttl lab --standby 10m", "lapse workspaces ttl lab --standby 1h --archive 7d")
@@ -393,34 +384,50 @@ def ttl(
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Change the TTLs of a workspace; they count from its last access."""
+    from lapse.cli.workspace_desk import change
     from lapse.workspaces.summary import address_of
 
     if standby is None and archive is None:
         raise NoTTLGivenError
 
-    async def how(place: _Place, found: Workspace) -> Workspace:
-        return await place.store.set_ttls(found.id, standby=standby, archive=archive, now=place.now)
+    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
+        return await desk.store.set_ttls(found.id, standby=standby, archive=archive, now=desk.now)
 
-    changed, now = _change(flags, name, how)
+    changed, now = change(flags, name, how)
     idle, kept = _duration(changed.standby_ttl_seconds), _duration(changed.archive_ttl_seconds)
     said = f"{address_of(changed)}: stopped after {idle} idle, archived after {kept} in standby."
     print_result(output, _told(changed, now), said)
     return Exit.DONE
 
 
-@_command("lapse workspaces delete lab")
-def delete(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+@_command("lapse workspaces delete lab", "lapse workspaces delete lab --wait")
+def delete(
+    name: Name,
+    /,
+    *,
+    waiting: Waiting = NO_WAIT,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
     """Delete a workspace with its data and its archive.
 
     Its name is free at once; lapse up ends it and removes what it has.
     """
+    from lapse.cli.workspace_desk import change
+    from lapse.cli.workspace_waiting import until_gone
     from lapse.workspaces.summary import address_of
 
-    async def how(place: _Place, found: Workspace) -> Workspace:
-        return await place.store.mark_deleted(found.id, now=place.now)
+    waiting.check()
 
-    gone, now = _change(flags, name, how)
-    print_result(output, _told(gone, now), f"Deleted: {address_of(gone)}. lapse up removes its data.")
+    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
+        deleted = await desk.store.mark_deleted(found.id, now=desk.now)
+        if waiting.wait:
+            await until_gone(desk, deleted, waiting.timeout)
+        return deleted
+
+    gone, now = change(flags, name, how)
+    then = "Nothing is left of it." if waiting.wait else "lapse up removes its data."
+    print_result(output, _told(gone, now), f"Deleted: {address_of(gone)}. {then}")
     return Exit.DONE
 
 
@@ -441,12 +448,13 @@ def open_workspace(
     It works once, within a minute. Opening a workspace starts it when it does
     not run.
     """
+    from lapse.cli.workspace_desk import at_store, name_of
     from lapse.workspaces.tickets import TICKET_SECONDS
 
-    async def work(place: _Place) -> str:
-        return await _ticketed(place, await place.store.by_name(_name(name)))
+    async def work(desk: WorkspaceDesk) -> str:
+        return await _ticketed(desk, await desk.store.by_name(name_of(name)))
 
-    url = _at_store(flags, work)
+    url = at_store(flags, work)
     if output is Output.JSON:
         print_json({"url": url, "expires_in_seconds": TICKET_SECONDS})
     else:
@@ -459,17 +467,17 @@ def open_workspace(
     return Exit.DONE
 
 
-async def _ticketed(place: _Place, workspace: Workspace) -> str:
+async def _ticketed(desk: WorkspaceDesk, workspace: Workspace) -> str:
     """Return the address of a workspace with a fresh ticket in it."""
     from lapse.cli.workspace_parts import demand_shared_tickets, url_of
     from lapse.keys.aio import open_keys_async
     from lapse.keys.tickets import ticket_records
     from lapse.workspaces.tickets import Tickets, ticket_url
 
-    settings = place.settings
+    settings = desk.settings
     demand_shared_tickets(settings, "Ask the HTTP API of lapse up instead, or name a store that both can reach")
     if not settings.proxy_port and settings.proxy_scheme == "http":
         raise ProxyPortUnknownError
-    async with open_keys_async(settings.keys_url, clock=place.clock, sweep=False) as keys:
-        ticket = await Tickets(ticket_records(keys, clock=place.clock)).issue(workspace.id)
+    async with open_keys_async(settings.keys_url, clock=desk.clock, sweep=False) as keys:
+        ticket = await Tickets(ticket_records(keys, clock=desk.clock)).issue(workspace.id)
     return ticket_url(url_of(settings, settings.proxy_port)(workspace.name), ticket)

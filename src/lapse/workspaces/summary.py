@@ -39,6 +39,11 @@ def next_lapse(workspace: Workspace) -> tuple[str, Ms] | None:
     return step, moment
 
 
+def end_of_hold(workspace: Workspace) -> str:
+    """Return how to say when its hold ends, to be put behind a word; empty where it has no end."""
+    return "" if workspace.hold_until is None else f" until {_time(workspace.hold_until)}"
+
+
 def as_json(workspace: Workspace, *, now: Ms) -> dict[str, Any]:
     """Return the JSON form. Times are RFC 3339, in whole seconds."""
     lapses = next_lapse(workspace)

@@ -21,7 +21,8 @@ from lapse.cli.asking import (
 from lapse.cli.desk import Desk
 from lapse.cli.requests import _delete
 from lapse.cli.state_folder import open_store
-from lapse.cli.watching import GoneMeanwhileError, StillWaitingError, until_gone, until_ready
+from lapse.cli.waiting import StillWaitingError
+from lapse.cli.watching import GoneMeanwhileError, until_gone, until_ready
 from lapse.core.clock import SystemClock
 from lapse.core.duration import Duration
 from lapse.engine.journal import Outcome, SQLiteJournal

@@ -1,0 +1,71 @@
+"""Where the commands for workspaces work: the workspace store, open for one command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from lapse.cli.flags import WorkspaceFlags
+from lapse.core.address import Address, AddressError
+from lapse.core.clock import Clock, SystemClock
+from lapse.workspaces.model import Ms
+from lapse.workspaces.opening import open_workspaces
+
+if TYPE_CHECKING:
+    from lapse.settings import Settings
+    from lapse.workspaces.model import Workspace
+    from lapse.workspaces.store import WorkspaceStore
+
+T = TypeVar("T")
+_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class WorkspaceDesk:
+    """The store, open for one command."""
+
+    store: WorkspaceStore
+    settings: Settings
+    clock: Clock
+
+    @property
+    def now(self) -> Ms:
+        """The time."""
+        return Ms(self.clock.wall_ns() // _MS)
+
+
+def at_store(flags: WorkspaceFlags, work: Callable[[WorkspaceDesk], Awaitable[T]]) -> T:
+    """Do some work on the store, and close it."""
+    settings = flags.load().settings
+
+    async def run() -> T:
+        store = await open_workspaces(settings.workspaces_url)
+        try:
+            return await work(WorkspaceDesk(store, settings, SystemClock()))
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def change(
+    flags: WorkspaceFlags, name: str, how: Callable[[WorkspaceDesk, Workspace], Awaitable[Workspace]]
+) -> tuple[Workspace, Ms]:
+    """Change the workspace of a name or address, and return it with the time."""
+
+    async def work(desk: WorkspaceDesk) -> tuple[Workspace, Ms]:
+        return await how(desk, await desk.store.by_name(name_of(name))), desk.now
+
+    return at_store(flags, work)
+
+
+def name_of(text: str) -> str:
+    """Return the name that an argument means."""
+    if "/" not in text:
+        return text
+    address = Address.parse(text)
+    if address.kind != "workspace":
+        raise AddressError(text=text, problem="it is none of a workspace, which is workspace/NAME")
+    return address.name

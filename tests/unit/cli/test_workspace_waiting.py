@@ -1,0 +1,213 @@
+"""Waiting for a workspace: until it is there, or it is known why not."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lapse.cli.waiting import StillWaitingError
+from lapse.cli.workspace_desk import WorkspaceDesk
+from lapse.cli.workspace_waiting import DeletedMeanwhileError, WantedOtherwiseError, until_as_wanted, until_gone
+from lapse.core.clock import SystemClock, VirtualClock
+from lapse.settings import Settings
+from lapse.workspaces.errors import UnknownWorkspaceError
+from lapse.workspaces.model import (
+    DesiredBy,
+    DesiredState,
+    NewWorkspace,
+    ObservedStatus,
+    Operation,
+    OpId,
+    Workspace,
+)
+from lapse.workspaces.sqlite_store import open_sqlite_store
+from tests.unit.cli.test_workspaces import Person, now
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from lapse.workspaces.store import WorkspaceStore
+
+OP = OpId("op")
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[WorkspaceDesk]:
+    store = open_sqlite_store(tmp_path / "workspaces.db")
+    yield WorkspaceDesk(store, Settings(), VirtualClock())
+    await store.close()
+
+
+async def make(desk: WorkspaceDesk) -> Workspace:
+    return await desk.store.create(NewWorkspace(name="lab", owner="ann", command=("serve",), port=1), now=desk.now)
+
+
+async def look(desk: WorkspaceDesk, until: Callable[[], bool] = lambda: False, *, times: int = 20) -> None:
+    """Let the one who waits look again and again."""
+    assert isinstance(desk.clock, VirtualClock)
+    for _ in range(times):
+        if until():
+            return
+        await SystemClock().sleep(0.005)
+        desk.clock.advance(0.2)
+
+
+async def test_it_is_there_when_it_is_observed_and_nothing_is_under_way(desk: WorkspaceDesk) -> None:
+    made, store = await make(desk), desk.store
+    waiting = asyncio.create_task(until_as_wanted(desk, made, "60s"))
+    await store.claim(made.id, Operation.STARTING, OP, now=desk.now)
+    await store.observe({made.id: ObservedStatus.RUNNING}, now=desk.now)
+    await look(desk)
+    assert not waiting.done(), "an operation is under way"
+    await store.complete(made.id, OP, now=desk.now)
+    await look(desk, waiting.done, times=10_000)
+    found = await waiting
+
+    assert (found.observed_status, found.operation) == (ObservedStatus.RUNNING, Operation.NONE)
+
+
+async def test_what_is_there_already_is_not_waited_for(desk: WorkspaceDesk) -> None:
+    made = await make(desk)
+    await desk.store.observe({made.id: ObservedStatus.RUNNING}, now=desk.now)
+
+    assert (await until_as_wanted(desk, made, "60s")).observed_status is ObservedStatus.RUNNING
+
+
+async def test_an_error_ends_the_wait_and_is_told(desk: WorkspaceDesk) -> None:
+    made = await make(desk)
+    await desk.store.claim(made.id, Operation.PROVISIONING, OP, now=desk.now)
+    await desk.store.fail(made.id, OP, reason="failed", message="no such program", now=desk.now)
+    found = await until_as_wanted(desk, made, "60s")
+
+    assert (found.error_reason, found.error_message) == ("failed", "no such program")
+
+
+async def test_one_who_is_wanted_otherwise_is_not_waited_for(desk: WorkspaceDesk) -> None:
+    made = await make(desk)
+    await desk.store.set_desired(made.id, DesiredState.PENDING, DesiredBy.USER, now=desk.now)
+
+    with pytest.raises(WantedOtherwiseError, match="to be RUNNING, and meanwhile PENDING is wanted, by user"):
+        await until_as_wanted(desk, made, "60s")
+
+
+async def test_one_that_is_deleted_is_not_waited_for(desk: WorkspaceDesk) -> None:
+    made = await make(desk)
+    await desk.store.mark_deleted(made.id, now=desk.now)
+
+    with pytest.raises(DeletedMeanwhileError, match="was deleted before it was RUNNING"):
+        await until_as_wanted(desk, made, "60s")
+
+
+async def test_a_deleted_one_is_gone_when_nothing_is_left(desk: WorkspaceDesk) -> None:
+    made = await make(desk)
+    deleted = await desk.store.mark_deleted(made.id, now=desk.now)
+    waiting = asyncio.create_task(until_gone(desk, deleted, "60s"))
+    await desk.store.claim(made.id, Operation.DELETING, OP, now=desk.now)
+    await look(desk)
+    assert not waiting.done()
+    await desk.store.forget(made.id, OP)
+    await look(desk, waiting.done, times=10_000)
+    await waiting
+
+    with pytest.raises(UnknownWorkspaceError):
+        await desk.store.get(made.id)
+
+
+async def test_who_waits_too_long_is_told_what_may_be_the_matter(desk: WorkspaceDesk) -> None:
+    made = await make(desk)
+    with pytest.raises(StillWaitingError, match=r"PENDING and not RUNNING after 10ms. Is lapse up running, with"):
+        await until_as_wanted(desk, made, "10ms")
+    await desk.store.claim(made.id, Operation.PROVISIONING, OP, now=desk.now)
+    with pytest.raises(StillWaitingError, match=r"PENDING \(PROVISIONING\) and not RUNNING.*It goes on by itself"):
+        await until_as_wanted(desk, made, "10ms")
+
+
+async def test_a_deletion_that_fails_is_told_when_the_time_is_over(desk: WorkspaceDesk) -> None:
+    made = await make(desk)
+    deleted = await desk.store.mark_deleted(made.id, now=desk.now)
+    await desk.store.claim(made.id, Operation.DELETING, OP, now=desk.now)
+    await desk.store.fail(made.id, OP, reason="failed", message="the disk is read-only", now=desk.now)
+
+    with pytest.raises(StillWaitingError, match=r"The last try failed \(failed\): the disk is read-only"):
+        await until_gone(desk, deleted, "10ms")
+
+
+# --- at the command line ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Person:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAPSE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return Person(tmp_path, capsys)
+
+
+def beside(person: Person, version: int, work: Callable[[WorkspaceStore, Workspace], Awaitable[object]]) -> Thread:
+    """Do something as soon as the workspace lab is at a version, beside the command."""
+
+    async def wait_and_work(store: WorkspaceStore) -> None:
+        for _ in range(6_000):
+            found = await store.by_name("lab")
+            if found.version == version:
+                await work(store, found)
+                return
+            await SystemClock().sleep(0.01)
+
+    thread = Thread(target=person.on_store, args=(wait_and_work,))
+    thread.start()
+    return thread
+
+
+def test_one_that_comes_up_is_told_of_and_exits_with_0(person: Person) -> None:
+    person.create("lab", "--no-start")
+    thread = beside(person, 2, lambda store, one: store.observe({one.id: ObservedStatus.RUNNING}, now=now()))
+    said = person.run("start", "lab", "--wait", "--timeout", "60s")[1]
+    thread.join()
+
+    assert said == "workspace/lab is RUNNING.\n"
+
+
+def test_one_that_fails_is_told_of_with_its_message_and_exits_with_1(person: Person) -> None:
+    person.create("lab", "--no-start")
+
+    async def failing(store: WorkspaceStore, one: Workspace) -> None:
+        await store.claim(one.id, Operation.PROVISIONING, OP, now=now())
+        await store.fail(one.id, OP, reason="exited", message="it ended at once, with 3", now=now())
+
+    thread = beside(person, 2, failing)
+    said = person.run("start", "lab", "--wait", "--timeout", "60s", code=1)[1]
+    thread.join()
+
+    assert said == (
+        "workspace/lab has failed (exited): it ended at once, with 3. To try again: lapse workspaces start lab\n"
+    )
+
+
+def test_nothing_is_waited_for_that_is_not_to_be_started(person: Person) -> None:
+    made = person.create("lab", "--no-start", "--wait")
+
+    assert made["observed_status"] == "PENDING"
+
+
+def test_nobody_at_work_is_a_timeout_and_exits_with_1(person: Person) -> None:
+    person.create()
+    for verb in ("start", "delete"):
+        err = person.run(verb, "lab", "--wait", "--timeout", "10ms", code=1)[1]
+
+        assert re.search(r"workspace/lab is PENDING and not (RUNNING|gone) after 10ms", err)
+        assert "Is lapse up running, with the same workspaces_url?" in err
+
+
+@pytest.mark.parametrize("verb", ["start", "stop", "archive", "delete"])
+def test_a_timeout_that_cannot_be_meant_is_refused_before_anything_is_done(person: Person, verb: str) -> None:
+    before = person.create()
+    err = person.run(verb, "lab", "--wait", "--timeout", "0s", code=64)[1]
+
+    assert "The timeout is 0s; expected a duration above zero, such as 30s, or never." in err
+    assert person.json("show", "lab") == before
