@@ -246,6 +246,12 @@ class OpenWorkspaceFlags(ProxyPlaceFlags, WorkspaceFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class WhyFlags(ActivityFlags, WorkspaceFlags):
+    """What `lapse why` takes."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class ClusterFlags:
     """Which cluster."""
 
@@ -361,6 +367,7 @@ NO_TTL_MANAGER_FLAGS = TTLManagerFlags()
 NO_PROXY_PROCESS_FLAGS = ProxyProcessFlags()
 NO_WORKSPACE_FLAGS = WorkspaceFlags()
 NO_OPEN_WORKSPACE_FLAGS = OpenWorkspaceFlags()
+NO_WHY_FLAGS = WhyFlags()
 NO_DEFINITIONS_FLAGS = DefinitionsFlags()
 NO_OPERATOR_FLAGS = OperatorFlags()
 NO_WEBHOOK_FLAGS = WebhookFlags()

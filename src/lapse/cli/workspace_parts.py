@@ -192,6 +192,7 @@ class WorkspaceParts:
                 archive_ttl=int(settings.default_archive_ttl.seconds),
             ),
             clock=self.clock,
+            activity=self.activity,
             node=node_of(settings),
             changed=self._changed,
         )

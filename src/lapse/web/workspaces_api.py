@@ -1,9 +1,11 @@
-"""Workspaces over HTTP: create, look, start, stop, archive, delete, set TTLs, open.
+"""Workspaces over HTTP: create, look, start, stop, archive, delete, set TTLs, hold, open, and why.
 
 | address under ``/api/v1`` | what |
 |---|---|
 | ``/workspaces``, ``/workspaces/{name}`` | workspaces; PATCH sets their TTLs |
 | ``/workspaces/{name}/start``, ``/stop``, ``/archive`` | another state is wanted |
+| ``/workspaces/{name}/hold``, ``/release`` | keep it from lapsing, or no longer |
+| ``/workspaces/{name}/why`` | why it is kept or lapses, when, and what would save it |
 | ``/workspaces/{name}/open`` | an address with a ticket, to be opened in a browser once |
 
 A caller sees and changes the workspaces of the owners in the scopes of its token: all of them with ``admin``, to be
@@ -23,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from lapse.core.clock import Clock
+from lapse.core.moments import read_end
 from lapse.core.timestamps import to_timestamp
 from lapse.web.conditions import read_conditions
 from lapse.web.errors import (
@@ -35,8 +38,11 @@ from lapse.web.errors import (
 )
 from lapse.web.scopes import Owners, owners_in
 from lapse.web.security import PRINCIPAL, Principal
+from lapse.workspaces import explaining
+from lapse.workspaces.activity import Activity, ActivityUnavailableError, Doubt, Signal, Unknown
 from lapse.workspaces.asking import Verb, ask
 from lapse.workspaces.errors import UnknownWorkspaceError
+from lapse.workspaces.explaining import explain
 from lapse.workspaces.model import (
     DEFAULT_ARCHIVE_TTL_SECONDS,
     DEFAULT_STANDBY_TTL_SECONDS,
@@ -78,6 +84,15 @@ class NewTTLs(_Form):
 
     standby_ttl_seconds: int | None = None
     archive_ttl_seconds: int | None = None
+
+
+class HoldAsked(_Form):
+    """A hold."""
+
+    reason: Annotated[str, Field(description="What others are to know about it")]
+    until: Annotated[
+        str, Field(description="A duration from now such as 7d, or a time as 2030-01-31T12:00:00Z; never has no end")
+    ] = "never"
 
 
 class Nothing(_Form):
@@ -134,6 +149,47 @@ class WorkspacePage(BaseModel):
     next: str | None
 
 
+class RuleTold(BaseModel):
+    """What one rule says."""
+
+    rule: str
+    action: str
+    wins: bool
+    verdict: str
+    reason: str
+    since: str | None
+    look_again: str | None
+
+
+class AnchorTold(BaseModel):
+    """What its time is counted from."""
+
+    at: str
+    source: str
+
+
+class WhyTold(BaseModel):
+    """Why a workspace is kept or lapses."""
+
+    address: str
+    at: str
+    verdict: str
+    """keep, due or unknown."""
+    reason: str
+    because: str
+    rules: list[RuleTold]
+    """The one that wins first."""
+    anchor: AnchorTold
+    due_at: str | None
+    activity: str
+    """Who is there."""
+    held: bool
+    hold_reason: str | None
+    hold_until: str | None
+    next_check: str
+    saved_by: list[str]
+
+
 class Opened(BaseModel):
     """An address that opens a workspace, once."""
 
@@ -163,14 +219,16 @@ class WorkspacesService:
         url_of: Callable[[str], str],
         defaults: Defaults,
         clock: Clock,
+        activity: Activity | None = None,
         node: str | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         """Bind them together.
 
         ``url_of`` returns where the workspace of a name is found, ``node`` is where new ones are run, and ``changed``
-        is called after something was asked for.
+        is called after something was asked for. Without ``activity`` it is not known who is there.
         """
+        self._activity = activity
         self.store, self._tickets, self._clock = store, tickets, clock
         self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
 
@@ -230,6 +288,28 @@ class WorkspacesService:
             now=self._now(),
         )
 
+    async def hold(self, asked: HoldAsked, workspace: Workspace, version: int | None) -> Workspace:
+        """Keep it from lapsing."""
+        end = read_end(asked.until, self._clock.wall_ns())
+        until = None if end is None else Ms(end // _MS)
+        return await self.store.hold(workspace.id, asked.reason, until=until, version=version, now=self._now())
+
+    async def release(self, workspace: Workspace, version: int | None) -> Workspace:
+        """Keep it no longer; nothing changes where nobody held it."""
+        if workspace.hold_reason is None:
+            return workspace
+        return await self.store.release(workspace.id, version=version, now=self._now())
+
+    async def why(self, name: str, owners: Owners) -> Response:
+        """Answer why it is kept or lapses."""
+        found = await self._find(name, owners)
+        if self._activity is None:
+            told = explain(found, None, self._now())
+        else:
+            signal = await _signal(self._activity, found)
+            told = explain(found, signal, self._now(), lease_seconds=self._activity.lease_seconds)
+        return JSONResponse(explaining.as_json(told))
+
     async def delete(self, workspace: Workspace, version: int | None) -> Workspace:
         """Give the name free; what else there is goes by and by."""
         return await self.store.mark_deleted(workspace.id, version=version, now=self._now())
@@ -281,6 +361,13 @@ def _owner_of(asked: WorkspaceAsked, owners: Owners) -> str:
     if asked.owner not in owners:
         raise NotYourWorkspacesError
     return asked.owner
+
+
+async def _signal(activity: Activity, workspace: Workspace) -> Signal:
+    try:
+        return (await activity.read([workspace.id]))[workspace.id]
+    except ActivityUnavailableError:
+        return Unknown(Doubt.UNREACHABLE)
 
 
 def _tag(found: Workspace) -> str:
@@ -407,6 +494,30 @@ async def stop(request: Request, name: Name, *, service: Service, whose: Whose) 
 async def archive(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
     """Stop a workspace and move its data to the archive, from which starting or opening it brings it back."""
     return await _ask(request, name, Verb.ARCHIVE, service=service, whose=whose)
+
+
+@router.post("/workspaces/{name}/hold", summary="Hold a workspace", responses=_SHOWN, openapi_extra=_MATCH)
+async def hold(request: Request, name: Name, body: HoldAsked, *, service: Service, whose: Whose) -> Response:
+    """Keep a workspace from lapsing, until then or until it is released; a second hold replaces the first."""
+    return await service.change(request, name, whose, how=lambda one, version: service.hold(body, one, version))
+
+
+@router.post(
+    "/workspaces/{name}/release",
+    summary="Release a workspace",
+    responses=_SHOWN,
+    openapi_extra=_MATCH,
+    dependencies=_BARE,
+)
+async def release(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """End a hold; what is over by then lapses at the next look."""
+    return await service.change(request, name, whose, how=service.release)
+
+
+@router.get("/workspaces/{name}/why", summary="Why a workspace stays or lapses", responses={200: {"model": WhyTold}})
+async def why(name: Name, *, service: Service, whose: Whose) -> Response:
+    """Tell the rule that wins and those that lost, what is counted from when, who is there, and what would save it."""
+    return await service.why(name, whose)
 
 
 @router.delete(

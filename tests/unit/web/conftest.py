@@ -32,6 +32,7 @@ from lapse.web.status import StatusService
 from lapse.web.tags import Tagger
 from lapse.web.tokens import Admission, TokenStore
 from lapse.web.workspaces_api import Defaults, WorkspacesService
+from lapse.workspaces.in_process import InProcessActivity
 from lapse.workspaces.sqlite_store import open_sqlite_store
 from lapse.workspaces.tickets import Tickets
 
@@ -57,6 +58,7 @@ class API:
     objects: EmbeddedStore
     journal: SQLiteJournal
     workspaces: WorkspaceStore
+    activity: InProcessActivity
 
 
 @pytest.fixture
@@ -82,6 +84,7 @@ async def workspaces(tmp_path: Path) -> AsyncIterator[WorkspaceStore]:
 async def api(
     tmp_path: Path, clock: VirtualClock, objects: EmbeddedStore, workspaces: WorkspaceStore
 ) -> AsyncIterator[API]:
+    activity = InProcessActivity(clock)
     metrics, journal = Metrics("test"), SQLiteJournal(objects.database)
     retention = Retention(
         objects,
@@ -115,6 +118,7 @@ async def api(
                     url_of=lambda name: f"http://{name}.w.localhost:8752/",
                     defaults=Defaults(standby_ttl=600),
                     clock=clock,
+                    activity=activity,
                 ),
                 status_service=StatusService(clock=clock, keys=keys, backend="memory://", coordinator=coordinator),
                 places=lambda: Places("http://localhost:8750", "http://localhost:8751", admission.is_open()),
@@ -124,7 +128,9 @@ async def api(
             )
             transport = httpx2.ASGITransport(app=app)
             async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8750") as client:
-                yield API(client, clock, keys, tokens, metrics, coordinator, admission, objects, journal, workspaces)
+                yield API(
+                    client, clock, keys, tokens, metrics, coordinator, admission, objects, journal, workspaces, activity
+                )
 
 
 @pytest.fixture

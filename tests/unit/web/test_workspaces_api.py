@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from lapse.keys.tickets import ticket_records
+from lapse.workspaces.activity import ConnectionId
 from lapse.workspaces.model import Ms, ObservedStatus, Operation, OpId, WorkspaceId
 from lapse.workspaces.tickets import Tickets
 from tests.unit.web.conftest import JSON
@@ -369,3 +370,91 @@ async def test_a_change_must_be_json_and_say_nothing_unknown(api: API) -> None:
 
     assert code(await api.client.post(f"{PLACE}/lab/start"))[0] == 415
     assert code(await api.client.post(f"{PLACE}/lab/start", json={"x": 1}))[0] == 422
+
+
+# --- hold, release and why --------------------------------------------------------------------------------------------
+
+
+async def test_a_hold_is_made_shown_and_released(api: API) -> None:
+    made = await create(api)
+    held = await api.client.post(f"{PLACE}/lab/hold", json={"reason": "demo", "until": "7d"})
+    found = (await api.client.get(f"{PLACE}/lab")).json()
+    released = await api.client.post(f"{PLACE}/lab/release", json={})
+
+    assert (held.status_code, released.status_code) == (200, 200)
+    assert (found["held"], found["hold_reason"], found["hold_until"]) == (True, "demo", "2023-11-21T22:13:20Z")
+    assert held.json() == found
+    assert held.headers["etag"] != f'"{made["id"]}-{made["version"]}"'
+    assert released.json()["held"] is False
+
+
+async def test_a_hold_is_made_also_while_an_operation_is_under_way(api: API) -> None:
+    made = await create(api)
+    await begin(api, made["id"], Operation.PROVISIONING)
+
+    assert (await api.client.post(f"{PLACE}/lab/hold", json={"reason": "demo"})).status_code == 200
+
+
+async def test_a_release_of_what_nobody_holds_changes_nothing(api: API) -> None:
+    made = await create(api)
+    released = await api.client.post(f"{PLACE}/lab/release", json={})
+
+    assert released.status_code == 200
+    assert released.json()["version"] == made["version"]
+
+
+async def test_a_hold_may_be_for_one_version_only(api: API) -> None:
+    await create(api)
+    wrong = {"If-Match": '"something-else"'}
+
+    assert code(await api.client.post(f"{PLACE}/lab/hold", json={"reason": "x"}, headers=wrong)) == (
+        412,
+        "VersionChangedError",
+    )
+    assert (await api.client.get(f"{PLACE}/lab")).json()["held"] is False
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, "InvalidRequestError"),
+        ({"reason": ""}, "InvalidWorkspaceError"),
+        ({"reason": "a\nb"}, "InvalidWorkspaceError"),
+        ({"reason": "x", "until": "soon"}, "MomentError"),
+        ({"reason": "x", "until": "2020-01-01T00:00:00Z"}, "MomentOverError"),
+        ({"reason": "x", "until": 5}, "InvalidRequestError"),
+        ({"reason": "x", "for": "5m"}, "InvalidRequestError"),
+    ],
+)
+async def test_what_is_no_hold_is_refused(api: API, body: dict[str, Any], expected: str) -> None:
+    await create(api)
+
+    assert code(await api.client.post(f"{PLACE}/lab/hold", json=body)) == (422, expected)
+    assert (await api.client.get(f"{PLACE}/lab")).json()["held"] is False
+
+
+async def test_why_tells_what_is_decided_and_who_is_there(api: API) -> None:
+    made = await create(api, standby_ttl_seconds=60)
+    await observe(api, made["id"], ObservedStatus.RUNNING)
+    young = (await api.client.get(f"{PLACE}/lab/why")).json()
+    api.clock.advance(61)
+    idle = (await api.client.get(f"{PLACE}/lab/why")).json()
+    await api.activity.connect(WorkspaceId(made["id"]), ConnectionId("c"), lease_seconds=30)
+    used = (await api.client.get(f"{PLACE}/lab/why")).json()
+
+    assert (young["verdict"], young["reason"]) == ("keep", "not_yet")
+    assert young["activity"].startswith("unknown: the activity store has not been there for long enough")
+    assert (idle["verdict"], idle["reason"], idle["activity"]) == ("due", "standby_ttl_expired", "nobody")
+    assert idle["rules"][0]["rule"] == "standby after 1m idle"
+    assert (used["verdict"], used["reason"], used["activity"]) == ("keep", "connected", "1 connected")
+
+
+async def test_others_neither_hold_nor_ask_why(api: API) -> None:
+    await create(api)
+    bob, reader = bearer(api, "workspaces:bob"), bearer(api, "read")
+    unknown = (404, "UnknownWorkspaceError")
+
+    assert code(await api.client.get(f"{PLACE}/lab/why", headers=bob)) == unknown
+    assert code(await api.client.post(f"{PLACE}/lab/hold", json={"reason": "x"}, headers=bob)) == unknown
+    assert (await api.client.get(f"{PLACE}/lab/why", headers=reader)).status_code == 200
+    assert (await api.client.post(f"{PLACE}/lab/hold", json={"reason": "x"}, headers=reader)).status_code == 403

@@ -1,0 +1,185 @@
+"""``lapse hold``, ``lapse release`` and ``lapse why`` on a state folder, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lapse.cli import main
+from lapse.cli.state_folder import open_store
+from lapse.core.clock import SystemClock
+from lapse.engine.journal import Entry, Outcome, SQLiteJournal
+from lapse.workspaces.model import ObservedStatus, WorkspaceId
+from tests.unit.cli.test_workspaces import Person, now
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Holder(Person):
+    """Somebody who holds things."""
+
+    def say(self, *line: str, code: int = 0) -> tuple[str, str]:
+        assert main(list(line)) == code, self.capsys.readouterr()
+        found = self.capsys.readouterr()
+        return found.out, found.err
+
+    def told(self, *line: str) -> Any:  # noqa: ANN401 - whatever it prints
+        return json.loads(self.say(*line, "-o", "json")[0])
+
+
+@pytest.fixture
+def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Holder:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAPSE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return Holder(tmp_path, capsys)
+
+
+# --- hold and release -------------------------------------------------------------------------------------------------
+
+
+def test_a_hold_is_said_shown_and_released(holder: Holder) -> None:
+    holder.create()
+    said = holder.say("hold", "workspace/lab", "--reason", "demo on Friday", "--until", "7d")[1]
+    shown, table = holder.json("show", "lab"), holder.run("show", "lab")[0]
+    released = holder.say("release", "workspace/lab")[1]
+
+    assert re.fullmatch(r"Held: workspace/lab until 20\S+Z. To let it go: lapse release workspace/lab\n", said), said
+    assert (shown["held"], shown["hold_reason"]) == (True, "demo on Friday")
+    assert shown["hold_until"] is not None
+    assert re.search(r"^held +demo on Friday until 20\S+Z$", table, re.MULTILINE)
+    assert released == "Released: workspace/lab.\n"
+    assert holder.json("show", "lab")["held"] is False
+
+
+def test_without_an_end_it_is_held_until_it_is_released(holder: Holder) -> None:
+    holder.create()
+    held = holder.told("hold", "workspace/lab", "--reason", "mine")
+
+    assert (held["held"], held["hold_until"]) == (True, None)
+
+
+def test_a_point_in_time_is_an_end_too(holder: Holder) -> None:
+    holder.create()
+    held = holder.told("hold", "workspace/lab", "--reason", "mine", "--until", "2090-01-31T12:00:00Z")
+
+    assert held["hold_until"] == "2090-01-31T12:00:00Z"
+
+
+def test_a_second_hold_replaces_the_first(holder: Holder) -> None:
+    holder.create()
+    holder.told("hold", "workspace/lab", "--reason", "one", "--until", "1d")
+    held = holder.told("hold", "workspace/lab", "--reason", "two")
+
+    assert (held["hold_reason"], held["hold_until"]) == ("two", None)
+
+
+def test_who_holds_nothing_releases_nothing(holder: Holder) -> None:
+    version = holder.create()["version"]
+
+    assert holder.say("release", "workspace/lab")[1] == "Nothing to release: not held: workspace/lab.\n"
+    assert holder.json("show", "lab")["version"] == version
+
+
+def test_the_list_says_that_it_is_held(holder: Holder) -> None:
+    made = holder.create()
+    holder.on_store(lambda store: store.observe({WorkspaceId(made["id"]): ObservedStatus.RUNNING}, now=now()))
+    holder.say("hold", "workspace/lab", "--reason", "mine")
+
+    assert holder.run("list")[0].rstrip().endswith("standby (held)")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        (("hold", "workspace/none", "--reason", "x"), 1, "There is no workspace none."),
+        (("hold", "lab", "--reason", "x"), 64, "'lab' is not an address"),
+        (("hold", "key/7/a", "--reason", "x"), 64, "Keys cannot be held: a key is gone at the instant of its expiry."),
+        (("release", "vcr/default/nightly"), 64, "Objects are held by an annotation, lapse.dev/hold=true."),
+        (("hold", "workspace/lab"), 64, "--reason"),
+        (("hold", "workspace/lab", "--reason", ""), 64, "expected 1 to 1024 printable characters in one line"),
+        (("hold", "workspace/lab", "--reason", "a\nb"), 64, "expected 1 to 1024 printable characters in one line"),
+        (("hold", "workspace/lab", "--reason", "x", "--until", "soon"), 64, "'soon' is no time: expected a duration"),
+        (("hold", "workspace/lab", "--reason", "x", "--until", "0s"), 64, "The end '0s' is not in the future."),
+        (("hold", "workspace/lab", "--reason", "x", "--until", "2020-01-01T00:00:00Z"), 64, "is not in the future"),
+        (("why", "workspace/none"), 1, "There is no workspace none."),
+        (("why", "lab"), 64, "'lab' is not an address"),
+        (("why", "vcr/default/nightly"), 64, "See lapse requests get or lapse history show for it."),
+        (("why", "workspace/lab", "--at", "never"), 64, "Nothing can be said about never."),
+        (("why", "workspace/lab", "--at", "soon"), 64, "'soon' is no time"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(holder: Holder, line: tuple[str, ...], code: int, said: str) -> None:
+    before = holder.create()
+    out, err = holder.say(*line, code=code)
+
+    assert out == ""
+    assert said in err
+    assert "Traceback" not in err
+    assert holder.json("show", "lab")["version"] == before["version"]
+
+
+# --- why --------------------------------------------------------------------------------------------------------------
+
+
+def test_why_tells_the_verdict_its_grounds_and_what_would_save_it(holder: Holder) -> None:
+    made = holder.create()
+    holder.on_store(lambda store: store.observe({WorkspaceId(made["id"]): ObservedStatus.RUNNING}, now=now()))
+    table = holder.say("why", "workspace/lab")[0]
+
+    assert re.search(r"^verdict +keep: its time is not over$", table, re.MULTILINE)
+    assert re.search(r"^rule +standby after 5m idle$", table, re.MULTILINE)
+    assert re.search(r"^activity +not known here: ", table, re.MULTILINE)
+    assert "lapse hold workspace/lab --reason TEXT" in table
+
+
+def test_why_answers_for_another_time(holder: Holder) -> None:
+    made = holder.create()
+    holder.on_store(lambda store: store.observe({WorkspaceId(made["id"]): ObservedStatus.RUNNING}, now=now()))
+
+    assert holder.told("why", "workspace/lab")["verdict"] == "keep"
+    later = holder.told("why", "workspace/lab", "--at", "6m")
+    assert (later["verdict"], later["reason"]) == ("due", "standby_ttl_expired")
+
+
+def test_why_says_that_activity_is_unknown_where_its_store_does_not_answer(holder: Holder) -> None:
+    holder.create()
+    told = holder.told("why", "workspace/lab", "--activity-url", "redis://127.0.0.1:1")
+
+    assert told["activity"] == "unknown: the activity store does not answer"
+
+
+def test_why_answers_from_the_journal_after_it_is_gone(holder: Holder) -> None:
+    holder.create("other")
+
+    async def journalled() -> None:
+        state = open_store(holder.folder / "state", clock=SystemClock())
+        row = Entry(
+            time_ns=1_700_000_000_000_000_000,
+            domain="workspaces",
+            address="workspace/lab",
+            uid="u",
+            version="3",
+            verdict="due",
+            reason="archive_ttl_expired",
+            anchor_ns=None,
+            policy="archive after 86400s",
+            actor="lapse",
+            outcome=Outcome.ENDED,
+            details={"desired": "PENDING"},
+        )
+        await SQLiteJournal(state.database).append(row)
+        await state.close()
+
+    asyncio.run(journalled())
+    table = holder.say("why", "workspace/lab")[0]
+    told = holder.told("why", "workspace/lab")
+
+    assert re.search(r"^verdict +gone$", table, re.MULTILINE)
+    assert "2023-11-14T22:13:20Z ended (archive_ttl_expired, archive after 86400s, desired PENDING) by lapse" in table
+    assert [row["outcome"] for row in told["journal"]] == ["ended"]

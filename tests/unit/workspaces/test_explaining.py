@@ -1,0 +1,144 @@
+"""What is told is what the TTL manager decides: by the same functions, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from lapse.core.verdict import KeepReason, UnknownReason
+from lapse.workspaces import activity, explaining
+from lapse.workspaces.activity import Connected, Doubt, Quiet, Signal, Timer, Unknown
+from lapse.workspaces.eligibility import LapseReason, StayReason, decide_archive, decide_standby
+from lapse.workspaces.explaining import explain
+from lapse.workspaces.model import (
+    DesiredBy,
+    DesiredState,
+    Ms,
+    ObservedStatus,
+    Operation,
+    Workspace,
+    WorkspaceId,
+)
+
+NOW = Ms(1_700_000_000_000)
+IDLE = Workspace(
+    id=WorkspaceId("0b8a7c1e-0000-4000-8000-000000000001"),
+    name="lab",
+    owner="ann",
+    command=("serve",),
+    port=9000,
+    node_id=None,
+    desired_state=DesiredState.RUNNING,
+    desired_by=DesiredBy.USER,
+    version=3,
+    observed_status=ObservedStatus.RUNNING,
+    observed_at=NOW,
+    status_changed_at=Ms(NOW - 900_000),
+    operation=Operation.NONE,
+    op_id=None,
+    op_started_at=None,
+    op_tries=0,
+    archive_key=None,
+    error_reason=None,
+    error_message=None,
+    standby_ttl_seconds=300,
+    archive_ttl_seconds=86_400,
+    last_access_at=Ms(NOW - 600_000),
+    check_after=Ms(NOW - 300_000),
+    created_at=Ms(NOW - 900_000),
+    deleted_at=None,
+    hold_reason=None,
+    hold_until=None,
+)
+ASLEEP = replace(IDLE, observed_status=ObservedStatus.STANDBY, desired_state=DesiredState.STANDBY)
+
+
+def facts(workspace: Workspace, signal: Signal | None, **more: Any) -> dict[str, str]:  # noqa: ANN401 - options
+    return dict(explaining.facts(explain(workspace, signal, NOW, **more)))
+
+
+def test_an_idle_one_is_due_by_the_rule_that_is_about_it() -> None:
+    told = facts(IDLE, Quiet())
+
+    assert told["verdict"] == "due: nobody was there for longer than its standby TTL"
+    assert told["rule"] == "standby after 5m idle"
+    assert told["lost"].startswith("archive after 1d in standby: it is in another state")
+    assert told["counted from"] == "the last access, 2023-11-14T22:03:20Z (10m ago)"
+    assert told["over"] == "2023-11-14T22:08:20Z (5m ago)"
+    assert told["activity"] == "nobody"
+    assert "lapse hold workspace/lab --reason TEXT" in told["saved by"]
+    assert "lapse workspaces ttl lab --standby DURATION" in told["saved by"]
+
+
+def test_one_in_standby_is_told_of_by_the_other_rule() -> None:
+    told = facts(ASLEEP, Connected(2))
+
+    assert told["verdict"] == "keep: its time is not over"
+    assert told["rule"] == "archive after 1d in standby"
+    assert told["over"] == "2023-11-15T22:03:20Z (in 23h50m)"
+    assert "lapse workspaces ttl lab --archive DURATION" in told["saved by"]
+
+
+def test_who_came_to_its_state_after_the_last_access_is_counted_from_there() -> None:
+    told = facts(replace(IDLE, status_changed_at=Ms(NOW - 1_000)), Quiet())
+
+    assert told["counted from"].startswith("when it became RUNNING")
+    assert told["verdict"] == "keep: its time is not over"
+
+
+@pytest.mark.parametrize(
+    ("signal", "verdict", "said"),
+    [
+        (Connected(2), "keep: somebody is connected", "2 connected"),
+        (Timer(61.0), "keep: somebody was connected a short while ago", "which ends in 1m1s"),
+        (Unknown(Doubt.UNREACHABLE), "unknown: the activity store does not answer", "unknown: the activity store"),
+        (None, "due: nobody was there for longer than its standby TTL, unless somebody is connected", "not known here"),
+    ],
+)
+def test_who_is_there_decides_and_is_told(signal: Signal | None, verdict: str, said: str) -> None:
+    told = facts(IDLE, signal)
+
+    assert told["verdict"] == verdict
+    assert said in told["activity"]
+
+
+def test_a_hold_is_told_with_its_reason_and_its_end() -> None:
+    told = facts(replace(IDLE, hold_reason="demo on Friday", hold_until=Ms(NOW + 60_000)), Quiet())
+
+    assert told["verdict"] == "keep: it is held"
+    assert told["held"] == "demo on Friday until 2023-11-14T22:14:20Z"
+    assert told["saved by"] == "", "it is saved"
+
+
+def test_nothing_has_to_save_one_that_does_not_lapse() -> None:
+    pending = replace(IDLE, observed_status=ObservedStatus.PENDING, desired_state=DesiredState.PENDING)
+
+    assert facts(pending, Quiet())["saved by"] == ""
+    assert facts(pending, Quiet())["over"] == ""
+
+
+def test_another_moment_is_another_verdict() -> None:
+    assert explain(ASLEEP, None, Ms(NOW + 86_400_000)).verdict.reason is LapseReason.ARCHIVE_TTL_EXPIRED
+
+
+@pytest.mark.parametrize("workspace", [IDLE, ASLEEP, replace(IDLE, last_access_at=Ms(0))])
+@pytest.mark.parametrize("signal", [Quiet(), Connected(1), Timer(5.0), Unknown(Doubt.EPOCH_YOUNG)])
+def test_verdicts_are_those_of_the_ttl_manager(workspace: Workspace, signal: Signal) -> None:
+    told = explain(workspace, signal, NOW, lease_seconds=20)
+
+    assert told.verdicts == {
+        "standby": decide_standby(workspace, signal, NOW, lease_seconds=20),
+        "archive": decide_archive(workspace, NOW),
+    }
+    body = explaining.as_json(told)
+    assert [rule["wins"] for rule in body["rules"]] == [True, False]
+    assert (body["verdict"], body["reason"]) == (body["rules"][0]["verdict"], body["rules"][0]["reason"])
+
+
+def test_there_are_words_for_every_reason() -> None:
+    unknown = {UnknownReason.MISSING_ANCHOR, UnknownReason.INVALID_TTL}
+    reasons = {*LapseReason, *StayReason, *activity.Doubt, KeepReason.NOT_YET, KeepReason.HELD, *unknown}
+
+    assert set(explaining._WORDS) == reasons
