@@ -29,6 +29,7 @@ from lapse.core.verdict import Due, Keep, KeepReason, Unknown
 from lapse.engine.brakes import NoBrake
 from lapse.engine.journal import Outcome
 from lapse.engine.metrics import ErrorKind
+from lapse.engine.sweep import OVERDUE_PER_SECOND
 from lapse.workspaces import activity as signals
 from lapse.workspaces.activity import BATCH, ActivityUnavailableError, Doubt, Quiet
 from lapse.workspaces.eligibility import (
@@ -66,6 +67,7 @@ _OF_THE_STORE: Final = frozenset({Doubt.EPOCH_ABSENT, Doubt.EPOCH_YOUNG, Doubt.U
 _QUIET: Final = Quiet()
 _UNREAD: Final = signals.Unknown(Doubt.UNREADABLE)
 _NO_BRAKE: Final = NoBrake()
+_PAUSES_PER_SECOND: Final = 10
 _MS: Final = 1_000_000
 _log = get_logger("lapse.workspaces.ttl_manager")
 
@@ -104,6 +106,18 @@ class TickReport:
     """Whether it stopped before everything that may be due was looked at."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How to go about what was overdue when a term began: a leader that was long away must not stop all at once."""
+
+    before: Ms
+    """What became due later is not slowed down."""
+    most: int
+    """How many are ended between two pauses."""
+    pause: float
+    """In seconds."""
+
+
 class TtlManager:
     """See the module. One tick at a time."""
 
@@ -125,13 +139,15 @@ class TtlManager:
         self._transitions = Transitions(
             store, journal, clock=clock, metrics=metrics, actor=actor, brake=brake, dry_run=dry_run
         )
-        self._brake, self._batch = brake, batch
+        self._brake, self._batch, self._clock = brake, batch, clock
         self._held: dict[WorkspaceId, Ms] = {}
         """Those that are due and held, with the time of the next look."""
         metrics.expect_passes(DOMAIN, reasons=LapseReason)
         metrics.expect_signal(SOURCE)
 
-    async def tick(self, now: Ms, *, proceed: Callable[[], bool] = lambda: True) -> TickReport:
+    async def tick(
+        self, now: Ms, *, proceed: Callable[[], bool] = lambda: True, spread: Spread | None = None
+    ) -> TickReport:
         """Look once at everything that may be due at ``now``, a batch after the other while ``proceed`` says so.
 
         What is wrong with one check does not stop the other; the first error is raised after both.
@@ -139,7 +155,7 @@ class TtlManager:
         refusal = await self._brake.objection(DOMAIN)
         if refusal is not None:  # what is due is not even looked at: it may be very much
             return TickReport(refusal=refusal)
-        round_ = _Round(now, proceed)
+        round_ = _Round(now, proceed, spread)
         try:
             await self._check_both(round_)
         finally:
@@ -169,7 +185,7 @@ class TtlManager:
             if not round_.proceed():
                 round_.more = True
                 return
-            page = await find(round_.now, limit=self._batch, after=after)
+            page = await find(round_.now, limit=round_.page_size(after, self._batch), after=after)
             if not page:
                 return
             after = page[-1].check_place
@@ -179,7 +195,10 @@ class TtlManager:
                 round_.counts[action]["unknown"] += len(page)
                 round_.verdicts["unknown"] += len(page)
                 return
+            ended = round_.counts[action]["ended"]
             await self._settle(action, judged, round_)
+            if round_.counts[action]["ended"] > ended:
+                await self._clock.sleep(round_.pause_after(judged))
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
@@ -291,13 +310,28 @@ class TtlManager:
 class _Round:
     """What one tick has found so far."""
 
-    def __init__(self, now: Ms, proceed: Callable[[], bool]) -> None:
-        self.now, self.proceed = now, proceed
+    def __init__(self, now: Ms, proceed: Callable[[], bool], spread: Spread | None) -> None:
+        self.now, self.proceed, self._spread = now, proceed, spread
         self.counts: dict[str, Counter[str]] = {STANDBY: Counter(), ARCHIVE: Counter()}
         self.verdicts: Counter[str] = Counter()
         self.activity_up: bool | None = None
         self.refused = self.more = False
         self.errors: list[Exception] = []
+
+    def page_size(self, after: CheckPlace | None, batch: int) -> int:
+        """Return how many to look at: few, while they may be overdue, so that who is there is read just before."""
+        spread = self._spread
+        if spread is None or (after is not None and after.check_after > spread.before):
+            return batch
+        return min(batch, spread.most)
+
+    def pause_after(self, judged: Judged) -> float:
+        """Return how long to rest after a page of which something was ended."""
+        spread = self._spread
+        if spread is None:
+            return 0.0
+        overdue = any(isinstance(verdict, Due) and verdict.since <= spread.before * _MS for _, verdict in judged)
+        return spread.pause if overdue else 0.0
 
     def report(self, action: str) -> CheckReport:
         return CheckReport(**{name: self.counts[action][name] for name in _COUNTS})
@@ -315,26 +349,39 @@ def _next_look(action: str, workspace: Workspace, verdict: Keep | Unknown, now: 
 
 
 class TtlLoop:
-    """A `lapse.engine.coordinator.Loop`: a tick every interval, where this process leads. Only time wakes it."""
+    """A `lapse.engine.coordinator.Loop`: a tick every interval, where this process leads. Only time wakes it.
+
+    What was overdue when a term began is ended at ``overdue_per_second``; what becomes due during it is not slowed
+    down.
+    """
 
     name: Final = "ttl-manager"
     domain: Final = DOMAIN
     leader_only: Final = True
 
-    def __init__(self, manager: TtlManager, *, interval: float, clock: Clock) -> None:
+    def __init__(
+        self, manager: TtlManager, *, interval: float, clock: Clock, overdue_per_second: int = OVERDUE_PER_SECOND
+    ) -> None:
         """Tick every ``interval`` seconds."""
         self.interval = interval
         self._manager, self._clock = manager, clock
+        self._most = max(1, overdue_per_second // _PAUSES_PER_SECOND)
+        self._pause = self._most / overdue_per_second
         self._turn: Turn | None = None
+        self._began = Ms(0)
 
     def begin(self, turn: Turn) -> None:
         """See `lapse.engine.coordinator.Steered`."""
-        self._turn = turn
+        self._turn, self._began = turn, self._now()
 
     async def tick(self) -> float | None:
         """Look once."""
-        await self._manager.tick(Ms(self._clock.wall_ns() // _MS), proceed=self._proceed)
+        spread = Spread(before=self._began, most=self._most, pause=self._pause)
+        await self._manager.tick(self._now(), proceed=self._proceed, spread=spread)
         return None
+
+    def _now(self) -> Ms:
+        return Ms(self._clock.wall_ns() // _MS)
 
     def _proceed(self) -> bool:
         return self._turn is None or self._turn.proceed()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lapse.engine.brakes import Brakes
 from lapse.engine.budget import Budget, Budgets
-from lapse.engine.coordinator import Coordinator
+from lapse.engine.coordinator import Coordinator, Turn
 from lapse.engine.freeze import FreezeReason
 from lapse.engine.journal import SQLiteJournal
 from lapse.engine.metrics import Metrics
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.keys.aio import AsyncKeys
+    from lapse.workspaces.model import Workspace
 
 INTERVAL = 60
 
@@ -108,3 +109,57 @@ async def test_the_real_brakes_freeze_the_domain_when_its_budget_is_spent(tmp_pa
         await stage.elapse(60)
         report = await stage.tick(brake=brakes)
         assert (report.standby, report.refusal) == (CheckReport(), FreezeReason.FROZEN)
+
+
+async def overdue(stage: Stage, count: int) -> list[Workspace]:
+    await stage.settle()
+    made = [await stage.running(f"old{number}") for number in range(count)]
+    await stage.elapse(STANDBY_TTL + 3600)
+    return made
+
+
+async def asleep(stage: Stage, made: list[Workspace]) -> int:
+    return sum([await stage.desired(one) is DesiredState.STANDBY for one in made])
+
+
+async def test_what_was_overdue_when_a_term_began_is_spread_and_what_comes_later_is_not(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as stage:
+        made = await overdue(stage, 12)
+        loop = TtlLoop(stage.manager(), interval=INTERVAL, clock=stage.clock, overdue_per_second=50)
+        loop.begin(Turn(lambda: True, lambda: None))
+        ticking, began_ns = asyncio.create_task(loop.tick()), stage.clock.monotonic_ns()
+        for _ in range(10_000):
+            await settle()
+            tenths = (stage.clock.monotonic_ns() - began_ns) // 100_000_000
+            assert await asleep(stage, made) <= 5 * (1 + tenths)
+            if ticking.done():
+                break
+            stage.clock.advance(0.02)
+        await ticking
+        assert await asleep(stage, made) == 12
+
+        later = [await stage.running(f"new{number}") for number in range(12)]
+        await stage.elapse(STANDBY_TTL + 1)
+        await loop.tick()  # would wait for ever if it rested, as nobody lets time pass
+        assert await asleep(stage, later) == 12
+
+
+async def test_who_loses_the_right_to_act_stops_between_two_pauses(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as stage:
+        made = await overdue(stage, 12)
+        loop = TtlLoop(stage.manager(), interval=INTERVAL, clock=stage.clock, overdue_per_second=50)
+        asked = 0
+
+        def proceed() -> bool:
+            nonlocal asked
+            asked += 1
+            return asked <= 2  # once for the look, once for the act
+
+        loop.begin(Turn(proceed, lambda: None))
+        ticking = asyncio.create_task(loop.tick())
+        while not ticking.done():
+            await settle()
+            stage.clock.advance(0.1)
+        await ticking
+
+        assert await asleep(stage, made) == 5
