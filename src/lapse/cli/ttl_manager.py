@@ -76,6 +76,7 @@ class _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.state_folder import brakes_of, open_store
+        from lapse.cli.workspace_parts import clock_guard
         from lapse.core.clock import SystemClock
         from lapse.engine.brakes import BrakeLoop
         from lapse.engine.coordinator import Coordinator
@@ -100,8 +101,9 @@ class _Process:
         activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)
         stack.push_async_callback(activity.close)
         brakes = brakes_of(state, budgets=deletion_budgets(settings), clock=clock, metrics=metrics)
+        brake = clock_guard(store, brakes, clock=clock)
         journal = SQLiteJournal(state.database)
-        manager = TtlManager(store, activity, journal, clock=clock, metrics=metrics, brake=brakes, dry_run=dry_run)
+        manager = TtlManager(store, activity, journal, clock=clock, metrics=metrics, brake=brake, dry_run=dry_run)
         loop = TtlLoop(manager, interval=settings.ttl_manager_interval.seconds, clock=clock)
         coordinator = Coordinator(
             clock=clock,

@@ -267,13 +267,16 @@ async def _open_workspaces(
 
 def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop]:
     """Return what is done about workspaces again and again, here or by the leader alone."""
+    from lapse.cli.workspace_parts import clock_guard
     from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
 
     if parts is None:
         return []
-    manager = TtlManager(parts.store, parts.activity, **shared)
+    clock, metrics = shared["clock"], shared["metrics"]
+    brake = clock_guard(parts.store, shared["brake"], clock=clock)
+    manager = TtlManager(parts.store, parts.activity, shared["journal"], clock=clock, metrics=metrics, brake=brake)
     interval = parts.settings.ttl_manager_interval.seconds
-    return [*parts.loops, TtlLoop(manager, interval=interval, clock=shared["clock"])]
+    return [*parts.loops, TtlLoop(manager, interval=interval, clock=clock)]
 
 
 def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]:

@@ -14,10 +14,12 @@ from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from contextlib import AsyncExitStack
 
     from lapse.core.clock import Clock
+    from lapse.engine.brakes import Brakes
+    from lapse.engine.clock_guard import ClockGuard
     from lapse.engine.coordinator import Loop, Service
     from lapse.engine.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
@@ -84,6 +86,14 @@ def node_of(settings: Settings) -> str | None:
     import socket
 
     return None if settings.workspaces_url.startswith("file:") else socket.gethostname()
+
+
+def clock_guard(store: WorkspaceStore, brakes: Brakes, *, clock: Clock) -> ClockGuard:
+    """Return the brakes with a guard against a clock that jumps; a server's time, where there is one, is asked."""
+    from lapse.engine.clock_guard import ClockGuard
+
+    now_ns: Callable[[], Awaitable[int]] | None = getattr(store.database, "now_ns", None)
+    return ClockGuard(brakes, clock=clock, second=now_ns)
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,11 @@ class Postgres:
 
         return await self._repeatedly(once)
 
+    async def now_ns(self) -> int:
+        """Return the server's time, as Unix nanoseconds, to the microsecond."""
+        ((micros,),) = await self.read("SELECT (1000000 * extract(epoch FROM clock_timestamp()))::int8", {})
+        return int(micros) * 1_000
+
     # --- inside ------------------------------------------------------------------------------------------------------
 
     async def _commit(self, cursor: AsyncCursor[Row]) -> None:

@@ -186,6 +186,11 @@ class Brakes:
         wait_ns = max(self._retry_ns, self._good_until_ns) - self._clock.monotonic_ns()
         return max(1.0, wait_ns / _NS)
 
+    async def freeze(self, domain: str, why: str, *, reason: FreezeReason) -> None:
+        """Let nothing of ``domain`` be ended until somebody resumes it; raises what the store raises."""
+        async with self._lock:
+            await self._stop(self._state or BrakeState(), domain, why, reason)
+
     async def look(self) -> None:
         """Read what is frozen, for the metrics; doubt is told by the log."""
         async with self._lock:
@@ -302,16 +307,19 @@ class Brakes:
         return ledger
 
     async def _freeze(self, state: BrakeState, domain: str, room: Room) -> Reason:
-        now = UnixNs(self._clock.wall_ns())
         budget = self._budgets.of(room.account)
         which = "in total" if room.account != domain else f"of {domain}"
-        freeze = Freeze(now, f"the deletion budget {which}, {budget}, is spent", self._actor)
-        row = freeze_row(domain, freeze, reason=FreezeReason.BUDGET_SPENT, now=now)
-        await self._store.freeze(domain, freeze, row)
+        why = f"the deletion budget {which}, {budget}, is spent"
+        return await self._stop(state, domain, why, FreezeReason.BUDGET_SPENT)
+
+    async def _stop(self, state: BrakeState, domain: str, why: str, reason: FreezeReason) -> FreezeReason:
+        now = UnixNs(self._clock.wall_ns())
+        freeze = Freeze(now, why, self._actor)
+        await self._store.freeze(domain, freeze, freeze_row(domain, freeze, reason=reason, now=now))
         frozen = replace(state, frozen={**state.frozen, domain: freeze})
         self._tell(frozen)
         self._state, self._good_until_ns = frozen, 0  # its version is another one now
-        return FreezeReason.BUDGET_SPENT
+        return reason
 
     # --- telling ------------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ class FreezeReason(Reason):
 
     FROZEN = "frozen"
     BUDGET_SPENT = "budget_spent"
+    CLOCK_JUMPED = "clock_jumped"
     BY_PERSON = "by_person"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lapse.engine.brakes import Brakes
 from lapse.engine.budget import Budget, Budgets
+from lapse.engine.clock_guard import ClockGuard
 from lapse.engine.coordinator import Coordinator, Turn
 from lapse.engine.freeze import FreezeReason
 from lapse.engine.journal import SQLiteJournal
@@ -87,19 +88,39 @@ async def test_of_two_coordinators_the_leader_ticks_by_time_and_the_other_goes_o
         assert await stage.desired(again) is DesiredState.STANDBY
 
 
+def real_brakes(stage: Stage, budgets: Budgets) -> Brakes:
+    assert isinstance(stage.store, SqliteWorkspaceStore)
+    journal = SQLiteJournal(stage.store.database)
+    return Brakes(
+        SQLiteBrakes(journal, budgets=budgets, domains=[DOMAIN], actors=["lapse"]),
+        budgets=budgets,
+        domains=[DOMAIN],
+        clock=stage.clock,
+        metrics=stage.metrics,
+        actor="lapse",
+    )
+
+
+async def test_a_clock_that_is_a_year_ahead_archives_nothing_and_stops_nobody(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as stage:
+        await stage.settle()
+        running, asleep = await stage.running("running"), await stage.idle("asleep")
+        await stage.store.flush_access({running.id: stage.now})
+        guard = ClockGuard(real_brakes(stage, Budgets()), clock=stage.clock)
+        assert (await stage.tick(brake=guard)).standby.ended == 1
+        await stage.stopped(asleep)
+        stage.clock.jump_wall(365 * 86_400)
+        report = await stage.tick(brake=guard)
+
+        assert (report.refusal, report.archive) == (FreezeReason.CLOCK_JUMPED, CheckReport())
+        assert await stage.desired(running) is DesiredState.RUNNING
+        assert await stage.desired(asleep) is DesiredState.STANDBY
+        assert stage.metric('lapse_frozen{domain="workspaces"}') == 1
+
+
 async def test_the_real_brakes_freeze_the_domain_when_its_budget_is_spent(tmp_path: Path) -> None:
     async with embedded(tmp_path) as stage:
-        assert isinstance(stage.store, SqliteWorkspaceStore)
-        budgets = Budgets(domains={DOMAIN: Budget.parse("3/1h")})
-        journal = SQLiteJournal(stage.store.database)
-        brakes = Brakes(
-            SQLiteBrakes(journal, budgets=budgets, domains=[DOMAIN], actors=["lapse"]),
-            budgets=budgets,
-            domains=[DOMAIN],
-            clock=stage.clock,
-            metrics=stage.metrics,
-            actor="lapse",
-        )
+        brakes = real_brakes(stage, Budgets(domains={DOMAIN: Budget.parse("3/1h")}))
         await stage.settle()
         for number in range(5):
             await stage.running(f"w{number}")
