@@ -19,7 +19,7 @@ from lapse.db.statements import load_statements
 from lapse.engine.noting import Noting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from lapse.db.database import Database
 
@@ -99,8 +99,8 @@ class Place(NamedTuple):
 class Writer(Protocol):
     """Writes rows that were made before, in a transaction that somebody else began."""
 
-    def __call__(self, cursor: Any, which: Sequence[int] | None = None) -> None:  # noqa: ANN401 - of any database
-        """Write the rows at these places, all of them unless it is said."""
+    def __call__(self, cursor: Any, which: Sequence[int] | None = None) -> Awaitable[None] | None:  # noqa: ANN401 - of any database
+        """Write the rows at these places, all of them unless it is said; what it returns, if anything, is awaited."""
         ...
 
 
@@ -207,7 +207,7 @@ class SQLiteJournal:
 
     def writer(self, *entries: Entry) -> Writer:
         """See `Journal`."""
-        values = [_values(entry) for entry in entries]
+        values = [entry_values(entry) for entry in entries]
         for entry in entries:
             self._noting.forget(entry)
 
@@ -223,10 +223,11 @@ class SQLiteJournal:
     def _rows(self, conditions: Sequence[str], values: Sequence[Any], *, limit: int) -> list[Row]:
         where = ["WHERE", " AND ".join(conditions)] if conditions else []
         statement = " ".join([_SQL["entries"], *where, _SQL["newest_first"]])
-        return [_row(found) for found in self.database.read(statement, [*values, limit])]
+        return [row_of(found) for found in self.database.read(statement, [*values, limit])]
 
 
-def _values(entry: Entry) -> tuple[Any, ...]:
+def entry_values(entry: Entry) -> tuple[Any, ...]:
+    """Return the columns of a row, in the order of the fields."""
     return (
         entry.time_ns,
         entry.domain,
@@ -245,7 +246,8 @@ def _values(entry: Entry) -> tuple[Any, ...]:
     )
 
 
-def _row(found: Sequence[Any]) -> Row:
+def row_of(found: Sequence[Any]) -> Row:
+    """Make a row of its columns, in the same order, and its id."""
     return Row(
         time_ns=found[0],
         domain=found[1],

@@ -254,7 +254,7 @@ class EmbeddedStore:
         *,
         uid: str | None = None,
         version: str | None = None,
-        also: Callable[[Any], None] | None = None,
+        also: Callable[[Any], object] | None = None,
     ) -> None:
         """See `ObjectStore`."""
         place, remove = self._removing(kind, key, uid=uid, version=version)
@@ -268,7 +268,7 @@ class EmbeddedStore:
         await self._write(place.kind, delete)
 
     async def delete_all(
-        self, deletions: Sequence[Deletion], *, also: Callable[[Any, Sequence[int]], None]
+        self, deletions: Sequence[Deletion], *, also: Callable[[Any, Sequence[int]], object]
     ) -> Sequence[ObjectError | None]:
         """See `TransactionalStore`."""
         removals = [self._removing(one.kind, one.key, uid=one.uid, version=one.version) for one in deletions]

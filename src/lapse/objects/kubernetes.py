@@ -104,7 +104,7 @@ class KubernetesStore:
         *,
         uid: str | None = None,
         version: str | None = None,
-        also: Callable[[Any], None] | None = None,
+        also: Callable[[Any], object] | None = None,
     ) -> None:
         """See `ObjectStore`. ``also`` is refused: there is no `database`."""
         if also is not None:

@@ -125,7 +125,7 @@ class ObjectStore(Reader, Protocol):
         *,
         uid: str | None = None,
         version: str | None = None,
-        also: Callable[[Any], None] | None = None,
+        also: Callable[[Any], object] | None = None,
     ) -> None:
         """Remove an object; raises `NotFoundError`, or `ConflictError` when a precondition fails.
 
@@ -156,7 +156,7 @@ class TransactionalStore(ObjectStore, Protocol):
     """A store with a `database`, in which several deletions can be one transaction."""
 
     async def delete_all(
-        self, deletions: Sequence[Deletion], *, also: Callable[[Any, Sequence[int]], None]
+        self, deletions: Sequence[Deletion], *, also: Callable[[Any, Sequence[int]], object]
     ) -> Sequence[ObjectError | None]:
         """Remove what is as expected; return for each what was against it, as `delete` would have raised it.
 

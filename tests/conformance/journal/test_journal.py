@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
 from lapse.core.verdict import DueReason
 from lapse.db.database import Database
+from lapse.db.postgres import Postgres
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal import SCHEMA_SCRIPTS, Entry, Journal, Outcome, SQLiteJournal
+from lapse.engine.postgres_journal import PostgresJournal
+from tests.conformance.workspaces.worlds import postgres_database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
+
+    from tests.servers import Server
 
 ENTRY = Entry(
     time_ns=1_700_000_000_000_000_000,
@@ -33,37 +39,60 @@ ENTRY = Entry(
 )
 
 
+AnyJournal = SQLiteJournal | PostgresJournal
+
+
 class Opened:
     """One place for journals: can be opened again, as another process or a restart would."""
 
-    def __init__(self, opening: Callable[[], SQLiteJournal]) -> None:
+    def __init__(self, opening: Callable[[], Awaitable[AnyJournal]]) -> None:
         self._opening = opening
-        self._open: list[SQLiteJournal] = []
+        self._open: list[AnyJournal] = []
 
-    def __call__(self) -> SQLiteJournal:
-        self._open.append(self._opening())
+    async def __call__(self) -> AnyJournal:
+        self._open.append(await self._opening())
         return self._open[-1]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for journal in self._open:
-            journal.database.close()
+            closed = journal.database.close()
+            if closed is not None:
+                await closed
 
 
-def sqlite(path: Path) -> SQLiteJournal:
+async def sqlite(path: Path) -> SQLiteJournal:
     file = SQLiteFile(path / "journal.db", synchronous=Synchronous.NORMAL)
     return SQLiteJournal(Database(file, Schema(application_id=0x4C54, scripts=SCHEMA_SCRIPTS)))
 
 
-@pytest.fixture(params=[sqlite])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
-    opened = Opened(lambda: request.param(tmp_path))
+async def postgres(url: str) -> PostgresJournal:
+    database = Postgres(url)
+    await database.open()
+    return PostgresJournal(database)
+
+
+@pytest.fixture(scope="module")
+def database(shared_postgres: Server) -> Iterator[str]:
+    with postgres_database(shared_postgres) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.server("postgres"))])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opened]:
+    if request.param == "sqlite":
+        opened = Opened(lambda: sqlite(tmp_path))
+    else:
+        url = request.getfixturevalue("database")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("TRUNCATE journal, brakes")
+        opened = Opened(lambda: postgres(url))
     yield opened
-    opened.close()
+    await opened.close()
 
 
 @pytest.fixture
-def journal(place: Opened) -> Journal:
-    return place()
+async def journal(place: Opened) -> Journal:
+    return await place()
 
 
 async def names(journal: Journal) -> list[str]:
@@ -82,9 +111,9 @@ async def test_a_row_is_read_as_it_was_written(journal: Journal) -> None:
 
 
 async def test_rows_outlive_the_process(place: Opened) -> None:
-    await place().append(ENTRY)
+    await (await place()).append(ENTRY)
 
-    assert await names(place()) == ["vcr/default/nightly"]
+    assert await names(await place()) == ["vcr/default/nightly"]
 
 
 async def test_rows_come_newest_first_and_in_the_order_of_writing_where_the_moment_is_the_same(
@@ -156,9 +185,9 @@ async def test_a_verdict_is_noted_when_it_changes_and_not_when_it_is_looked_at(j
 
 async def test_what_was_noted_is_not_noted_again_after_a_restart(place: Opened) -> None:
     unknown = replace(ENTRY, verdict="unknown", reason="missing_anchor", outcome=Outcome.NOTED)
-    await place().note(unknown)
+    await (await place()).note(unknown)
 
-    assert not await place().note(unknown)
+    assert not await (await place()).note(unknown)
 
 
 async def test_another_row_in_between_makes_it_news_again(journal: Journal) -> None:
@@ -191,7 +220,7 @@ async def test_a_journal_shares_the_database_it_lives_in_and_no_other(place: Ope
         def __init__(self, database: object | None) -> None:
             self.database = database
 
-    one, other = place(), place()
+    one, other = await place(), await place()
 
     assert one.shares(Store(one.database))
     assert not one.shares(Store(other.database))
