@@ -1,12 +1,13 @@
 """``lapse freeze`` and ``lapse resume``: stop a domain from ending anything, and let it go on.
 
-On the state folder of ``lapse up`` by default, and on a cluster when one is named. Nothing has to run: what is frozen
-is written where whoever runs later reads it.
+On the state folder of ``lapse up`` by default, and on a cluster when one is named; for workspaces on PostgreSQL there.
+Nothing has to run: what is frozen is written where whoever runs later reads it.
 """
 
 from __future__ import annotations
 
 import shlex
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
@@ -17,11 +18,12 @@ from lapse.cli.stores import InCluster, who
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from lapse.cli.stores import Place
     from lapse.engine.freeze import BrakeStore
     from lapse.settings import Settings
+    from lapse.workspaces.store import WorkspaceStore
 
     T = TypeVar("T")
     Work = Callable[[BrakeStore, int], Awaitable[T]]
@@ -62,7 +64,7 @@ def freeze(
         await store.freeze(domain, wanted, freeze_row(domain, wanted, reason=FreezeReason.BY_PERSON, now=now))
         return wanted
 
-    done, place = _at_brakes(flags, work, cluster=cluster)
+    done, place = _at_brakes(flags, work, domain=domain, cluster=cluster)
     result = {"domain": domain, "frozen": True, "since": to_timestamp(done.since or 0), "reason": reason, "by": by}
     said = f"Frozen: {_named(domain)} in {place}. To go on: {_run(flags, cluster=cluster)} {domain}"
     print_result(output, {**result, "place": place}, said)
@@ -90,7 +92,7 @@ def resume(
         done = await store.resume(domain, resume_row(domain, by=by, now=now))
         return done, ALL in (await store.load(now)).frozen
 
-    (resumed, all_frozen), place = _at_brakes(flags, work, cluster=cluster)
+    (resumed, all_frozen), place = _at_brakes(flags, work, domain=domain, cluster=cluster)
     said = f"Resumed: {', '.join(resumed)} in {place}." if resumed else f"Nothing to resume: not frozen in {place}."
     if all_frozen:
         said += f" Still frozen, as everything is; to go on: {_run(flags, cluster=cluster)} {ALL}"
@@ -113,7 +115,7 @@ def _demand(domain: str, flags: PlaceFlags, *, cluster: bool) -> None:
         raise NoSuchDomainError(given=repr(domain), known=f"{', '.join(known[:-1])} or {known[-1]}")
 
 
-def _at_brakes(flags: PlaceFlags, work: Work[T], *, cluster: bool) -> tuple[T, str]:
+def _at_brakes(flags: PlaceFlags, work: Work[T], *, domain: str, cluster: bool) -> tuple[T, str]:
     """Do some work where what is frozen is written; return also where that is."""
     from lapse.cli.cluster import LeaseNamespaceError, brakes_key
     from lapse.cli.stores import at_place
@@ -121,7 +123,8 @@ def _at_brakes(flags: PlaceFlags, work: Work[T], *, cluster: bool) -> tuple[T, s
 
     async def at_brakes(place: Place) -> tuple[T, str]:
         try:
-            return await work(place.freezes, place.clock.wall_ns()), place.where_frozen
+            async with _freezes(place, domain) as (store, where):
+                return await work(store, place.clock.wall_ns()), where
         except NotFoundError as error:
             raise LeaseNamespaceError(namespace=brakes_key(place.settings).namespace) from error
 
@@ -129,6 +132,37 @@ def _at_brakes(flags: PlaceFlags, work: Work[T], *, cluster: bool) -> tuple[T, s
         return f"get, create and patch on configmaps in {settings.lease_namespace}"
 
     return at_place(flags, at_brakes, cluster=cluster, rights=rights)
+
+
+@asynccontextmanager
+async def _freezes(place: Place, domain: str) -> AsyncIterator[tuple[BrakeStore, str]]:
+    """Give where a domain's freeze is written: for workspaces on a server there, and for everything there as well."""
+    from lapse.cli.workspace_record import BothFreezes, ServerRecord, is_on_server
+    from lapse.engine.freeze import ALL
+    from lapse.settings import show_value
+    from lapse.workspaces.model import DOMAIN as WORKSPACES
+    from lapse.workspaces.opening import open_workspaces
+
+    settings = place.settings
+    if place.is_cluster or not is_on_server(settings) or domain not in {WORKSPACES, ALL}:
+        yield place.freezes, place.where_frozen
+        return
+    opened: list[WorkspaceStore] = []
+
+    async def server() -> BrakeStore:
+        if not opened:
+            opened.append(await open_workspaces(settings.workspaces_url))
+        return ServerRecord.on(opened[0], settings).freezes
+
+    where = show_value(settings.workspaces_url)
+    try:
+        if domain == ALL:
+            yield BothFreezes(place.freezes, server), f"{place.where_frozen} and {where}"
+        else:
+            yield await server(), where
+    finally:
+        for store in opened:
+            await store.close()
 
 
 def _run(flags: PlaceFlags, *, cluster: bool) -> str:

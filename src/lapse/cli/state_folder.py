@@ -38,12 +38,19 @@ def open_brakes(store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS, actors:
     return SQLiteBrakes(SQLiteJournal(store.database), budgets=budgets, domains=FOLDER_DOMAINS, actors=(ACTOR, *actors))
 
 
-def brakes_of(store: EmbeddedStore, *, budgets: Budgets, clock: Clock, metrics: Metrics) -> Brakes:
-    """Return the brakes of a process that ends things in that store."""
+def brakes_of(
+    store: EmbeddedStore,
+    *,
+    budgets: Budgets,
+    clock: Clock,
+    metrics: Metrics,
+    domains: Iterable[str] = FOLDER_DOMAINS,
+) -> Brakes:
+    """Return the brakes of a process that ends things of ``domains``, as far as that store has the word."""
     return Brakes(
         open_brakes(store, budgets=budgets),
         budgets=budgets,
-        domains=FOLDER_DOMAINS,
+        domains=domains,
         clock=clock,
         metrics=metrics,
         actor=ACTOR,

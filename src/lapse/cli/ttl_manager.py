@@ -2,8 +2,8 @@
 
 Any number of them may run against one database: the one that leads, by a lease in the keys store, looks for what is
 due. They change what is wanted and nothing else; whoever runs the workspaces makes it true. Journal, freezes and what
-was spent of the deletion budgets stand in the state folder, so those that are to share them share it. Ends as ``lapse
-up`` does.
+was spent of the deletion budgets stand beside the workspaces on PostgreSQL, so all machines share them; for workspaces
+in a file, in the state folder. Ends as ``lapse up`` does.
 
 Not possible here: activity in the process itself. Nobody would ever be connected to this process, and everybody would
 be taken for idle.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from lapse.engine.coordinator import Coordinator
+    from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
     from lapse.settings import Loaded, Settings
@@ -77,6 +78,7 @@ class _Process:
         from lapse import __version__
         from lapse.cli.state_folder import brakes_of, open_store
         from lapse.cli.workspace_parts import clock_guard
+        from lapse.cli.workspace_record import ServerRecord
         from lapse.core.clock import SystemClock
         from lapse.engine.brakes import BrakeLoop
         from lapse.engine.coordinator import Coordinator
@@ -100,9 +102,13 @@ class _Process:
         stack.push_async_callback(store.close)
         activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)
         stack.push_async_callback(activity.close)
-        brakes = brakes_of(state, budgets=deletion_budgets(settings), clock=clock, metrics=metrics)
+        record = ServerRecord.of(store, settings)
+        if record is None:
+            journal: Journal = SQLiteJournal(state.database)
+            brakes = brakes_of(state, budgets=deletion_budgets(settings), clock=clock, metrics=metrics)
+        else:
+            journal, brakes = record.journal, record.brakes(settings, clock=clock, metrics=metrics)
         brake = clock_guard(store, brakes, clock=clock)
-        journal = SQLiteJournal(state.database)
         manager = TtlManager(store, activity, journal, clock=clock, metrics=metrics, brake=brake, dry_run=dry_run)
         loop = TtlLoop(manager, interval=settings.ttl_manager_interval.seconds, clock=clock)
         coordinator = Coordinator(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.brakes import Brakes
     from lapse.engine.coordinator import Coordinator, Loop, Service
-    from lapse.engine.journal import SQLiteJournal
+    from lapse.engine.journal import Journal, SQLiteJournal
     from lapse.engine.metrics import Metrics
     from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
@@ -110,7 +110,9 @@ class _Process:
     async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
+        from lapse.cli.domains import DOMAINS, FOLDER_DOMAINS
         from lapse.cli.state_folder import brakes_of, open_store
+        from lapse.cli.workspace_record import is_on_server
         from lapse.core.clock import SystemClock
         from lapse.core.verdict import DueReason
         from lapse.engine.brakes import BrakeLoop
@@ -137,17 +139,18 @@ class _Process:
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         local = settings.state_dir / "local"
-        brakes = brakes_of(store, budgets=deletion_budgets(settings), clock=clock, metrics=metrics)
+        domains = DOMAINS if is_on_server(settings) else FOLDER_DOMAINS
+        brakes = brakes_of(store, budgets=deletion_budgets(settings), clock=clock, metrics=metrics, domains=domains)
         shared: _Shared = {
             "journal": SQLiteJournal(store.database), "brake": brakes, "clock": clock, "metrics": metrics,
         }  # fmt: skip
         requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
         records = retention(loaded, store, documents=settings.retention_policies, **shared)
-        domains: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces, shared)]
+        loops: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces, shared)]
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
-            loops=[*_loops(loaded, keys, metrics), *domains, BrakeLoop(brakes, domain=REQUESTS)],
+            loops=[*_loops(loaded, keys, metrics), *loops, BrakeLoop(brakes, domain=REQUESTS)],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
         )
         admission = Admission(tokens, loopback_only=doors.http.loopback_only)
@@ -268,15 +271,23 @@ async def _open_workspaces(
 def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop]:
     """Return what is done about workspaces again and again, here or by the leader alone."""
     from lapse.cli.workspace_parts import clock_guard
+    from lapse.cli.workspace_record import ServerRecord
+    from lapse.engine.brakes import BrakeLoop
+    from lapse.workspaces.model import DOMAIN
     from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
 
     if parts is None:
         return []
     clock, metrics = shared["clock"], shared["metrics"]
-    brake = clock_guard(parts.store, shared["brake"], clock=clock)
-    manager = TtlManager(parts.store, parts.activity, shared["journal"], clock=clock, metrics=metrics, brake=brake)
-    interval = parts.settings.ttl_manager_interval.seconds
-    return [*parts.loops, TtlLoop(manager, interval=interval, clock=clock)]
+    settings, loops = parts.settings, list(parts.loops)
+    journal: Journal = shared["journal"]
+    brakes, record = shared["brake"], ServerRecord.of(parts.store, settings)
+    if record is not None:
+        journal, brakes = record.journal, record.brakes(settings, clock=clock, metrics=metrics)
+        loops.append(BrakeLoop(brakes, domain=DOMAIN, name="workspace-brakes"))
+    brake = clock_guard(parts.store, brakes, clock=clock)
+    manager = TtlManager(parts.store, parts.activity, journal, clock=clock, metrics=metrics, brake=brake)
+    return [*loops, TtlLoop(manager, interval=settings.ttl_manager_interval.seconds, clock=clock)]
 
 
 def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]:

@@ -357,13 +357,12 @@ class Brakes:
 class BrakeLoop:
     """A `lapse.engine.coordinator.Loop` that keeps the metrics right while nothing is to be ended."""
 
-    name: Final = "brakes"
     interval: Final = 10.0
     leader_only: Final = False
 
-    def __init__(self, brakes: Brakes, *, domain: str) -> None:
+    def __init__(self, brakes: Brakes, *, domain: str, name: str = "brakes") -> None:
         """Look at ``brakes``, where a look costs next to nothing; failures are those of ``domain``."""
-        self._brakes, self.domain = brakes, domain
+        self._brakes, self.domain, self.name = brakes, domain, name
 
     async def tick(self) -> float | None:
         """Look once."""

@@ -15,7 +15,6 @@ from tests.servers import Server, redis_server, valkey_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 STARTERS = {"redis": redis_server, "valkey": valkey_server}
 ROUNDS = 2_000
@@ -38,7 +37,7 @@ def database(shared_postgres: Server) -> Iterator[str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", BOOK)
-async def test_the_ttl_manager_on_servers(name: str, database: str, server: Server, tmp_path: Path) -> None:
+async def test_the_ttl_manager_on_servers(name: str, database: str, server: Server) -> None:
     with redis.Redis.from_url(server.url) as raw:
-        async with on_servers(tmp_path, database=database, server=server, raw=raw, rounds=ROUNDS) as stage:
+        async with on_servers(database=database, server=server, raw=raw, rounds=ROUNDS) as stage:
             await BOOK[name](stage)

@@ -9,6 +9,8 @@ from lapse.core.clock import VirtualClock
 from lapse.db.database import Database
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal import SCHEMA_SCRIPTS, SQLiteJournal
+from lapse.engine.postgres_journal import PostgresJournal
+from lapse.workspaces.postgres_store import PostgresWorkspaceStore
 from lapse.workspaces.sqlite_store import SqliteWorkspaceStore
 from tests.conformance.activity.worlds import InProcessWorld, ServerWorld
 from tests.conformance.ttl_manager.stage import Stage
@@ -43,14 +45,13 @@ async def embedded(folder: Path, *, shares: bool = True, rounds: int = 100) -> A
 
 
 @contextlib.asynccontextmanager
-async def on_servers(
-    folder: Path, *, database: str, server: Server, raw: redis.Redis, rounds: int
-) -> AsyncIterator[Stage]:
-    """Rows on PostgreSQL, connections on Redis or Valkey, the journal in a file."""
+async def on_servers(*, database: str, server: Server, raw: redis.Redis, rounds: int) -> AsyncIterator[Stage]:
+    """Rows and journal on PostgreSQL, connections on Redis or Valkey."""
     async with postgres_world(database, rounds=rounds) as stores:
         activities = ServerWorld(server, raw)
         try:
-            with own_journal(folder) as journal:
-                yield Stage(stores, activities, journal, clock=VirtualClock(), rounds=rounds)
+            assert isinstance(stores.store, PostgresWorkspaceStore)
+            journal = PostgresJournal(stores.store.database)
+            yield Stage(stores, activities, journal, clock=VirtualClock(), rounds=rounds)
         finally:
             await activities.close()

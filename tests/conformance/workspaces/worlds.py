@@ -122,7 +122,7 @@ def postgres_database(server: Server) -> Iterator[str]:
 async def postgres_world(url: str, *, rounds: int = ROUNDS) -> AsyncIterator[PostgresWorld]:
     """An empty world in a database that was used by cases before."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        await connection.execute("TRUNCATE workspaces, beside")
+        await connection.execute("TRUNCATE workspaces, beside, journal, brakes")
     world = PostgresWorld(lambda: open_postgres_store(url, connections=3), lambda store: store, rounds)
     world.url = url
     world.store = await world.another()

@@ -1,0 +1,140 @@
+"""What is frozen and what was spent, on PostgreSQL: one word and one count for all machines."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lapse.core.clock import UnixNs, VirtualClock
+from lapse.db.postgres import Postgres
+from lapse.engine.brakes import Brakes
+from lapse.engine.budget import Budget, Budgets
+from lapse.engine.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
+from lapse.engine.journal import Entry, Outcome
+from lapse.engine.metrics import Metrics
+from lapse.engine.postgres_brakes import PostgresBrakes
+from lapse.engine.postgres_journal import PostgresJournal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.server("postgres")
+DOMAINS = ("things", "others")
+
+
+class Machine:
+    """One of those that share a database."""
+
+    def __init__(self, database: Postgres, clock: VirtualClock, budgets: Budgets) -> None:
+        self.clock, self.journal = clock, PostgresJournal(database)
+        self.store = PostgresBrakes(self.journal, budgets=budgets, domains=DOMAINS, actors=["lapse"])
+        self.brakes = Brakes(
+            self.store,
+            budgets=budgets,
+            domains=DOMAINS,
+            clock=clock,
+            metrics=Metrics("test"),
+            actor="lapse",
+            trust_seconds=0,
+        )
+
+    async def end(self, count: int, domain: str = "things", *, actor: str = "lapse") -> int:
+        """End as many as are allowed of ``count``."""
+        grant = await self.brakes.allow(domain, count)
+        if grant.count:
+            await self.journal.append(*[self.row(domain, actor)] * grant.count)
+        self.brakes.done(grant, ended=grant.count)
+        return grant.count
+
+    def row(self, domain: str, actor: str) -> Entry:
+        return Entry(
+            time_ns=self.clock.wall_ns(),
+            domain=domain,
+            address="workspace/a",
+            uid="a",
+            version="1",
+            verdict="due",
+            reason="standby_ttl_expired",
+            anchor_ns=None,
+            policy="",
+            actor=actor,
+            outcome=Outcome.ENDED,
+        )
+
+
+class Machines:
+    """Several, one after the other."""
+
+    def __init__(self, url: str, stack: AsyncExitStack) -> None:
+        self._url, self._stack = url, stack
+        self.clock = VirtualClock()
+
+    async def another(self, budgets: Budgets) -> Machine:
+        database = Postgres(self._url, connections=2)
+        await database.open()
+        self._stack.push_async_callback(database.close)
+        return Machine(database, self.clock, budgets)
+
+
+@pytest.fixture
+async def machines(database: str) -> AsyncIterator[Machines]:
+    async with AsyncExitStack() as stack:
+        yield Machines(database, stack)
+
+
+FEW = Budgets(domains={"things": Budget.parse("5/1h")})
+
+
+async def test_two_machines_spend_one_budget_and_a_restart_does_not_fill_it(machines: Machines) -> None:
+    one, other = await machines.another(FEW), await machines.another(FEW)
+
+    assert [await one.end(2), await other.end(2)] == [2, 2]
+    assert await (await machines.another(FEW)).end(9) == 1
+    assert (await other.brakes.allow("things")).refusal is FreezeReason.BUDGET_SPENT
+    assert await one.brakes.objection("things") is FreezeReason.FROZEN, "all of them see it"
+    assert await one.brakes.objection("others") is None
+    assert [row.reason for row in await one.journal.entries(domain="things", limit=1)] == ["budget_spent"]
+
+
+async def test_what_was_spent_comes_back_when_the_window_is_over(machines: Machines) -> None:
+    one = await machines.another(FEW)
+    assert await one.end(5) == 5
+    machines.clock.advance(2 * 3600)
+
+    assert await one.end(5) == 5
+
+
+async def test_the_total_counts_all_domains_and_nobody_elses_acts(machines: Machines) -> None:
+    one = await machines.another(Budgets(Budget.parse("5/1h")))
+    await one.journal.append(one.row("things", "cli (ann)"))
+
+    assert [await one.end(3, "things"), await one.end(3, "others")] == [3, 2]
+
+
+async def test_a_freeze_is_seen_by_all_until_it_is_resumed_and_then_acts_count_anew(machines: Machines) -> None:
+    one, other = await machines.another(FEW), await machines.another(FEW)
+    assert await one.end(5) == 5
+    now = machines.clock.wall_ns()
+    freeze = Freeze(UnixNs(now), "enough", "ann")
+    await one.store.freeze("things", freeze, freeze_row("things", freeze, reason=FreezeReason.BY_PERSON, now=now))
+
+    assert await other.brakes.objection("things") is FreezeReason.FROZEN
+    assert (await other.store.load(now)).frozen == {"things": freeze}
+    assert await other.store.resume("others", resume_row("others", by="ann", now=now)) == []
+    assert await other.store.resume("things", resume_row("things", by="ann", now=now)) == ["things"]
+    assert await one.end(9) == 5
+    outcomes = [row.outcome for row in await one.journal.entries() if row.outcome is not Outcome.ENDED]
+    assert outcomes == [Outcome.RESUMED, Outcome.FROZEN]
+
+
+async def test_all_is_every_domain(machines: Machines) -> None:
+    one = await machines.another(FEW)
+    now = machines.clock.wall_ns()
+    freeze = Freeze(UnixNs(now), "", "ann")
+    await one.store.freeze(ALL, freeze, freeze_row(ALL, freeze, reason=FreezeReason.BY_PERSON, now=now))
+
+    assert [await one.brakes.objection(domain) for domain in DOMAINS] == [FreezeReason.FROZEN] * 2
+    assert await one.store.resume(ALL, resume_row(ALL, by="ann", now=now)) == [ALL]
+    assert await one.brakes.objection("things") is None
