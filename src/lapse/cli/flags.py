@@ -337,6 +337,12 @@ class PlaceFlags(StateFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class FreezeFlags(WorkspaceStoreFlags, PlaceFlags):
+    """What `lapse freeze` and `lapse resume` take."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class RecordingFlags(RecordPlaceFlags, PlaceFlags):
     """What `lapse history record` takes."""
 
@@ -357,6 +363,7 @@ class RetentionFlags(ConfigFlags):
 
 
 NO_PLACE_FLAGS = PlaceFlags()
+NO_FREEZE_FLAGS = FreezeFlags()
 NO_RETENTION_FLAGS = RetentionFlags()
 NO_HISTORY_PLACE_FLAGS = HistoryPlaceFlags()
 NO_RECORDING_FLAGS = RecordingFlags()

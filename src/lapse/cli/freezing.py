@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
 
-from lapse.cli.flags import NO_PLACE_FLAGS, PlaceFlags
+from lapse.cli.flags import NO_FREEZE_FLAGS, FreezeFlags
 from lapse.cli.output import Exit, Output, OutputOption, print_result
 from lapse.cli.stores import InCluster, who
 from lapse.core.errors import UsageError
@@ -42,7 +42,7 @@ class KeysCannotBeFrozenError(UsageError):
 def freeze(
     domain: Domain,
     /,
-    flags: PlaceFlags = NO_PLACE_FLAGS,
+    flags: FreezeFlags = NO_FREEZE_FLAGS,
     *,
     reason: Annotated[str, Parameter(metavar="TEXT", help="What others are to know about it.")] = "",
     cluster: InCluster = False,
@@ -74,7 +74,7 @@ def freeze(
 def resume(
     domain: Domain,
     /,
-    flags: PlaceFlags = NO_PLACE_FLAGS,
+    flags: FreezeFlags = NO_FREEZE_FLAGS,
     *,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
@@ -103,7 +103,7 @@ def resume(
 # --- where ------------------------------------------------------------------------------------------------------------
 
 
-def _demand(domain: str, flags: PlaceFlags, *, cluster: bool) -> None:
+def _demand(domain: str, flags: FreezeFlags, *, cluster: bool) -> None:
     from lapse.cli.domains import DOMAINS, FOLDER_DOMAINS
     from lapse.engine.freeze import ALL
 
@@ -115,7 +115,7 @@ def _demand(domain: str, flags: PlaceFlags, *, cluster: bool) -> None:
         raise NoSuchDomainError(given=repr(domain), known=f"{', '.join(known[:-1])} or {known[-1]}")
 
 
-def _at_brakes(flags: PlaceFlags, work: Work[T], *, domain: str, cluster: bool) -> tuple[T, str]:
+def _at_brakes(flags: FreezeFlags, work: Work[T], *, domain: str, cluster: bool) -> tuple[T, str]:
     """Do some work where what is frozen is written; return also where that is."""
     from lapse.cli.cluster import LeaseNamespaceError, brakes_key
     from lapse.cli.stores import at_place
@@ -165,10 +165,14 @@ async def _freezes(place: Place, domain: str) -> AsyncIterator[tuple[BrakeStore,
             await store.close()
 
 
-def _run(flags: PlaceFlags, *, cluster: bool) -> str:
+def _run(flags: FreezeFlags, *, cluster: bool) -> str:
     """Return the command that works on the same place."""
+    from lapse.settings import show_value
+
     given = {"--kube-config": flags.kube_config, "--kube-context": flags.kube_context}
     given |= {"--lease-namespace": flags.lease_namespace, "--state-dir": flags.state_dir}
+    if flags.workspaces_url is not None:
+        given["--workspaces-url"] = show_value(flags.workspaces_url)  # without its password
     named = [f"{name} {shlex.quote(value)}" for name, value in given.items() if value is not None]
     return " ".join(["lapse resume", *(["--cluster"] if cluster else []), *named])
 

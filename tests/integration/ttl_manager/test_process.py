@@ -123,16 +123,16 @@ def test_two_of_them_make_one_transition_and_one_takes_over_from_the_other(
 
 
 def test_a_frozen_domain_stays_as_it_is_until_it_is_resumed(tmp_path: Path, database: str, server: Server) -> None:
-    state = tmp_path / "a" / "state"
+    where = [f"--state-dir={tmp_path / 'another machine'}", f"--workspaces-url={database}"]
     process = start(tmp_path / "a", database, server)
     try:
-        assert lapse("freeze", "workspaces", f"--state-dir={state}", state_dir=tmp_path).returncode == 0
+        assert lapse("freeze", "workspaces", *where, state_dir=tmp_path).returncode == 0
         until(lambda: process.metric('lapse_frozen{domain="workspaces"}'))
         put(database, "idle")
         ticks = process.metric('lapse_loop_duration_seconds_count{loop="ttl-manager"}')
         until(lambda: process.metric('lapse_loop_duration_seconds_count{loop="ttl-manager"}') > ticks + 1)
         assert wanted(database)["idle"] == ("RUNNING", 1)
-        assert lapse("resume", "workspaces", f"--state-dir={state}", state_dir=tmp_path).returncode == 0
+        assert lapse("resume", "workspaces", *where, state_dir=tmp_path).returncode == 0
         until(lambda: wanted(database)["idle"][0] == "STANDBY")
     finally:
         assert process.stop()[0] == 0
