@@ -15,7 +15,6 @@ real PostgreSQL and a real Redis, each contender in a process of its own.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,11 +29,9 @@ from bench.contest import Contender, contenders, median, require_linux, resident
 from bench.domain import ROOT, options_of, publish
 from bench.workspaces_page import Flush, Results, Ticks, claims_of, write
 from lapse.core.clock import SystemClock
-from lapse.db.database import Database
 from lapse.db.migrating import migrate
-from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
-from lapse.engine.journal import SCHEMA_SCRIPTS, SQLiteJournal
 from lapse.engine.metrics import Metrics
+from lapse.engine.postgres_journal import PostgresJournal
 from lapse.workspaces.model import Ms
 from lapse.workspaces.postgres_store import open_postgres_store
 from lapse.workspaces.redis_activity import RedisActivity
@@ -121,9 +118,9 @@ def again(database: str, due: int) -> None:
 class Ours:
     """The TTL manager as ``lapse ttl-manager`` runs it, in its process."""
 
-    def __init__(self, database: str, cache: str, folder: str) -> None:
+    def __init__(self, database: str, cache: str) -> None:
         """Take where everything is."""
-        self._database, self._cache, self._folder = database, cache, Path(folder)
+        self._database, self._cache = database, cache
 
     def round(self, rounds: int, due: int) -> tuple[list[float], float]:
         """Tick so often; return the seconds of each, and the megabytes of the process at its peak."""
@@ -133,9 +130,8 @@ class Ours:
         clock = SystemClock()
         store = await open_postgres_store(self._database, connections=2)
         activity = RedisActivity.at(self._cache, lease_seconds=30)
-        file = SQLiteFile(self._folder / "journal.db", synchronous=Synchronous.FULL)
-        journal = Database(file, Schema(1, SCHEMA_SCRIPTS))
-        manager = TtlManager(store, activity, SQLiteJournal(journal), clock=clock, metrics=Metrics("bench"))
+        journal = PostgresJournal(store.database)
+        manager = TtlManager(store, activity, journal, clock=clock, metrics=Metrics("bench"))
         took = []
         for _ in range(rounds + 1):  # the first one warms up
             start = time.perf_counter()
@@ -146,7 +142,6 @@ class Ours:
             await asyncio.to_thread(again, self._database, due)
         await activity.close()
         await store.close()
-        journal.close()
         return took[1:], resident_bytes("VmHWM") / _MB
 
 
@@ -201,19 +196,19 @@ def tick(factory: str, arguments: Sequence[str], *, workspaces: int, rounds: int
     return Ticks(workspaces, median(took), (min(took), max(took)), peak)
 
 
-def ticks(plan: Plan, database: str, cache: str, folder: str) -> tuple[list[Ticks], Ticks]:
+def ticks(plan: Plan, database: str, cache: str) -> tuple[list[Ticks], Ticks]:
     """Measure ours at both sizes, and the document's algorithm at the smaller one."""
     small, large = plan.sizes
     with step(f"{small} workspaces"):
         fill(database, cache, first=1, last=small, due=plan.due)
     with step("ours"):
-        ours = [tick("Ours", [database, cache, folder], workspaces=small, rounds=plan.rounds, due=plan.due)]
+        ours = [tick("Ours", [database, cache], workspaces=small, rounds=plan.rounds, due=plan.due)]
     with step("the document's"):
         seed = tick("Seed", [database, cache], workspaces=small, rounds=plan.seed_rounds, due=plan.due)
     with step(f"{large} workspaces"):
         fill(database, cache, first=small + 1, last=large, due=plan.due)
     with step("ours"):
-        ours.append(tick("Ours", [database, cache, folder], workspaces=large, rounds=plan.rounds, due=plan.due))
+        ours.append(tick("Ours", [database, cache], workspaces=large, rounds=plan.rounds, due=plan.due))
     return ours, seed
 
 
@@ -282,7 +277,6 @@ def _updates(connection: psycopg.Connection[Any], table: str) -> tuple[int, int]
 def on_servers(plan: Plan, results: Results) -> Results:
     """Measure what needs PostgreSQL and Redis."""
     with (
-        tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as folder,
         postgres_server(config={"max_wal_size": "4GB", "shared_buffers": "512MB", "autovacuum": "off"}) as postgres,
         redis_server() as cache,
     ):
@@ -290,7 +284,7 @@ def on_servers(plan: Plan, results: Results) -> Results:
         versions = {**results.versions, "PostgreSQL": postgres.version, "Redis": cache.version}
         results = replace(results, versions=versions)
         if "tick" in plan.parts:
-            ours, seed = ticks(plan, postgres.url, cache.url, folder)
+            ours, seed = ticks(plan, postgres.url, cache.url)
             results = replace(results, ours=ours, seed=seed)
         else:
             with step(f"{plan.sizes[1]} workspaces"):

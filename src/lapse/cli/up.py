@@ -271,7 +271,7 @@ async def _open_workspaces(
 def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop]:
     """Return what is done about workspaces again and again, here or by the leader alone."""
     from lapse.cli.workspace_parts import clock_guard
-    from lapse.cli.workspace_record import ServerRecord
+    from lapse.cli.workspace_record import BRAKE_LOOP, ServerRecord
     from lapse.engine.brakes import BrakeLoop
     from lapse.workspaces.model import DOMAIN
     from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
@@ -284,7 +284,7 @@ def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop
     brakes, record = shared["brake"], ServerRecord.of(parts.store, settings)
     if record is not None:
         journal, brakes = record.journal, record.brakes(settings, clock=clock, metrics=metrics)
-        loops.append(BrakeLoop(brakes, domain=DOMAIN, name="workspace-brakes"))
+        loops.append(BrakeLoop(brakes, domain=DOMAIN, name=BRAKE_LOOP))
     brake = clock_guard(parts.store, brakes, clock=clock)
     manager = TtlManager(parts.store, parts.activity, journal, clock=clock, metrics=metrics, brake=brake)
     return [*loops, TtlLoop(manager, interval=settings.ttl_manager_interval.seconds, clock=clock)]

@@ -8,7 +8,7 @@ transaction. In a file they are in ``objects.db`` of the state folder, with thos
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from lapse.cli.domains import ACTOR
 from lapse.cli.process import deletion_budgets
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from lapse.engine.metrics import Metrics
     from lapse.settings import Settings
     from lapse.workspaces.store import WorkspaceStore
+
+
+BRAKE_LOOP: Final = "workspace-brakes"
+"""The loop that looks at what is frozen on the server."""
 
 
 def is_on_server(settings: Settings) -> bool:

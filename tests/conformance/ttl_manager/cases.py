@@ -250,6 +250,19 @@ async def a_user_who_wants_it_running_at_the_same_moment_wins(stage: Stage) -> N
 
 
 @case
+async def a_user_who_wanted_it_running_a_moment_before_wins_as_well(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.idle()
+    await stage.store.set_desired(one.id, RUNNING, DesiredBy.USER, now=stage.now)
+
+    assert (await stage.tick()).standby == CheckReport(looked=1, kept=1)
+    await stage.elapse(STANDBY_TTL - 1)
+    assert (await stage.tick()).standby.ended == 0
+    await stage.elapse(2)
+    assert (await stage.tick()).standby.ended == 1, "it is an access, and no more than that"
+
+
+@case
 async def a_connection_at_the_same_moment_wins(stage: Stage) -> None:
     await stage.settle()
     one = await stage.idle()

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from lapse.cli.state_folder import brakes_of, open_store
+from lapse.cli.workspace_record import BRAKE_LOOP
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.engine.brakes import BrakeLoop
@@ -61,7 +62,7 @@ async def exposition() -> str:
         ttl = TtlLoop(manager, interval=60, clock=clock)
         sweep = SweepLoop(keys, interval=1, metrics=metrics)
         loops: list[Loop] = [sweep, *requests.loops, *retention.loops, BrakeLoop(brakes, domain="requests"), ttl]
-        metrics.expect_loops([Certificate.name, AccessLoop.name, *(loop.name for loop in loops)])
+        metrics.expect_loops([Certificate.name, AccessLoop.name, BRAKE_LOOP, *(loop.name for loop in loops)])
     return metrics.exposition().decode()
 
 
