@@ -86,6 +86,16 @@ def node_of(settings: Settings) -> str | None:
     return None if settings.workspaces_url.startswith("file:") else socket.gethostname()
 
 
+def user_name() -> str:
+    """Return who is at the command line, as the owner of what they create."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user that has no name
+        return "owner"
+
+
 @dataclass(frozen=True)
 class WorkspaceParts:
     """What is open."""
