@@ -203,6 +203,7 @@ class WorkspaceParts:
             ),
             clock=self.clock,
             node=node_of(settings),
+            activity=self.activity,
             changed=self._changed,
         )
 

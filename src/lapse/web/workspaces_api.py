@@ -35,6 +35,8 @@ from lapse.web.errors import (
 )
 from lapse.web.scopes import Owners, owners_in
 from lapse.web.security import PRINCIPAL, Principal
+from lapse.web.workspaces_view import Overview, overview
+from lapse.workspaces.activity import Activity
 from lapse.workspaces.asking import Verb, ask
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import (
@@ -164,15 +166,21 @@ class WorkspacesService:
         defaults: Defaults,
         clock: Clock,
         node: str | None = None,
+        activity: Activity | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         """Bind them together.
 
-        ``url_of`` returns where the workspace of a name is found, ``node`` is where new ones are run, and ``changed``
-        is called after something was asked for.
+        ``url_of`` returns where the workspace of a name is found, ``node`` is where new ones are run, ``activity``
+        knows who is connected, and ``changed`` is called after something was asked for.
         """
         self.store, self._tickets, self._clock = store, tickets, clock
         self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
+        self._activity = activity
+
+    async def overview(self) -> Overview:
+        """Say how all of them are, for the start page."""
+        return await overview(self.store, self._activity, now=self._now())
 
     async def page(self, owners: Owners, *, owner: str | None, limit: int, after: str | None) -> Response:
         """Answer one page of those that the caller may see."""

@@ -1,0 +1,106 @@
+"""A real ``lapse up --example`` in front of a real browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.integration.workspaces_served.conftest import free_port
+from tests.servers.chromium import chromium
+from tests.servers.lapse_server import LapseServer, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+QUICK = {
+    "DEFAULT_STANDBY_TTL": "3",
+    "IDLE_TIMER_SECONDS": "1",
+    "LAPSE_TTL_MANAGER_INTERVAL": "500ms",
+    "LAPSE_PROXY_LEASE": "5s",  # long enough for a process that is not let run for a while, on a busy machine
+}
+PATIENCE = 60_000.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """What `make run` serves: the start page, and workspaces behind their proxy."""
+
+    server: LapseServer
+    port: int
+
+    @classmethod
+    def start(cls, folder: Path, **settings: str) -> Site:
+        server = LapseServer.start(folder, "--example", settings={**QUICK, **settings})
+        event = server.event("listening")
+        assert event is not None
+        return cls(server, urlsplit(str(event["proxy"])).port or 0)
+
+    def url(self, name: str) -> str:
+        return f"http://{name}.w.localhost:{self.port}/"
+
+    def create(self, name: str, **more: object) -> None:
+        run = [sys.executable, "-m", "lapse.workspaces.example"]
+        asked = {"name": name, "owner": "ann", "command": run, "port": free_port(), **more}
+        with self.server.client() as client:
+            assert client.post("/api/v1/workspaces", json=asked).status_code == 201
+
+    def show(self, name: str) -> dict[str, Any]:
+        with self.server.client() as client:
+            told: dict[str, Any] = client.get(f"/api/v1/workspaces/{name}").json()
+        return told
+
+    def becomes(self, name: str, status: str) -> None:
+        def is_there() -> bool:
+            told = self.show(name)
+            return (told["observed_status"], told["operation"]) == (status, "NONE")
+
+        until(is_there)
+
+    def ticket(self, name: str) -> str:
+        with self.server.client() as client:
+            return str(client.post(f"/api/v1/workspaces/{name}/open", json={}).json()["url"])
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A browser window of somebody who has never been here."""
+    with browser.new_context(viewport={"width": 960, "height": 640}) as window:
+        window.set_default_timeout(PATIENCE)
+        yield window
+
+
+@dataclass(frozen=True)
+class Camera:
+    """Takes pictures of pages: for whoever looks at a failure, and for the documents.
+
+    `LAPSE_SCREENSHOTS=docs/images python -m pytest tests/integration/browser` makes those of the documents anew.
+    """
+
+    folder: Path
+
+    def shoot(self, page: Page, name: str, *, whole: bool = False) -> None:
+        page.screenshot(path=self.folder / f"{name}.png", full_page=whole, animations="disabled")
+
+    def shoot_for_docs(self, page: Page, name: str, *, of: str | None = None) -> None:
+        folder = Path(os.environ.get("LAPSE_SCREENSHOTS") or self.folder)
+        target = folder / f"workspaces-{name}.png"
+        (page.locator(of) if of else page).screenshot(path=target, animations="disabled")
+
+
+@pytest.fixture
+def camera(tmp_path: Path) -> Camera:
+    return Camera(tmp_path)
