@@ -14,11 +14,14 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Final
 
+from lapse.cli.workspace_parts import node_of, user_name
 from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceExistsError
 from lapse.workspaces.model import Ms, NewWorkspace
 
 if TYPE_CHECKING:
-    from lapse.cli.workspace_parts import WorkspaceParts
+    from lapse.core.clock import Clock
+    from lapse.settings import Settings
+    from lapse.workspaces.store import WorkspaceStore
 
 NAME: Final = "example"
 MARK: Final = "example-was-made"
@@ -26,23 +29,20 @@ _LOOPBACK: Final = "127.0.0.1"
 _MS: Final = 1_000_000
 
 
-async def ensure_example(parts: WorkspaceParts) -> bool:
+async def ensure_example(store: WorkspaceStore, settings: Settings, clock: Clock) -> bool:
     """Create it unless that was done before; return whether there is a workspace of its name."""
-    mark = parts.settings.state_dir / MARK
+    mark = settings.state_dir / MARK
     if not mark.exists():
-        await _create(parts)
+        await _create(store, settings, Ms(clock.wall_ns() // _MS))
         mark.touch()
     try:
-        await parts.store.by_name(NAME)
+        await store.by_name(NAME)
     except UnknownWorkspaceError:
         return False
     return True
 
 
-async def _create(parts: WorkspaceParts) -> None:
-    from lapse.cli.workspace_parts import node_of, user_name
-
-    settings = parts.settings
+async def _create(store: WorkspaceStore, settings: Settings, now: Ms) -> None:
     new = NewWorkspace(
         name=NAME,
         owner=user_name(),
@@ -54,7 +54,7 @@ async def _create(parts: WorkspaceParts) -> None:
         archive_ttl_seconds=int(settings.default_archive_ttl.seconds),
     )
     try:
-        await parts.store.create(new, now=Ms(parts.clock.wall_ns() // _MS))
+        await store.create(new, now=now)
     except WorkspaceExistsError:
         return
 

@@ -145,7 +145,7 @@ class _Process:
             raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
         workspaces = await _open_workspaces(settings, stack, doors=doors, keys=keys, state=state, metrics=metrics)
-        example = example and workspaces is not None and await ensure_example(workspaces)
+        example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         local = settings.state_dir / "local"

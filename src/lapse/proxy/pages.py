@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from http import HTTPStatus
 from typing import Final
@@ -12,6 +13,7 @@ _TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
 _HTML: Final = ("Content-Type", "text/html; charset=utf-8")
 # The page needs its own style and nothing else, whatever somebody manages to put into a name.
 _POLICY: Final = ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'")
+_COMMAND: Final = re.compile(r"\blapse workspaces \w+(?: NAME)?")
 
 NOT_FOUND: Final = Reply(404, "There is no workspace for you at this address.")
 """The same whether there is none or it is somebody else's: names are nobody's business."""
@@ -34,9 +36,11 @@ body {{ font: 1.05rem/1.55 system-ui, sans-serif; display: grid; place-content: 
 main {{ max-width: 30rem; overflow-wrap: anywhere }}
 i {{ display: block; width: 2.2rem; height: 2.2rem; margin: 0 auto 1.2rem; border-radius: 50%; box-sizing: border-box;
      border: .25rem solid #8a94a655; border-top-color: #d9622b; border-right-color: #d9622b }}
+.said i {{ display: none }}
 .busy i {{ animation: turn 1s linear infinite }}
 p {{ margin: 0 0 .3rem; text-wrap: balance }}
 small {{ color: #5a6474 }}
+code {{ font: .9em ui-monospace, monospace; background: #8a94a622; border-radius: .25rem; padding: .1em .3em }}
 @keyframes turn {{ to {{ transform: rotate(1turn) }} }}
 @media (prefers-reduced-motion: reduce) {{ .busy i {{ animation: none }} }}
 @media (prefers-color-scheme: dark) {{ body {{ color: #e7e9ed; background: #14171c }} small {{ color: #a0a9b8 }} }}
@@ -69,8 +73,12 @@ def for_person(reply: Reply) -> Reply:
     if not reply.text or _HTML in reply.headers:
         return reply
     title = f"{reply.status} {HTTPStatus(reply.status).phrase}"
-    page = _PAGE.format(refresh="", title=title, kind="said", text=escape(reply.text), note=title)
+    page = _PAGE.format(refresh="", title=title, kind="said", text=_with_commands(reply.text), note=title)
     return Reply(reply.status, page, (*reply.headers, _HTML, _POLICY))
+
+
+def _with_commands(text: str) -> str:
+    return _COMMAND.sub(r"<code>\g<0></code>", escape(text))
 
 
 def reply_bytes(reply: Reply, *, keep: bool, with_body: bool) -> bytes:

@@ -68,14 +68,14 @@ def line(workspace: Workspace, signal: Signal | None, now: Ms) -> Line:
     """Say how one is. ``signal`` is None where nobody could be asked."""
     failed = workspace.observed_status is ObservedStatus.ERROR
     running = workspace.observed_status is ObservedStatus.RUNNING
-    error = ": ".join(filter(None, (workspace.error_reason, workspace.error_message)))
+    error = (workspace.error_message or workspace.error_reason or "").rstrip(".")
     return Line(
         name=workspace.name,
         state=in_words(workspace),
         mood="bad" if failed else "good" if running else "quiet",
         in_use=_in_use(signal) if running else "",
         next=_next(workspace, signal, now),
-        error=f"{error[:_MOST_OF_AN_ERROR]}" if failed and error else None,
+        error=error[:_MOST_OF_AN_ERROR] if failed and error else None,
     )
 
 
