@@ -18,7 +18,7 @@ from tests.servers.lapse_server import LapseServer, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, FloatRect, Page
 
 QUICK = {
     "DEFAULT_STANDBY_TTL": "3",
@@ -27,6 +27,7 @@ QUICK = {
     "LAPSE_PROXY_LEASE": "5s",  # long enough for a process that is not let run for a while, on a busy machine
 }
 PATIENCE = 60_000.0
+WIDTH = 960
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """A browser window of somebody who has never been here."""
-    with browser.new_context(viewport={"width": 960, "height": 640}) as window:
+    with browser.new_context(viewport={"width": WIDTH, "height": 640}) as window:
         window.set_default_timeout(PATIENCE)
         yield window
 
@@ -95,10 +96,11 @@ class Camera:
     def shoot(self, page: Page, name: str, *, whole: bool = False) -> None:
         page.screenshot(path=self.folder / f"{name}.png", full_page=whole, animations="disabled")
 
-    def shoot_for_docs(self, page: Page, name: str, *, of: str | None = None) -> None:
-        folder = Path(os.environ.get("LAPSE_SCREENSHOTS") or self.folder)
-        target = folder / f"workspaces-{name}.png"
-        (page.locator(of) if of else page).screenshot(path=target, animations="disabled")
+    def shoot_for_docs(self, page: Page, name: str, *, top: float = 0, height: float) -> None:
+        """Take a strip of a page, as wide as the window."""
+        target = Path(os.environ.get("LAPSE_SCREENSHOTS") or self.folder) / f"workspaces-{name}.png"
+        strip: FloatRect = {"x": 0, "y": top, "width": WIDTH, "height": height}
+        page.screenshot(path=target, clip=strip, full_page=True, animations="disabled")
 
 
 @pytest.fixture

@@ -74,9 +74,12 @@ def test_the_example_is_opened_used_left_and_goes_to_standby_and_wakes_when_it_i
     run_cell(notebook, "print(6 * 7)", "42\n")
     assert notebook.url == site.url("example")
     state_of(dashboard, "example", "1 connection")
-    camera.shoot_for_docs(dashboard, "dashboard", of="section[aria-labelledby=workspaces]")
+    dashboard.evaluate("() => scrollTo(0, 0)")
+    section = dashboard.locator("section", has=dashboard.locator("#workspaces")).bounding_box()
+    assert section is not None
+    camera.shoot_for_docs(dashboard, "dashboard", top=section["y"] - 12, height=section["height"] + 24)
     camera.shoot(dashboard, "dashboard", whole=True)
-    camera.shoot_for_docs(notebook, "example")
+    camera.shoot_for_docs(notebook, "example", height=340)
     assert complained == []
 
     notebook.close()
@@ -87,7 +90,7 @@ def test_the_example_is_opened_used_left_and_goes_to_standby_and_wakes_when_it_i
     answer = again.goto(site.url("example"))
     assert answer is not None
     assert (answer.status, answer.headers["retry-after"]) == (503, "2")
-    camera.shoot_for_docs(again, "waiting")
+    camera.shoot_for_docs(again, "waiting", top=200, height=240)
     run_cell(again, "6 * 8", "48\n")
     state_of(dashboard, "example", "running")
 
@@ -139,6 +142,27 @@ POST = """url => Promise.allSettled([
   fetch(url, { method: "POST", mode: "no-cors", credentials: "include", body: "{}" }),
   fetch(url, { method: "POST", credentials: "include", body: "{}", headers: { "Content-Type": "application/json" } }),
 ]).then(() => null)"""
+
+
+def test_a_page_that_is_open_does_not_wake_a_workspace_that_was_stopped_until_it_is_asked_to(
+    shared_site: Site, context: BrowserContext
+) -> None:
+    shared_site.create("mine", standby_ttl_seconds=600)
+    shared_site.becomes("mine", "RUNNING")
+    page = context.new_page()
+    page.goto(shared_site.ticket("mine"))
+    expect(page.get_by_role("status")).to_have_text("connected", timeout=PATIENCE)
+
+    with shared_site.server.client() as client:
+        assert client.post("/api/v1/workspaces/mine/stop", json={}).status_code == 200
+    expect(page.get_by_role("status")).to_have_text("the workspace was stopped", timeout=PATIENCE)
+    shared_site.becomes("mine", "STANDBY")
+    stopped = shared_site.show("mine")["version"]
+    page.wait_for_timeout(3000)  # longer than a page waits before it connects again
+    assert shared_site.show("mine")["version"] == stopped
+
+    page.get_by_role("button", name="Start the workspace again").click()
+    expect(page.get_by_role("status")).to_have_text("connected", timeout=PATIENCE)
 
 
 def test_what_is_wrong_with_a_workspace_is_said_and_so_is_why_one_is_refused(
