@@ -329,7 +329,7 @@ OFFERS = {
         Offer(
             "chromium",
             _chromium_on_machine,
-            Debian("chromium", also=("fontconfig-config", "fonts-dejavu-core"), size=110_000_000),
+            Debian("chromium", also=("chromium-common", "fontconfig-config", "fonts-dejavu-core"), size=110_000_000),
             _chromium_unpacked,
         ),
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.integration.workspaces_served.conftest import free_port
 from tests.servers.chromium import chromium
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, FloatRect, Page
 
 QUICK = {
-    "DEFAULT_STANDBY_TTL": "3",
+    "DEFAULT_STANDBY_TTL": "600",  # until a test wants it shorter: nothing may go while a slow machine gets there
     "IDLE_TIMER_SECONDS": "1",
     "LAPSE_TTL_MANAGER_INTERVAL": "500ms",
     "LAPSE_PROXY_LEASE": "5s",  # long enough for a process that is not let run for a while, on a busy machine
 }
 PATIENCE = 60_000.0
+expect.set_options(timeout=PATIENCE)
 WIDTH = 960
 
 
@@ -38,8 +40,8 @@ class Site:
     port: int
 
     @classmethod
-    def start(cls, folder: Path, **settings: str) -> Site:
-        server = LapseServer.start(folder, "--example", settings={**QUICK, **settings})
+    def start(cls, folder: Path) -> Site:
+        server = LapseServer.start(folder, "--example", settings=QUICK)
         event = server.event("listening")
         assert event is not None
         return cls(server, urlsplit(str(event["proxy"])).port or 0)
@@ -64,6 +66,11 @@ class Site:
             return (told["observed_status"], told["operation"]) == (status, "NONE")
 
         until(is_there)
+
+    def set_standby_ttl(self, name: str, seconds: int) -> None:
+        with self.server.client() as client:
+            changed = client.patch(f"/api/v1/workspaces/{name}", json={"standby_ttl_seconds": seconds})
+        assert changed.status_code == 200
 
     def ticket(self, name: str) -> str:
         with self.server.client() as client:
