@@ -35,8 +35,8 @@ help: ## show this list
 
 setup: $(READY) ## make .venv with lapse and all its tools in it
 
-run: $(READY) ## start lapse with embedded backends
-	$(BIN)/lapse up
+run: $(READY) ## start lapse with embedded backends and an example workspace
+	$(BIN)/lapse up --example
 
 test: $(READY) ## run the tests (PYTEST_ARGS='...')
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)

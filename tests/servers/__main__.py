@@ -29,6 +29,8 @@ def _row(name: str) -> str:
         return ROW.format(
             name, package.version or "-", f"{package.origin}: {megabytes(package.size)}", "not fetched yet"
         )
+    if name not in STARTERS:
+        return ROW.format(name, program.version, program.source, "no server")
     try:
         with STARTERS[name](tell_stderr) as server:
             return ROW.format(name, program.version, program.source, f"{server.start_seconds:.2f} s")
@@ -95,7 +97,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these of {', '.join(NAMES)}")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--fetch", action="store_true", help="fetch what is not on this machine, start nothing")
-    action.add_argument("--start", metavar="NAME", choices=NAMES, help="run one in the foreground and print its URL")
+    action.add_argument(
+        "--start", metavar="NAME", choices=tuple(STARTERS), help="run one in the foreground and print its URL"
+    )
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(NAMES))
     if unknown:

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,11 +35,14 @@ class Program:
     source: str
     path: Path
     libraries: tuple[Path, ...] = ()
+    fonts: Path | None = None
+    """What fontconfig is to take for the root of the file system."""
 
     @property
     def env(self) -> dict[str, str]:
-        """What the program needs in its environment: Debian's libraries where they were unpacked."""
-        return {"LD_LIBRARY_PATH": ":".join(map(str, self.libraries))} if self.libraries else {}
+        """What the program needs in its environment: Debian's libraries and fonts where they were unpacked."""
+        libraries = {"LD_LIBRARY_PATH": ":".join(map(str, self.libraries))} if self.libraries else {}
+        return libraries if self.fonts is None else {**libraries, "FONTCONFIG_SYSROOT": str(self.fonts)}
 
 
 @dataclass(frozen=True)
@@ -240,6 +243,27 @@ def _jars_unpacked(name: str, stem: str) -> Callable[[Path], Program]:
     return unpacked
 
 
+# --- Chromium ---------------------------------------------------------------------------------------------------------
+
+
+def _chromium(path: Path, *, source: str, root: Path | None = None) -> Program | None:
+    libraries = () if root is None else tuple(sorted({one.parent for one in root.glob("**/lib/**/*.so*")}))
+    program = Program("chromium", "", source, path, libraries, root)
+    version = _says([path, "--version"], r"Chromium ([\d.]+)", program.env)
+    return None if version is None else replace(program, version=version)
+
+
+def _chromium_on_machine() -> Program | None:
+    path = shutil.which("chromium")
+    return None if path is None else _chromium(Path(path), source="this machine")
+
+
+def _chromium_unpacked(folder: Path) -> Program:
+    # The program itself: what stands in /usr/bin is a script that looks for it below the root of the system.
+    binary = folder / "usr" / "lib" / "chromium" / "chromium"
+    return _must(_chromium(binary, source="Debian", root=folder), "chromium", folder)
+
+
 # --- Kubernetes -------------------------------------------------------------------------------------------------------
 
 
@@ -302,6 +326,12 @@ OFFERS = {
             _postgres_unpacked,
         ),
         Offer("kube", lambda: _built_before(KUBE, _kube), KUBE, _kube),
+        Offer(
+            "chromium",
+            _chromium_on_machine,
+            Debian("chromium", also=("chromium-common", "fontconfig-config", "fonts-dejavu-core"), size=110_000_000),
+            _chromium_unpacked,
+        ),
     )
 }
 NAMES = tuple(OFFERS)

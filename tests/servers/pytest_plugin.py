@@ -28,7 +28,7 @@ import pytest
 
 from tests.servers.errors import ServerFailedError, ServerMissingError
 from tests.servers.kube.server import KubeServer
-from tests.servers.pool import Desk, Pool, RemotePool, Servers, prepare
+from tests.servers.pool import STARTERS, Desk, Pool, RemotePool, Servers, prepare
 from tests.servers.programs import NAMES
 from tests.servers.progress import tell_stderr
 
@@ -44,7 +44,7 @@ POOL = pytest.StashKey[Servers]()
 DESK = pytest.StashKey[Desk]()
 REQUIRED = pytest.StashKey[frozenset[str]]()
 WORKER_INPUT = "lapse_servers"
-FIXTURES = {f"shared_{name}": name for name in NAMES}
+FIXTURES = {f"shared_{name}": name for name in STARTERS}
 
 
 def each(*names: str) -> list[ParameterSet]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Final, TypedDict
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
+
+from cyclopts import Parameter
 
 from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
 from lapse.cli.process import (
@@ -57,12 +59,18 @@ class OpenBindError(LapseError):
     """{address} is open to other machines and nobody has a token; see lapse tokens create --name NAME --scope admin."""
 
 
-def up(flags: ServerFlags = NO_SERVER_FLAGS) -> int:
+def up(
+    flags: ServerFlags = NO_SERVER_FLAGS,
+    *,
+    example: Annotated[
+        bool, Parameter(help="Create a workspace to try, once.", negative=(), show_default=False)
+    ] = False,
+) -> int:
     """Run everything that is enabled: loops, HTTP API, start page.
 
     Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
     """
-    return stay("lapse.up", flags.load(), _Process.open)
+    return stay("lapse.up", flags.load(), partial(_Process.open, example=example))
 
 
 @dataclass(frozen=True)
@@ -103,14 +111,17 @@ class _Process:
     retention: Retention
     workspaces: WorkspaceParts | None
     """None where they are not served."""
+    example: bool
+    """Whether there is a workspace to try."""
     doors: _Doors
     coordinator: Coordinator
 
     @classmethod
-    async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
+    async def open(cls, loaded: Loaded, stack: AsyncExitStack, *, example: bool) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.domains import DOMAINS, FOLDER_DOMAINS
+        from lapse.cli.example_workspace import ensure_example
         from lapse.cli.state_folder import brakes_of, open_store
         from lapse.cli.workspace_record import is_on_server
         from lapse.core.clock import SystemClock
@@ -136,6 +147,7 @@ class _Process:
             raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
         workspaces = await _open_workspaces(settings, stack, doors=doors, keys=keys, state=state, metrics=metrics)
+        example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         local = settings.state_dir / "local"
@@ -155,7 +167,7 @@ class _Process:
         )
         admission = Admission(tokens, loopback_only=doors.http.loopback_only)
         return cls(
-            settings, clock, metrics, state, admission, keys, requests, records, workspaces, doors, coordinator
+            settings, clock, metrics, state, admission, keys, requests, records, workspaces, example, doors, coordinator
         ).built()
 
     def built(self) -> _Process:
@@ -205,6 +217,8 @@ class _Process:
         http, probes, proxy = self.doors.http.url, self.doors.probes.url, self.doors.proxy
         if sys.stderr.isatty():
             message(f"Lapse listens at {http}/ (Ctrl-C stops it).", style="bold")
+            if self.example:
+                message("An example workspace is there: lapse workspaces open example prints its address.")
         log = get_logger("lapse.up")
         shown = {"proxy": proxy.url} if proxy is not None else {}
         log.info("listening", http=http, probes=probes, **shown, open=self.admission.is_open())

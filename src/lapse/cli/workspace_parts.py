@@ -96,6 +96,16 @@ def clock_guard(store: WorkspaceStore, brakes: Brakes, *, clock: Clock) -> Clock
     return ClockGuard(brakes, clock=clock, second=now_ns)
 
 
+def user_name() -> str:
+    """Return who is at the command line, as the owner of what they create."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user that has no name
+        return "owner"
+
+
 @dataclass(frozen=True)
 class WorkspaceParts:
     """What is open."""

@@ -103,7 +103,7 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     It gets a directory of its own and runs there as the user of lapse up.
     """
     from lapse.cli.workspace_desk import at_store
-    from lapse.cli.workspace_parts import node_of
+    from lapse.cli.workspace_parts import node_of, user_name
     from lapse.workspaces.model import DesiredState, NewWorkspace
     from lapse.workspaces.summary import address_of
 
@@ -115,7 +115,7 @@ def create(  # noqa: PLR0913 - one per option, all of them named
         standby, archive = desk.settings.default_standby_ttl, desk.settings.default_archive_ttl
         new = NewWorkspace(
             name=name,
-            owner=_me() if owner is None else owner,
+            owner=user_name() if owner is None else owner,
             command=command,
             port=port,
             node_id=node_of(desk.settings),
@@ -131,16 +131,6 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     then = "It starts when it is opened." if no_start else "lapse up starts it."
     print_result(output, _told(made, now), f"Created: {address_of(made)}. {then}")
     return Exit.DONE
-
-
-def _me() -> str:
-    """Return who is at the command line, as the owner of what they create."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user that has no name
-        return "owner"
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------

@@ -77,6 +77,11 @@ class RequestHead:
         return self.minor == 1 and b"close" not in self.options
 
     @property
+    def for_person(self) -> bool:
+        """Whether a person will see the answer: a page is asked for, in a way that can be repeated."""
+        return self.method in {b"GET", b"HEAD"} and b"text/html" in self.values.get(b"accept", b"")
+
+    @property
     def upgrade(self) -> bool:
         """Whether it asks for a websocket. Other upgrades (HTTP/2 in the clear) are not offered, and not passed on."""
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from http import HTTPStatus
 from typing import Final
@@ -12,6 +13,7 @@ _TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
 _HTML: Final = ("Content-Type", "text/html; charset=utf-8")
 # The page needs its own style and nothing else, whatever somebody manages to put into a name.
 _POLICY: Final = ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'")
+_COMMAND: Final = re.compile(r"\blapse workspaces \w+(?: NAME)?")
 
 NOT_FOUND: Final = Reply(404, "There is no workspace for you at this address.")
 """The same whether there is none or it is somebody else's: names are nobody's business."""
@@ -21,26 +23,31 @@ BROKEN: Final = Reply(500, "The proxy failed; its log says why.")
 CUT: Final = Reply(502, "The workspace ended the connection without an answer.")
 UNAVAILABLE: Final = Reply(503, "The proxy cannot reach what it needs at the moment.", (("Retry-After", "2"),))
 
-_WAITING: Final = """<!doctype html>
+_PAGE: Final = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<meta http-equiv="refresh" content="{seconds}">
-<title>{name} is starting</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+{refresh}<title>{title}</title>
 <style>
-:root {{ color-scheme: light dark }}
-body {{ font: 1rem/1.5 system-ui, sans-serif; display: grid; place-content: center; min-height: 90vh;
-       text-align: center }}
-i {{ display: block; width: 2rem; height: 2rem; margin: 0 auto 1rem; border-radius: 50%;
-     border: .25rem solid color-mix(in srgb, currentcolor 20%, transparent); border-top-color: currentcolor;
-     animation: turn 1s linear infinite }}
+body {{ font: 1.05rem/1.55 system-ui, sans-serif; display: grid; place-content: center; min-height: 100vh; margin: 0;
+       padding: 1rem; box-sizing: border-box; text-align: center; color: #1d222b; background: #fbfaf8 }}
+main {{ max-width: 30rem; overflow-wrap: anywhere }}
+i {{ display: block; width: 2.2rem; height: 2.2rem; margin: 0 auto 1.2rem; border-radius: 50%; box-sizing: border-box;
+     border: .25rem solid #8a94a655; border-top-color: #d9622b; border-right-color: #d9622b }}
+.said i {{ display: none }}
+.busy i {{ animation: turn 1s linear infinite }}
+p {{ margin: 0 0 .3rem; text-wrap: balance }}
+small {{ color: #5a6474 }}
+code {{ font: .9em ui-monospace, monospace; background: #8a94a622; border-radius: .25rem; padding: .1em .3em }}
 @keyframes turn {{ to {{ transform: rotate(1turn) }} }}
-@media (prefers-reduced-motion: reduce) {{ i {{ animation: none }} }}
+@media (prefers-reduced-motion: reduce) {{ .busy i {{ animation: none }} }}
+@media (prefers-color-scheme: dark) {{ body {{ color: #e7e9ed; background: #14171c }} small {{ color: #a0a9b8 }} }}
 </style>
 </head>
 <body>
-<main role="status"><i></i><p><b>{name}</b> is starting. This page goes on by itself.</p></main>
+<main role="status" class="{kind}"><i></i><p>{text}</p><small>{note}</small></main>
 </body>
 </html>
 """
@@ -51,7 +58,27 @@ def waiting(name: str, *, seconds: int, for_person: bool) -> Reply:
     retry = ("Retry-After", str(seconds))
     if not for_person:
         return Reply(503, "The workspace is starting; ask again in a moment.", (retry,))
-    return Reply(503, _WAITING.format(name=escape(name), seconds=seconds), (retry, _HTML, _POLICY))
+    page = _PAGE.format(
+        refresh=f'<meta http-equiv="refresh" content="{seconds}">\n',
+        title=f"{escape(name)} is starting",
+        kind="busy",
+        text=f"<b>{escape(name)}</b> is starting.",
+        note="This page goes on by itself.",
+    )
+    return Reply(503, page, (retry, _HTML, _POLICY))
+
+
+def for_person(reply: Reply) -> Reply:
+    """Return a refusal as a page; what is a page already, or says nothing, as it is."""
+    if not reply.text or _HTML in reply.headers:
+        return reply
+    title = f"{reply.status} {HTTPStatus(reply.status).phrase}"
+    page = _PAGE.format(refresh="", title=title, kind="said", text=_with_commands(reply.text), note=title)
+    return Reply(reply.status, page, (*reply.headers, _HTML, _POLICY))
+
+
+def _with_commands(text: str) -> str:
+    return _COMMAND.sub(r"<code>\g<0></code>", escape(text))
 
 
 def reply_bytes(reply: Reply, *, keep: bool, with_body: bool) -> bytes:

@@ -59,8 +59,7 @@ class Reception:
             return pages.FAILED
         await self.waker.wake(found.workspace)
         if not head.upgrade:
-            person = head.method in {b"GET", b"HEAD"} and b"text/html" in head.values.get(b"accept", b"")
-            return pages.waiting(name, seconds=self.limits.retry_seconds, for_person=person)
+            return pages.waiting(name, seconds=self.limits.retry_seconds, for_person=head.for_person)
         end_ns = self.clock.monotonic_ns() + self.limits.wake_seconds * _SECOND_NS
         while self.clock.monotonic_ns() < end_ns:
             await self.clock.sleep(_LOOK_SECONDS)

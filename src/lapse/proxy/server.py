@@ -175,7 +175,8 @@ class Proxy:
         if front.phase is Phase.BODY:
             front.abort()  # half an answer is out; a second one behind it would be taken for its rest
         else:
-            front.reply(reply, keep=head.keep, with_body=head.method != b"HEAD")
+            shown = pages.for_person(reply) if head.for_person else reply
+            front.reply(shown, keep=head.keep, with_body=head.method != b"HEAD")
 
     async def _serve(self, front: Front, head: RequestHead) -> Reply | None:
         decided = await self._reception.receive(head, front.peer)

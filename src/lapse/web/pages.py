@@ -1,4 +1,7 @@
-"""The pages: the start page and the list of API operations, without scripts and without anything from elsewhere.
+"""The pages: the start page and the list of API operations, without anything from elsewhere.
+
+The start page has one script of its own, which brings it up to date and opens workspaces; without it the same is shown.
+What it changes goes through the API, by the same rules as for everybody. There is no inline script, here or elsewhere.
 
 FastAPI's own documentation pages load their scripts from a content delivery network; on a machine without one they stay
 empty. The list of operations is therefore rendered from the OpenAPI document, which every other tool can read as well.
@@ -17,18 +20,16 @@ from fastapi import APIRouter, Depends, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from lapse.web.lengths import span
 from lapse.web.status import StatusService, status_service
+from lapse.web.workspaces_api import WorkspacesService
 
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"
-_HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
-}
-MINUTE: Final = 60
-HOUR: Final = 60 * MINUTE
-DAY: Final = 24 * HOUR
-_LETTERS: Final = {DAY: "d", HOUR: "h", MINUTE: "m"}
+_POLICY: Final = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_WITH_SCRIPT: Final = f"{_POLICY}; script-src 'self'; connect-src 'self'"
 _METHODS: Final = ("get", "put", "post", "patch", "delete")
 
 
@@ -56,19 +57,6 @@ def _templates() -> Environment:
     environment.filters["span"] = span
     environment.filters["number"] = lambda number: f"{number:,}"
     return environment
-
-
-def span(seconds: float) -> str:
-    """Print a length of time for people who glance: 224 ms, 2.5 s, 3m 20s, 1h 5m, 12d 3h."""
-    if seconds < 1:
-        return f"{max(0, round(seconds * 1000))} ms"
-    if seconds < 10:  # noqa: PLR2004 - from ten seconds on nobody reads tenths
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    for large, small, size in ((DAY, "h", HOUR), (HOUR, "m", MINUTE), (MINUTE, "s", 1)):
-        if whole >= large:
-            return f"{whole // large}{_LETTERS[large]} {whole % large // size}{small}"
-    return f"{whole} s"
 
 
 def ago(then: datetime | None, now: datetime) -> str:
@@ -112,8 +100,9 @@ def _fields(document: dict[str, Any], operation: dict[str, Any]) -> Iterator[tup
         yield name, name in model.get("required", []), field.get("description", field.get("type", ""))
 
 
-def _page(name: str, **values: object) -> Response:
-    return HTMLResponse(_templates().get_template(name).render(values), headers=_HEADERS)
+def _page(name: str, *, policy: str = _POLICY, **values: object) -> Response:
+    text = _templates().get_template(name).render(values)
+    return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
 
 router = APIRouter(include_in_schema=False)
@@ -123,7 +112,16 @@ router = APIRouter(include_in_schema=False)
 async def start(request: Request, service: Annotated[StatusService, Depends(status_service)]) -> Response:
     """Show what runs and where things are."""
     places: Places = request.app.state.places()
-    return _page("start.html", status=await service.snapshot(), places=places, ago=ago, until=until)
+    workspaces: WorkspacesService | None = request.app.state.workspaces
+    return _page(
+        "start.html",
+        policy=_WITH_SCRIPT,
+        status=await service.snapshot(),
+        workspaces=None if workspaces is None else await workspaces.overview(),
+        places=places,
+        ago=ago,
+        until=until,
+    )
 
 
 @router.get("/api/v1/docs")

@@ -38,6 +38,7 @@ from lapse.web.errors import (
 )
 from lapse.web.scopes import Owners, owners_in
 from lapse.web.security import PRINCIPAL, Principal
+from lapse.web.workspaces_view import Overview, overview
 from lapse.workspaces import explaining
 from lapse.workspaces.activity import Activity, ActivityUnavailableError, Doubt, Signal, Unknown
 from lapse.workspaces.asking import Verb, ask
@@ -231,6 +232,10 @@ class WorkspacesService:
         self._activity = activity
         self.store, self._tickets, self._clock = store, tickets, clock
         self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
+
+    async def overview(self) -> Overview:
+        """Say how all of them are, for the start page."""
+        return await overview(self.store, self._activity, now=self._now())
 
     async def page(self, owners: Owners, *, owner: str | None, limit: int, after: str | None) -> Response:
         """Answer one page of those that the caller may see."""

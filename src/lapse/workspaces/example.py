@@ -68,7 +68,7 @@ class Notebook:
         """Read the file, if there is one."""
         self._file = file
         self._names: dict[str, object] = {"__name__": "__notebook__"}
-        self.cells = [Cell('print("Hello from", __import__("os").environ.get("LAPSE_WORKSPACE", "here"))')]
+        self.cells = [Cell('import os\nprint("Hello from", os.environ.get("LAPSE_WORKSPACE", "here"))')]
         if file.exists():
             self.cells = msgspec.json.decode(file.read_bytes(), type=list[Cell])
 

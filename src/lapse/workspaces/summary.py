@@ -20,6 +20,21 @@ _NEXT: Final = {
     (ObservedStatus.RUNNING, DesiredState.RUNNING): "standby",
     (ObservedStatus.STANDBY, DesiredState.STANDBY): "archive",
 }
+_AT_REST: Final = {
+    ObservedStatus.RUNNING: "running",
+    ObservedStatus.STANDBY: "in standby",
+    ObservedStatus.PENDING: "not started",
+    ObservedStatus.ERROR: "error",
+}
+_UNDER_WAY: Final = {
+    Operation.PROVISIONING: "starting",
+    Operation.RESTORING: "coming back from the archive",
+    Operation.STARTING: "starting",
+    Operation.STOPPING: "going to standby",
+    Operation.ARCHIVING: "going to the archive",
+    Operation.DELETING: "being deleted",
+}
+_ORDER: Final = [ObservedStatus.PENDING, ObservedStatus.STANDBY, ObservedStatus.RUNNING]
 
 
 def address_of(workspace: Workspace) -> Address:
@@ -42,6 +57,21 @@ def next_lapse(workspace: Workspace) -> tuple[str, Ms] | None:
 def end_of_hold(workspace: Workspace) -> str:
     """Return how to say when its hold ends, to be put behind a word; empty where it has no end."""
     return "" if workspace.hold_until is None else f" until {_time(workspace.hold_until)}"
+
+
+def in_words(workspace: Workspace) -> str:
+    """Return how it is as people say it; what is wanted and not begun yet counts as under way."""
+    status, archived = workspace.observed_status, workspace.archive_key is not None
+    if status is ObservedStatus.ERROR:
+        return _AT_REST[status]
+    if workspace.operation is not Operation.NONE:
+        return _UNDER_WAY[workspace.operation]
+    wanted = ObservedStatus(workspace.desired_state.value)
+    if wanted is status:
+        return "archived" if status is ObservedStatus.PENDING and archived else _AT_REST[status]
+    if _ORDER.index(wanted) < _ORDER.index(status):
+        return _UNDER_WAY[Operation.STOPPING if status is ObservedStatus.RUNNING else Operation.ARCHIVING]
+    return _UNDER_WAY[Operation.RESTORING if status is ObservedStatus.PENDING and archived else Operation.STARTING]
 
 
 def as_json(workspace: Workspace, *, now: Ms) -> dict[str, Any]:

@@ -178,6 +178,20 @@ async def test_a_person_gets_a_page_that_waits_and_then_the_workspace() -> None:
         assert (await ask(home.port, by_cookie(home.host("a"), "Accept: text/html"))).endswith(b"awake")
 
 
+async def test_a_refusal_is_a_page_for_a_person_and_a_sentence_for_a_program() -> None:
+    world = World()
+    async with house(world) as home:
+        world.add("a", 1, condition=Condition.FAILED)
+        page = await ask(home.port, by_cookie(home.host("a"), "Accept: text/html"))
+        sentence = await ask(home.port, by_cookie(home.host("a")))
+        assert status(page) == status(sentence) == 503
+        assert b"Content-Type: text/html" in page
+        assert b"Content-Security-Policy: default-src 'none'" in page
+        assert b"<code>lapse workspaces show</code> says why" in page
+        assert b"Content-Type: text/plain" in sentence
+        assert b"<" not in sentence
+
+
 @pytest.mark.parametrize("lines", [["Accept: application/json"], [], ["Accept: */*"]])
 async def test_a_program_is_told_when_to_ask_again(lines: list[str]) -> None:
     world = World()

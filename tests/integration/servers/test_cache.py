@@ -143,4 +143,4 @@ def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
 
 def test_every_offer_pins_a_version_unless_the_registry_decides() -> None:
     unpinned = [name for name, offer in OFFERS.items() if offer.package.version is None]
-    assert unpinned == ["redis"]
+    assert unpinned == ["redis", "chromium"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.servers import NAMES, wait_until
+from tests.servers import STARTERS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.timeout(300)  # Cassandra starts in five seconds, or in a minute on cores that others keep busy
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.server(name, private=True), id=name) for name in NAMES]
+    "name", [pytest.param(name, marks=pytest.mark.server(name, private=True), id=name) for name in STARTERS]
 )
 def test_a_server_goes_away_when_its_run_is_killed(name: str) -> None:
     harness = Harness(name)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.keys.errors import BackendUnavailableError
-from lapse.web.pages import span
+from lapse.web.lengths import span
 
 if TYPE_CHECKING:
     import httpx2
@@ -61,17 +61,25 @@ async def test_records_are_counted_at_most_once_a_second(client: httpx2.AsyncCli
     assert seen == [0, 0, 1]
 
 
-async def test_pages_load_nothing_from_elsewhere_and_run_no_script(client: httpx2.AsyncClient) -> None:
-    for path in ("/", "/api/v1/docs"):
-        response = await client.get(path)
-        loaded = re.findall(r'(?:src|href)="([^"]+)"', "\n".join(re.findall(r"<(?:link|img)[^>]*>", response.text)))
-        assert loaded
-        assert all(address.startswith("/static/") for address in loaded)
-        assert "<script" not in response.text
-        assert "style=" not in response.text
-        assert "script-src" not in response.headers["content-security-policy"]
-        for address in loaded:
-            assert (await client.get(address)).status_code == 200
+@pytest.mark.parametrize(("path", "scripts"), [("/", ["/static/start.js"]), ("/api/v1/docs", [])])
+async def test_pages_load_nothing_from_elsewhere_and_run_no_script_but_a_file_of_ours(
+    client: httpx2.AsyncClient, path: str, scripts: list[str]
+) -> None:
+    response = await client.get(path)
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', "\n".join(re.findall(r"<(?:link|img|script)[^>]*>", response.text)))
+    assert loaded
+    assert all(address.startswith("/static/") for address in loaded)
+    assert re.findall(r"<script([^>]*)>(.*?)</script>", response.text, re.DOTALL) == [
+        (f' type="module" src="{script}"', "") for script in scripts
+    ]
+    assert "style=" not in response.text
+    assert not re.search(r"\son\w+=", response.text)
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert ("script-src 'self'" in policy) is bool(scripts)
+    for address in loaded:
+        assert (await client.get(address)).status_code == 200
 
 
 async def test_with_tokens_the_commands_on_the_start_page_send_one(client: httpx2.AsyncClient, api: API) -> None:

@@ -1,0 +1,105 @@
+"""Workspaces on the start page: how each one is, whether somebody is there, and what happens next, in plain words.
+
+What is shown is decided by functions of a row, a signal and the time. A store that cannot be read is part of what is
+shown, not an error; so is activity that does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lapse.core.errors import LapseError
+from lapse.web.lengths import span
+from lapse.workspaces.activity import Activity, ActivityUnavailableError, Connected, Quiet, Signal, Timer
+from lapse.workspaces.model import Ms, ObservedStatus, Workspace, WorkspaceId
+from lapse.workspaces.store import WorkspaceStore
+from lapse.workspaces.summary import in_words, next_lapse
+
+MOST: Final = 100
+"""Shown at most, by name; the command line lists all."""
+_MOST_OF_AN_ERROR: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One workspace."""
+
+    name: str
+    state: str
+    mood: str
+    """good, bad or quiet."""
+    in_use: str
+    next: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the page tells of workspaces."""
+
+    lines: Sequence[Line] = ()
+    more: bool = False
+    problem: str | None = None
+    """Why the store could not be read."""
+
+
+async def overview(store: WorkspaceStore, activity: Activity | None, *, now: Ms) -> Overview:
+    """Look at the first workspaces, and who is connected to them."""
+    try:
+        found = await store.list(limit=MOST + 1)
+    except LapseError as error:
+        return Overview(problem=str(error))
+    signals = await _signals(activity, [one.id for one in found if one.observed_status is ObservedStatus.RUNNING])
+    return Overview([line(one, signals.get(one.id), now) for one in found[:MOST]], len(found) > MOST)
+
+
+async def _signals(activity: Activity | None, running: Sequence[WorkspaceId]) -> Mapping[WorkspaceId, Signal]:
+    if activity is None or not running:
+        return {}
+    try:
+        return await activity.read(running)
+    except ActivityUnavailableError:
+        return {}
+
+
+def line(workspace: Workspace, signal: Signal | None, now: Ms) -> Line:
+    """Say how one is. ``signal`` is None where nobody could be asked."""
+    failed = workspace.observed_status is ObservedStatus.ERROR
+    running = workspace.observed_status is ObservedStatus.RUNNING
+    error = (workspace.error_message or workspace.error_reason or "").rstrip(".")
+    return Line(
+        name=workspace.name,
+        state=in_words(workspace),
+        mood="bad" if failed else "good" if running else "quiet",
+        in_use=_in_use(signal) if running else "",
+        next=_next(workspace, signal, now),
+        error=error[:_MOST_OF_AN_ERROR] if failed and error else None,
+    )
+
+
+def _in_use(signal: Signal | None) -> str:
+    match signal:
+        case Connected(count=count):
+            return "1 connection" if count == 1 else f"{count} connections"
+        case Timer():
+            return "until just now"
+        case Quiet():
+            return "by nobody"
+        case _:
+            return "not known yet"
+
+
+def _next(workspace: Workspace, signal: Signal | None, now: Ms) -> str:
+    lapses = next_lapse(workspace)
+    if lapses is None:
+        return ""
+    step, moment = lapses
+    if workspace.held(now):
+        return f"{step} (held)"
+    if isinstance(signal, Connected):
+        return f"{step} when nobody is there"
+    if isinstance(signal, Timer):
+        moment = max(moment, Ms(now + int(signal.seconds_left * 1000)))
+    return f"{step} in {span((moment - now) / 1000)}" if moment > now else f"{step} at the next look"

@@ -1,0 +1,192 @@
+"""Workspaces on the start page: every state in words, and what the page says when there is nothing to show."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lapse.web.workspaces_view import MOST, Line, line, overview
+from lapse.workspaces.activity import ActivityUnavailableError, Connected, Doubt, Quiet, Signal, Timer, Unknown
+from lapse.workspaces.errors import StoreUnavailableError
+from lapse.workspaces.in_process import InProcessActivity
+from lapse.workspaces.model import (
+    DesiredBy,
+    DesiredState,
+    Ms,
+    NewWorkspace,
+    ObservedStatus,
+    Operation,
+    Workspace,
+    WorkspaceId,
+)
+from lapse.workspaces.summary import in_words
+from tests.unit.web.test_workspaces_api import bearer, create, now, observe
+
+if TYPE_CHECKING:
+    from tests.unit.web.conftest import API
+
+NOW = Ms(1_700_000_000_000)
+
+
+def workspace(observed: str = "RUNNING", desired: str = "RUNNING", operation: str = "NONE", **more: Any) -> Workspace:  # noqa: ANN401 - columns of any kind
+    columns: dict[str, Any] = {
+        "id": WorkspaceId("w"),
+        "name": "lab",
+        "owner": "ann",
+        "command": ("run",),
+        "port": 1,
+        "node_id": None,
+        "desired_state": DesiredState(desired),
+        "desired_by": DesiredBy.USER,
+        "version": 1,
+        "observed_status": ObservedStatus(observed),
+        "observed_at": NOW,
+        "status_changed_at": NOW,
+        "operation": Operation(operation),
+        "op_id": None,
+        "op_started_at": None,
+        "op_tries": 0,
+        "archive_key": None,
+        "error_reason": None,
+        "error_message": None,
+        "standby_ttl_seconds": 300,
+        "archive_ttl_seconds": 86_400,
+        "last_access_at": NOW,
+        "check_after": NOW,
+        "created_at": NOW,
+        "deleted_at": None,
+        "hold_reason": None,
+        "hold_until": None,
+    }
+    return Workspace(**{**columns, **more})
+
+
+@pytest.mark.parametrize(
+    ("observed", "desired", "operation", "key", "words"),
+    [
+        ("RUNNING", "RUNNING", "NONE", None, "running"),
+        ("RUNNING", "STANDBY", "NONE", None, "going to standby"),
+        ("RUNNING", "PENDING", "NONE", None, "going to standby"),
+        ("RUNNING", "STANDBY", "STOPPING", None, "going to standby"),
+        ("STANDBY", "STANDBY", "NONE", None, "in standby"),
+        ("STANDBY", "RUNNING", "NONE", None, "starting"),
+        ("STANDBY", "RUNNING", "STARTING", None, "starting"),
+        ("STANDBY", "PENDING", "NONE", None, "going to the archive"),
+        ("STANDBY", "PENDING", "ARCHIVING", None, "going to the archive"),
+        ("PENDING", "PENDING", "NONE", None, "not started"),
+        ("PENDING", "PENDING", "NONE", "key", "archived"),
+        ("PENDING", "RUNNING", "NONE", None, "starting"),
+        ("PENDING", "RUNNING", "PROVISIONING", None, "starting"),
+        ("PENDING", "RUNNING", "NONE", "key", "coming back from the archive"),
+        ("PENDING", "RUNNING", "RESTORING", "key", "coming back from the archive"),
+        ("ERROR", "RUNNING", "NONE", None, "error"),
+    ],
+)
+def test_every_state_has_words(observed: str, desired: str, operation: str, key: str | None, words: str) -> None:
+    assert in_words(workspace(observed, desired, operation, archive_key=key)) == words
+
+
+@pytest.mark.parametrize(
+    ("signal", "in_use", "then"),
+    [
+        (Connected(1), "1 connection", "standby when nobody is there"),
+        (Connected(3), "3 connections", "standby when nobody is there"),
+        (Timer(400.0), "until just now", "standby in 6m 40s"),
+        (Timer(1.0), "until just now", "standby in 5m 0s"),
+        (Quiet(), "by nobody", "standby in 5m 0s"),
+        (Unknown(Doubt.EPOCH_YOUNG), "not known yet", "standby in 5m 0s"),
+        (None, "not known yet", "standby in 5m 0s"),
+    ],
+)
+def test_who_is_there_decides_what_comes_next(signal: Signal | None, in_use: str, then: str) -> None:
+    shown = line(workspace(), signal, NOW)
+    assert (shown.in_use, shown.next, shown.mood) == (in_use, then, "good")
+
+
+def test_what_is_due_waits_for_the_next_look_and_what_is_held_for_nothing() -> None:
+    late = Ms(NOW + 301_000)
+    assert line(workspace(), Quiet(), late).next == "standby at the next look"
+    assert line(workspace(hold_reason="mine"), Quiet(), NOW).next == "standby (held)"
+    assert line(workspace("STANDBY", "STANDBY"), None, NOW) == Line(
+        "lab", "in standby", "quiet", "", "archive in 1d 0h", None
+    )
+    assert line(workspace("PENDING", "PENDING", archive_key="key"), None, NOW).next == ""
+
+
+def test_an_error_is_shown_by_its_message_and_not_endlessly() -> None:
+    failed = line(workspace("ERROR", error_reason="exited", error_message="It ended. " * 100), None, NOW)
+    assert (failed.mood, failed.error is not None and len(failed.error)) == ("bad", 300)
+    assert line(workspace("ERROR", error_reason="exited", error_message="Why."), None, NOW).error == "Why"
+    assert line(workspace("ERROR", error_reason="exited"), None, NOW).error == "exited"
+
+
+# --- on the page ------------------------------------------------------------------------------------------------------
+
+
+async def page(api: API, **headers: str) -> str:
+    text = (await api.client.get("/", headers=headers)).text
+    return re.sub(r"\s+", " ", text[text.index('id="live-workspaces"') : text.index('id="said"')])
+
+
+async def test_without_workspaces_the_page_tells_how_to_create_one(api: API) -> None:
+    shown = await page(api)
+    assert "There are no workspaces" in shown
+    assert "lapse workspaces create" in shown
+
+
+async def test_a_workspace_is_shown_with_its_state_and_a_button_that_opens_it(api: API) -> None:
+    made = await create(api)
+    assert '<span class="quiet">starting</span>' in await page(api)
+    await observe(api, made["id"], ObservedStatus.RUNNING)
+    shown = await page(api)
+    assert '<span class="good">running</span>' in shown
+    assert "standby in 10m 0s" in shown
+    assert '<button type="button" data-open="lab"' in shown
+
+
+async def test_where_every_request_needs_a_token_the_command_opens_instead_of_a_button(api: API) -> None:
+    await create(api)
+    shown = await page(api, **bearer(api, "read"))
+    assert "<button" not in shown
+    assert "lapse workspaces open NAME" in shown
+
+
+async def test_a_store_that_cannot_be_read_is_said_and_breaks_nothing(
+    api: API, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreadable(*_: object, **__: object) -> None:
+        raise StoreUnavailableError(problem="the disk is gone")
+
+    monkeypatch.setattr(type(api.workspaces), "list", unreadable)
+    shown = await page(api)
+    assert "The store cannot be read." in shown
+    assert "the disk is gone" in shown
+
+
+async def test_a_server_without_workspaces_says_why(api: API) -> None:
+    application: Any = api.client._transport.app._app  # type: ignore[attr-defined]  # behind the guard
+    application.state.workspaces = None
+    assert "workspaces_beyond_loopback" in await page(api)
+
+
+async def test_no_more_than_a_page_of_them_is_shown_and_that_is_said(api: API) -> None:
+    for number in range(MOST + 1):
+        new = NewWorkspace(name=f"w{number:03}", owner="ann", command=("run",), port=1)
+        await api.workspaces.create(new, now=now(api))
+    shown = await page(api)
+    assert shown.count("data-open=") == MOST
+    assert f"The first {MOST} by name" in shown
+
+
+async def test_activity_that_does_not_answer_is_not_known_yet(api: API, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: object) -> None:
+        raise ActivityUnavailableError(backend="redis://", problem="refused")
+
+    made = await create(api)
+    await observe(api, made["id"], ObservedStatus.RUNNING)
+    activity = InProcessActivity(api.clock)
+    monkeypatch.setattr(activity, "read", away)
+    [shown] = (await overview(api.workspaces, activity, now=now(api))).lines
+    assert shown.in_use == "not known yet"
