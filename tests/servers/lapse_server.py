@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 COMMAND = [sys.executable, "-m", "lapse"]
 NO_SETTINGS: Mapping[str, str] = {}
+ENDED_SECONDS = 25
+"""A process that is told to end gives itself nine seconds, and its exit code says whether they were enough. How much
+later that is seen is up to the machine."""
 
 
 def clean_environment(state_dir: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ from websockets.typing import Origin
 
 from lapse.core.clock import SystemClock
 from tests.integration.workspaces_served.conftest import free_port
-from tests.servers.lapse_server import LapseServer, lapse, until
+from tests.servers.lapse_server import ENDED_SECONDS, LapseServer, lapse, until
 
 if TYPE_CHECKING:
     from tests.integration.workspaces_served.conftest import Serve, Served
@@ -240,7 +240,7 @@ def test_the_end_of_the_server_ends_its_programs_and_its_websockets(serve: Serve
     with websocket(served, "lab", cookie=cookie) as client:
         code, took = served.server.stop(signal.SIGTERM)
         assert code == 0
-        assert took < 10
+        assert took < ENDED_SECONDS
         with pytest.raises(ConnectionClosed):
             _hear_to_the_end(client)
     with pytest.raises(httpx2.ConnectError):
