@@ -161,11 +161,11 @@ def test_a_websocket_waits_for_a_workspace_that_is_woken_from_the_archive_with_i
 
 def test_requests_alone_keep_a_workspace_too(serve: Serve) -> None:
     served = serve()
-    served.create("lab", standby_ttl_seconds=3)
+    served.create("lab", standby_ttl_seconds=6)
     served.becomes("lab", "RUNNING")
     cookie = served.session("lab")
     with served.browser("lab") as client:
-        for _ in range(8):
+        for _ in range(10):
             assert client.get("/", headers={"Cookie": cookie}).status_code == 200
             seconds_pass(1)
     served.becomes("lab", "STANDBY")
