@@ -11,7 +11,9 @@ SOURCES := $(wildcard src tests bench)
 
 # Two processes, because two cores are the least that a machine has; a file is never split, as its tests may share a
 # server of their own. The servers of the session are shared by all workers. WORKERS= runs everything in one process.
-WORKERS ?= -n 2 --dist loadfile
+# Files keep their order: those that take minutes come first, and hundreds that take no time even out the end. In the
+# order of pytest-xdist, by the number of tests, long files of a single test came last, and one process waited.
+WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=

@@ -20,6 +20,10 @@ pytest_plugins = ["tests.servers.pytest_plugin"]
 settings.register_profile("lapse", deadline=None, print_blob=True, derandomize="CI" in os.environ)
 settings.load_profile("lapse")
 
+# A run starts a thousand processes of Lapse. Where they may not keep their bytecode, as in many container images, each
+# of them compiles the same hundreds of modules once more: three quarters of what most of them do.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _loop_of_the_main_thread() -> Iterator[None]:

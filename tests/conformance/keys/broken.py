@@ -6,35 +6,32 @@ They know nothing of its inside: they stand between the public face and a `Space
 from __future__ import annotations
 
 import math
-import threading
 import unicodedata
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import Clock, SystemClock
-from lapse.core.jitter import around
 from lapse.keys.conformance import Target
+from lapse.keys.conformance.racer import START
 from lapse.keys.layout import Prefix
 from lapse.keys.port import Backend, Item, NewItem, Space, SweepReport
 from lapse.keys.store import Keys
 from lapse.keys.url import open_backend
+from tests.conformance.windows import AsyncWindow, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
-def window() -> None:
-    """Give every other thread time to run: where a step is not atomic, this is where it breaks."""
-    threading.Event().wait(0.002)
-
-
 class PassingSpace:
     """A space that passes everything on. Subclasses spoil one thing."""
 
-    def __init__(self, inner: Space, ever: dict[str, str]) -> None:
+    def __init__(self, inner: Space, ever: dict[str, str], window: Window | None = None) -> None:
         self.inner = inner
         self.ever = ever
         """Every key ever written, with its last value: what a store that forgets to forget knows."""
+        self.window = window or Window()
+        """Where a step is not atomic, this is where it breaks."""
 
     def name(self, key: str) -> str:
         return key
@@ -94,13 +91,14 @@ class PassingBackend:
         self.capabilities = inner.capabilities
         self.sweep_interval = inner.sweep_interval
         self.ever: defaultdict[tuple[Prefix, int], dict[str, str]] = defaultdict(dict)
+        self.windows: defaultdict[tuple[Prefix, int], Window] = defaultdict(Window)
 
     def place(self, prefix: Prefix, app_id: int) -> tuple[Prefix, int]:
         return prefix, app_id
 
     def space(self, prefix: Prefix, app_id: int) -> Space:
         place = self.place(prefix, app_id)
-        return self.space_class(self.inner.space(*place), self.ever[place])
+        return self.space_class(self.inner.space(*place), self.ever[place], self.windows[place])
 
     def async_space(self, prefix: Prefix, app_id: int) -> Space:
         return self.space(prefix, app_id)  # the memory backend answers at once in either colour
@@ -147,7 +145,8 @@ class InsertInTwoSteps(PassingSpace):
     def insert(self, key: str, value: str, ttl_seconds: int) -> bool:
         if self.inner.get(key) is not None:
             return False
-        window()
+        if value != START:  # which is written before a race, by one who is alone
+            self.window.meet(key)
         self.inner.put(key, value, ttl_seconds)
         return True
 
@@ -160,7 +159,7 @@ class InsertInTwoStepsWhereExpired(PassingSpace):
             return super().insert(key, value, ttl_seconds)
         if self.inner.get(key) is not None:
             return False
-        window()
+        self.window.meet(key)
         self.inner.put(key, value, ttl_seconds)
         return True
 
@@ -169,16 +168,20 @@ class SwapInTwoSteps(PassingSpace):
     def swap(self, key: str, expected: str, value: str, ttl_seconds: int) -> bool:
         if self.inner.get(key) != expected:
             return False
-        window()
+        self.window.meet((key, expected))
         self.inner.put(key, value, ttl_seconds)
         return True
+
+    def delete_if(self, key: str, expected: str) -> bool:
+        self.window.wait_for_a_look()
+        return super().delete_if(key, expected)
 
 
 class DeleteInTwoSteps(PassingSpace):
     def delete(self, key: str) -> bool:
         if self.inner.get(key) is None:
             return False
-        window()
+        self.window.meet(key)
         self.inner.delete(key)
         return True
 
@@ -193,15 +196,22 @@ class TouchInTwoSteps(PassingSpace):
         value = self.inner.get(key)
         if value is None:
             return False
-        window()
+        if not self.window.overtaken(lambda: self.inner.get(key) != value):
+            return self.inner.touch(key, ttl_seconds)
         self.inner.put(key, value, ttl_seconds)
         return True
+
+    def delete(self, key: str) -> bool:
+        self.window.wait_for_a_look()
+        return super().delete(key)
 
 
 class AwaitedWritesInTwoSteps(PassingBackend):
     """Atomic for threads, not for tasks of an event loop."""
 
     class Space(PassingSpace):
+        async_window: AsyncWindow
+
         def insert(self, key: str, value: str, ttl_seconds: int) -> Any:  # noqa: ANN401 - not what it should be
             return self._put_if(None, key, value, ttl_seconds)
 
@@ -211,12 +221,18 @@ class AwaitedWritesInTwoSteps(PassingBackend):
         async def _put_if(self, expected: str | None, key: str, value: str, ttl_seconds: int) -> bool:
             if self.inner.get(key) != expected:
                 return False
-            await SystemClock().sleep(around(0.002, fraction=1))  # the more different, the more they interfere
+            await self.async_window.meet(key, expected)
             self.inner.put(key, value, ttl_seconds)
             return True
 
+    def __init__(self, inner: Backend, clock: Clock) -> None:
+        super().__init__(inner, clock)
+        self.async_window = AsyncWindow()
+
     def async_space(self, prefix: Prefix, app_id: int) -> Space:
-        return self.Space(self.inner.space(prefix, app_id), {})
+        space = self.Space(self.inner.space(prefix, app_id), {})
+        space.async_window = self.async_window
+        return space
 
 
 # --- wrong about time ------------------------------------------------------------------------------------------------
@@ -248,10 +264,10 @@ class GoneOneMillisecondEarly(PassingSpace):
         return None if left is not None and left <= 0.001 else self.inner.get(key)
 
 
-class GoneTenthOfASecondEarly(PassingSpace):
+class GoneASecondEarly(PassingSpace):
     def get(self, key: str) -> str | None:
         left = self.inner.ttl(key)
-        return None if left is not None and left <= 0.1 else self.inner.get(key)
+        return None if left is not None and left <= 1 else self.inner.get(key)
 
 
 class LivesASecondLonger(PassingSpace):

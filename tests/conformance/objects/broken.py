@@ -5,7 +5,6 @@ They know nothing of its inside: they stand between a case and the port, and spo
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import defaultdict
 from dataclasses import replace
@@ -22,6 +21,7 @@ from lapse.kube.errors import (
 )
 from lapse.kube.resources import Document, Event, EventType, Json, Kind, ObjectKey, Page, untyped
 from tests.conformance.objects.book import CLUSTER_WIDGET, WIDGET
+from tests.conformance.windows import AsyncWindow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
 ANY = Kind[Any]
 Events = list[Event[Any]]
-
-
-async def window() -> None:
-    """Let every other task run: where a step is not atomic, this is where it breaks."""
-    for _ in range(20):
-        await asyncio.get_running_loop().run_in_executor(None, int)
 
 
 class Passing:
@@ -119,11 +113,16 @@ class StatusPatchesIgnoreTheVersion(Passing):
 
 
 class PatchesCompareInTwoSteps(Passing):
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.window = AsyncWindow()
+
     async def patch(self, kind: ANY, key: ObjectKey, changes: Json, **conditions: str | None) -> Any:  # noqa: ANN401
         version = conditions.get("version")
         if version is not None and (await self.inner.get(kind, key)).metadata.resource_version != version:
             raise ConflictError(kind=kind.kind, name=key, problem="changed")
-        await window()
+        if version is not None:
+            await self.window.meet(key, version)
         return await self.inner.patch(kind, key, changes, uid=conditions.get("uid"))
 
 
@@ -155,18 +154,16 @@ class DeletionsLookAtOneOfTwo(Passing):
 
 class DeletionsCompareInTwoSteps(Passing):
     async def delete(self, kind: ANY, key: ObjectKey, **conditions: Any) -> None:  # noqa: ANN401
-        found = (await self.inner.get(kind, key)).metadata
-        if conditions.get("version") not in {None, found.resource_version}:
+        version = (await self.inner.get(kind, key)).metadata.resource_version
+        if conditions.get("version") not in {None, version}:
             raise ConflictError(kind=kind.kind, name=key, problem="changed")
-        await self.overtaken(kind, key, found.resource_version)
-        await self.inner.delete(kind, key, uid=conditions.get("uid"))
 
-    async def overtaken(self, kind: ANY, key: ObjectKey, version: str | None) -> None:
-        """Wait until somebody else's write is through: how long a commit takes is the disk's affair, not the test's."""
-        for _ in range(2000):
-            if (await self.inner.get(kind, key)).metadata.resource_version != version:
-                return
-            await window()
+        async def changed() -> bool:
+            return bool((await self.inner.get(kind, key)).metadata.resource_version != version)
+
+        if conditions.get("version") is not None:
+            await AsyncWindow().overtaken(changed)
+        await self.inner.delete(kind, key, uid=conditions.get("uid"))
 
 
 class DeletionsOfNothingSucceed(Passing):
@@ -386,10 +383,22 @@ class ListsNameAnOldVersion(Passing):
 
 
 class ListsNameALaterVersion(Passing):
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.window = AsyncWindow()
+
     async def list(self, kind: ANY, **how: Any) -> Page[Any]:  # noqa: ANN401
         page = await self.inner.list(kind, **how)
-        await window()
+
+        async def came_or_went() -> bool:
+            return _names(await self.inner.list(kind, **how)) != _names(page)
+
+        await self.window.overtaken(came_or_went)
         return replace(page, resource_version=(await self.inner.list(kind)).resource_version)
+
+
+def _names(page: Page[Any]) -> list[str]:
+    return [item.metadata.name for item in page.items]
 
 
 # --- watches ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ They know nothing of its inside: they stand between a case and the port, and spo
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
@@ -24,6 +23,7 @@ from lapse.workspaces.model import (
     Workspace,
     WorkspaceId,
 )
+from tests.conformance.windows import window_of_this_loop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
     from lapse.workspaces.sqlite_store import SqliteWorkspaceStore
 
 Ids = set[WorkspaceId]
-
-
-async def window() -> None:
-    """Let every other task run: where a step is not atomic, this is where it breaks."""
-    for _ in range(5):
-        await asyncio.get_running_loop().run_in_executor(None, int)
 
 
 class Passing:
@@ -100,7 +94,8 @@ class VersionsAreComparedInTwoSteps(Passing):
         found = await self.inner.get(workspace)
         if version is not None and found.version != version:
             raise ChangedMeanwhileError(workspace=found.name, found=found.version, expected=version)
-        await window()
+        if version is not None:
+            await window_of_this_loop().meet(workspace, version)
         return await self.inner.set_desired(workspace, state, by, now=now)
 
 
@@ -254,10 +249,14 @@ class StandbyIsWrittenBlindly(Passing):
 class StandbyIsComparedInTwoSteps(Passing):
     async def to_standby(self, candidates: Sequence[Candidate], *, now: Ms, also: Any = None) -> Ids:  # noqa: ANN401
         same = [one for one in candidates if (await self.inner.get(one.id)).candidate == one]
-        await window()
+        if same:
+            await window_of_this_loop().overtaken(lambda: self.changed(same))
         for one in same:
             await self.inner.set_desired(one.id, DesiredState.STANDBY, DesiredBy.TTL, now=now)
         return {one.id for one in same}
+
+    async def changed(self, candidates: Sequence[Candidate]) -> bool:
+        return await self.fresh(candidates) != list(candidates)
 
 
 class StandbyIgnores(Passing):

@@ -1,4 +1,7 @@
-"""The keys commands as people and scripts use them: real processes that share a store on disk."""
+"""The keys commands as people and scripts use them, on a store on disk.
+
+What is about a process (stdin, terminals, signals, streams that end) runs in one; the rest within this process.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from typing import Any
 import pytest
 
 import lapse
+from tests.commands import run_here
 
 Result = subprocess.CompletedProcess[str]
 Run = Callable[..., Result]
@@ -30,12 +34,23 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(url: str) -> Run:
-    """Give a function that runs one keys command on application 7 of the store."""
+    """Give a function that runs one keys command on application 7 of the store, within this process."""
 
-    def keys(*arguments: str, stdin: str | bytes = b"", app: int = 7) -> Result:
+    def keys(*arguments: str, stdin: str = "", app: int = 7) -> Result:
+        command = ("keys", *arguments, "--app", str(app), "--url", url)
+        return run_here(*command, stdin=stdin, environment={"COLUMNS": "80"})
+
+    return keys
+
+
+@pytest.fixture
+def run_process(url: str) -> Run:
+    """Give a function that does the same in a process of its own."""
+
+    def keys(*arguments: str, stdin: str = "") -> Result:
         return subprocess.run(
-            [sys.executable, "-m", "lapse", "keys", *arguments, "--app", str(app), "--url", url],
-            input=stdin.decode("latin-1") if isinstance(stdin, bytes) else stdin,
+            [sys.executable, "-m", "lapse", "keys", *arguments, "--app", "7", "--url", url],
+            input=stdin,
             env=os.environ | {"COLUMNS": "80", "PYTHONWARNINGS": "error"},
             capture_output=True,
             encoding="utf-8",
@@ -49,10 +64,11 @@ def said(result: Result) -> tuple[int, str, str]:
     return result.returncode, result.stdout, result.stderr
 
 
-def test_the_founding_example_works_from_the_command_line(run: Run) -> None:
+def test_the_founding_example_works_from_the_command_line(run_process: Run) -> None:
+    run = run_process
     assert said(run("insert", "alpha:ABC123", "device:XYZ789", *TTL)) == (0, "", "inserted\n")
     assert said(run("get", "alpha:ABC123")) == (0, "device:XYZ789\n", "")
-    assert said(run("swap", "alpha:ABC123", "device:XYZ789", "device:NEW", *TTL)) == (0, "", "swapped\n")
+    assert said(run("swap", "alpha:ABC123", "device:XYZ789", "-", *TTL, stdin="device:NEW\n")) == (0, "", "swapped\n")
     assert said(run("delete", "alpha:ABC123", "--if-value", "device:NEW")) == (0, "", "deleted\n")
     assert said(run("get", "alpha:ABC123")) == (1, "", "no live key\n")
 
@@ -308,8 +324,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(url: str) -> None:
 
 
 def run_plain(*arguments: str, **environment: str) -> Result:
-    command = [sys.executable, "-m", "lapse", *arguments]
-    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+    return run_here(*arguments, environment=environment)
 
 
 def test_a_store_that_cannot_be_opened_is_a_failure_with_a_reason(tmp_path: Path) -> None:
@@ -339,11 +354,10 @@ def test_without_a_url_the_configured_store_is_used(tmp_path: Path) -> None:
 
 
 def test_the_module_and_the_script_are_the_same_program() -> None:
-    script = subprocess.run(
-        [Path(sys.executable).with_name("lapse"), "--version"], capture_output=True, text=True, check=True
-    )
+    programs = ([Path(sys.executable).with_name("lapse")], [sys.executable, "-m", "lapse"])
+    said = [subprocess.run([*one, "--version"], capture_output=True, text=True, check=True) for one in programs]
 
-    assert script.stdout == run_plain("--version").stdout == f"lapse {lapse.__version__}\n"
+    assert [one.stdout for one in said] == [f"lapse {lapse.__version__}\n"] * 2
 
 
 # --- conformance -----------------------------------------------------------------------------------------------------

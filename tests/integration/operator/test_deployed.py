@@ -25,7 +25,7 @@ from tests.integration.operator.audit import Audit
 from tests.integration.operator.deployed import NAMESPACE, USER, apply_base, start_operator
 from tests.servers import Relay, kube_server
 from tests.servers.kube.csi import CLASS, DRIVER
-from tests.servers.lapse_server import until
+from tests.servers.lapse_server import PLAIN, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -278,7 +278,7 @@ def test_an_operator_whose_cluster_falls_silent_is_not_ready_until_it_speaks_aga
 
 
 def is_ready(operator: Operator) -> bool:
-    return httpx2.get(f"{operator.probes}/readyz", trust_env=False).status_code == 200
+    return httpx2.get(f"{operator.probes}/readyz", trust_env=False, verify=PLAIN).status_code == 200
 
 
 @pytest.mark.parametrize("mode", TTLMode)

@@ -37,6 +37,7 @@ from tests.integration.operator.steps import (
 )
 from tests.servers import kube_server
 from tests.servers.kube.csi import CLASS
+from tests.servers.lapse_server import ENDED_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,7 +222,7 @@ async def test_without_the_right_to_write_events_the_work_goes_on(
     assert operator.metric('lapse_errors_total{domain="requests",kind="reconcile"}') == 0
     assert [one for one in (await store.list(EVENT, namespace=namespace)).items if _is_ours(one)] == []
     code, took = await asyncio.to_thread(operator.stop)
-    assert (code, took < 10) == (0, True)
+    assert (code, took < ENDED_SECONDS) == (0, True)
 
 
 def _is_ours(event: Any) -> bool:  # noqa: ANN401 - an Event

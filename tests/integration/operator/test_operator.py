@@ -34,6 +34,7 @@ from tests.integration.operator.steps import (
     until_gone,
 )
 from tests.servers import Relay
+from tests.servers.lapse_server import ENDED_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -191,6 +192,6 @@ async def test_an_operator_that_is_told_to_stop_hands_over_at_once(
     assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
     code, took = await asyncio.to_thread(operator.stop)
     assert code == 0
-    assert took < 10
+    assert took < ENDED_SECONDS
     assert operator.event("journal_is_the_log") is not None
     assert (await store.get(LEASE, ObjectKey(lease_namespace, "lapse-operator"))).spec.holder_identity == ""

@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,31 +93,62 @@ def newcomer(tmp_path: Path) -> Person:
 
 def test_capture_restore_and_see_everything_go_but_what_was_restored(newcomer: Person, tmp_path: Path) -> None:
     person, state = newcomer, tmp_path / "state"
-    server = LapseServer.start(state, "--request-ttl=20s", "--keeper-ttl=5s")
-    try:
-        person.make("data")
+    archives = state / "local" / "snapshots"
+    person.make("data")
+    with running(state, "--request-ttl=10m", "--keeper-ttl=2s"):  # nothing goes yet, however long this takes
         captured = person.run("capture nightly --directory data --wait")
         restored = person.run("restore monday --from vcr/default/nightly --to data-monday --wait")
-        archives = state / "local" / "snapshots"
         assert "vcr/default/nightly is ready: the snapshot is in VolumeSnapshotContent" in captured.stderr
         assert f"which is {tmp_path}/data-monday" in restored.stderr
         assert (tmp_path / "data-monday" / "greeting.txt").read_text() == "hello\n"
         assert len(list(archives.iterdir())) == 1
 
-        watched = person.run("watch --timeout 45s").stdout.splitlines()
-        gone = [line.split()[2] for line in watched if line.split()[1] == "gone"]
-        for follower in FOLLOWERS:
-            assert any(one.startswith(follower) for one in gone[gone.index("vcr/default/nightly") :]), gone
-        assert person.addresses() == set()
-        until(lambda: not list(archives.iterdir()))
-        assert person.addresses("list claims") == {
-            "PersistentVolumeClaim/default/data",
-            "PersistentVolumeClaim/default/monday",
-        }
-        assert (tmp_path / "data-monday" / "greeting.txt").read_text() == "hello\n"
-        assert (tmp_path / "data" / "greeting.txt").read_text() == "hello\n"
+    with watching(person, f"--state-dir={state}") as lines:
+        assert sorted(next(lines).split()[1] for _ in range(5)) == ["there"] * 5
+        with running(state, "--request-ttl=1s", "--keeper-ttl=2s"):
+            gone = list(islice((line.split()[2] for line in lines if line.split()[1] == "gone"), 5))
+            until(lambda: not list(archives.iterdir()))
+
+    for follower in FOLLOWERS:
+        assert any(one.startswith(follower) for one in gone[gone.index("vcr/default/nightly") :]), gone
+    assert person.addresses() == set()
+    assert person.addresses("list claims") == {
+        "PersistentVolumeClaim/default/data",
+        "PersistentVolumeClaim/default/monday",
+    }
+    assert (tmp_path / "data-monday" / "greeting.txt").read_text() == "hello\n"
+    assert (tmp_path / "data" / "greeting.txt").read_text() == "hello\n"
+
+
+@contextmanager
+def running(state: Path, *flags: str) -> Iterator[None]:
+    """Run a server on a state, and demand that it ends well."""
+    server = LapseServer.start(state, *flags)
+    try:
+        yield
     finally:
-        assert server.stop()[0] == 0
+        code, _ = server.stop()
+    assert code == 0
+
+
+@contextmanager
+def watching(person: Person, *flags: str) -> Iterator[Iterator[str]]:
+    """Give the lines of a watch as they come; end it as a person does, with Ctrl-C."""
+    with subprocess.Popen(
+        [*COMMAND, "requests", "watch", *flags],
+        env=clean_environment(person.folder),
+        cwd=person.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield iter(process.stdout.readline, "")
+        finally:
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "")
 
 
 def test_what_is_asked_for_while_nobody_works_is_done_by_the_next_lapse_up(newcomer: Person, tmp_path: Path) -> None:
@@ -225,21 +258,11 @@ def test_a_request_that_fails_says_why_and_ends_with_1(person: Person) -> None:
 def test_a_watch_prints_what_happens_until_it_is_interrupted(person: Person, lasting: Path) -> None:
     person.make("watched")
     person.run("capture zero --directory watched -n watched --wait")
-    with subprocess.Popen(
-        [*COMMAND, "requests", "watch", "vcr", "-n", "watched", f"--state-dir={lasting}"],
-        env=clean_environment(person.folder),
-        cwd=person.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as watching:
-        assert watching.stdout is not None
-        lines = [watching.stdout.readline()]
+    with watching(person, "vcr", "-n", "watched", f"--state-dir={lasting}") as coming:
+        lines = [next(coming)]
         person.run("capture one --directory watched -n watched --wait")
         person.run("delete vcr/watched/one")
-        lines += [watching.stdout.readline() for _ in range(3)]
-        watching.send_signal(signal.SIGINT)
-        _, errors = watching.communicate(timeout=30)
+        lines += [next(coming) for _ in range(3)]
 
     assert [line.split()[1:3] for line in lines] == [
         ["there", "vcr/watched/zero"],
@@ -248,14 +271,12 @@ def test_a_watch_prints_what_happens_until_it_is_interrupted(person: Person, las
         ["gone", "vcr/watched/one"],
     ]
     assert "Completed" in lines[2]
-    assert watching.returncode == 130
-    assert errors == ""
 
 
 def test_a_watch_for_programs_is_one_document_per_line(person: Person) -> None:
     person.make("counted")
     person.run("capture counted --directory counted -n counted --wait")
-    lines = person.run("watch vcr -n counted --timeout 500ms -o json").stdout.splitlines()
+    lines = person.run("watch vcr -n counted --timeout 2s -o json").stdout.splitlines()
     (report,) = map(json.loads, lines)
 
     assert (report["event"], report["summary"]["address"]) == ("there", "vcr/counted/counted")

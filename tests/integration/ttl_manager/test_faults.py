@@ -23,9 +23,10 @@ from tests.integration.ttl_manager.conftest import A, believe
 from tests.servers import Relay, postgres_server, redis_server
 
 if TYPE_CHECKING:
-    from lapse.workspaces.model import Workspace
+    from lapse.workspaces.model import Workspace, WorkspaceId
     from tests.conformance.ttl_manager.stage import Stage
     from tests.integration.ttl_manager.conftest import Open
+    from tests.servers import Server
 
 RUNNING, STANDBY, PENDING = DesiredState.RUNNING, DesiredState.STANDBY, DesiredState.PENDING
 PATIENCE = 60
@@ -141,15 +142,25 @@ from lapse.core.clock import SystemClock
 from lapse.workspaces.redis_activity import RedisActivity
 
 async def hold(url, workspace):
-    activity = RedisActivity.at(url, lease_seconds=2)
-    await activity.connect(workspace, "a", lease_seconds=2)
+    activity = RedisActivity.at(url, lease_seconds=6)
+    await activity.connect(workspace, "a", lease_seconds=6)
     print("connected", flush=True)
     while True:
         await SystemClock().sleep(0.5)
-        await activity.renew({"a": workspace}, 2)
+        await activity.renew({"a": workspace}, 6)
 
 asyncio.run(hold(*sys.argv[1:]))
 """
+
+
+async def renewed(server: Server, workspace: WorkspaceId) -> None:
+    """Wait until a lease has been made longer twice."""
+    with redis.Redis.from_url(server.url) as raw:
+        ends: set[object] = set()
+        async with asyncio.timeout(PATIENCE):
+            while len(ends) < 3:
+                ends.add(raw.zscore(f"ws_leases:{workspace}", "a"))
+                await SystemClock().sleep(0.05)
 
 
 async def test_a_proxy_killed_with_sigkill_stops_counting_after_its_lease(opened: Open, database: str) -> None:
@@ -157,13 +168,13 @@ async def test_a_proxy_killed_with_sigkill_stops_counting_after_its_lease(opened
         async with opened(database, server) as stage:
             one = await stage.running(standby=1)
             stage.clock.advance(2)
-            activity = RedisActivity.at(server.url, lease_seconds=2)
+            activity = RedisActivity.at(server.url, lease_seconds=6)
             arguments = (sys.executable, "-c", PROXY, server.url, one.id)
             proxy = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
             try:
                 assert proxy.stdout is not None
                 assert await proxy.stdout.readline() == b"connected\n"
-                await SystemClock().sleep(3)
+                await renewed(server, one.id)
                 believe(server)
                 assert (await stage.tick(activity=activity)).standby.kept == 1, "it renews"
                 proxy.send_signal(signal.SIGKILL)

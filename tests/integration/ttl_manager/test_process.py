@@ -12,7 +12,7 @@ import pytest
 from lapse.core.clock import SystemClock
 from tests.integration.ttl_manager.conftest import believe
 from tests.servers import Server, redis_server
-from tests.servers.lapse_server import LapseServer, lapse, until
+from tests.servers.lapse_server import ENDED_SECONDS, LapseServer, lapse, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ def test_what_is_idle_goes_to_standby_and_what_is_forgotten_to_the_archive(
         until(lambda: wanted(database)["later"][0] == "STANDBY")
     finally:
         code, took = process.stop()
-    assert (code, took < 10) == (0, True)
+    assert (code, took < ENDED_SECONDS) == (0, True)
 
 
 def test_without_redis_nobody_is_stopped_and_archives_go_on_and_afterwards_all_is_well(

@@ -21,7 +21,7 @@ from lapse.history.api.kinds import (
 from lapse.history.recording import write_record
 from lapse.kube.conditions import ready_condition
 from lapse.kube.resources import ObjectKey
-from tests.servers.lapse_server import LapseServer, until
+from tests.servers.lapse_server import PLAIN, LapseServer, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -95,7 +95,7 @@ def test_what_the_file_says_is_published_passed_and_told(tmp_path: Path, start: 
     (said,) = [line for line in server.log if '"policy_failed"' in line]
     assert "spec.ageFrom" in said
     assert '"level": "warning"' in said
-    loops = httpx2.get(f"{server.http}/api/v1/status", trust_env=False).json()["loops"]
+    loops = httpx2.get(f"{server.http}/api/v1/status", trust_env=False, verify=PLAIN).json()["loops"]
     assert "retention" in [loop["name"] for loop in loops]
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import pytest
 
-from tests.servers.lapse_server import LapseServer, lapse, until
+from tests.servers.lapse_server import ENDED_SECONDS, LapseServer, lapse, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,7 +135,7 @@ def test_a_signal_ends_it_in_order(start: Start, number: int) -> None:
     code, seconds = server.stop(number)
 
     assert code == 0
-    assert seconds < 5
+    assert seconds < ENDED_SECONDS
     assert server.event("stopped")
     assert "Traceback" not in "".join(server.log)
 
@@ -156,7 +156,7 @@ def test_clients_that_never_finish_do_not_keep_it(start: Start) -> None:
         answer = half_body.recv(65536)
 
     assert code == 0
-    assert seconds < 10
+    assert seconds < ENDED_SECONDS
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert "Traceback" not in "".join(server.log)
 
@@ -174,7 +174,7 @@ def test_a_store_that_hangs_while_it_is_closed_does_not_keep_it_either(tmp_path:
     code, seconds = server.stop()
 
     assert code == 1
-    assert seconds < 10
+    assert seconds < ENDED_SECONDS
 
 
 @pytest.mark.parametrize("which", ["http", "probes"])

@@ -13,13 +13,14 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from tests.servers.lapse_server import LapseServer, lapse, until
+from tests.commands import run_here
+from tests.servers.lapse_server import PLAIN, LapseServer, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-QUICK = ("--proxy-lease=1s", "--idle-timer=1s", "--ttl-manager-interval=500ms")
-"""Short enough for a test: who is there is known after two leases."""
+QUICK = ("--proxy-lease=3s", "--idle-timer=1s", "--ttl-manager-interval=500ms")
+"""Short enough for a test: who is there is known after two leases. Long enough for a busy machine to renew one."""
 ECHO = """
 import json, os, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,7 +106,8 @@ class Served:
     def browser(self, name: str) -> Iterator[httpx2.Client]:
         """Give a client at a workspace's host that keeps cookies and follows nothing."""
         host = {"Host": f"{name}.w.localhost:{self.proxy_port}"}
-        with httpx2.Client(base_url=f"http://127.0.0.1:{self.proxy_port}", headers=host, trust_env=False) as client:
+        base = f"http://127.0.0.1:{self.proxy_port}"
+        with httpx2.Client(base_url=base, headers=host, trust_env=False, verify=PLAIN) as client:
             yield client
 
     def ticket(self, name: str) -> str:
@@ -124,7 +126,8 @@ class Served:
 
     def make_token(self, *scopes: str) -> str:
         given = [word for scope in scopes for word in ("--scope", scope)]
-        made = lapse("tokens", "create", f"--state-dir={self.folder}", "--name=t", *given, state_dir=self.folder)
+        where = {"XDG_CONFIG_HOME": str(self.folder)}
+        made = run_here("tokens", "create", f"--state-dir={self.folder}", "--name=t", *given, environment=where)
         assert made.returncode == 0, made.stderr
         return made.stdout.strip()
 

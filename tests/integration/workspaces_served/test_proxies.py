@@ -11,7 +11,7 @@ import pytest
 from tests.integration.workspaces_served.conftest import QUICK, Served
 from tests.integration.workspaces_served.test_served import notebook, seconds_pass, websocket
 from tests.servers import redis_server
-from tests.servers.lapse_server import LapseServer, lapse
+from tests.servers.lapse_server import ENDED_SECONDS, LapseServer, lapse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +90,7 @@ def test_a_proxy_ends_in_order(town: Town) -> None:
     with websocket(proxy, "lab", cookie=cookie):
         code, took = town.servers[1].stop()
     assert code == 0
-    assert took < 10
+    assert took < ENDED_SECONDS
     assert enter(town.up, "lab", cookie) == 200
 
 

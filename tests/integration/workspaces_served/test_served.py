@@ -15,7 +15,7 @@ from websockets.typing import Origin
 
 from lapse.core.clock import SystemClock
 from tests.integration.workspaces_served.conftest import free_port
-from tests.servers.lapse_server import LapseServer, lapse, until
+from tests.servers.lapse_server import ENDED_SECONDS, LapseServer, lapse, until
 
 if TYPE_CHECKING:
     from tests.integration.workspaces_served.conftest import Serve, Served
@@ -161,11 +161,11 @@ def test_a_websocket_waits_for_a_workspace_that_is_woken_from_the_archive_with_i
 
 def test_requests_alone_keep_a_workspace_too(serve: Serve) -> None:
     served = serve()
-    served.create("lab", standby_ttl_seconds=3)
+    served.create("lab", standby_ttl_seconds=6)
     served.becomes("lab", "RUNNING")
     cookie = served.session("lab")
     with served.browser("lab") as client:
-        for _ in range(8):
+        for _ in range(10):
             assert client.get("/", headers={"Cookie": cookie}).status_code == 200
             seconds_pass(1)
     served.becomes("lab", "STANDBY")
@@ -240,7 +240,7 @@ def test_the_end_of_the_server_ends_its_programs_and_its_websockets(serve: Serve
     with websocket(served, "lab", cookie=cookie) as client:
         code, took = served.server.stop(signal.SIGTERM)
         assert code == 0
-        assert took < 10
+        assert took < ENDED_SECONDS
         with pytest.raises(ConnectionClosed):
             _hear_to_the_end(client)
     with pytest.raises(httpx2.ConnectError):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Answerer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 KEY = ObjectKey("default", "a")
 QUICK = Limits(connect_seconds=0.5, request_seconds=0.5)
+"""For servers that do not answer."""
+PATIENT = Limits(connect_seconds=20, request_seconds=20)
 
 
 class FaultyServer:
@@ -59,7 +61,7 @@ class FaultyServer:
 
 @asynccontextmanager
 async def client_of(
-    server: FaultyServer, *, limits: Limits = QUICK, watch_seconds: float = 300.0, **user: object
+    server: FaultyServer, *, limits: Limits = PATIENT, watch_seconds: float = 300.0, **user: object
 ) -> AsyncIterator[Client]:
     async with server.running():
         client = Client(server.config(**user), environ={}, limits=limits, watch_seconds=watch_seconds)

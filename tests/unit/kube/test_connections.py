@@ -56,7 +56,7 @@ async def test_a_connection_is_used_again() -> None:
 async def test_a_connection_is_not_used_again_after_an_answer_that_nobody_waited_for() -> None:
     ports: list[object] = []
     server = FaultyServer(by(ports, keeps_silent()), by(ports, says(200, obj())))
-    async with client_of(server) as client:
+    async with client_of(server, limits=Limits(request_seconds=2)) as client:
         with pytest.raises(StoreUnavailableError, match="no answer"):
             await client.get(THING, KEY)
         assert (await client.get(THING, KEY)).metadata.name == "a"
