@@ -239,6 +239,17 @@ async def test_messages_are_accesses_and_silence_is_not(echoing: Echoing) -> Non
         await until(lambda: world.accesses[A] > before, "an access")
 
 
+async def test_the_end_of_a_silent_connection_is_an_access_too(echoing: Echoing) -> None:
+    world, home, _ = echoing
+    client = await visit(home, ping_interval=None)
+    before = -1
+    while before != world.accesses[A]:
+        before = world.accesses[A]
+        await SystemClock().sleep(0.2)
+    client.transport.abort()  # without a word, which would be a message
+    await until(lambda: world.accesses[A] > before, "an access")
+
+
 async def test_the_house_keeps_its_credentials_and_passes_the_workspaces_cookies_on(echoing: Echoing) -> None:
     _, home, visitors = echoing
     headers = {"Cookie": f"theme=dark; {COOKIE}={SESSION}", "X-Forwarded-For": "1.2.3.4"}

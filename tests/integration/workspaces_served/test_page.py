@@ -1,7 +1,7 @@
 """The page about PostgreSQL and Redis, to the letter: its console blocks run in order, on real servers.
 
-What stays (``lapse up``, ``lapse proxy``, ``lapse ttl-manager``) is started beside the commands, on free ports; the ports
-that the page names become those.
+What stays (``lapse up``, ``lapse proxy``, ``lapse ttl-manager``) is started beside the commands, on free ports; the
+ports that the page names become those.
 """
 
 from __future__ import annotations
