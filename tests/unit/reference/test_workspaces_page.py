@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 
 import pytest
@@ -66,6 +67,15 @@ def test_the_page_lists_exactly_the_errors_of_operations() -> None:
 def test_the_page_names_outcomes_that_there_are() -> None:
     outcomes = {name for row in table(PAGE, "outcome", "says") for name in code(row["outcome"])}
     assert outcomes == set(Outcome) - {Outcome.GONE, Outcome.FROZEN, Outcome.RESUMED}
+
+
+def test_the_page_names_events_that_are_logged() -> None:
+    events = {name for row in table(PAGE, "event", "level", "says") for name in code(row["event"])}
+    sources = [path.read_text() for path in (ROOT / "src/lapse").rglob("*.py")]
+    logged = {
+        name for text in sources for name in re.findall(r"og\.(?:info|warning|error|exception)\(\s*\"(\w+)\"", text)
+    }
+    assert events - logged == set()
 
 
 def test_the_page_lists_exactly_the_keys_on_redis() -> None:
