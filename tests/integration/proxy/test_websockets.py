@@ -226,6 +226,15 @@ async def test_without_the_activity_store_nobody_new_gets_in_and_nobody_is_throw
     await until(lambda: not world.leases, "the end of the lease")
 
 
+async def test_while_leases_cannot_be_renewed_silence_counts_too() -> None:
+    world = World()
+    async with echo_program(world), house(world, lease_seconds=0.3) as home, visit(home, ping_interval=None):
+        world.down = True
+        before = world.accesses[A]
+        await until(lambda: world.accesses[A] > before + 2, "accesses")
+        world.down = False
+
+
 async def test_messages_are_accesses_and_silence_is_not(echoing: Echoing) -> None:
     world, home, _ = echoing
     async with visit(home, ping_interval=None) as client:
