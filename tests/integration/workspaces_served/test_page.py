@@ -26,7 +26,8 @@ from tests.servers.lapse_server import LapseServer, clean_environment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.server("redis", private=True), pytest.mark.timeout(300)]
+# The page has ten commands and three processes, and the machine may be busy.
+pytestmark = [pytest.mark.server("redis", private=True), pytest.mark.timeout(400)]
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "workspaces-on-postgresql-and-redis.md"
 BLOCKS = [(match["language"], match["body"]) for match in FENCE.finditer(PAGE.read_text())]
 STAYS = re.compile(r"lapse (up|proxy|ttl-manager)\b(.*)")
