@@ -18,8 +18,7 @@ import psycopg
 import pytest
 
 from lapse.core.identity import secret_bytes
-from tests.acceptance.test_docs import FENCE, SETTINGS_FILE, shown_as, steps
-from tests.integration.workspaces_served.conftest import free_port
+from tests.acceptance.test_docs import FENCE, SETTINGS_FILE, free_port, shown_as, steps
 from tests.servers import Server, redis_server
 from tests.servers.lapse_server import LapseServer, clean_environment
 
