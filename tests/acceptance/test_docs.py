@@ -2,15 +2,17 @@
 
 A block stands alone, with a folder of its own in which the examples are. But a page that says ``make run`` in a console
 block is one sitting: its blocks run in order, in one folder, beside a ``lapse up`` with the settings that the page has
-for it: as variables of that command, and as a block that begins with ``# lapse.toml``.
+for it: as variables of that command, and as a block that begins with ``# lapse.toml``. Ports that such a page names, of
+workspaces and of their proxy, become free ones.
 """
 
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +21,15 @@ import pytest
 from tests.servers.lapse_server import LapseServer, clean_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>\w+)(?P<notes>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS_A_SERVER = "not run here"  # in the notes of a fence: needs something that a test run does not have
 SETTINGS_FILE = "# lapse.toml\n"
+PROXY_PORT = "8752"
+PORT = re.compile(r"--port (\d+)")
 START = re.compile(r"^\$ (?P<settings>(?:[A-Z_]+=\S+ )*)make run$", re.MULTILINE)
 
 
@@ -114,11 +118,26 @@ def test_a_page_that_starts_lapse_prints_what_it_shows_from_top_to_bottom(page: 
     for file in [one for one in blocks("toml") if one.document == page and one.body.startswith(SETTINGS_FILE)]:
         (state / "lapse" / "lapse.toml").write_text(file.body)
     server = LapseServer.start(state / "lapse", settings=settings)
+    ports = {named: free_port() for block in rest for named in PORT.findall(block.body)}
     try:
         for block in rest:
-            run_block(block, server, folder=folder, state=state)
+            renamed = with_ports(block, {**ports, PROXY_PORT: server.proxy_port})
+            run_block(renamed, server, folder=folder, state=state, LAPSE_PROXY_PORT=str(server.proxy_port))
     finally:
         server.stop()
+
+
+def with_ports(block: Block, ports: Mapping[str, int]) -> Block:
+    """Return a block with other ports than those that a page names."""
+    named = re.compile(rf"\b(?:{'|'.join(ports)})\b")
+    return replace(block, body=named.sub(lambda match: str(ports[match[0]]), block.body))
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
 
 
 def show_examples(folder: Path) -> None:
@@ -126,8 +145,8 @@ def show_examples(folder: Path) -> None:
     (folder / "examples").symlink_to(ROOT / "examples")
 
 
-def run_block(block: Block, server: LapseServer, *, folder: Path, state: Path) -> None:
-    environment = clean_environment(state)
+def run_block(block: Block, server: LapseServer, *, folder: Path, state: Path, **settings: str) -> None:
+    environment = {**clean_environment(state), **settings}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     for command, expected in steps(block.body):
         wired = command.replace("http://127.0.0.1:8750", server.http).replace("http://127.0.0.1:8751", server.probes)
@@ -154,4 +173,4 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_there_is_something_to_run() -> None:
     assert len(blocks("python")) >= 3
     assert len(blocks("console")) >= 5
-    assert "docs/tutorials/capture-a-directory.md" in sittings()
+    assert {"docs/tutorials/capture-a-directory.md", "docs/tutorials/an-idle-workspace.md"} <= set(sittings())

@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -129,6 +130,15 @@ class LapseServer:
         event = self.event("listening")
         assert event is not None
         return str(event["probes"])
+
+    @property
+    def proxy_port(self) -> int:
+        """Where workspaces are."""
+        event = self.event("listening")
+        assert event is not None
+        port = urlsplit(str(event["proxy"])).port
+        assert port is not None
+        return port
 
     @contextmanager
     def client(self, token: str | None = None) -> Iterator[httpx2.Client]:

@@ -5,27 +5,43 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lapse.keys.conformance import list_cases
+from tests.conformance.activity import cases as _activity_cases  # noqa: F401 - fills the books
+from tests.conformance.activity.book import BOOK as ACTIVITY
+from tests.conformance.activity.book import SERVER_BOOK as ACTIVITY_ON_SERVERS
 from tests.conformance.objects.cases import CASES as CONTRACT
 from tests.conformance.retention.cases import CASES as RETENTION
 from tests.conformance.ttl_manager import cases as ttl_cases
 from tests.conformance.ttl_manager.stage import BOOK as TTL
+from tests.conformance.workspaces.cases import CASES as STORES
 from tests.markdown import REFERENCE, ROOT, code, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 PAGE = REFERENCE / "conformance.md"
 ROWS = [row for rows in tables(PAGE.read_text()) for row in rows if tuple(row) == ("rule", "held by")]
-CASES = {case.id for case in list_cases()}
+BOOKS: dict[str, Collection[str]] = {
+    "kit": {case.id for case in list_cases()},
+    "contract": CONTRACT,
+    "retention": RETENTION,
+    "store": STORES,
+    "activity": {*ACTIVITY, *ACTIVITY_ON_SERVERS},
+}
 RECORD = re.compile(r"\[(\d{4})\]\(([^)]+)\)")
 NOT_BUILT = "not built yet"
-MARKS = ("kit:", "contract:", "retention:", "ttl:")
+MARKS = ("ttl:", *(f"{mark}:" for mark in BOOKS))
 EXAMPLES = {
     "kit:ID",
     "contract:NAME",
     "retention:NAME",
     "ttl:NAME",
+    "store:NAME",
+    "activity:NAME",
     "path::name",
     "tests/conformance/keys/test_kit_on_backends.py::test_the_rule_holds",
     "tests/conformance/objects/test_contract_on_embedded.py::test_the_embedded_store_keeps_the_contract",
@@ -34,6 +50,10 @@ EXAMPLES = {
     "tests/conformance/retention/test_on_kubernetes.py::test_retention_holds_on_kubernetes",
     "tests/conformance/ttl_manager/test_embedded.py::test_the_ttl_manager_in_one_process",
     "tests/conformance/ttl_manager/test_on_servers.py::test_the_ttl_manager_on_servers",
+    "tests/conformance/workspaces/test_contract_on_sqlite.py::test_the_sqlite_store_keeps_the_contract",
+    "tests/conformance/workspaces/test_contract_on_postgres.py::test_the_postgres_store_keeps_the_contract",
+    "tests/conformance/activity/test_contract_in_process.py::test_activity_of_one_process",
+    "tests/conformance/activity/test_contract_on_servers.py::test_activity_on_a_server",
 }
 
 
@@ -51,14 +71,11 @@ def named_in(path: str) -> frozenset[str]:
 
 
 def exists(reference: str) -> bool:
-    if reference.startswith("kit:"):
-        return reference.removeprefix("kit:") in CASES
-    if reference.startswith("contract:"):
-        return reference.removeprefix("contract:") in CONTRACT
-    if reference.startswith("retention:"):
-        return reference.removeprefix("retention:") in RETENTION
-    if reference.startswith("ttl:"):
-        return getattr(ttl_cases, reference.removeprefix("ttl:"), None) in TTL.values()
+    mark, _, name = reference.partition(":")
+    if mark == "ttl":
+        return getattr(ttl_cases, name, None) in TTL.values()
+    if mark in BOOKS:
+        return name in BOOKS[mark]
     path, _, name = reference.partition("::")
     return name in named_in(path)
 
@@ -95,6 +112,8 @@ def test_what_does_not_exist_is_noticed() -> None:
     assert not exists("contract:no_such_case")
     assert not exists("retention:no_such_case")
     assert not exists("ttl:no_such_case")
+    assert not exists("store:no_such_case")
+    assert not exists("activity:no_such_case")
     assert not exists("tests/unit/test_conformance_map.py::test_no_such_test")
     assert not exists("tests/no_such_file.py::test_what_does_not_exist_is_noticed")
     assert not _is_record("0001", "../explanation/decisions/0002-memory-backend-by-hand.md")

@@ -4,7 +4,9 @@ Guarantees: no upgrade is accepted without a lease that the activity store has c
 database, begun after that, that says that somebody is there; those who come at once share it (see `announcing`). So
 nobody is let in on the word of another whose own write may still fail. A lease that was lost meanwhile, because the
 store restarted empty or was away for longer than a lease, is begun again; a failing renewal is tried again at the next
-round and never ends a connection.
+round and never ends a connection. While it fails, each round counts as an access of the workspaces that are held: to
+a TTL manager that does reach the store this proxy looks dead when a lease is over, and nobody is idle who is connected.
+
 Not guaranteed: that an ended connection's lease is gone at once. If the store does not answer then, the lease ends by
 itself; the idle timer is set when it answers again, at most one lease later.
 """
@@ -21,6 +23,8 @@ from lapse.proxy.announcing import Announcements
 from lapse.proxy.ports import ConnectionId
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lapse.proxy.ports import Activity, Waker, WorkspaceId
 
 _log = get_logger("lapse.proxy.leases")
@@ -35,9 +39,17 @@ _AT_ONCE: Final = 100
 class Leases:
     """The leases of one proxy. Belongs to one event loop."""
 
-    def __init__(self, activity: Activity, waker: Waker, *, lease_seconds: float, idle_seconds: float) -> None:
-        """Hold none yet."""
-        self._activity = activity
+    def __init__(
+        self,
+        activity: Activity,
+        waker: Waker,
+        *,
+        lease_seconds: float,
+        idle_seconds: float,
+        not_renewed: Callable[[WorkspaceId], None] = lambda _: None,
+    ) -> None:
+        """Hold none yet. ``not_renewed`` is told, each round, who is connected and may not be counted."""
+        self._activity, self._not_renewed = activity, not_renewed
         self._announcements = Announcements(waker.connected)
         self._lease_seconds, self._idle_seconds = lease_seconds, idle_seconds
         self._held: dict[ConnectionId, WorkspaceId] = {}
@@ -82,6 +94,8 @@ class Leases:
             lost = await self._activity.renew(dict(self._held), self._lease_seconds)
         except (LapseError, OSError) as error:
             _log.warning("leases_not_renewed", held=len(self._held), error=type(error).__name__)
+            for workspace in {*self._held.values()}:
+                self._not_renewed(workspace)
             return
         again = tuple(lost)
         for start in range(0, len(again), _AT_ONCE):
@@ -106,6 +120,7 @@ class Leases:
             await self._connect(workspace, connection)
         except (LapseError, OSError) as error:
             _log.warning("lease_not_begun_again", workspace=workspace, error=type(error).__name__)
+            self._not_renewed(workspace)
         if connection not in self._held:  # it ended while it was begun again
             await self._end_now(workspace, connection)
 

@@ -86,6 +86,7 @@ class Proxy:
             ports.waker,
             lease_seconds=options.lease_seconds,
             idle_seconds=options.idle_seconds,
+            not_renewed=lambda workspace: self._access(workspace, self._moment()),
         )
         self._reception = Reception(
             directory=ports.directory,

@@ -38,6 +38,15 @@ async def test_no_index_names_what_an_access_writes(tmp_path: Path) -> None:
         assert [name for name, sql in indexes if often_written in (sql or "")] == []
 
 
+async def test_no_row_is_without_an_access_time_or_a_time_to_look(tmp_path: Path) -> None:
+    async with sqlite_world(tmp_path) as world:
+        store = world.store
+        assert isinstance(store, SqliteWorkspaceStore)
+        found = store.database.read("SELECT name, type FROM pragma_table_info('workspaces') WHERE \"notnull\"")
+    times = ("last_access_at", "status_changed_at", "check_after", "created_at")
+    assert [dict(found)[column] for column in times] == ["INTEGER"] * len(times)
+
+
 @pytest.mark.parametrize(
     ("statement", "index"),
     [

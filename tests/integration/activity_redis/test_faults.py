@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from tests.integration.activity_redis.conftest import Open, Raw, Start
 
+HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "workspaces-on-postgresql-and-redis.md"
 W = WorkspaceId("0b51ad5c-9f8e-4f5e-8b1e-0d3c6a3f7a11")
 A, B = ConnectionId("a"), ConnectionId("b")
 HASTY = "?timeout=500ms&connect_timeout=500ms"
@@ -292,24 +295,12 @@ async def test_a_check_finds_what_a_user_may_not_do(start: Start, raw: Raw, comm
 
 
 async def test_the_least_rights_that_do(start: Start, raw: Raw) -> None:
+    rules = re.search(r"ACL SETUSER lapse on >PASSWORD (.+?)\n```", HOW_TO.read_text(), re.DOTALL)
+    assert rules is not None
+    listed = rules[1].replace("\\\n", " ").split()
     with start() as server:
         client = raw(server)
-        client.acl_setuser(
-            "proxy",
-            enabled=True,
-            passwords=["+s3cret"],
-            keys=["ws_leases:*", "idle_timer:*", "ws_conn:*", "activity:*"],
-            commands=[
-                "+@scripting",
-                "+@sortedset",
-                "+@string",
-                "+@keyspace",
-                "+info",
-                "+time",
-                "-flushall",
-                "-flushdb",
-            ],
-        )
+        client.execute_command("ACL", "SETUSER", "proxy", "reset", "on", ">s3cret", *listed)  # type: ignore[no-untyped-call]
         activity = RedisActivity.at(f"redis://proxy:s3cret@127.0.0.1:{server.port}/0", lease_seconds=60)
         for call in CALLS.values():
             await call(activity)

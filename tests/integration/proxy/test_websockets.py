@@ -226,6 +226,15 @@ async def test_without_the_activity_store_nobody_new_gets_in_and_nobody_is_throw
     await until(lambda: not world.leases, "the end of the lease")
 
 
+async def test_while_leases_cannot_be_renewed_silence_counts_too() -> None:
+    world = World()
+    async with echo_program(world), house(world, lease_seconds=0.3) as home, visit(home, ping_interval=None):
+        world.down = True
+        before = world.accesses[A]
+        await until(lambda: world.accesses[A] > before + 2, "accesses")
+        world.down = False
+
+
 async def test_messages_are_accesses_and_silence_is_not(echoing: Echoing) -> None:
     world, home, _ = echoing
     async with visit(home, ping_interval=None) as client:
@@ -237,6 +246,17 @@ async def test_messages_are_accesses_and_silence_is_not(echoing: Echoing) -> Non
             await SystemClock().sleep(0.2)
         await client.send("hello")
         await until(lambda: world.accesses[A] > before, "an access")
+
+
+async def test_the_end_of_a_silent_connection_is_an_access_too(echoing: Echoing) -> None:
+    world, home, _ = echoing
+    client = await visit(home, ping_interval=None)
+    before = -1
+    while before != world.accesses[A]:
+        before = world.accesses[A]
+        await SystemClock().sleep(0.2)
+    client.transport.abort()  # without a word, which would be a message
+    await until(lambda: world.accesses[A] > before, "an access")
 
 
 async def test_the_house_keeps_its_credentials_and_passes_the_workspaces_cookies_on(echoing: Echoing) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,7 +15,7 @@ from lapse.core.identity import secret_bytes
 from lapse.db.errors import DatabaseUnavailableError
 from lapse.db.postgres import Patience, Postgres
 from lapse.workspaces.errors import OutcomeUnknownError, StoreClosedError, StoreMisfitError, StoreUnavailableError
-from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus
+from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation, OpId
 from lapse.workspaces.postgres_store import PostgresWorkspaceStore, open_postgres_store
 from tests.conformance.workspaces.worlds import postgres_database
 from tests.servers import Relay, postgres_server
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from tests.servers import Server
 
+HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "workspaces-on-postgresql-and-redis.md"
 NOW = Ms(1_700_000_000_000)
 NEW = NewWorkspace(name="notes", owner="ada", command=("serve",), port=8080)
 SHORT = Patience(connect=2, queue=1, lock=0.5, statement=1, answer=2)
@@ -245,6 +248,27 @@ async def test_a_user_without_rights_is_told_what_to_grant(database: str) -> Non
                 await open_postgres_store(database.replace("lapse@", f"{stranger}@"))
         finally:
             connection.execute(f"DROP ROLE {stranger}")
+
+
+async def test_the_rights_that_the_how_to_names_are_enough(database: str) -> None:
+    app = f"app_{secret_bytes(5).hex()}"
+    grants = [f"{grant} TO {app}" for grant in re.findall(r"^(GRANT .+) TO app;$", HOW_TO.read_text(), re.MULTILINE)]
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {app} LOGIN")
+        for grant in grants:
+            connection.execute(grant.encode())
+        try:
+            store = await open_postgres_store(database.replace("lapse@", f"{app}@"))
+            made = await store.create(NEW, now=NOW)
+            await store.set_desired(made.id, DesiredState.PENDING, DesiredBy.USER, now=NOW)
+            await store.mark_deleted(made.id, now=NOW)
+            assert await store.claim(made.id, Operation.DELETING, OpId("mine"), now=NOW)
+            assert await store.forget(made.id, OpId("mine"))
+            await store.close()
+        finally:
+            connection.execute(f"DROP OWNED BY {app}")
+            connection.execute(f"DROP ROLE {app}")
+    assert grants
 
 
 async def test_a_closed_store_says_so(database: str) -> None:

@@ -128,6 +128,14 @@ def test_the_table_has_the_columns_of_the_model(database: str) -> None:
         assert [column.name for column in cursor.description] == list(COLUMNS)
 
 
+def test_no_row_is_without_an_access_time_or_a_time_to_look(database: str) -> None:
+    asked = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s AND is_nullable = 'NO'"
+    with psycopg.connect(database) as connection:
+        found: dict[str, str] = dict(connection.execute(asked, ("workspaces",)).fetchall())
+    times = ("last_access_at", "status_changed_at", "check_after", "created_at")
+    assert [found[column] for column in times] == ["bigint"] * len(times)
+
+
 def test_the_steps_are_those_that_are_named_in_order() -> None:
     config = Config()
     config.set_main_option("script_location", migrations.__path__[0])

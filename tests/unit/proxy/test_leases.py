@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -8,11 +9,15 @@ from lapse.proxy.leases import Leases
 from lapse.proxy.ports import WorkspaceId
 from tests.integration.proxy.kit import StoreDownError, World
 
-A = WorkspaceId("a")
+A, B = WorkspaceId("a"), WorkspaceId("b")
 
 
 def leases(world: World) -> Leases:
     return Leases(world, world, lease_seconds=30, idle_seconds=300)
+
+
+def counting(world: World, told: Counter[WorkspaceId]) -> Leases:
+    return Leases(world, world, lease_seconds=30, idle_seconds=300, not_renewed=lambda one: told.update([one]))
 
 
 async def settled() -> None:
@@ -57,6 +62,36 @@ async def test_without_the_store_there_is_no_lease() -> None:
     world.down = False
     await ours.renew()
     assert not world.leases
+
+
+async def test_while_leases_cannot_be_renewed_who_is_connected_counts_as_active() -> None:
+    world, told = World(), Counter[WorkspaceId]()
+    ours = counting(world, told)
+    for workspace in (A, A, B):
+        await ours.begin(workspace)
+    await ours.renew()
+    assert told == {}
+    world.down = True
+    await ours.renew()
+    await ours.renew()
+    assert told == {A: 2, B: 2}, "each once in each round"
+    world.down = False
+    await ours.renew()
+    assert told == {A: 2, B: 2}
+
+
+async def test_who_lost_a_lease_and_gets_none_again_counts_as_active() -> None:
+    class Forgetful(World):
+        async def connected(self, workspace: WorkspaceId) -> None:
+            if self.renewals:
+                raise StoreDownError
+
+    world, told = Forgetful(), Counter[WorkspaceId]()
+    ours = counting(world, told)
+    await ours.begin(A)
+    world.leases.clear()
+    await ours.renew()
+    assert told == {A: 1}
 
 
 async def test_a_lease_whose_first_writing_fails_does_not_stay_behind() -> None:
