@@ -12,7 +12,7 @@ from lapse.core.errors import UsageError
 
 
 class LimitError(UsageError, ValueError):
-    """The proxy's limit {name} must be more than 0, not {value}."""
+    """The proxy's limit {name} must be more than 0, not {given}."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,4 +55,4 @@ class Limits:
         for each in fields(self):
             value = getattr(self, each.name)
             if not value > 0:
-                raise LimitError(name=each.name, value=value)
+                raise LimitError(name=each.name, given=value)

@@ -106,9 +106,9 @@ class Archives:
         key = self.newest(workspace)
         wanted = parse_key(expected, workspace) if expected is not None else None
         if key is None or (wanted is not None and key.number < wanted.number):
-            raise ArchiveMissingError(workspace=workspace, key=expected or "(any)")
+            raise ArchiveMissingError(workspace=workspace, archive=expected or "(any)")
         if wanted is not None and key.number == wanted.number and key != wanted:
-            raise ArchiveMissingError(workspace=workspace, key=expected)
+            raise ArchiveMissingError(workspace=workspace, archive=expected)
         try:
             unpack(self._of(workspace) / key.file, key.sha256, volume, arrived=sync_tree, stop=stop)
         except ArchiveError as error:

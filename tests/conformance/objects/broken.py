@@ -5,6 +5,7 @@ They know nothing of its inside: they stand between a case and the port, and spo
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import defaultdict
 from dataclasses import replace
@@ -21,7 +22,7 @@ from lapse.kube.errors import (
 )
 from lapse.kube.resources import Document, Event, EventType, Json, Kind, ObjectKey, Page, untyped
 from tests.conformance.objects.book import CLUSTER_WIDGET, WIDGET
-from tests.conformance.windows import AsyncWindow
+from tests.conformance.windows import PATIENCE_SECONDS, AsyncWindow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -153,6 +154,16 @@ class DeletionsLookAtOneOfTwo(Passing):
 
 
 class DeletionsCompareInTwoSteps(Passing):
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.looked = asyncio.Event()
+
+    async def patch(self, kind: ANY, key: ObjectKey, changes: Json, **conditions: str | None) -> Any:  # noqa: ANN401
+        if conditions.get("version") is not None:  # it must come after the look, or there is nothing to overtake
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.looked.wait(), PATIENCE_SECONDS)
+        return await self.inner.patch(kind, key, changes, **conditions)
+
     async def delete(self, kind: ANY, key: ObjectKey, **conditions: Any) -> None:  # noqa: ANN401
         version = (await self.inner.get(kind, key)).metadata.resource_version
         if conditions.get("version") not in {None, version}:
@@ -162,6 +173,7 @@ class DeletionsCompareInTwoSteps(Passing):
             return bool((await self.inner.get(kind, key)).metadata.resource_version != version)
 
         if conditions.get("version") is not None:
+            self.looked.set()
             await AsyncWindow().overtaken(changed)
         await self.inner.delete(kind, key, uid=conditions.get("uid"))
 

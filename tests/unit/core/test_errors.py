@@ -17,9 +17,13 @@ from lapse.keys.errors import KeyTooLongError, KeyTypeError, OutcomeUnknownError
 SECRET_FIELDS = {"value", "password", "token", "key", "secret", "expected_value", "new_value"}
 
 
+PROGRAMS = {"lapse.__main__", "lapse.db.migrations.env"}
+"""They do something when they are imported; the second one only within Alembic."""
+
+
 def import_everything() -> None:
     for module in walk_packages(lapse.__path__, "lapse."):
-        if module.name != "lapse.__main__":
+        if module.name not in PROGRAMS:
             import_module(module.name)
 
 

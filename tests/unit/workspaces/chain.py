@@ -193,7 +193,7 @@ class MemoryRuntime:
         self._world.at("restore:before")
         kept = self._machine.archives.get(workspace.id)
         if not kept:
-            raise ArchiveMissingError(workspace=workspace.name, key=workspace.archive_key)
+            raise ArchiveMissingError(workspace=workspace.name, archive=workspace.archive_key)
         self._machine.volumes.setdefault(workspace.id, kept[-1])
         self._world.at("restore:after")
         return str(len(kept))

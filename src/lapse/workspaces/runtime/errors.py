@@ -72,7 +72,7 @@ class ArchiveFailedError(RuntimeFailureError):
 
 
 class ArchiveMissingError(RuntimeFailureError):
-    """The archive {key} of the workspace {workspace} is not there. Put it back, or delete the workspace."""
+    """The archive {archive} of the workspace {workspace} is not there. Put it back, or delete the workspace."""
 
     reason = FailureReason.ARCHIVE_MISSING
 
