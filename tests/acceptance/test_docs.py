@@ -117,7 +117,7 @@ def test_a_page_that_starts_lapse_prints_what_it_shows_from_top_to_bottom(page: 
     show_examples(folder)
     for file in [one for one in blocks("toml") if one.document == page and one.body.startswith(SETTINGS_FILE)]:
         (state / "lapse" / "lapse.toml").write_text(file.body)
-    server = LapseServer.start(state / "lapse", settings=settings)
+    server = LapseServer.start(state / "lapse", "--example", settings=settings)  # as make run does
     ports = {named: free_port() for block in rest for named in PORT.findall(block.body)}
     try:
         for block in rest:
