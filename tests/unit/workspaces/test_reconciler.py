@@ -438,6 +438,33 @@ async def test_one_bad_workspace_does_not_stop_the_others(world: World) -> None:
     assert (await world.get(good)).observed_status is ObservedStatus.RUNNING
 
 
+@pytest.mark.parametrize("kind", ["a new one", "an archived one"])
+async def test_who_opens_a_workspace_does_not_wait_behind_those_whose_data_goes(
+    world: World, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lapse.workspaces.reconciler._MOST_IN_LANE", 5)
+    opened = await world.create("opened", desired_state=DesiredState.PENDING)
+    if kind == "an archived one":
+        await world.brought_to(opened, DesiredState.RUNNING)
+        await world.brought_to(opened, DesiredState.PENDING)
+    going = [await world.create(f"going-{number}") for number in range(20)]
+    await world.run()
+    never = asyncio.Event()
+
+    async def archive(workspace: Workspace) -> str | None:
+        await never.wait()
+        return None
+
+    monkeypatch.setattr(world.runtime, "archive", archive)
+    for workspace in going:
+        await world.want(workspace, DesiredState.PENDING)
+    await world.run(seconds=5)
+    await world.want(opened, DesiredState.RUNNING)
+    await world.run(seconds=20)
+    assert (await world.get(opened)).observed_status is ObservedStatus.RUNNING
+    assert {(await world.get(workspace)).observed_status for workspace in going} == {ObservedStatus.STANDBY}
+
+
 @pytest.mark.parametrize("moment", ["archive:written", "archive:after"])
 async def test_an_archive_that_failed_half_way_is_not_forgotten_when_a_user_acts(world: World, moment: str) -> None:
     workspace = await world.create()
