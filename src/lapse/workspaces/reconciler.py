@@ -29,6 +29,7 @@ from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger, piece_of_work
+from lapse.engine.coordinator import first_of
 from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceStoreError
 from lapse.workspaces.health import is_at
 from lapse.workspaces.model import DesiredState, Ms, Operation, OpId
@@ -36,8 +37,7 @@ from lapse.workspaces.runtime.errors import FailureReason, RuntimeFailureError, 
 from lapse.workspaces.steps import LIMITS_MS, TARGETS, Begin, GoOn, Lane, Look, Rest, lane_of, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
+    from collections.abc import Callable
 
     from msgspec import UnsetType
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from lapse.workspaces.store import WorkspaceStore
 
 TRIES: Final = 3
-INTERVAL_SECONDS: Final = 1.0
+_INTERVAL_SECONDS: Final = 1.0
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _AGAIN_SECONDS: Final = 300.0
@@ -96,9 +96,7 @@ class _Starts:
 
 
 class Reconciler:
-    """A service of the coordinator, beside its runtime. Belongs to one event loop."""
-
-    name = "workspaces-reconciler"
+    """Works beside a runtime. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -107,13 +105,12 @@ class Reconciler:
         health: HealthMonitor,
         *,
         clock: Clock,
-        interval: float = INTERVAL_SECONDS,
         on_error: Callable[[Exception], None] = lambda _error: None,
         chance: Chance = chance,
     ) -> None:
         """Do nothing yet. ``on_error`` is told of each step that failed."""
         self._store, self._runtime, self._health, self._clock = store, runtime, health, clock
-        self._interval, self._on_error, self._chance = interval, on_error, chance
+        self._on_error, self._chance = on_error, chance
         self._working: dict[WorkspaceId, asyncio.Task[bool]] = {}
         self._not_before_ns: dict[WorkspaceId, int] = {}
         self._starts: dict[WorkspaceId, _Starts] = {}
@@ -124,7 +121,7 @@ class Reconciler:
     # --- looking for work --------------------------------------------------------------------------------------------
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """See `lapse.engine.coordinator.Service`."""
+        """Take up what there is to do, again and again, until ``stopping`` is set."""
         try:
             while not stopping.is_set():
                 self._wake.clear()
@@ -134,7 +131,7 @@ class Reconciler:
                     expected = isinstance(error, LapseError)
                     _log.warning("tick_failed", error=type(error).__name__, reason=str(error), exc_info=not expected)
                     self._on_error(error)
-                await _first_of(stopping.wait(), self._wake.wait(), self._clock.sleep(self._interval))
+                await first_of(stopping.wait(), self._wake.wait(), self._clock.sleep(_INTERVAL_SECONDS))
         finally:
             await self.end()
 
@@ -152,11 +149,6 @@ class Reconciler:
             if len(page) < _PAGE:
                 return
             after = page[-1].id
-
-    async def settle(self) -> None:
-        """Wait for what was taken up."""
-        while self._working:
-            await asyncio.wait(tuple(self._working.values()))
 
     async def end(self) -> None:
         """Give up what is under way; it is gone on with when somebody looks again."""
@@ -398,13 +390,3 @@ class Reconciler:
 _HINTS: Final = {
     Operation.STARTING: "Its command must listen on its port at 127.0.0.1; both are in its environment (HOST, PORT).",
 }
-
-
-async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    tasks = [asyncio.create_task(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -236,7 +236,7 @@ async def test_who_comes_before_it_is_really_stopped_finds_it_running(world: Wor
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.store, call, interrupted)
         await world.tick()
-        await world.reconciler.settle()
+        await world.settle()
     await world.run()
     found = await world.get(workspace)
     assert (found.observed_status, found.operation) == (ObservedStatus.RUNNING, Operation.NONE)
