@@ -136,11 +136,11 @@ class ProcessRuntime:
     async def _end_leftovers(self) -> None:
         """All at once: with a grace for each, many stubborn ones would keep everybody waiting for minutes."""
         left = [one for one in self._runs if self._stop_on_exit or not self._is_ready(one)]
-        for workspace in left:
-            _log.info("leftover_found", workspace=workspace)
-        for failed in await asyncio.gather(*(self._end(one, self._grace) for one in left), return_exceptions=True):
+        ends = await asyncio.gather(*(self._end(one, self._grace) for one in left), return_exceptions=True)
+        for workspace, failed in zip(left, ends, strict=True):
             if failed is not None:
                 raise failed
+            _log.info("leftover_ended", workspace=workspace)
 
     async def close(self) -> None:
         """End all programs, unless they are to outlive Lapse, and give the folder back. Idempotent."""
