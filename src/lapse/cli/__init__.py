@@ -15,6 +15,7 @@ from io import TextIOWrapper
 from cyclopts import App, CycloptsError
 
 import lapse
+from lapse.cli.commands import examples
 from lapse.cli.output import Exit, OutputError, message, stderr, stdout
 from lapse.cli.usage import explain
 from lapse.core.errors import LapseError, UsageError
@@ -32,10 +33,23 @@ app = App(
 )
 # By name, so that `lapse --help` imports no backend and no web framework; hence the help texts here.
 app.command("lapse.cli.up:up", name="up", help="Run everything that is enabled: loops, HTTP API, start page.")
-app.command("lapse.cli.proxy:proxy", name="proxy", help="Serve workspaces to their owners, beside lapse up.")
+app.command(
+    "lapse.cli.proxy:proxy",
+    name="proxy",
+    help="Serve workspaces to their owners, beside lapse up.",
+    help_epilogue=examples("lapse proxy --activity-url redis://redis:6379 --proxy-port 8762"),
+)
 app.command("lapse.cli.operator:operator", name="operator", help="Carry out requests on a Kubernetes cluster.")
 app.command("lapse.cli.webhook:webhook", name="webhook", help="Let people capture only what they may read.")
-app.command("lapse.cli.ttl_manager:ttl_manager", name="ttl-manager", help="Put idle workspaces to rest.")
+app.command(
+    "lapse.cli.ttl_manager:ttl_manager",
+    name="ttl-manager",
+    help="Put idle workspaces to rest.",
+    help_epilogue=examples(
+        "lapse ttl-manager --activity-url redis://redis:6379",
+        "lapse ttl-manager --activity-url redis://redis:6379 --dry-run",
+    ),
+)
 app.command("lapse.cli.keys:app", name="keys", help="Read and write expiring keys; prove a backend.")
 app.command("lapse.cli.requests:app", name="requests", help="Capture and restore; see what lapses when.")
 app.command("lapse.cli.history:app", name="history", help="Records of what experiments did, and how long they stay.")

@@ -136,7 +136,7 @@ class WorkspaceParts:
         """Open it all; ``stack`` closes it, last opened first. With ``hosting``, which counts errors, they run here."""
         from lapse.core.clock import SystemClock
         from lapse.keys.tickets import ticket_records
-        from lapse.proxy.service import FLUSH_SECONDS
+        from lapse.proxy.service import THROTTLE_SECONDS
         from lapse.web.tokens import TokenStore
         from lapse.workspaces.access import AccessTimes
         from lapse.workspaces.opening import open_activity, open_workspaces
@@ -159,7 +159,7 @@ class WorkspaceParts:
             endpoint=endpoint,
             store=store,
             activity=activity,
-            access=AccessTimes(store, clock, throttle_seconds=FLUSH_SECONDS),
+            access=AccessTimes(store, clock, throttle_seconds=THROTTLE_SECONDS),
             tickets=Tickets(ticket_records(keys, clock=clock)),
             tokens=TokenStore(state, clock=clock),
             secret=state.secret(SECRET),

@@ -205,7 +205,7 @@ class Coordinator:
 
     async def _end(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         _log.info("stopping")
-        await _first_of(_all_of(tasks), self._clock.sleep(self._grace))
+        await first_of(_all_of(tasks), self._clock.sleep(self._grace))
         for task in tasks:
             if not task.done():
                 _log.warning("stopped_by_force", task=task.get_name())
@@ -292,7 +292,7 @@ class Coordinator:
             task.cancel()
         try:
             if not all(task.done() for task in ticking) and not self._stopping.is_set():
-                await _first_of(_all_of(ticking), self._clock.sleep(STEP_DOWN_SECONDS))
+                await first_of(_all_of(ticking), self._clock.sleep(STEP_DOWN_SECONDS))
         finally:
             for task in ticking:
                 if not task.done():
@@ -308,7 +308,7 @@ class Coordinator:
             loop.begin(Turn(proceed, wake.set))
         while not halt.is_set():
             self._plan(loop, self._clock.wall_ns() + round(wait * _NS))
-            await _first_of(halt.wait(), wake.wait(), self._clock.sleep(wait))
+            await first_of(halt.wait(), wake.wait(), self._clock.sleep(wait))
             if halt.is_set():
                 break
             wake.clear()
@@ -349,7 +349,7 @@ def _task_name(loop: Loop) -> str:
     return f"lapse-loop-{loop.name}"
 
 
-async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
     """Wait until one is done and cancel the others."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from lapse.core.errors import LapseError
 from lapse.workspaces import activity, model
 
 if TYPE_CHECKING:
@@ -108,6 +109,10 @@ class Doorkeeper(Protocol):
         ...
 
 
+class GoingDownError(LapseError):
+    """The workspace is being taken down at this moment; it comes up again, as somebody is there."""
+
+
 class Waker(Protocol):
     """Writes what an access means into the database."""
 
@@ -116,7 +121,10 @@ class Waker(Protocol):
         ...
 
     async def connected(self, workspace: WorkspaceId) -> None:
-        """Write that the first connection is there; done before the upgrade is accepted, so that a standby loses."""
+        """Write that a connection is there; done before the upgrade is accepted, so that a standby loses.
+
+        Raises `GoingDownError` where one has won already. It is written all the same: the workspace comes up again.
+        """
         ...
 
 

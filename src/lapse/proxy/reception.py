@@ -38,7 +38,7 @@ class Reception:
 
     async def receive(self, head: RequestHead, peer: bytes) -> Destination | Reply:
         """Return the workspace, ready, or what to answer. A websocket waits here until its workspace is up."""
-        name = workspace_of(head.host, self.suffix.encode())
+        name = self._name(head)
         if name is None:
             return pages.NOT_FOUND
         visit = _visit(head, peer)
@@ -52,9 +52,11 @@ class Reception:
             return pages.FOREIGN
         if found.condition is Condition.READY:
             return found
-        return await self._wake(name, found, head)
+        return await self.wake(head, found)
 
-    async def _wake(self, name: str, found: Destination, head: RequestHead) -> Destination | Reply:
+    async def wake(self, head: RequestHead, found: Destination) -> Destination | Reply:
+        """Let a workspace come up: a websocket waits for it, everybody else is asked to come again."""
+        name = self._name(head) or ""  # never, as it was found by its name
         if found.condition is Condition.FAILED:
             return pages.FAILED
         await self.waker.wake(found.workspace)
@@ -71,6 +73,9 @@ class Reception:
             if again.condition is Condition.FAILED:
                 return pages.FAILED
         return pages.waiting(name, seconds=self.limits.retry_seconds, for_person=False)
+
+    def _name(self, head: RequestHead) -> str | None:
+        return workspace_of(head.host, self.suffix.encode())
 
 
 def _visit(head: RequestHead, peer: bytes) -> Visit:

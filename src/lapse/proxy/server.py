@@ -19,7 +19,7 @@ from lapse.proxy.front import Front, Phase
 from lapse.proxy.heads import RefusedError
 from lapse.proxy.leases import Leases
 from lapse.proxy.limits import Limits
-from lapse.proxy.ports import Ms, Reply
+from lapse.proxy.ports import GoingDownError, Ms, Reply
 from lapse.proxy.reception import Reception
 from lapse.proxy.upstream import CutError, Upstreams
 from lapse.workspaces.host_names import DEFAULT_SUFFIX, check_suffix
@@ -180,16 +180,21 @@ class Proxy:
             front.reply(shown, keep=head.keep, with_body=head.method != b"HEAD")
 
     async def _serve(self, front: Front, head: RequestHead) -> Reply | None:
-        decided = await self._reception.receive(head, front.peer)
-        if isinstance(decided, Reply):
-            return decided
-        if decided.address is None:
-            return pages.UNAVAILABLE
-        front.workspace = decided.workspace
-        self._access(decided.workspace, self._moment())
         carry = self._exchange.upgrade if head.upgrade else self._exchange.request
-        await carry(front, head, workspace=decided.workspace, address=decided.address)
-        return None
+        decided = await self._reception.receive(head, front.peer)
+        while not isinstance(decided, Reply):
+            if decided.address is None:
+                return pages.UNAVAILABLE
+            front.workspace = decided.workspace
+            self._access(decided.workspace, self._moment())
+            try:
+                await carry(front, head, workspace=decided.workspace, address=decided.address)
+            except GoingDownError:
+                # Its program may still answer, and would take whoever is let in now down with it.
+                decided = await self._reception.wake(head, decided)
+            else:
+                return None
+        return decided
 
     # --- all connections ----------------------------------------------------------------------------------------------
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 _log = get_logger("lapse.proxy")
 FLUSH_SECONDS: Final = 1.0
-"""How late an access may be in the store; also the throttle that `AccessTimes` is made with."""
+"""How late an access may be in the store, after the look that finds it."""
+THROTTLE_SECONDS: Final = FLUSH_SECONDS / 2
+"""What `AccessTimes` is made with: as long as the pause between flushes, it would make them skip every other one."""
 _GRACE_SECONDS: Final = 1.5
 """For requests under way: with what follows, less than the five seconds that a coordinator gives."""
 

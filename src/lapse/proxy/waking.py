@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from lapse.proxy.directory import condition_of
+from lapse.proxy.ports import Condition, GoingDownError
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms
 
 if TYPE_CHECKING:
@@ -35,7 +37,9 @@ class StoreWaker:
 
     async def connected(self, workspace: WorkspaceId) -> None:
         """See `Waker`."""
-        await self._store.connected(workspace, now=self._now())
+        if condition_of(await self._store.connected(workspace, now=self._now())) is not Condition.READY:
+            self._changed()
+            raise GoingDownError
 
     def _now(self) -> Ms:
         return Ms(self._clock.wall_ns() // _MS)

@@ -121,6 +121,12 @@ class OwnerMissingError(RequestError):
     status = 422
 
 
+class NoTTLGivenError(RequestError):
+    """Say which TTL to change: standby_ttl_seconds, archive_ttl_seconds or both."""
+
+    status = 422
+
+
 class MalformedRequestError(RequestError):
     """The request cannot be read."""
 

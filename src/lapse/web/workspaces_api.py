@@ -30,6 +30,7 @@ from lapse.core.timestamps import to_timestamp
 from lapse.web.conditions import read_conditions
 from lapse.web.errors import (
     ContradictoryConditionsError,
+    NoTTLGivenError,
     NotYourWorkspacesError,
     OwnerMissingError,
     UnknownParameterError,
@@ -285,6 +286,8 @@ class WorkspacesService:
 
     async def set_ttls(self, new: NewTTLs, workspace: Workspace, version: int | None) -> Workspace:
         """Change TTLs."""
+        if new.standby_ttl_seconds is None and new.archive_ttl_seconds is None:
+            raise NoTTLGivenError  # nothing would change but the version, and with it everybody's If-Match
         return await self.store.set_ttls(
             workspace.id,
             standby=new.standby_ttl_seconds,

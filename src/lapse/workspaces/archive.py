@@ -87,7 +87,7 @@ class Archives:
             sync(folder)
             sync(self._folder)
         except (ArchiveError, OSError) as error:
-            raise ArchiveFailedError(workspace=workspace, problem=error) from error
+            raise _failed(workspace, error) from error
         finally:
             unnamed.unlink(missing_ok=True)
         return key
@@ -112,7 +112,7 @@ class Archives:
         try:
             unpack(self._of(workspace) / key.file, key.sha256, volume, arrived=sync_tree, stop=stop)
         except ArchiveError as error:
-            raise ArchiveFailedError(workspace=workspace, problem=error) from error
+            raise _failed(workspace, error) from error
         return key
 
     def check(self, key: ArchiveKey, *, stop: Stop = _never) -> None:
@@ -120,7 +120,7 @@ class Archives:
         try:
             verify(self._of(key.workspace) / key.file, key.sha256, stop=stop)
         except ArchiveError as error:
-            raise ArchiveFailedError(workspace=key.workspace, problem=error) from error
+            raise _failed(key.workspace, error) from error
 
     def prune(self, workspace: WorkspaceId) -> None:
         """Remove all but the newest."""
@@ -134,7 +134,7 @@ class Archives:
         try:
             remove(self._of(workspace))
         except ArchiveError as error:
-            raise ArchiveFailedError(workspace=workspace, problem=error) from error
+            raise _failed(workspace, error) from error
 
     def remove_leftovers(self) -> None:
         """Remove what interrupted writes left. Nobody may be writing."""
@@ -159,3 +159,7 @@ class Archives:
             found = _KEY.fullmatch(f"{workspace}/{name}")
             if found is not None:
                 yield ArchiveKey(workspace, int(found["number"]), found["sha256"])
+
+
+def _failed(workspace: WorkspaceId, error: Exception) -> ArchiveFailedError:
+    return ArchiveFailedError(workspace=workspace, problem=str(error).removesuffix("."))

@@ -24,35 +24,23 @@ if TYPE_CHECKING:
     from lapse.workspaces.runtime.port import Runtime
     from lapse.workspaces.store import WorkspaceStore
 
-DOMAIN: Final = "workspaces"
 INTERVAL_SECONDS: Final = 5.0
+"""How often to look at everything."""
 _AT_LEAST_EVERY_MS: Final = 60_000
 _PAGE: Final = 500
 _MS: Final = 1_000_000
 
 
 class HealthMonitor:
-    """A loop of the coordinator, beside its runtime. Belongs to one event loop."""
+    """Looks, when it is told to, at what a runtime has. Belongs to one event loop."""
 
-    name = "workspaces-health"
-    domain = DOMAIN
-    leader_only = False
-
-    def __init__(
-        self, store: WorkspaceStore, runtime: Runtime, *, clock: Clock, interval: float = INTERVAL_SECONDS
-    ) -> None:
+    def __init__(self, store: WorkspaceStore, runtime: Runtime, *, clock: Clock) -> None:
         """Look at nothing yet."""
-        self.interval = interval
         self._store, self._runtime, self._clock = store, runtime, clock
         self._written: dict[WorkspaceId, tuple[ObservedStatus, int]] = {}
         """What was last written about whom, and when."""
         self._knows_all = False
         self._lock = asyncio.Lock()
-
-    async def tick(self) -> float | None:
-        """See `lapse.engine.coordinator.Loop`."""
-        await self.look()
-        return None
 
     async def look(self, only: Collection[WorkspaceId] = ()) -> Mapping[WorkspaceId, ObservedStatus]:
         """Look at everything and write what has changed; with ``only``, write about these, changed or not.

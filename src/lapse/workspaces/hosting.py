@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from lapse.core.errors import LapseError
 from lapse.core.jitter import around
 from lapse.core.log import get_logger
-from lapse.workspaces.health import HealthMonitor
+from lapse.engine.coordinator import first_of
+from lapse.workspaces.health import INTERVAL_SECONDS, HealthMonitor
 from lapse.workspaces.reconciler import Reconciler
 from lapse.workspaces.runtime.errors import RuntimeBusyError
 
@@ -82,23 +83,14 @@ class WorkspaceHost:
                 if not waits:
                     _log.info("waiting_for_the_folder", reason=str(error))
                 waits = True
-                await self._pause(stopping)
+                await first_of(stopping.wait(), self._clock.sleep(_BUSY_SECONDS))
             else:
                 return True
         return False
 
-    async def _pause(self, stopping: asyncio.Event) -> None:
-        tasks = [asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(self._clock.sleep(_BUSY_SECONDS))]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
     async def _keep_looking(self) -> None:
         while True:
-            await self._clock.sleep(around(self._health.interval))
+            await self._clock.sleep(around(INTERVAL_SECONDS))
             await self._look()
             self._reconciler.wake()
 

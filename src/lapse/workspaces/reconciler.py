@@ -18,6 +18,7 @@ whose data is moved.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -28,15 +29,15 @@ from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger, piece_of_work
+from lapse.engine.coordinator import first_of
 from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceStoreError
 from lapse.workspaces.health import is_at
 from lapse.workspaces.model import DesiredState, Ms, Operation, OpId
 from lapse.workspaces.runtime.errors import FailureReason, RuntimeFailureError, RuntimeUnavailableError
-from lapse.workspaces.steps import HEAVY, LIMITS_MS, TARGETS, Begin, GoOn, Look, Rest, plan
+from lapse.workspaces.steps import LIMITS_MS, TARGETS, Begin, GoOn, Lane, Look, Rest, lane_of, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
+    from collections.abc import Callable
 
     from msgspec import UnsetType
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from lapse.workspaces.store import WorkspaceStore
 
 TRIES: Final = 3
-INTERVAL_SECONDS: Final = 1.0
+_INTERVAL_SECONDS: Final = 1.0
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _AGAIN_SECONDS: Final = 300.0
@@ -59,9 +60,9 @@ _SETTLE_SECONDS: Final = 10.0
 """How long an action's effect may take to be observed."""
 _LOOK_SECONDS: Final = 0.5
 _NOTE_MS: Final = 60_000
-_QUICK_AT_ONCE: Final = 16
-_HEAVY_AT_ONCE: Final = 2
-_MOST_AT_ONCE: Final = 1_000
+_AT_ONCE: Final = {Lane.QUICK: 16, Lane.BACK: 2, Lane.AWAY: 2}
+_MOST_IN_LANE: Final = 200
+"""Taken up, with those that wait for their turn: a lane that is full takes nothing from the others."""
 _PAGE: Final = 500
 _MS: Final = 1_000_000
 _NS: Final = 1_000_000_000
@@ -95,9 +96,7 @@ class _Starts:
 
 
 class Reconciler:
-    """A service of the coordinator, beside its runtime. Belongs to one event loop."""
-
-    name = "workspaces-reconciler"
+    """Works beside a runtime. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -106,23 +105,23 @@ class Reconciler:
         health: HealthMonitor,
         *,
         clock: Clock,
-        interval: float = INTERVAL_SECONDS,
         on_error: Callable[[Exception], None] = lambda _error: None,
         chance: Chance = chance,
     ) -> None:
         """Do nothing yet. ``on_error`` is told of each step that failed."""
         self._store, self._runtime, self._health, self._clock = store, runtime, health, clock
-        self._interval, self._on_error, self._chance = interval, on_error, chance
+        self._on_error, self._chance = on_error, chance
         self._working: dict[WorkspaceId, asyncio.Task[bool]] = {}
         self._not_before_ns: dict[WorkspaceId, int] = {}
         self._starts: dict[WorkspaceId, _Starts] = {}
-        self._quick, self._heavy = asyncio.Semaphore(_QUICK_AT_ONCE), asyncio.Semaphore(_HEAVY_AT_ONCE)
+        self._turns = {lane: asyncio.Semaphore(most) for lane, most in _AT_ONCE.items()}
+        self._in_lane: Counter[Lane] = Counter()
         self._wake = asyncio.Event()
 
     # --- looking for work --------------------------------------------------------------------------------------------
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """See `lapse.engine.coordinator.Service`."""
+        """Take up what there is to do, again and again, until ``stopping`` is set."""
         try:
             while not stopping.is_set():
                 self._wake.clear()
@@ -132,7 +131,7 @@ class Reconciler:
                     expected = isinstance(error, LapseError)
                     _log.warning("tick_failed", error=type(error).__name__, reason=str(error), exc_info=not expected)
                     self._on_error(error)
-                await _first_of(stopping.wait(), self._wake.wait(), self._clock.sleep(self._interval))
+                await first_of(stopping.wait(), self._wake.wait(), self._clock.sleep(_INTERVAL_SECONDS))
         finally:
             await self.end()
 
@@ -143,18 +142,13 @@ class Reconciler:
     async def tick(self) -> None:
         """Take up all there is to do, without waiting for it."""
         after: WorkspaceId | None = None
-        while len(self._working) < _MOST_AT_ONCE:
+        while True:
             page = await self._store.pending_work(limit=_PAGE, after=after)
             for workspace in page:
                 self._consider(workspace)
             if len(page) < _PAGE:
                 return
             after = page[-1].id
-
-    async def settle(self) -> None:
-        """Wait for what was taken up."""
-        while self._working:
-            await asyncio.wait(tuple(self._working.values()))
 
     async def end(self) -> None:
         """Give up what is under way; it is gone on with when somebody looks again."""
@@ -169,14 +163,22 @@ class Reconciler:
         step = plan(workspace, self._now())
         if isinstance(step, Rest) or self._clock.monotonic_ns() < self._earliest_ns(workspace.id, step):
             return
-        task = asyncio.create_task(self._take_up(workspace, step), name=f"lapse-workspace-{workspace.name}")
+        operation = step.operation if isinstance(step, Begin | GoOn) else None
+        lane = lane_of(operation)
+        if self._in_lane[lane] >= _MOST_IN_LANE:
+            return
+        task = asyncio.create_task(self._take_up(workspace, operation), name=f"lapse-workspace-{workspace.name}")
         self._working[workspace.id] = task
-        task.add_done_callback(lambda task: self._done(workspace.id, task))
+        self._in_lane[lane] += 1
+        task.add_done_callback(lambda task: self._done(workspace.id, lane, task))
 
-    def _done(self, workspace: WorkspaceId, task: asyncio.Task[bool]) -> None:
+    def _done(self, workspace: WorkspaceId, lane: Lane, task: asyncio.Task[bool]) -> None:
         self._working.pop(workspace, None)
-        if not task.cancelled() and task.exception() is None and task.result():
-            self._wake.set()  # the next step; without any progress it would be the same one, for ever
+        self._in_lane[lane] -= 1
+        # Without any progress the next step would be the same one, for ever; and where data goes there is mostly none:
+        # with thousands of them, a look at all that waits after each would be most of the work.
+        if lane is not Lane.AWAY and not task.cancelled() and task.exception() is None and task.result():
+            self._wake.set()
 
     def _earliest_ns(self, workspace: WorkspaceId, step: Step) -> int:
         """Return when a step may begin, in monotonic time."""
@@ -189,13 +191,11 @@ class Reconciler:
 
     # --- one step ----------------------------------------------------------------------------------------------------
 
-    async def _take_up(self, workspace: Workspace, step: Step) -> bool:
+    async def _take_up(self, workspace: Workspace, operation: Operation | None) -> bool:
         """Do one step when its turn has come; return whether there was any progress."""
-        operation = step.operation if isinstance(step, Begin | GoOn) else None
-        turns = self._heavy if operation in HEAVY else self._quick
         with piece_of_work("reconcile", workspace=workspace.id):
             try:
-                async with turns:
+                async with self._turns[lane_of(operation)]:
                     with self._runtime.turn(workspace.id) as free:
                         return free and await self._step(workspace.id, operation)
             except UnknownWorkspaceError:
@@ -390,13 +390,3 @@ class Reconciler:
 _HINTS: Final = {
     Operation.STARTING: "Its command must listen on its port at 127.0.0.1; both are in its environment (HOST, PORT).",
 }
-
-
-async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    tasks = [asyncio.create_task(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

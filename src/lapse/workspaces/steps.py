@@ -39,10 +39,24 @@ LIMITS_MS: Final[Mapping[Operation, int]] = {
 }
 """How long an operation may take in all its tries, in milliseconds."""
 
-HEAVY: Final = frozenset({Operation.RESTORING, Operation.ARCHIVING, Operation.DELETING})
-"""Those that move data, and so have to wait for each other; nobody who opens a workspace waits behind them."""
-
 _FROM_STANDBY: Final = {DesiredState.RUNNING: Operation.STARTING, DesiredState.PENDING: Operation.ARCHIVING}
+
+
+class Lane(StrEnum):
+    """Steps that wait for each other, and for nobody in another lane."""
+
+    QUICK = "quick"
+    BACK = "back"
+    """Data comes back, for somebody who waits for it."""
+    AWAY = "away"
+    """Data goes, and nobody is in a hurry."""
+
+
+_LANES: Final = {
+    Operation.RESTORING: Lane.BACK,
+    Operation.ARCHIVING: Lane.AWAY,
+    Operation.DELETING: Lane.AWAY,
+}
 
 
 class RestReason(StrEnum):
@@ -83,6 +97,11 @@ class GoOn:
 
 
 Step = Rest | Look | Begin | GoOn
+
+
+def lane_of(operation: Operation | None) -> Lane:
+    """Return where an operation waits for its turn; None is a look."""
+    return Lane.QUICK if operation is None else _LANES.get(operation, Lane.QUICK)
 
 
 def plan(workspace: Workspace, now: Ms) -> Step:

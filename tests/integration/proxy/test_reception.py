@@ -7,7 +7,7 @@ import pytest
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.proxy.heads import request_head
 from lapse.proxy.limits import Limits
-from lapse.proxy.ports import Address, Condition, Destination, Reply, WorkspaceId
+from lapse.proxy.ports import Address, Condition, Destination, GoingDownError, Reply, WorkspaceId
 from lapse.proxy.reception import Reception
 from tests.integration.proxy.kit import (
     COOKIE,
@@ -246,6 +246,27 @@ async def test_a_websocket_waits_for_its_workspace() -> None:
         assert await wire.status() == 101
         assert world.woken == {place.workspace: 1}
         assert list(world.leases.values()) == [place.workspace]
+
+
+async def test_a_websocket_is_not_joined_to_a_program_that_is_being_stopped() -> None:
+    class Stopping(World):
+        """Looks ready for a moment longer than it is, as a directory that remembers does."""
+
+        async def connected(self, workspace: WorkspaceId) -> None:
+            await super().connected(workspace)
+            if self.announced[workspace] == 1:
+                self.add("a", ours.port, condition=Condition.ASLEEP)
+                raise GoingDownError
+
+    world = Stopping()
+    async with program(ACCEPTED) as ours, house(world) as home, await Wire.to(home.port) as wire:
+        place = world.add("a", ours.port)
+        await wire.send(asking(home.host("a"), *UPGRADE))
+        await until(lambda: world.woken, "waking")
+        assert not ours.connections
+        world.add("a", ours.port)
+        assert await wire.status() == 101
+        await until(lambda: list(world.leases.values()) == [place.workspace], "one lease, of the second try")
 
 
 async def test_a_websocket_that_leaves_while_it_waits_leaves_nothing_behind() -> None:

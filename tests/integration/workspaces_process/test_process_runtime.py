@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,8 +25,10 @@ from lapse.workspaces.runtime.errors import (
     RuntimeUnavailableError,
     VolumeMissingError,
 )
+from lapse.workspaces.runtime.process import ProcessRuntime
 from lapse.workspaces.runtime.program import Record, Records
 from tests.integration.workspaces_process.machine import (
+    CLOCK,
     ROOT,
     is_there,
     pids,
@@ -38,8 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from lapse.workspaces.model import Workspace
-    from lapse.workspaces.runtime.process import ProcessRuntime
+    from lapse.workspaces.model import Workspace, WorkspaceId
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are known from /proc")
 STANDBY, RUNNING = ObservedStatus.STANDBY, ObservedStatus.RUNNING
@@ -406,9 +408,34 @@ async def test_something_odd_instead_of_a_volume_is_unknown(runtime: ProcessRunt
 
 async def test_a_record_that_cannot_be_read_is_not_taken_for_nothing(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / f"{workspace().id}.json").write_text("{")
-    with pytest.raises(RuntimeUnavailableError):
+    record = tmp_path / "runs" / f"{workspace().id}.json"
+    record.write_text("{")
+    with pytest.raises(RuntimeUnavailableError, match=re.escape(str(record))):
         await runtime_in(tmp_path).open()
+
+
+async def test_leftovers_are_ended_side_by_side(tmp_path: Path) -> None:
+    class Counting(ProcessRuntime):
+        ending = most = 0
+
+        async def _end(self, workspace: WorkspaceId, grace: float) -> None:
+            self.ending += 1
+            self.most = max(self.most, self.ending)
+            await super()._end(workspace, grace)
+            self.ending -= 1
+
+    before, left = runtime_in(tmp_path, stop_on_exit=False), [workspace(), workspace()]
+    await before.open()
+    for found in left:
+        await before.provision(found)
+        await before.start(found)
+    await before.close()
+    runtime = Counting(tmp_path, node="here", clock=CLOCK)
+    await runtime.open()
+    assert not any(is_there(pid) for found in left for pid in pids(volume_of(tmp_path, found) / "starts"))
+    assert runtime.most == len(left)
+    await runtime.close()
+    assert set((await before.look()).values()) == {STANDBY}  # whose children they were, which it buries by looking
 
 
 # --- archives --------------------------------------------------------------------------------------------------------
@@ -467,7 +494,7 @@ async def test_a_wrong_checksum_is_a_clear_error_and_the_data_stays(runtime: Pro
     key = await runtime.archive(found)
     path = tmp_path / "archives" / str(key)
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    with pytest.raises(ArchiveFailedError, match="checksum"):
+    with pytest.raises(ArchiveFailedError, match=r"checksum is not the one noted\.$"):
         await runtime.restore(msgspec.structs.replace(found, archive_key=key))
     assert path.exists()
     assert await runtime.look() == {}

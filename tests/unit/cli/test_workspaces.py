@@ -258,3 +258,13 @@ def test_an_address_that_could_not_work_is_not_printed(person: Person, option: t
 
 def test_one_that_is_not_there_cannot_be_opened(person: Person) -> None:
     assert "There is no workspace none" in person.run("open", "none", code=1)[1]
+
+
+@pytest.mark.parametrize("command", ["proxy", "ttl-manager"])
+def test_the_processes_of_workspaces_show_how_they_are_started(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    examples = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"  lapse {command} ")]
+    assert examples
+    assert all("--activity-url redis://" in line for line in examples), "neither starts without"

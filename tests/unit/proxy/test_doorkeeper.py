@@ -12,7 +12,7 @@ from lapse.keys.aio import open_keys_async
 from lapse.keys.tickets import ticket_records
 from lapse.proxy.directory import REMEMBERED_SECONDS, StoreDirectory
 from lapse.proxy.doorkeeper import HouseDoorkeeper
-from lapse.proxy.ports import Address, Condition, Proof, Reply, Visit, Visitor
+from lapse.proxy.ports import Address, Condition, GoingDownError, Proof, Reply, Visit, Visitor
 from lapse.proxy.sessions import SESSION_SECONDS, Sessions
 from lapse.proxy.waking import StoreWaker
 from lapse.workspaces.model import (
@@ -319,8 +319,30 @@ async def test_one_that_is_being_stopped_can_be_woken(house: House) -> None:
     assert (await house.store.get(one.id)).desired_state is DesiredState.RUNNING
 
 
+async def test_who_connects_while_it_is_being_stopped_is_told_and_it_comes_up_again(house: House) -> None:
+    one = await house.create("a")
+    await house.observe(one, ObservedStatus.RUNNING)
+    await house.store.set_desired(one.id, DesiredState.STANDBY, DesiredBy.TTL, now=house.now)
+    await house.store.claim(one.id, Operation.STOPPING, OpId("op"), now=house.now)
+    with pytest.raises(GoingDownError):
+        await house.waker.connected(one.id)
+
+    assert (await house.store.get(one.id)).desired_state is DesiredState.RUNNING
+
+
+async def test_who_connects_before_a_standby_is_begun_keeps_it(house: House) -> None:
+    one = await house.create("a")
+    await house.observe(one, ObservedStatus.RUNNING)
+    await house.store.set_desired(one.id, DesiredState.STANDBY, DesiredBy.TTL, now=house.now)
+    planned = await house.store.get(one.id)
+    await house.waker.connected(one.id)
+
+    assert not await house.store.claim(one.id, Operation.STOPPING, OpId("op"), version=planned.version, now=house.now)
+
+
 async def test_a_connection_is_written_each_time(house: House) -> None:
     one = await house.create("a")
+    await house.observe(one, ObservedStatus.RUNNING)
     house.clock.advance(5)
     for _ in range(2):
         await house.waker.connected(one.id)

@@ -195,6 +195,16 @@ async def test_ttls_may_change_one_by_one_and_during_an_operation(api: API) -> N
     assert [both.json()[key] for key in ("standby_ttl_seconds", "archive_ttl_seconds")] == [6, 7]
 
 
+@pytest.mark.parametrize("body", [{}, {"standby_ttl_seconds": None}])
+async def test_a_change_that_names_no_ttl_changes_nothing(api: API, body: dict[str, None]) -> None:
+    await create(api)
+    before = (await api.client.get(f"{PLACE}/lab")).json()
+    answer = await api.client.patch(f"{PLACE}/lab", json=body)
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "NoTTLGivenError")
+    assert (await api.client.get(f"{PLACE}/lab")).json() == before
+
+
 @pytest.mark.parametrize("seconds", [0, -1, 10 * 365 * 86_400 + 1])
 async def test_a_ttl_that_nobody_can_mean_is_refused(api: API, seconds: int) -> None:
     await create(api)

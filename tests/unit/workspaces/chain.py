@@ -111,6 +111,11 @@ class World:
             if self.writing:
                 await asyncio.wait(self.writing)
 
+    async def settle(self) -> None:
+        """Wait for what was taken up."""
+        while working := tuple(self.reconciler._working.values()):
+            await asyncio.wait(working)
+
     async def run(self, *reconcilers: Reconciler, seconds: float = 60, step: float = 1.0) -> None:
         """Let time pass until nothing is to be done any more, for at most so long."""
         end = self.clock.monotonic_ns() + round(seconds * 1_000_000_000)

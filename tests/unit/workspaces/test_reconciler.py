@@ -236,7 +236,7 @@ async def test_who_comes_before_it_is_really_stopped_finds_it_running(world: Wor
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.store, call, interrupted)
         await world.tick()
-        await world.reconciler.settle()
+        await world.settle()
     await world.run()
     found = await world.get(workspace)
     assert (found.observed_status, found.operation) == (ObservedStatus.RUNNING, Operation.NONE)
@@ -436,6 +436,33 @@ async def test_one_bad_workspace_does_not_stop_the_others(world: World) -> None:
         await world.run(seconds=120)
     assert (await world.get(bad)).error_reason == "command_exited"
     assert (await world.get(good)).observed_status is ObservedStatus.RUNNING
+
+
+@pytest.mark.parametrize("kind", ["a new one", "an archived one"])
+async def test_who_opens_a_workspace_does_not_wait_behind_those_whose_data_goes(
+    world: World, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lapse.workspaces.reconciler._MOST_IN_LANE", 5)
+    opened = await world.create("opened", desired_state=DesiredState.PENDING)
+    if kind == "an archived one":
+        await world.brought_to(opened, DesiredState.RUNNING)
+        await world.brought_to(opened, DesiredState.PENDING)
+    going = [await world.create(f"going-{number}") for number in range(20)]
+    await world.run()
+    never = asyncio.Event()
+
+    async def archive(workspace: Workspace) -> str | None:
+        await never.wait()
+        return None
+
+    monkeypatch.setattr(world.runtime, "archive", archive)
+    for workspace in going:
+        await world.want(workspace, DesiredState.PENDING)
+    await world.run(seconds=5)
+    await world.want(opened, DesiredState.RUNNING)
+    await world.run(seconds=20)
+    assert (await world.get(opened)).observed_status is ObservedStatus.RUNNING
+    assert {(await world.get(workspace)).observed_status for workspace in going} == {ObservedStatus.STANDBY}
 
 
 @pytest.mark.parametrize("moment", ["archive:written", "archive:after"])

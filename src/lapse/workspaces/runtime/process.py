@@ -126,7 +126,7 @@ class ProcessRuntime:
             found = self._records.read_all()
             self._runs = {WorkspaceId(one): _Run(record) for one, record in found.items() if is_id(one)}
             await self._end_leftovers()
-        except (OSError, msgspec.MsgspecError) as error:
+        except OSError as error:
             self._release()
             raise RuntimeUnavailableError(problem=f"{error} ({self._root})") from error
         except BaseException:
@@ -134,10 +134,13 @@ class ProcessRuntime:
             raise
 
     async def _end_leftovers(self) -> None:
-        for workspace in tuple(self._runs):
-            if self._stop_on_exit or not self._is_ready(workspace):
-                _log.info("leftover_ended", workspace=workspace)
-                await self._end(workspace, self._grace)
+        """All at once: with a grace for each, many stubborn ones would keep everybody waiting for minutes."""
+        left = [one for one in self._runs if self._stop_on_exit or not self._is_ready(one)]
+        ends = await asyncio.gather(*(self._end(one, self._grace) for one in left), return_exceptions=True)
+        for workspace, failed in zip(left, ends, strict=True):
+            if failed is not None:
+                raise failed
+            _log.info("leftover_ended", workspace=workspace)
 
     async def close(self) -> None:
         """End all programs, unless they are to outlive Lapse, and give the folder back. Idempotent."""

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lapse.workspaces.runtime.errors import CommandNotFoundError, PortTakenError
+from lapse.files.archive import sync
+from lapse.workspaces.runtime.errors import CommandNotFoundError, PortTakenError, RuntimeUnavailableError
 from lapse.workspaces.runtime.processes import MARK, Identity
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Records:
         """Write one, or replace it."""
         part = self._folder / f".{workspace}.part"
         part.write_bytes(msgspec.json.encode(record))
+        sync(part)  # a power cut could leave an empty file of that name otherwise, and nothing starts beside one
         part.replace(self._folder / f"{workspace}.json")
 
     def remove(self, workspace: str) -> None:
@@ -65,11 +67,15 @@ class Records:
 
     def read_all(self) -> dict[str, Record]:
         """Return all of them. Raises for one that cannot be read: what it is about may run."""
-        return {
-            path.stem: msgspec.json.decode(path.read_bytes(), type=Record)
-            for path in self._folder.glob("*.json")
-            if not path.name.startswith(".")
-        }
+        return {path.stem: _read(path) for path in self._folder.glob("*.json") if not path.name.startswith(".")}
+
+
+def _read(path: Path) -> Record:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Record)
+    except msgspec.MsgspecError as error:
+        problem = f"{path} is damaged ({error}); see that no program of that workspace runs, then remove the file"
+        raise RuntimeUnavailableError(problem=problem) from error
 
 
 def environment(workspace: Workspace, volume: Path, mark: str) -> dict[str, str]:
