@@ -8,6 +8,7 @@ start.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import os
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 LOW, HIGH = 20_000, 32_000
 LOOPBACK = "127.0.0.1"
+_KEPT = contextlib.ExitStack()
+atexit.register(_KEPT.close)
 
 
 def _range() -> range:
@@ -57,6 +60,11 @@ def reserved_port() -> Iterator[int]:
             if _is_free(port):
                 yield port
                 return
+
+
+def kept_port() -> int:
+    """A port that no other run of this harness will choose until this process ends."""
+    return _KEPT.enter_context(reserved_port())
 
 
 def listening(pid: int) -> set[tuple[str, str]]:

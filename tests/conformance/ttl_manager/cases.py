@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from lapse.core.verdict import Reason
     from lapse.workspaces.activity import Signal
-    from lapse.workspaces.model import Candidate, WorkspaceId
+    from lapse.workspaces.model import Candidate, Workspace, WorkspaceId
+    from lapse.workspaces.store import WorkspaceStore
 
 NOTHING = CheckReport()
 PENDING, STANDBY, RUNNING = DesiredState.PENDING, DesiredState.STANDBY, DesiredState.RUNNING
@@ -300,26 +301,73 @@ async def a_hold_at_the_same_moment_wins(stage: Stage) -> None:
     assert await stage.desired(one) is RUNNING
 
 
+class Race:
+    """Somebody comes to each of a crowd of idle workspaces while a tick stops them: some between its decision and its
+    change, some right after it, and some at the same moment, with the change sent after a ``lead`` of so many. Half of
+    them are users who want it to run, half connections."""
+
+    def __init__(self, stage: Stage, other: WorkspaceStore, crowd: Sequence[Workspace], *, lead: int) -> None:
+        self.stage, self.other, self._inner = stage, other, stage.store
+        self.before, self.during, self.after = crowd[0::3], crowd[1::3], crowd[2::3]
+        self.lead = lead % len(self.during)
+        self.racing: asyncio.Future[Any] | None = None
+        self.admitted: asyncio.Queue[Workspace] = asyncio.Queue()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._inner, name)
+
+    async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
+        await self.come(self.before)
+        self.admitted = asyncio.Queue()
+        self.racing = asyncio.ensure_future(self.come(self.during))
+        for _ in range(self.lead):
+            await self.admitted.get()
+        return await self._inner.to_standby(candidates, **how)
+
+    async def run(self) -> CheckReport:
+        """Return what the tick did, when all have come and gone."""
+        report = (await self.stage.tick(store=self)).standby
+        assert self.racing is not None
+        await asyncio.gather(self.racing, self.come(self.after))
+        return report
+
+    async def come(self, crowd: Sequence[Workspace]) -> None:
+        await asyncio.gather(*(self.come_to(place, one) for place, one in enumerate(crowd)))
+
+    async def come_to(self, place: int, one: Workspace) -> None:
+        if place % 2:
+            admitted = await self.other.set_desired(one.id, RUNNING, DesiredBy.USER, now=self.stage.now)
+        else:
+            await self.stage.activity.connect(one.id, A, lease_seconds=LEASE)
+            admitted = await self.other.connected(one.id, now=self.stage.now)
+        assert admitted.desired_state is RUNNING
+        self.admitted.put_nowait(admitted)
+        if not place % 2:
+            await self.stage.activity.disconnect(one.id, A, idle_seconds=0)
+
+
+CROWD = 60
+
+
 @case
 async def whoever_races_with_the_tick_is_never_left_outside(stage: Stage) -> None:
-    """Whichever is first: when both are done, it is wanted by whoever came."""
+    """Whoever is first: when both are done, it is wanted, and by whoever came."""
     await stage.settle()
     other = await stage.stores.another()
-    one = await stage.running(standby=1)
-    for number in range(stage.rounds):
-        await stage.store.set_desired(one.id, RUNNING, DesiredBy.USER, now=stage.now)
+    crowd = [await stage.running(f"w{number:02}", standby=1) for number in range(CROWD)]
+    versions = [one.version for one in crowd]
+    for lead in range(stage.rounds // CROWD):
         await stage.elapse(1.001)
-        before = (await stage.store.get(one.id)).version
-        by_user = number % 2
-        comes = (
-            other.set_desired(one.id, RUNNING, DesiredBy.USER, now=stage.now)
-            if by_user
-            else other.connected(one.id, now=stage.now)
-        )
-        report, _ = await asyncio.gather(stage.tick(), comes)
-        found = await stage.store.get(one.id)
-        assert found.desired_state is RUNNING, "a user, or a connection, came last or won"
-        assert found.version == before + 1 + report.standby.ended
+        race = Race(stage, other, crowd, lead=lead)
+        report = await race.run()
+        assert (report.looked, report.ended + report.changed) == (CROWD, CROWD)
+        assert len(race.after) <= report.ended <= len(race.after) + len(race.during), "who came before has won"
+        found = await stage.store.list(limit=CROWD)
+        assert {one.desired_state for one in found} == {RUNNING}
+        assert DesiredBy.TTL not in {one.desired_by for one in found}
+        came = [one.version for one in found]
+        assert sum(came) == sum(versions) + CROWD + report.ended, "each change is one, and none is lost"
+        versions = came
 
 
 # --- unknown is not idle ----------------------------------------------------------------------------------------------
@@ -391,11 +439,16 @@ async def an_activity_store_that_lost_everything_is_not_believed_for_two_leases(
 @case
 async def one_whose_signal_cannot_be_read_is_left_and_the_others_go_on(stage: Stage) -> None:
     await stage.settle()
+    rests = await stage.running("rests", archive=60)
+    await stage.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=stage.now)
+    await stage.stopped(rests)
     bad, good = await stage.running("bad"), await stage.running("good")
     await stage.elapse(STANDBY_TTL + 1)
     report = await stage.tick(activity=Failing(stage.activity, bad.id))
     assert (report.standby, report.activity_up) == (CheckReport(looked=2, ended=1, unknown=1), True)
-    assert (await stage.desired(bad), await stage.desired(good)) == (RUNNING, STANDBY)
+    assert report.archive == CheckReport(looked=1, ended=1)
+    states = [await stage.desired(one) for one in (bad, good, rests)]
+    assert states == [RUNNING, STANDBY, PENDING]
     assert (await stage.tick()).standby == CheckReport(looked=1, ended=1), "it is looked at again at the next tick"
 
 

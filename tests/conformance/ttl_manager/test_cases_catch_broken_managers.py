@@ -103,6 +103,7 @@ BROKEN: dict[tuple[str, type[Around]], list[str]] = {
         "a_connection_at_the_same_moment_wins",
         "an_access_that_is_flushed_at_the_same_moment_wins",
         "a_hold_at_the_same_moment_wins",
+        "whoever_races_with_the_tick_is_never_left_outside",
     ],
     ("store", NeverPutsOff): ["whoever_is_active_is_looked_at_again_only_when_its_time_may_be_over"],
     ("store", PutsOffForTooLong): ["every_workspace_has_ttls_of_its_own"],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STARTERS = {"redis": redis_server, "valkey": valkey_server}
-ROUNDS = 2_000
+ROUNDS = 4_000
 """Of the race, in which a user or a connection comes at the moment of the tick."""
 
 

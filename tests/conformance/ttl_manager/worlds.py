@@ -34,7 +34,7 @@ def own_journal(folder: Path) -> Iterator[SQLiteJournal]:
 
 
 @contextlib.asynccontextmanager
-async def embedded(folder: Path, *, shares: bool = True, rounds: int = 100) -> AsyncIterator[Stage]:
+async def embedded(folder: Path, *, shares: bool = True, rounds: int = 300) -> AsyncIterator[Stage]:
     """Everything in one process; the journal in the database of the workspaces, or beside it."""
     async with sqlite_world(folder, rounds=rounds) as stores:
         activities = InProcessWorld()

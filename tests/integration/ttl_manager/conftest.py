@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 SHORT = Patience(connect=2, queue=1, lock=0.5, statement=5, answer=10)
 HASTY = "?timeout=500ms&connect_timeout=500ms"
+"""For who is away: else a server on a busy machine has all the time it needs."""
+LONG = Patience(connect=30, queue=30, lock=0.5, statement=60, answer=60)
+PATIENT = "?timeout=60s&connect_timeout=60s"
 A = ConnectionId("a")
 
 
@@ -59,9 +62,11 @@ def opened(tmp_path: Path) -> Open:
     """Opens a stage on PostgreSQL and Redis, both of which may be away, and lets both be old enough to be believed."""
 
     @asynccontextmanager
-    async def open_at(database: str, server: Server, *, port: int | None = None) -> AsyncIterator[Stage]:
-        store = await open_postgres_store(database, patience=SHORT)
-        url = f"redis://127.0.0.1:{port or server.port}/0{HASTY}"
+    async def open_at(
+        database: str, server: Server, *, port: int | None = None, wait: str = PATIENT, patience: Patience = LONG
+    ) -> AsyncIterator[Stage]:
+        store = await open_postgres_store(database, patience=patience)
+        url = f"redis://127.0.0.1:{port or server.port}/0{wait}"
         activity = RedisActivity.at(url, lease_seconds=LEASE)
         with own_journal(tmp_path) as journal:
             try:

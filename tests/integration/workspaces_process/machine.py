@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,6 +16,7 @@ from lapse.core.clock import SystemClock
 from lapse.core.identity import uuid
 from lapse.workspaces.model import WorkspaceId
 from lapse.workspaces.runtime.process import ProcessRuntime
+from tests.servers.ports import kept_port
 from tests.unit.workspaces.test_eligibility import RUNNING
 
 if TYPE_CHECKING:
@@ -31,18 +31,12 @@ CLOCK = SystemClock()
 PATIENCE = 60.0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def command(*manners: str) -> tuple[str, ...]:
     return (sys.executable, "-I", str(PROGRAM), *manners)
 
 
 def workspace(*manners: str, **changes: Any) -> Workspace:  # noqa: ANN401
-    given = {"id": WorkspaceId(uuid()), "command": command(*manners), "port": free_port(), **changes}
+    given = {"id": WorkspaceId(uuid()), "command": command(*manners), "port": kept_port(), **changes}
     return msgspec.structs.replace(RUNNING, **given)
 
 

@@ -20,13 +20,13 @@ from tests.integration.workspaces_process.machine import (
     CLOCK,
     PATIENCE,
     command,
-    free_port,
     host,
     is_there,
     kill,
     pids,
     until,
 )
+from tests.servers.ports import kept_port
 
 if TYPE_CHECKING:
     import subprocess
@@ -51,7 +51,7 @@ class Chain:
         return Ms(CLOCK.wall_ns() // 1_000_000)
 
     async def create(self, *manners: str) -> Workspace:
-        new = NewWorkspace(name="notebook", owner="ada", command=command(*manners), port=free_port())
+        new = NewWorkspace(name="notebook", owner="ada", command=command(*manners), port=kept_port())
         return await self.store.create(new, now=self.now)
 
     def live(self, *words: str) -> None:

@@ -1,11 +1,14 @@
-"""A real ``lapse up`` with real workspaces behind its real proxy."""
+"""A real ``lapse up`` with real workspaces behind its real proxy: in one process, and on PostgreSQL and Redis.
+
+Starting one takes seconds, so most tests share one of each kind (`house`), with workspaces of names of their own. Who
+ends a server, or needs tokens, has their own (`serve`).
+"""
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,13 +17,16 @@ import httpx2
 import pytest
 
 from tests.commands import run_here
+from tests.conformance.workspaces.worlds import postgres_database
+from tests.servers import redis_server
 from tests.servers.lapse_server import PLAIN, LapseServer, until
+from tests.servers.ports import kept_port
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-QUICK = ("--proxy-lease=3s", "--idle-timer=1s", "--ttl-manager-interval=500ms")
-"""Short enough for a test: who is there is known after two leases. Long enough for a busy machine to renew one."""
+QUICK = ("--proxy-lease=5s", "--idle-timer=1s", "--ttl-manager-interval=500ms")
+"""Short enough for a test, as who is there is known after two leases; and a lease that a busy machine can renew."""
 ECHO = """
 import json, os, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -43,13 +49,6 @@ ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 @dataclass
 class Served:
     """A server, and people who use workspaces on it."""
@@ -57,6 +56,8 @@ class Served:
     server: LapseServer
     folder: Path
     token: str | None = None
+    flags: tuple[str, ...] = ()
+    """For commands that are to use the same stores."""
     proxy_port: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,13 +81,19 @@ class Served:
         self, name: str, *command: str, owner: str = "ann", standby_ttl_seconds: int | None = None
     ) -> dict[str, Any]:
         """Create a workspace that tells what it is sent, unless another command is given."""
-        port = free_port()
+        port = kept_port()
         run = command or (sys.executable, "-c", ECHO.replace("NAME", name), str(port))
         asked = {"name": name, "owner": owner, "command": list(run), "port": port}
         answer = self.ask("POST", "", {**asked, "standby_ttl_seconds": standby_ttl_seconds})
         assert answer.status_code == 201, answer.text
         made: dict[str, Any] = answer.json()
         return made
+
+    def ticks(self, count: int) -> None:
+        """Let the TTL manager look at everything so many times from now on."""
+        series = 'lapse_loop_duration_seconds_count{loop="ttl-manager"}'
+        before = self.server.metric(series)
+        until(lambda: self.server.metric(series) > before + count)  # the first of them may have begun before
 
     def show(self, name: str) -> dict[str, Any]:
         told: dict[str, Any] = self.ask("GET", f"/{name}").json()
@@ -125,11 +132,16 @@ class Served:
             return cookie.partition(";")[0]
 
     def make_token(self, *scopes: str) -> str:
-        given = [word for scope in scopes for word in ("--scope", scope)]
-        where = {"XDG_CONFIG_HOME": str(self.folder)}
-        made = run_here("tokens", "create", f"--state-dir={self.folder}", "--name=t", *given, environment=where)
-        assert made.returncode == 0, made.stderr
-        return made.stdout.strip()
+        return make_token(self.folder, *scopes)
+
+
+def make_token(folder: Path, *scopes: str) -> str:
+    """Make a token that the server of a state folder takes."""
+    given = [word for scope in scopes for word in ("--scope", scope)]
+    where = {"XDG_CONFIG_HOME": str(folder)}
+    made = run_here("tokens", "create", f"--state-dir={folder}", "--name=t", *given, environment=where)
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
 
 
 Serve = Callable[..., Served]
@@ -147,3 +159,30 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     yield one
     for server in running:
         server.stop()
+
+
+@contextmanager
+def servers_of(request: pytest.FixtureRequest, kind: str) -> Iterator[tuple[str, ...]]:
+    """Give the flags with which a server uses nothing but its process, or a database and an activity store."""
+    with ExitStack() as stack:
+        if kind == "embedded":
+            yield ()
+            return
+        database = stack.enter_context(postgres_database(request.getfixturevalue("shared_postgres")))
+        redis = stack.enter_context(redis_server())
+        yield f"--workspaces-url={database}", f"--activity-url={redis.url}"
+
+
+NEEDED = [pytest.mark.server("postgres"), pytest.mark.server("redis", private=True)]
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("servers", marks=NEEDED)])
+def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that is used by one test after the other."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with servers_of(request, request.param) as flags:
+        server = LapseServer.start(folder, *QUICK, *flags)
+        try:
+            yield Served(server, folder, flags=flags)
+        finally:
+            server.stop()
