@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from tests.integration.workspaces_served.conftest import free_port
 from tests.servers.chromium import chromium
 from tests.servers.lapse_server import LapseServer, until
+from tests.servers.ports import kept_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ class Site:
 
     def create(self, name: str, **more: object) -> None:
         run = [sys.executable, "-m", "lapse.workspaces.example"]
-        asked = {"name": name, "owner": "ann", "command": run, "port": free_port(), **more}
+        asked = {"name": name, "owner": "ann", "command": run, "port": kept_port(), **more}
         with self.server.client() as client:
             assert client.post("/api/v1/workspaces", json=asked).status_code == 201
 

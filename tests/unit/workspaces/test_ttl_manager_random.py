@@ -257,11 +257,11 @@ class GivesUpAfterAFailure(TtlManager):
 
     gave_up = False
 
-    async def tick(self, now: Ms, *, proceed: Callable[[], bool] = lambda: True) -> TickReport:
+    async def tick(self, now: Ms, **how: Any) -> TickReport:  # noqa: ANN401 - passed on
         if self.gave_up:
             return TickReport()
         try:
-            return await super().tick(now, proceed=proceed)
+            return await super().tick(now, **how)
         except Exception:
             self.gave_up = True
             raise
@@ -270,12 +270,12 @@ class GivesUpAfterAFailure(TtlManager):
 class ArchivesOnlyWhatItKnows(TtlManager):
     """Which lets the archive wait for the activity store, too."""
 
-    async def tick(self, now: Ms, *, proceed: Callable[[], bool] = lambda: True) -> TickReport:
+    async def tick(self, now: Ms, **how: Any) -> TickReport:  # noqa: ANN401 - passed on
         try:
             ((_, signal),) = (await self._activity.read([WorkspaceId("nobody")])).items()
         except ActivityUnavailableError:
             return TickReport()
-        return TickReport() if isinstance(signal, Unknown) else await super().tick(now, proceed=proceed)
+        return TickReport() if isinstance(signal, Unknown) else await super().tick(now, **how)
 
 
 Script = Sequence[tuple[Any, ...]]
