@@ -77,7 +77,9 @@ class Site:
             return str(client.post(f"/api/v1/workspaces/{name}/open", json={}).json()["url"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="module"
+)  # while it is open, this thread has a running event loop: no other file could use its own
 def browser() -> Iterator[Browser]:
     with chromium() as started:
         yield started
