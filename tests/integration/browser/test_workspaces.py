@@ -121,13 +121,14 @@ def test_a_page_of_one_workspace_reads_neither_another_nor_the_start_page_and_ch
         assert with_answer == "TypeError"
         assert without in {"opaque", "TypeError"}
     assert page.evaluate(CONNECT, f"ws://other.w.localhost:{site.port}/socket") == "refused"
-    assert page.evaluate(FRAME, site.url("other")) == "SecurityError"
     assert page.evaluate("() => [document.cookie, window.opener]") == ["", None]
 
     before = site.show("other")
     for verb in ("stop", "archive", "open"):
         page.evaluate(POST, f"{site.server.http}/api/v1/workspaces/other/{verb}")
     assert site.show("other")["version"] == before["version"]
+    # Last: the page in the frame is the other's own, and its websocket is an access like any.
+    assert page.evaluate(FRAME, site.url("other")) == "SecurityError"
     expect(other.get_by_role("status")).to_have_text("connected")
 
 
