@@ -15,6 +15,7 @@ real PostgreSQL and a real Redis, each contender in a process of its own.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -71,7 +72,7 @@ class Plan:
 
     sizes: tuple[int, int] = (100_000, 1_000_000)
     due: int = 1_000
-    rounds: int = 7
+    rounds: int = 15
     seed_rounds: int = 1
     flushed: int = 10_000
     flushes: int = 12
@@ -95,6 +96,7 @@ def fill(database: str, cache: str, *, first: int, last: int, due: int) -> None:
         connection.execute(_FILL, {**values, "first": first, "last": last})
         connection.execute("VACUUM ANALYZE workspaces")
         connection.execute("CHECKPOINT")
+        os.sync()  # what is still to be written of all this would be in the way of the ticks' commits
         rows = connection.execute(
             "SELECT id FROM workspaces WHERE name = ANY(SELECT 'w' || n FROM generate_series(%s::int, %s::int) n)",
             (max(first, due + 1), last),
@@ -277,7 +279,7 @@ def _updates(connection: psycopg.Connection[Any], table: str) -> tuple[int, int]
 def on_servers(plan: Plan, results: Results) -> Results:
     """Measure what needs PostgreSQL and Redis."""
     with (
-        postgres_server(config={"max_wal_size": "4GB", "shared_buffers": "512MB", "autovacuum": "off"}) as postgres,
+        postgres_server(config={"max_wal_size": "4GB", "shared_buffers": "2GB", "autovacuum": "off"}) as postgres,
         redis_server() as cache,
     ):
         migrate(postgres.url)
