@@ -105,6 +105,7 @@ class Supervisor:
             send(pid, number)
         if number == signal.SIGKILL:
             self.child.wait()
+            self.end_orphans()  # a connection is open as long as one of them is alive
         elif number == signal.SIGSTOP:
             os.waitid(os.P_PID, self.child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         return self.state()

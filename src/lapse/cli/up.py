@@ -252,7 +252,7 @@ class _Process:
                 interval=self.settings.retention_interval,
                 clock=self.clock,
             ),
-            workspaces=None if self.workspaces is None else self.workspaces.api(),
+            workspaces=None if self.workspaces is None else self.workspaces.api(self.requests.journal),
             status_service=StatusService(
                 clock=self.clock,
                 keys=self.keys,

@@ -102,18 +102,10 @@ async def _signal(desk: WorkspaceDesk, workspace: Workspace) -> Signal | None:
 
 
 async def _journal(desk: WorkspaceDesk, address: str) -> list[Row]:
-    from lapse.cli.state_folder import open_store
-    from lapse.cli.workspace_record import ServerRecord
-    from lapse.engine.journal import SQLiteJournal
+    from lapse.cli.workspace_desk import journal_of
 
-    record = ServerRecord.of(desk.store, desk.settings)
-    if record is not None:
-        return await record.journal.entries(address=address, limit=_ROWS)
-    state = open_store(desk.settings.state_dir, clock=desk.clock)
-    try:
-        return await SQLiteJournal(state.database).entries(address=address, limit=_ROWS)
-    finally:
-        await state.close()
+    async with journal_of(desk) as journal:
+        return await journal.entries(address=address, limit=_ROWS)
 
 
 def _moment(text: str, now: int) -> Ms:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -14,6 +15,7 @@ from lapse.workspaces.model import Ms
 from lapse.workspaces.opening import open_workspaces
 
 if TYPE_CHECKING:
+    from lapse.engine.journal import Journal
     from lapse.settings import Settings
     from lapse.workspaces.model import Workspace
     from lapse.workspaces.store import WorkspaceStore
@@ -34,6 +36,24 @@ class WorkspaceDesk:
     def now(self) -> Ms:
         """The time."""
         return Ms(self.clock.wall_ns() // _MS)
+
+
+@asynccontextmanager
+async def journal_of(desk: WorkspaceDesk) -> AsyncIterator[Journal]:
+    """Open the journal of workspaces, which is with their rows on a server, else in the state folder."""
+    from lapse.cli.state_folder import open_store
+    from lapse.cli.workspace_record import ServerRecord
+    from lapse.engine.journal import SQLiteJournal
+
+    record = ServerRecord.of(desk.store, desk.settings)
+    if record is not None:
+        yield record.journal
+        return
+    state = open_store(desk.settings.state_dir, clock=desk.clock)
+    try:
+        yield SQLiteJournal(state.database)
+    finally:
+        await state.close()
 
 
 def at_store(flags: WorkspaceFlags, work: Callable[[WorkspaceDesk], Awaitable[T]]) -> T:

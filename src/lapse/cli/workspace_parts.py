@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lapse.engine.brakes import Brakes
     from lapse.engine.clock_guard import ClockGuard
     from lapse.engine.coordinator import Loop, Service
+    from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
     from lapse.proxy.directory import StoreDirectory
@@ -198,14 +199,17 @@ class WorkspaceParts:
         )
         return ProxyService(Proxy(self._ports(), options), self.endpoint.sockets, self.access)
 
-    def api(self) -> WorkspacesService:
-        """Return what the HTTP API needs."""
+    def api(self, journal: Journal) -> WorkspacesService:
+        """Return what the HTTP API needs; ``journal`` is where the state folder has one."""
+        from lapse.cli.workspace_record import ServerRecord
         from lapse.web.workspaces_api import Defaults, WorkspacesService
 
         settings = self.settings
+        record = ServerRecord.of(self.store, settings)
         return WorkspacesService(
             self.store,
             self.tickets,
+            journal if record is None else record.journal,
             url_of=url_of(settings, self.endpoint.port),
             defaults=Defaults(
                 standby_ttl=int(settings.default_standby_ttl.seconds),

@@ -401,16 +401,20 @@ def delete(
 ) -> int:
     """Delete a workspace with its data and its archive.
 
-    Its name is free at once; lapse up ends it and removes what it has.
+    Its name is free at once; lapse up ends it and removes what it has. One that
+    is held is not deleted.
     """
-    from lapse.cli.workspace_desk import change
+    from lapse.cli.stores import who
+    from lapse.cli.workspace_desk import change, journal_of
     from lapse.cli.workspace_waiting import until_gone
+    from lapse.workspaces.deleting import delete_by_person
     from lapse.workspaces.summary import address_of
 
     waiting.check()
 
     async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
-        deleted = await desk.store.mark_deleted(found.id, now=desk.now)
+        async with journal_of(desk) as journal:
+            deleted = await delete_by_person(desk.store, journal, found, actor=who(), clock=desk.clock)
         if waiting.wait:
             await until_gone(desk, deleted, waiting.timeout)
         return deleted

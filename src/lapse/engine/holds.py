@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from lapse.core.errors import LapseError
 from lapse.core.timestamps import from_timestamp
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ HOLD_REASON: Final = "lapse.dev/hold-reason"
 HOLD_UNTIL: Final = "lapse.dev/hold-until"
 """RFC 3339."""
 _RELEASED: Final = frozenset({"", "false"})
+
+
+class HeldError(LapseError):
+    """{address} is held{reason}, so it is not deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from lapse.core.verdict import Reason
 from lapse.db.statements import load_statements
 from lapse.engine.noting import Noting
 
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 _SQL: Final = load_statements("lapse.engine", "journal.sql")
 SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"], _SQL["schema_2"])
 """For whoever opens the database that the journal's table is to live in."""
+
+
+class DeletionReason(Reason):
+    """Why something is deleted that is not due."""
+
+    BY_PERSON = "deleted_by_person"
 
 
 class Outcome(StrEnum):

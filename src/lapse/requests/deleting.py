@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration, DurationError
-from lapse.core.errors import LapseError, UsageError
-from lapse.core.verdict import Reason
-from lapse.engine.holds import hold_of
-from lapse.engine.journal import Entry, Outcome
+from lapse.core.errors import UsageError
+from lapse.engine.holds import HeldError, hold_of
+from lapse.engine.journal import DeletionReason, Entry, Outcome
 from lapse.requests.api.kinds import REQUEST_KINDS, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.ttl import DOMAIN
@@ -31,16 +30,6 @@ class NotDeletableError(UsageError):
 
     Delete the request (vcr, vrr or mcr) to begin that.
     """
-
-
-class HeldError(LapseError):
-    """{address} is held{reason}, so it is not deleted."""
-
-
-class DeletionReason(Reason):
-    """Why something is deleted that is not due."""
-
-    BY_PERSON = "deleted_by_person"
 
 
 def demand_deletable(place: Located) -> None:

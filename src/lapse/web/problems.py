@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lapse.core.errors import LapseError, UsageError
+from lapse.engine.holds import HeldError
 from lapse.engine.metrics import ErrorKind, Metrics
 from lapse.keys.errors import BackendClosedError, BackendUnavailableError, OutcomeUnknownError
 from lapse.keys.loop import DOMAIN
@@ -32,7 +33,6 @@ from lapse.kube.errors import (
     StoreUnavailableError,
 )
 from lapse.requests.chunks import ManifestsUnreadableError
-from lapse.requests.deleting import HeldError
 from lapse.requests.ttl import DOMAIN as REQUESTS
 from lapse.web.errors import (
     InternalError,

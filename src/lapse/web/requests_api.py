@@ -44,7 +44,7 @@ from lapse.requests.policy import TTLRule
 from lapse.requests.summary import summarise
 from lapse.web.conditions import read_conditions
 from lapse.web.errors import ContradictoryConditionsError, UnknownParameterError, VersionChangedError
-from lapse.web.security import PRINCIPAL, Principal
+from lapse.web.security import actor_of
 
 PAGE_LIMIT: Final = 1_000
 _DEFAULT_PAGE: Final = 100
@@ -190,7 +190,7 @@ class RequestsService:
         if conditions.tags is not None and not conditions.matches(_tag(meta.resource_version)):
             raise VersionChangedError
         demand_not_held(place, found, now=now)
-        row = deletion_row(place, found, actor=_actor(request), now=now)
+        row = deletion_row(place, found, actor=actor_of(request), now=now)
         together = self._journal.shares(self.store)
         also = self._journal.writer(row) if together else None
         await self.store.delete(kind, key, uid=meta.uid, version=meta.resource_version, also=also)
@@ -210,11 +210,6 @@ def _whole(kind: Kind[Any]) -> Kind[Document]:
 
 def _tag(version: str) -> str:
     return f'"{version}"'
-
-
-def _actor(request: Request) -> str:
-    principal: Principal = request.scope[PRINCIPAL]
-    return "http" if principal.token_id is None else f"http token {principal.token_id}"
 
 
 def _service(request: Request) -> RequestsService:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
 
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lapse.core.errors import LapseError
@@ -63,6 +64,12 @@ class Principal:
     token_id: str | None
     """None in open mode, where there are no tokens."""
     scopes: frozenset[str]
+
+
+def actor_of(request: HTTPConnection) -> str:
+    """Return how the journal names whoever sent a request."""
+    principal: Principal = request.scope[PRINCIPAL]
+    return "http" if principal.token_id is None else f"http token {principal.token_id}"
 
 
 Admit = Callable[["Head"], Principal]

@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse, Response
 from lapse.core.clock import Clock
 from lapse.core.moments import read_end
 from lapse.core.timestamps import to_timestamp
+from lapse.engine.journal import Journal
 from lapse.web.conditions import read_conditions
 from lapse.web.errors import (
     ContradictoryConditionsError,
@@ -38,11 +39,12 @@ from lapse.web.errors import (
     WorkspacesNotServedError,
 )
 from lapse.web.scopes import Owners, owners_in
-from lapse.web.security import PRINCIPAL, Principal
+from lapse.web.security import PRINCIPAL, Principal, actor_of
 from lapse.web.workspaces_view import Overview, overview
 from lapse.workspaces import explaining
 from lapse.workspaces.activity import Activity, ActivityUnavailableError, Doubt, Signal, Unknown
 from lapse.workspaces.asking import Verb, ask
+from lapse.workspaces.deleting import delete_by_person
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.explaining import explain
 from lapse.workspaces.model import (
@@ -211,12 +213,13 @@ class Defaults:
 
 
 class WorkspacesService:
-    """The store and its tickets, and where workspaces are opened."""
+    """The store, its tickets and its journal, and where workspaces are opened."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the stores named
         self,
         store: WorkspaceStore,
         tickets: Tickets,
+        journal: Journal,
         *,
         url_of: Callable[[str], str],
         defaults: Defaults,
@@ -231,7 +234,7 @@ class WorkspacesService:
         is called after something was asked for. Without ``activity`` it is not known who is there.
         """
         self._activity = activity
-        self.store, self._tickets, self._clock = store, tickets, clock
+        self.store, self._tickets, self._journal, self._clock = store, tickets, journal, clock
         self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
 
     async def overview(self) -> Overview:
@@ -318,9 +321,9 @@ class WorkspacesService:
             told = explain(found, signal, self._now(), lease_seconds=self._activity.lease_seconds)
         return JSONResponse(explaining.as_json(told))
 
-    async def delete(self, workspace: Workspace, version: int | None) -> Workspace:
-        """Give the name free; what else there is goes by and by."""
-        return await self.store.mark_deleted(workspace.id, version=version, now=self._now())
+    async def delete(self, actor: str, workspace: Workspace) -> Workspace:
+        """Give the name free, unless it is held; what else there is goes by and by."""
+        return await delete_by_person(self.store, self._journal, workspace, actor=actor, clock=self._clock)
 
     async def open(self, name: str, owners: Owners) -> Response:
         """Make a ticket, and answer the address that it opens."""
@@ -536,8 +539,9 @@ async def why(name: Name, *, service: Service, whose: Whose) -> Response:
     openapi_extra=_MATCH,
 )
 async def delete_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
-    """Delete a workspace with its data and its archive."""
-    return await service.change(request, name, whose, how=service.delete, status=202)
+    """Delete a workspace with its data and its archive; not one that is held, nor one that changes meanwhile."""
+    actor = actor_of(request)
+    return await service.change(request, name, whose, how=lambda one, _: service.delete(actor, one), status=202)
 
 
 @router.post(

@@ -25,6 +25,7 @@ from lapse.cli.waiting import StillWaitingError
 from lapse.cli.watching import GoneMeanwhileError, until_gone, until_ready
 from lapse.core.clock import SystemClock
 from lapse.core.duration import Duration
+from lapse.engine.holds import HeldError
 from lapse.engine.journal import Outcome, SQLiteJournal
 from lapse.kube.errors import ConflictError, NotFoundError
 from lapse.kube.resources import Kind, ObjectKey
@@ -32,7 +33,6 @@ from lapse.objects.embedded import EmbeddedStore
 from lapse.requests.addresses import Located, locate
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, CaptureMode, ObjectKeeper
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.deleting import HeldError
 from lapse.requests.local.places import DIRECTORY
 from lapse.requests.names import keeper_name
 from lapse.requests.policy import TTLRule

@@ -57,6 +57,19 @@ def test_a_hold_is_said_shown_and_released(holder: Holder) -> None:
     assert holder.json("show", "lab")["held"] is False
 
 
+def test_what_is_held_is_not_deleted_and_what_is_deleted_can_be_asked_about(holder: Holder) -> None:
+    holder.create()
+    holder.say("hold", "workspace/lab", "--reason", "audit")
+    refused = holder.say("workspaces", "delete", "lab", code=1)[1]
+    holder.say("release", "workspace/lab")
+    holder.say("workspaces", "delete", "lab")
+    told = holder.told("why", "workspace/lab")
+
+    assert "workspace/lab is held (audit), so it is not deleted" in refused
+    assert [row["outcome"] for row in told["journal"]] == ["ended", "intent"]
+    assert told["journal"][0]["actor"].startswith("cli")
+
+
 def test_without_an_end_it_is_held_until_it_is_released(holder: Holder) -> None:
     holder.create()
     held = holder.told("hold", "workspace/lab", "--reason", "mine")

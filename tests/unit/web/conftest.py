@@ -115,6 +115,7 @@ async def api(
                 workspaces=WorkspacesService(
                     workspaces,
                     Tickets(ticket_records(keys, clock=clock)),
+                    journal,
                     url_of=lambda name: f"http://{name}.w.localhost:8752/",
                     defaults=Defaults(standby_ttl=600),
                     clock=clock,

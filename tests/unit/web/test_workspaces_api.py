@@ -214,6 +214,25 @@ async def test_a_ttl_that_nobody_can_mean_is_refused(api: API, seconds: int) -> 
     assert "10 years" in answer.json()["detail"]
 
 
+async def test_one_that_is_held_is_not_deleted(api: API) -> None:
+    await create(api)
+    await api.client.post(f"{PLACE}/lab/hold", json={"reason": "audit"})
+    answer = await api.client.delete(f"{PLACE}/lab")
+    assert code(answer) == (409, "HeldError")
+    assert "(audit)" in answer.text
+    assert (await api.client.get(f"{PLACE}/lab")).status_code == 200
+
+
+async def test_the_journal_tells_that_one_was_deleted(api: API) -> None:
+    await create(api)
+    await api.client.delete(f"{PLACE}/lab")
+    rows = await api.journal.entries(address="workspace/lab")
+    assert [(row.outcome, row.reason, row.actor) for row in rows] == [
+        ("ended", "deleted_by_person", "http"),
+        ("intent", "deleted_by_person", "http"),
+    ]
+
+
 async def test_a_deleted_one_is_gone_and_its_name_is_free(api: API) -> None:
     made = await create(api)
     answer = await api.client.delete(f"{PLACE}/lab")

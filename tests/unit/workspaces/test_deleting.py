@@ -1,0 +1,93 @@
+"""A person's deletion: what stops it, and what the journal tells of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lapse.core.clock import VirtualClock
+from lapse.db.database import Database
+from lapse.db.sqlite import Schema, SQLiteFile
+from lapse.engine.holds import HeldError
+from lapse.engine.journal import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
+from lapse.workspaces.deleting import delete_by_person
+from lapse.workspaces.errors import ChangedMeanwhileError
+from lapse.workspaces.model import Ms, NewWorkspace
+from lapse.workspaces.opening import open_workspaces
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from lapse.workspaces.model import Workspace
+    from lapse.workspaces.store import WorkspaceStore
+
+
+class Desk:
+    """A workspace, and who wants it gone."""
+
+    def __init__(self, store: WorkspaceStore, journal: SQLiteJournal) -> None:
+        self.store, self.journal, self.clock = store, journal, VirtualClock()
+
+    @property
+    def now(self) -> Ms:
+        return Ms(self.clock.wall_ns() // 1_000_000)
+
+    async def create(self) -> Workspace:
+        new = NewWorkspace(name="lab", owner="ann", command=("serve",), port=9000)
+        return await self.store.create(new, now=self.now)
+
+    async def delete(self, seen: Workspace) -> Workspace:
+        return await delete_by_person(self.store, self.journal, seen, actor="cli (ann)", clock=self.clock)
+
+    async def told(self) -> list[tuple[str, str, str]]:
+        rows = await self.journal.entries(address="workspace/lab")
+        return [(row.outcome, row.reason, row.actor) for row in reversed(rows)]
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    store = await open_workspaces(f"file://{tmp_path}/workspaces.db")
+    journal = Database(SQLiteFile(tmp_path / "journal.db"), Schema(1, SCHEMA_SCRIPTS))
+    yield Desk(store, SQLiteJournal(journal))
+    journal.close()
+    await store.close()
+
+
+async def test_the_journal_tells_who_deleted_it(desk: Desk) -> None:
+    deleted = await desk.delete(await desk.create())
+
+    assert deleted.deleted_at == desk.now
+    by = ("deleted_by_person", "cli (ann)")
+    assert await desk.told() == [(Outcome.INTENT, *by), (Outcome.ENDED, *by)]
+    assert await desk.journal.unfinished() == []
+
+
+async def test_one_that_is_held_stays_and_the_reason_is_said(desk: Desk) -> None:
+    made = await desk.create()
+    held = await desk.store.hold(made.id, "audit", now=desk.now)
+
+    with pytest.raises(HeldError, match=r"workspace/lab is held \(audit\), so it is not deleted"):
+        await desk.delete(held)
+    assert (await desk.store.get(made.id)).deleted_at is None
+    assert await desk.told() == []
+
+
+async def test_one_that_is_held_after_it_was_looked_at_stays(desk: Desk) -> None:
+    made = await desk.create()
+    await desk.store.hold(made.id, "audit", now=desk.now)
+
+    with pytest.raises(ChangedMeanwhileError):
+        await desk.delete(made)
+    assert (await desk.store.get(made.id)).deleted_at is None
+    assert [outcome for outcome, _, _ in await desk.told()] == [Outcome.INTENT, Outcome.CHANGED]
+
+
+async def test_what_cannot_be_written_down_is_not_done(desk: Desk) -> None:
+    made = await desk.create()
+    desk.journal.database.close()
+
+    with pytest.raises(Exception, match="closed"):
+        await desk.delete(made)
+    assert (await desk.store.get(made.id)).deleted_at is None
