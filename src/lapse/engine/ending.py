@@ -14,6 +14,7 @@ object may be gone nevertheless, when the store did not answer; the next look te
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
@@ -114,14 +115,19 @@ class Ender:
     async def end_all(self, endings: Sequence[Ending]) -> list[Outcome]:
         """Do the same with several of one domain; what comes of one does not touch the others."""
         now = UnixNs(self._clock.wall_ns())
-        against = [await self._against(ending, now) for ending in endings]
+        careful = self.dry_run or bool(self._guards)  # nearly always nothing can be against it, and there are many
+        against = [
+            await self._against(one, now) if careful or one.hold is not None or one.dry_run else None for one in endings
+        ]
         done = iter(await self._act([ending for ending, no in zip(endings, against, strict=True) if no is None]))
         outcomes = [next(done) if no is None else no for no in against]
         now_ns = self._clock.wall_ns()
+        lags: defaultdict[tuple[str, Reason], list[float]] = defaultdict(list)
         for ending, outcome in zip(endings, outcomes, strict=True):
             if outcome is Outcome.ENDED:
-                lag = max(0.0, (now_ns - ending.since) / _NS)
-                self._metrics.deleted(ending.domain, ending.reason, count=1, lag_seconds=lag)
+                lags[ending.domain, ending.reason].append(max(0.0, (now_ns - ending.since) / _NS))
+        for (domain, reason), these in lags.items():
+            self._metrics.deleted(domain, reason, count=len(these), lags=these)
         return outcomes
 
     async def _act(self, endings: Sequence[Ending]) -> list[Outcome]:
@@ -187,11 +193,14 @@ class Ender:
             if len(acts) > 1:  # which one it was is not known: each for itself
                 return [outcome for act in acts for outcome in await self._end_together([act])]
             refusals = [error]
-        return [await self._told(ending, row, no) for (ending, row), no in zip(acts, refusals, strict=True)]
+        return [
+            Outcome.ENDED if no is None else await self._told(ending, row, no)
+            for (ending, row), no in zip(acts, refusals, strict=True)
+        ]
 
-    async def _told(self, ending: Ending, due: Entry, refusal: Exception | None) -> Outcome:
+    async def _told(self, ending: Ending, due: Entry, refusal: Exception) -> Outcome:
         outcome = self._outcome(ending, refusal)
-        if outcome not in {Outcome.ENDED, Outcome.GONE}:  # whoever was quicker has written the row of what is gone
+        if outcome is not Outcome.GONE:  # whoever was quicker has written the row of what is gone
             await self._tell(_with_problem(due, outcome, refusal))
         return outcome
 

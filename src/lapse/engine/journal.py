@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from lapse.core.verdict import Reason
-from lapse.db.statements import load_statements
+from lapse.db.statements import load_statements, write_rows
 from lapse.engine.noting import Noting
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class SQLiteJournal:
             self._noting.forget(entry)
 
         def write(cursor: Any, which: Sequence[int] | None = None) -> None:  # noqa: ANN401 - see `Writer`
-            cursor.executemany(_SQL["append"], values if which is None else [values[place] for place in which])
+            write_rows(cursor, _SQL["append"], values if which is None else [values[place] for place in which])
 
         return write
 

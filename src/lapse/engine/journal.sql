@@ -39,7 +39,7 @@ GROUP BY 1
 -- name: append
 INSERT INTO journal (
     time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+) VALUES :rows
 
 -- name: entries
 -- The conditions are put in between: one statement with "or not asked for" behind every condition would use no index.

@@ -156,13 +156,14 @@ class Metrics:
             self._duration.labels(name)
             self._last_success.labels(name)
 
-    def deleted(self, domain: str, reason: Reason, *, count: int, lag_seconds: float | None) -> None:
-        """Count what was let lapse; ``lag_seconds`` is how long it, or the oldest of it, had been due."""
+    def deleted(self, domain: str, reason: Reason, *, count: int, lags: Iterable[float] = ()) -> None:
+        """Count what was let lapse; ``lags`` tell for how many seconds it had been due: all of it, or the oldest."""
         self._deletions_of(domain, reason).inc(count)
         if further := self._further.get((domain, reason)):
             further.labels(reason).inc(count)
-        if lag_seconds is not None:
-            self._lag_of(domain).observe(lag_seconds)
+        observe = self._lag_of(domain).observe
+        for lag in lags:
+            observe(lag)
 
     def decided(self, domain: str, verdict: str, *, count: int = 1) -> None:
         """Count decisions: due, keep or unknown."""

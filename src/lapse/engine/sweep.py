@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from lapse.engine.journal import Journal
 
 WIDTH: Final = 128
-"""Items in flight: enough to fill shared commits and connections, few enough to stop at once."""
-_TOGETHER: Final = 64
+"""Items in flight, each by itself: enough to fill connections, few enough to stop at once."""
+_TOGETHER: Final = 128
 """Items of one transaction, where they can share one: half of those in flight, the rest is prepared meanwhile."""
 OVERDUE_PER_SECOND: Final = 500
 HELD_SECONDS: Final = 600.0
@@ -231,18 +231,19 @@ class Sweep(Generic[S]):
         journal: Journal,
         clock: Clock,
         metrics: Metrics,
-        width: int = WIDTH,
+        width: int | None = None,
         chance: Chance = chance,
     ) -> None:
         """Set every metric of the domain to zero; nothing is looked at before `run`.
 
-        ``journal`` is the ender's.
+        ``journal`` is the ender's; ``width`` is how many items are in flight, unless that is better left to the sweep.
         """
         self.domain = domain
         self.clock = clock
         self._ender, self._journal, self._metrics = ender, journal, metrics
-        self._at_once = min(_TOGETHER, width) if ender.together else 1
-        self._workers, self._chance = -(-width // self._at_once), chance
+        in_flight = width or (2 * _TOGETHER if ender.together else WIDTH)
+        self._at_once = min(_TOGETHER, in_flight) if ender.together else 1
+        self._workers, self._chance = -(-in_flight // self._at_once), chance
         self._attempts: Counter[str] = Counter()
         self._held: OrderedDict[str, int] = OrderedDict()
         self._began = UnixNs(0)

@@ -36,5 +36,6 @@ class SweepLoop:
     async def tick(self) -> float | None:
         """Remove one slice, in a thread."""
         report = await self._keys.sweep()
-        self._metrics.deleted(DOMAIN, DueReason.TTL_EXPIRED, count=report.removed, lag_seconds=report.lag_seconds)
+        lags = [] if report.lag_seconds is None else [report.lag_seconds]
+        self._metrics.deleted(DOMAIN, DueReason.TTL_EXPIRED, count=report.removed, lags=lags)
         return _PAUSE_SECONDS if report.more else None

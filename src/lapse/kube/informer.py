@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, backoff, chance
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
 
 T = TypeVar("T", bound=Object)
+Handler: TypeAlias = "Callable[[T | None, T | None], None]"
 
 PAGE_SIZE: Final = 500
 """Objects per page: what Kubernetes' own clients ask for, a few megabytes at most."""
@@ -96,7 +97,8 @@ class Informer(Generic[T]):
         self._on_error = on_error
         self._objects: dict[ObjectKey, T] = {}
         self._indices: dict[str, Index[T]] = {}
-        self._handlers: list[Callable[[T | None, T | None], None]] = []
+        self._handlers: list[Handler[T]] = []
+        self._told: tuple[Handler[T], ...] = ()  # the indices, then the handlers
         self._version: str | None = None  # None: list before the next watch
         self._failures = 0
 
@@ -116,7 +118,8 @@ class Informer(Generic[T]):
         """Find objects by what ``of`` returns for them, which must depend on nothing but the object."""
         index = self._indices[name] = Index(of)
         for obj in self._objects.values():
-            self._guarded(index.replace, None, obj)
+            self._tell([index.replace], None, obj)
+        self._arrange()
 
     def indexed(self, name: str, value: str) -> list[T]:
         """Return the objects for which the index ``name`` has ``value``; costs what is returned."""
@@ -128,8 +131,9 @@ class Informer(Generic[T]):
         ``old`` is None for an object that appeared, ``new`` for one that is gone. The copy shows the new state already.
         """
         for obj in self.items():
-            self._guarded(handler, None, obj)
+            self._tell([handler], None, obj)
         self._handlers.append(handler)
+        self._arrange()
 
     async def run(self) -> None:
         """Keep the copy current until cancelled. May be run again afterwards, and goes on where it was."""
@@ -219,26 +223,24 @@ class Informer(Generic[T]):
             elif old.metadata.resource_version == obj.metadata.resource_version:
                 return
         self._objects[key] = obj
-        self._tell(old, obj)
+        self._tell(self._told, old, obj)
 
     def _remove(self, key: ObjectKey, *, uid: str | None = None) -> None:
         old = self._objects.get(key)
         if old is not None and uid in {None, old.metadata.uid}:
             del self._objects[key]
-            self._tell(old, None)
+            self._tell(self._told, old, None)
 
-    def _tell(self, old: T | None, new: T | None) -> None:
-        for index in self._indices.values():
-            self._guarded(index.replace, old, new)
-        handlers = self._handlers
-        for place in range(len(handlers)):  # one that subscribes now has seen the new state already
-            self._guarded(handlers[place], old, new)
+    def _arrange(self) -> None:
+        # A new tuple: whoever subscribes while others are told of a change has seen the new state already.
+        self._told = (*(index.replace for index in self._indices.values()), *self._handlers)
 
-    def _guarded(self, call: Callable[[T | None, T | None], None], old: T | None, new: T | None) -> None:
-        try:
-            call(old, new)
-        except Exception as error:  # noqa: BLE001 - one bad handler must not end the copy for all
-            self._report(error, "handler_failed")
+    def _tell(self, whom: Iterable[Handler[T]], old: T | None, new: T | None) -> None:
+        for call in whom:
+            try:
+                call(old, new)
+            except Exception as error:  # noqa: BLE001 - one bad handler must not end the copy for all
+                self._report(error, "handler_failed")
 
     def _distrust(self, error: Exception) -> None:
         """Report what should not have happened, and begin with a list: the same event would only fail again."""

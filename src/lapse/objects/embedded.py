@@ -47,8 +47,8 @@ from lapse.objects.gc import Collector
 from lapse.objects.history import Question, changes_after, page, read_cursor, read_version, summary
 from lapse.objects.tables import (
     SQL,
-    Place,
     Record,
+    Removal,
     Retention,
     Tables,
     find,
@@ -257,13 +257,16 @@ class EmbeddedStore:
         also: Callable[[Any], object] | None = None,
     ) -> None:
         """See `ObjectStore`."""
-        place, remove = self._removing(kind, key, uid=uid, version=version)
+        check_namespace(self._known(kind), key, key.namespace)
+        place, number = place_of(kind, key), None if version is None else _number(version)
 
-        def delete(cursor: apsw.Cursor) -> tuple[Any, bool]:
-            refused, garbage = remove(cursor)
-            if refused is None and also is not None:
+        def delete(cursor: apsw.Cursor) -> tuple[ObjectError | None, bool]:
+            garbage = self._tables.remove(cursor, place, uid=uid, version=number)
+            if garbage is None:
+                return _why_not(cursor, kind, key, uid=uid, version=version), False
+            if also is not None:
                 also(cursor)
-            return refused, garbage
+            return None, garbage
 
         await self._write(place.kind, delete)
 
@@ -271,17 +274,27 @@ class EmbeddedStore:
         self, deletions: Sequence[Deletion], *, also: Callable[[Any, Sequence[int]], object]
     ) -> Sequence[ObjectError | None]:
         """See `TransactionalStore`."""
-        removals = [self._removing(one.kind, one.key, uid=one.uid, version=one.version) for one in deletions]
+        for one in deletions:
+            check_namespace(self._known(one.kind), one.key, one.key.namespace)
+        removals = [Removal(place_of(one.kind, one.key), one.uid, _number(one.version)) for one in deletions]
+        # What is asked for twice goes once: the first one does it, the second finds nothing.
+        numbers = {one: number for number, one in reversed(list(enumerate(removals)))}
 
         def delete(cursor: apsw.Cursor) -> tuple[Sequence[ObjectError | None], bool]:
-            answers = [remove(cursor) for _, remove in removals]
-            removed = [number for number, (refused, _) in enumerate(answers) if refused is None]
+            gone, garbage = self._tables.remove_all(cursor, numbers)
+            removed = sorted(numbers[one] for one in gone)
             if removed:
                 also(cursor, removed)
-            return [refused for refused, _ in answers], any(garbage for _, garbage in answers)
+            refusals: list[ObjectError | None] = [None] * len(removals)
+            for number in set(range(len(removals))).difference(removed):
+                one = deletions[number]
+                refusals[number] = _why_not(cursor, one.kind, one.key, uid=one.uid, version=one.version)
+            return refusals, garbage
 
-        refusals: Sequence[ObjectError | None] = await self._write(removals[0][0].kind, delete) if removals else []
-        for kind in {place.kind for place, _ in removals[1:]}:
+        if not removals:
+            return []
+        refusals: Sequence[ObjectError | None] = await self._write(removals[0].place.kind, delete)
+        for kind in {one.place.kind for one in removals[1:]}:
             self._wakeups.wake(kind)
         return refusals
 
@@ -296,22 +309,6 @@ class EmbeddedStore:
         await asyncio.to_thread(self._database.close)
 
     # --- inside ------------------------------------------------------------------------------------------------------
-
-    def _removing(
-        self, kind: Kind[Any], key: ObjectKey, *, uid: str | None, version: str | None
-    ) -> tuple[Place, Operation[tuple[ObjectError | None, bool]]]:
-        """Make the operation that compares and removes; it answers with what was against it."""
-        check_namespace(self._known(kind), key, key.namespace)
-        place = place_of(kind, key)
-        number = None if version is None else int(version) if version.isascii() and version.isdigit() else -1
-
-        def remove(cursor: apsw.Cursor) -> tuple[ObjectError | None, bool]:
-            garbage = self._tables.remove(cursor, place, uid=uid, version=number)
-            if garbage is None:
-                return _why_not(cursor, kind, key, uid=uid, version=version), False
-            return None, garbage
-
-        return place, remove
 
     def _patching(
         self, kind: Kind[Any], key: ObjectKey, change: Callable[[Json], Json], *, uid: str | None, version: str | None
@@ -407,6 +404,11 @@ def _at_version(obj: T, version: str) -> T:
         return obj
     metadata = msgspec.structs.replace(obj.metadata, resource_version=version)
     return cast("T", msgspec.structs.replace(cast("msgspec.Struct", obj), metadata=metadata))
+
+
+def _number(version: str) -> int:
+    """Return a version as the tables have it; a text that is none is the version of nothing."""
+    return int(version) if version.isascii() and version.isdigit() else -1
 
 
 def _why_not(

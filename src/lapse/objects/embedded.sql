@@ -95,6 +95,27 @@ INSERT INTO changes (version, kind, namespace, name, previous, freed, body) VALU
 INSERT INTO changes (version, kind, namespace, name, previous, freed, body)
 VALUES ((SELECT max(version) + 1 FROM changes), ?, ?, ?, ?, ?, NULL);
 
+-- name: log_removals
+-- Of many that are as expected: the first of four statements that remove them. The rows are those of what is asked for.
+WITH asked (kind, namespace, name, uid, version) AS (VALUES :rows)
+INSERT INTO changes (kind, namespace, name, previous, freed, body)
+SELECT kind, namespace, name, version, size, NULL FROM asked CROSS JOIN objects USING (kind, namespace, name, uid, version);
+
+-- name: logged
+SELECT kind, namespace, name, uid, previous FROM changes CROSS JOIN objects USING (kind, namespace, name)
+WHERE changes.version > ?;
+
+-- name: logged_owners
+SELECT uid, owners FROM changes CROSS JOIN objects USING (kind, namespace, name)
+WHERE changes.version > ? AND objects.owners <> '[]';
+
+-- name: queue_logged
+INSERT INTO garbage (owner) SELECT uid FROM changes CROSS JOIN objects USING (kind, namespace, name)
+WHERE changes.version > ? AND EXISTS (SELECT 1 FROM owners WHERE owner = uid);
+
+-- name: remove_logged
+DELETE FROM objects WHERE (kind, namespace, name) IN (SELECT kind, namespace, name FROM changes WHERE version > ?);
+
 -- name: list_current
 -- Ordered by the primary key, and read only as far as the page goes.
 SELECT objects.namespace, objects.name, changes.body FROM objects JOIN changes USING (version)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from lapse.db.statements import load_statements
+from lapse.db.statements import load_statements, write_rows
 from lapse.kube.resources import Struct
 from lapse.objects.documents import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import apsw
 
@@ -31,6 +31,12 @@ _TRIM_BYTES: Final = 16 * 1024 * 1024
 """These bound one piece of trimming, during which others wait; twice as many go as come, so that it keeps up."""
 _INSERT: Final = SQL["insert"]
 _REMOVE: Final = SQL["remove"]
+_REMOVE_OWNER: Final = SQL["remove_owner"]
+_LOG_REMOVALS: Final = SQL["log_removals"]
+_LOGGED: Final = SQL["logged"]
+_LOGGED_OWNERS: Final = SQL["logged_owners"]
+_QUEUE_LOGGED: Final = SQL["queue_logged"]
+_REMOVE_LOGGED: Final = SQL["remove_logged"]
 _TIP: Final = SQL["tip"]
 _LOG_CHANGE: Final = SQL["log_change"]
 _LOG_REMOVAL: Final = SQL["log_removal"]
@@ -61,6 +67,14 @@ class Record(NamedTuple):
     size: int
     owners: str
     body: bytes
+
+
+class Removal(NamedTuple):
+    """Which object is to go, in which state."""
+
+    place: Place
+    uid: str
+    version: int
 
 
 class _Traits(Struct, frozen=True):
@@ -153,11 +167,29 @@ class Tables:
             return None
         found_uid, found_version, size, owners = removed[0]
         if owners != NO_OWNERS:
-            cursor.executemany(SQL["remove_owner"], [(owner, found_uid) for owner in decode(owners)])
+            cursor.executemany(_REMOVE_OWNER, [(owner, found_uid) for owner in decode(owners)])
         cursor.execute(_LOG_REMOVAL, (*place, found_version, size))
         self._trim(cursor, cursor.connection.last_insert_rowid())
         cursor.execute(_QUEUE_IF_OWNER, (found_uid,))
         return cursor.connection.changes() > 0
+
+    def remove_all(self, cursor: apsw.Cursor, removals: Collection[Removal]) -> tuple[Collection[Removal], bool]:
+        """Do the same with many, all of them different, at once; return which were as expected, and are gone."""
+        count = write_rows(cursor, _LOG_REMOVALS, [(*one.place, one.uid, one.version) for one in removals])
+        if not count:
+            return (), False
+        newest = cursor.connection.last_insert_rowid()
+        before = (newest - count,)
+        gone = removals
+        if count < len(removals):
+            gone = {Removal(Place(*place), uid, version) for *place, uid, version in rows(cursor, _LOGGED, before)}
+        owned = rows(cursor, _LOGGED_OWNERS, before)
+        cursor.executemany(_REMOVE_OWNER, [(owner, uid) for uid, owners in owned for owner in decode(owners)])
+        cursor.execute(_QUEUE_LOGGED, before)
+        garbage = cursor.connection.changes() > 0
+        cursor.execute(_REMOVE_LOGGED, before)
+        self._trim(cursor, newest, written=count)
+        return gone, garbage
 
     def _log(
         self, cursor: apsw.Cursor, place: Place, *, version: int, previous: int | None, freed: int, body: bytes
@@ -165,14 +197,16 @@ class Tables:
         cursor.execute(_LOG_CHANGE, (version, *place, previous, freed, body))
         self._trim(cursor, version)
 
-    def _trim(self, cursor: apsw.Cursor, version: int) -> None:
-        """Forget the oldest changes, a bounded number, when there are too many.
+    def _trim(self, cursor: apsw.Cursor, version: int, *, written: int = 1) -> None:
+        """Forget the oldest changes when there are too many: a bounded number for each so many that were written.
 
         The newest one always stays: versions go on from it. A row goes when the change that replaced it goes, so every
         moment after the horizon can still be told.
         """
-        if version % _TRIM_EVERY:
-            return
+        for _ in range(version // _TRIM_EVERY - (version - written) // _TRIM_EVERY):
+            self._trim_some(cursor, version)
+
+    def _trim_some(self, cursor: apsw.Cursor, version: int) -> None:
         horizon, kept = rows(cursor, SQL["count_bytes"], (version,))[0]
         newest_doomed = version - max(self._retention.changes, 1)
         doomed: list[tuple[int]] = []

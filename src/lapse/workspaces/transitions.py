@@ -246,7 +246,7 @@ class Transitions:
         for act, outcome in zip(acts, outcomes, strict=True):
             if outcome is Outcome.ENDED:
                 lag = max(0.0, (now_ns - act.verdict.since) / _NS)
-                self._metrics.deleted(DOMAIN, act.verdict.reason, count=1, lag_seconds=lag)
+                self._metrics.deleted(DOMAIN, act.verdict.reason, count=1, lags=[lag])
 
 
 def _told(row: Entry, came: Came) -> Entry:

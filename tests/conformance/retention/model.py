@@ -275,7 +275,7 @@ class Model:
 
     def count_deletion(self, kind: Kind[Any], reason: str) -> None:
         domain = "history" if kind.kind == RECORD.kind else "retention"
-        self.metrics.deleted(domain, REASONS[reason], count=1, lag_seconds=None)
+        self.metrics.deleted(domain, REASONS[reason], count=1)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 

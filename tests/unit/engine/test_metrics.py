@@ -29,8 +29,8 @@ def test_the_version_is_told() -> None:
 
 def test_what_happened_is_counted() -> None:
     metrics = Metrics("1")
-    metrics.deleted("keys", DueReason.TTL_EXPIRED, count=3, lag_seconds=0.7)
-    metrics.deleted("keys", DueReason.TTL_EXPIRED, count=0, lag_seconds=None)
+    metrics.deleted("keys", DueReason.TTL_EXPIRED, count=3, lags=[0.7])
+    metrics.deleted("keys", DueReason.TTL_EXPIRED, count=0)
     metrics.failed("keys", ErrorKind.TICK)
     metrics.ticked("keys-sweep", seconds=0.002, succeeded_at=1_700_000_000)
     metrics.ticked("keys-sweep", seconds=0.002, succeeded_at=None)

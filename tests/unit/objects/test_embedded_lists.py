@@ -12,6 +12,7 @@ from lapse.db.database import Database
 from lapse.db.sqlite import SQLiteFile, Synchronous
 from lapse.kube.errors import GoneError, InvalidError
 from lapse.objects.embedded import SCHEMA, EmbeddedStore
+from lapse.objects.port import Deletion
 from tests.unit.objects.kinds import BOX, KINDS, NOTE, SHELF, box, key
 
 if TYPE_CHECKING:
@@ -210,3 +211,16 @@ async def test_versions_go_on_even_if_nothing_is_kept(tmp_path: Path, clock: Vir
             assert seen > int(made.metadata.resource_version)
     finally:
         await store.close()
+
+
+async def test_many_deletions_at_once_trim_the_log_as_so_many_writes_do(tmp_path: Path, clock: VirtualClock) -> None:
+    store = short_store(tmp_path, clock, changes_kept=10)
+    made = [(await store.create(NOTE, box(f"b{number:03}"))).metadata for number in range(200)]
+    deletions = [Deletion(NOTE, one.key, one.uid, one.resource_version) for one in made]
+
+    assert await store.delete_all(deletions, also=lambda *_: None) == [None] * 200
+    newest = int(made[-1].resource_version) + 200
+    assert store.database.read("SELECT max(version) FROM changes") == [(newest,)]
+    # Each 64 writes forget up to 128 changes, and there is nothing else in the log than these.
+    assert store.database.read("SELECT count(*) FROM changes")[0][0] < 10 + 2 * 64
+    await store.close()

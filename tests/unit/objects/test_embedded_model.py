@@ -8,6 +8,7 @@ import tempfile
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lapse.core.clock import VirtualClock
 from lapse.db.sqlite import Synchronous
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from lapse.kube.resources import Document, EventType, Json, Kind, ObjectKey
+from lapse.kube.resources import Document, EventType, Json, Kind, ObjectKey, ObjectMeta
 from lapse.objects.embedded import EmbeddedStore, open_embedded
+from lapse.objects.port import Deletion
 from tests.unit.objects.kinds import NOTE, SHELF, collected, reference
 
 if TYPE_CHECKING:
@@ -148,6 +150,30 @@ class StoreAgainstModel(RuleBasedStateMachine):
             return
         self.run(self.store.delete(kind, key, uid=uid, version=version))
         del self.state[where]
+        self.settle()
+
+    @rule(chosen=st.lists(st.tuples(PLACES, st.sampled_from(["right", "right", "uid", "version"])), max_size=8))
+    def delete_many(self, chosen: list[tuple[Where, str]]) -> None:
+        """Several at once, some of them twice: the first that is right removes, the others are told what is left."""
+        deletions: list[Deletion] = []
+        removing: dict[Where, int] = {}
+        for number, (where, condition) in enumerate(chosen):
+            known = where in self.state
+            found = self.run(self.store.get(*where)).metadata if known else ObjectMeta(name="none")
+            uid, version = found.uid, found.resource_version
+            deletions.append(
+                Deletion(*where, "other" if condition == "uid" else uid, "1" if condition == "version" else version)
+            )
+            if known and condition == "right":
+                removing.setdefault(where, number)
+        noted: list[int] = []
+        refusals = self.run(self.store.delete_all(deletions, also=lambda _, which: noted.extend(which)))
+        for where in removing:
+            del self.state[where]
+        assert noted == sorted(removing.values())
+        for number, (where, _) in enumerate(chosen):
+            expected = NoneType if number in noted else ConflictError if where in self.state else NotFoundError
+            assert isinstance(refusals[number], expected)
         self.settle()
 
     def settle(self) -> None:
