@@ -18,6 +18,10 @@ _INFORMATION: Final = range(100, 200)
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,16}")
+_FIELDS: Final = re.compile(
+    rb"^(connection|content-encoding|content-length|retry-after|transfer-encoding):(.*)$", re.IGNORECASE | re.MULTILINE
+)
+"""What is looked at, of the dozen that a server sends."""
 _NO_HEADERS: Final[dict[bytes, bytes]] = {}
 
 
@@ -27,7 +31,7 @@ class UnreadableError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. ``keep`` says whether the connection may be used again."""
+    """One answer. ``keep`` says whether the connection may be used again; ``headers`` are those of `_FIELDS`."""
 
     status: int
     headers: dict[bytes, bytes]
@@ -80,18 +84,15 @@ class Answer:
         return self._reply(bytes(self._data), left=0)
 
     def _read_head(self, head: bytes) -> None:
-        first, *lines = head.split(_LINE_END)
+        first, _, lines = head.partition(_LINE_END)
         version, _, rest = first.partition(b" ")
         code = rest[:3]
         if version not in {b"HTTP/1.1", b"HTTP/1.0"} or len(code) < 3 or not code.isdigit():  # noqa: PLR2004 - digits of a status
             raise UnreadableError("its head is not that of HTTP/1")
-        headers: dict[bytes, bytes] = {}
-        for line in lines:
-            name, _, value = line.partition(b":")
-            headers[name.lower()] = value.strip()
         status = int(code)
         if status in _INFORMATION:  # what counts comes after it
             return
+        headers = {name.lower(): value.strip() for name, value in _FIELDS.findall(lines)}
         self._status, self._headers = status, headers
         connection = headers.get(b"connection", b"").lower()
         self._keep = b"close" not in connection and (version == b"HTTP/1.1" or b"keep-alive" in connection)

@@ -10,6 +10,7 @@ that is possible there are no Events.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.timestamps import to_timestamp
@@ -84,30 +85,44 @@ class TellingJournal:
         return self._journal.shares(store)
 
     def _tell(self, entry: Entry) -> None:
-        if entry.outcome not in {Outcome.ENDED, Outcome.HELD, Outcome.NOTED}:
+        if entry.outcome is Outcome.ENDED:
+            report = _deletions(entry.address.rpartition("/")[0], str(entry.reason))
+            if report is not None:
+                self._recorder.tally(report, entry.address)
+            return
+        if entry.outcome not in {Outcome.HELD, Outcome.NOTED}:
             return
         try:
             place = locate(entry.address)
         except PlaceError:  # a row of another domain
             return
-        if entry.outcome is Outcome.ENDED:
-            self._tally(entry, place)
-        elif entry.outcome is Outcome.HELD:
+        if entry.outcome is Outcome.HELD:
             self._recorder.record(_held(entry, place))
         elif entry.reason == UnknownReason.INVALID_TTL:
             self._recorder.record(invalid_ttl(about_key(place.kind, place.key, entry.uid)))
 
-    def _tally(self, entry: Entry, place: Located) -> None:
-        reason = _REASONS.get(str(entry.reason))
-        namespace = place.key.namespace
-        if reason is None:
-            return
-        if place.kind in REQUEST_KINDS and namespace is not None:
-            # Events of a namespace are kept in it. Its uid would cost a call, and helps nobody to find them.
-            where = Regarding(api_version="v1", kind="Namespace", name=namespace, namespace=namespace)
-            self._recorder.tally(Report(where, reason, Action.DELETE, f"requests {_NOTES[reason]}"), entry.address)
-        elif place.kind is OBJECT_KEEPER:
-            self._recorder.tally(Report(None, reason, Action.DELETE, f"keepers {_NOTES[reason]}"), entry.address)
+
+@lru_cache(maxsize=1_024)
+def _deletions(collection: str, why: str) -> Report | None:
+    """Return what the deletions in a collection (an address without its name) are tallied as; None for nothing.
+
+    Remembered, because they come by the thousand.
+    """
+    reason = _REASONS.get(why)
+    try:
+        place = locate(f"{collection}/any")
+    except PlaceError:  # a row of another domain
+        return None
+    namespace = place.key.namespace
+    if reason is None:
+        return None
+    if place.kind in REQUEST_KINDS and namespace is not None:
+        # Events of a namespace are kept in it. Its uid would cost a call, and helps nobody to find them.
+        where = Regarding(api_version="v1", kind="Namespace", name=namespace, namespace=namespace)
+        return Report(where, reason, Action.DELETE, f"requests {_NOTES[reason]}")
+    if place.kind is OBJECT_KEEPER:
+        return Report(None, reason, Action.DELETE, f"keepers {_NOTES[reason]}")
+    return None
 
 
 def _held(entry: Entry, place: Located) -> Report:
