@@ -14,6 +14,7 @@ from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import NO_LABELS, Json, Kind, ObjectKey
 from tests.conformance.retention.book import EXPIRED, RECORD, TOO_MANY, Result, unique
 from tests.conformance.retention.model import Found, Model, Rule
+from tests.conformance.windows import window_of_this_loop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -365,6 +366,7 @@ class DeletionsCompareTheUidOnly(Model):
 
 class WhatIsGoneIsCounted(Model):
     async def delete(self, kind: Kind[Any], found: Found) -> bool:
+        await window_of_this_loop().meet(found.metadata["uid"])
         await super().delete(kind, found)
         return True
 
