@@ -80,7 +80,7 @@ class Plan:
 
     clear: tuple[int, ...] = (100_000, 1_000_000)
     rounds: int = 3
-    worst: tuple[int, ...] = (100_000, 1_000_000)
+    worst: tuple[int, ...] = (100_000, 300_000)
     cluster: int = 10_000
     parts: Sequence[str] = PARTS
 
