@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from lapse.core.verdict import Reason
-from lapse.db.statements import load_statements, write_rows
+from lapse.db.many_rows import write_rows
+from lapse.db.statements import load_statements
 from lapse.engine.noting import Noting
 
 if TYPE_CHECKING:
@@ -83,6 +84,25 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The id that the log lines of the same work carry."""
     attempt: str | None = None
     """Joins an intent and its outcome."""
+
+
+def by_person(
+    *, time_ns: int, domain: str, address: str, uid: str, version: str, actor: str, outcome: Outcome
+) -> Entry:
+    """Return the row of a deletion that somebody asked for: nothing was due, and no policy decided."""
+    return Entry(
+        time_ns=time_ns,
+        domain=domain,
+        address=address,
+        uid=uid,
+        version=version,
+        verdict="due",
+        reason=DeletionReason.BY_PERSON,
+        anchor_ns=None,
+        policy="",
+        actor=actor,
+        outcome=outcome,
+    )
 
 
 class Row(Entry, frozen=True, kw_only=True, gc=False):

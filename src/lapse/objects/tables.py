@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from lapse.db.statements import load_statements, write_rows
+from lapse.db.many_rows import write_rows
+from lapse.db.statements import load_statements
 from lapse.kube.resources import Struct
 from lapse.objects.documents import decode, encode
 

@@ -12,12 +12,13 @@ from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 from lapse.engine.holds import HeldError, hold_of
-from lapse.engine.journal import DeletionReason, Entry, Outcome
+from lapse.engine.journal import Outcome, by_person
 from lapse.requests.api.kinds import REQUEST_KINDS, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.ttl import DOMAIN
 
 if TYPE_CHECKING:
+    from lapse.engine.journal import Entry
     from lapse.kube.resources import Kind, Object
     from lapse.requests.addresses import Located
     from lapse.requests.api.kinds import ObjectKeeper
@@ -47,16 +48,12 @@ def demand_not_held(place: Located, obj: Object, *, now: int) -> None:
 
 def deletion_row(place: Located, obj: Object, *, actor: str, now: int) -> Entry:
     """Return the row for the journal; it is written in the deletion's own transaction."""
-    return Entry(
+    return by_person(
         time_ns=now,
         domain=DOMAIN,
         address=str(place.address),
         uid=obj.metadata.uid,
         version=obj.metadata.resource_version,
-        verdict="due",
-        reason=DeletionReason.BY_PERSON,
-        anchor_ns=None,
-        policy="",
         actor=actor,
         outcome=Outcome.ENDED,
     )

@@ -128,3 +128,11 @@ async def test_a_row_that_cannot_be_written_is_an_error_and_not_a_row_less(log: 
 
     with pytest.raises(ValueError, match="closed file"):
         await LogJournal().append(replace(ENTRY, outcome=Outcome.INTENT))
+
+
+@pytest.mark.parametrize("text", ["Grüße", "\ud800", 'a "quoted" line\nand another'])
+async def test_a_row_is_written_whatever_its_texts_hold(log: Log, text: str) -> None:
+    await LogJournal().append(replace(ENTRY, details={"problem": text}))
+
+    assert [row["details"] for row in log.rows] == [{"problem": text}]
+    assert log.stream.getvalue().isascii()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from lapse.engine.journal import Entry
     from lapse.workspaces.model import Workspace
     from lapse.workspaces.store import WorkspaceStore
 
@@ -91,3 +92,21 @@ async def test_what_cannot_be_written_down_is_not_done(desk: Desk) -> None:
     with pytest.raises(Exception, match="closed"):
         await desk.delete(made)
     assert (await desk.store.get(made.id)).deleted_at is None
+
+
+async def test_an_outcome_that_cannot_be_written_does_not_undo_what_is_done(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await desk.create()
+    real = desk.journal.append
+
+    async def intents_only(*entries: Entry) -> None:
+        if entries[0].outcome is not Outcome.INTENT:
+            raise OSError("the disk is full")
+        await real(*entries)
+
+    monkeypatch.setattr(desk.journal, "append", intents_only)
+    deleted = await desk.delete(made)
+
+    assert deleted.deleted_at == desk.now
+    assert [row.uid for row in await desk.journal.unfinished()] == [made.id]
