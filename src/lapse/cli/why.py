@@ -135,8 +135,9 @@ def _row(row: Row) -> dict[str, Any]:
 def _told(row: Row) -> tuple[str, str]:
     from lapse.core.timestamps import to_timestamp
 
+    policy = f", {row.policy}" if row.policy else ""  # a person needs none
     detail = "".join(f", {name} {value}" for name, value in (row.details or {}).items() if value is not None)
     return (
         "journal",
-        f"{to_timestamp(row.time_ns)} {row.outcome.value} ({row.reason}, {row.policy}{detail}) by {row.actor}",
+        f"{to_timestamp(row.time_ns)} {row.outcome.value} ({row.reason}{policy}{detail}) by {row.actor}",
     )
