@@ -35,6 +35,7 @@ from lapse.requests.api.upstream import (
     PersistentVolumeClaim,
 )
 from lapse.requests.local.places import DIRECTORY, RESTORE
+from lapse.requests.ownership import is_kept_by
 from lapse.requests.summary import state_of
 
 SOURCE_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME)
@@ -277,7 +278,17 @@ async def _resolved(desk: Desk, source: Located | str) -> Json:
         raise SourceError(source=source, problem="it has not finished yet")
     if not state.ready or ref is None:
         raise SourceError(source=source, problem=f"it has failed ({state.reason}): {state.message}")
+    await _demand_its_own(desk, source, request, ref)
     return {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, **({"uid": ref.uid} if ref.uid else {})}
+
+
+async def _demand_its_own(desk: Desk, source: Located, request: VolumeCaptureRequest, ref: ObjectRef) -> None:
+    """Refuse what a status names and the capture's keeper does not keep: a status can be written by others."""
+    kind = next((one for one in SOURCE_KINDS if one.kind == ref.kind), None)
+    found = None if kind is None else await desk.read_or_none(kind, ObjectKey(None, ref.name))
+    keeper = await desk.keeper_of(source, request.metadata.uid)
+    if kind is None or (found is not None and not is_kept_by(keeper, found.metadata)):
+        raise SourceError(source=source, problem=f"its status names {ref.kind} {ref.name}, which was not made for it")
 
 
 async def _kept(desk: Desk, source: Located) -> Json:

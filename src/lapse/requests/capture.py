@@ -17,7 +17,7 @@ from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.annotations import SNAPSHOT_CLASS
 from lapse.requests.api.conditions import Reason
-from lapse.requests.api.kinds import VOLUME_CAPTURE_REQUEST, CaptureMode, VolumeCaptureRequest
+from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, CaptureMode, VolumeCaptureRequest
 from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
@@ -31,13 +31,13 @@ from lapse.requests.errors import require
 from lapse.requests.events import EventReason, made
 from lapse.requests.finalise import End
 from lapse.requests.names import snapshot_name
-from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
+from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, is_kept_by, keeper_key, owned_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.kube.resources import Json, Kind
-    from lapse.requests.api.kinds import ObjectKeeper
+    from lapse.requests.api.kinds import ObjectKeeper, ObjectRef
     from lapse.requests.api.upstream import (
         PersistentVolume,
         PersistentVolumeClaim,
@@ -79,10 +79,22 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         recorded = request.status.artifact_ref if request.status is not None else None
         if recorded is None:
             return await self._begin(request)
-        content = await self._caches.find(
-            VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, recorded.name), uid=recorded.uid or None
-        )
-        return _outcome(recorded.name, content)
+        return await self._recorded_outcome(request, recorded)
+
+    async def has_begun(self, request: VolumeCaptureRequest) -> bool:
+        """See `RequestController`."""
+        return request.status is not None and request.status.artifact_ref is not None
+
+    async def _recorded_outcome(self, request: VolumeCaptureRequest, recorded: ObjectRef) -> End | Wait:
+        """Translate what the snapshotter reports, if the recorded content is the one that this request made."""
+        name = snapshot_name(request.metadata.uid, request.spec.target.uid or "")
+        if (recorded.kind, recorded.name) != (VOLUME_SNAPSHOT_CONTENT.kind, name):
+            return _not_made_here(recorded)
+        content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, name), uid=recorded.uid or None)
+        if content is None:
+            return End(Reason.NOT_FOUND, f"the VolumeSnapshotContent {name} is gone; it is not made again")
+        keeper = await self._caches.find(OBJECT_KEEPER, keeper_key(self.kind, request))
+        return _outcome(content) if is_kept_by(keeper, content.metadata) else _not_made_here(recorded)
 
     async def bound_volume(
         self, request: VolumeCaptureRequest, *, suits: Callable[[PersistentVolume], bool]
@@ -106,11 +118,11 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         volume = await self._caches.find(
             PERSISTENT_VOLUME,
             ObjectKey(None, claim.spec.volume_name),
-            suits=lambda cached: not claimed_by_another(cached, uid) and suits(cached),
+            suits=lambda cached: not _claimed_by_another(cached, uid) and suits(cached),
         )
         if volume is None:
             return End(Reason.NOT_FOUND, f"there is no PersistentVolume {claim.spec.volume_name}")
-        if claimed_by_another(volume, uid):
+        if _claimed_by_another(volume, uid):
             message = f"the PersistentVolume {volume.metadata.name} belongs to another claim"
             return End(Reason.INCOMPATIBLE, message)
         return claim, volume
@@ -189,13 +201,13 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
             report = made(self.kind, request.metadata, EventReason.SNAPSHOT_CREATED, name, waits_for="the snapshotter")
             self._recorder.record(report)
             return created
-        if found.metadata.controller is None or found.metadata.controller.uid != keeper.metadata.uid:
+        if not is_kept_by(keeper, found.metadata):
             message = f"the VolumeSnapshotContent {name} is there already, and not owned by the keeper of this request"
             return End(Reason.INTERNAL_ERROR, message)
         return found
 
 
-def claimed_by_another(volume: PersistentVolume, claim_uid: str) -> bool:
+def _claimed_by_another(volume: PersistentVolume, claim_uid: str) -> bool:
     """Whether a volume belongs to another claim; one that does not say by which uid it is claimed does not."""
     claimed = volume.spec.claim_ref
     return claimed is not None and claimed.uid not in {None, claim_uid}
@@ -232,11 +244,14 @@ def _content_spec(
     return spec
 
 
-def _outcome(name: str, content: VolumeSnapshotContent | None) -> End | Wait:
+def _not_made_here(recorded: ObjectRef) -> End:
+    message = f"status.artifactRef names the {recorded.kind} {recorded.name}, which was not made for this request"
+    return End(Reason.INCOMPATIBLE, message)
+
+
+def _outcome(content: VolumeSnapshotContent) -> End | Wait:
     """Translate what the snapshotter reports."""
-    if content is None:
-        return End(Reason.NOT_FOUND, f"the VolumeSnapshotContent {name} is gone; it is not made again")
-    status = content.status
+    name, status = content.metadata.name, content.status
     if status is not None and status.error is not None:
         return End(Reason.FAILED, status.error.message or "the snapshotter reported an error without a message")
     if is_ready(content):

@@ -6,7 +6,7 @@ step: either `End`, which is written by the one finalise function, or `Wait`. It
 What is an outcome and what is not. NotFound (confirmed by a direct read), Forbidden (by a store that is ready), invalid
 configuration and an error that an executor reports are outcomes. A failure of our own calls (`StoreUnavailableError`,
 `ConflictError`) is not: it goes to the caller, who comes back with a growing delay. A request that never ends by itself
-ends at its deadline.
+ends at its deadline; one whose deadline is over when it is first looked at ends there, and nothing is made for it.
 """
 
 from __future__ import annotations
@@ -69,10 +69,16 @@ class RequestController(ABC, Generic[R]):
         self._store, self._direct, self._caches = store, direct, caches
         self._policy, self._clock, self._ttl, self._recorder = policy, clock, ttl, recorder
         self._finaliser = Finaliser(store, policy=policy, clock=clock, recorder=recorder)
+        self._problems: dict[ObjectKey, str] = {}
+        """Why the last attempt at a request that is not final failed, for people who wait for it."""
 
     @abstractmethod
     async def advance(self, request: R) -> End | Wait:
         """Take the next step of a request that is not final."""
+
+    @abstractmethod
+    async def has_begun(self, request: R) -> bool:
+        """Whether an earlier reconcile has made something for this request, which may be done by now."""
 
     async def reconcile(self, key: ObjectKey) -> Result:
         """Bring one request a step further; returns quickly."""
@@ -81,10 +87,12 @@ class RequestController(ABC, Generic[R]):
             # A cache that is behind could make us create a second artifact, so the step is decided on a direct read.
             request = await self._caches.read(self.kind, key)
         if request is None or request.metadata.deletion_timestamp:
+            self._problems.pop(key, None)
             return Result()
         if is_final(conditions_of(request)):
             return await self._rest(request)
         step = await self._step(request)
+        self._problems.pop(key, None)
         if isinstance(step, Wait):
             return self._look_again(request, step)
         await self._finaliser.finalise(self.kind, request, step)
@@ -97,15 +105,18 @@ class RequestController(ABC, Generic[R]):
         return Result()
 
     async def _step(self, request: R) -> End | Wait:
+        if self.is_late(request) and not await self.has_begun(request):
+            return self._too_late(request)
         try:
             step = await self._advance(request)
         except (InvalidError, UnknownKindError, KeeperRefusedError) as error:
             return End(Reason.INTERNAL_ERROR, str(error))
         except StoreUnavailableError as error:
+            self._problems[request.metadata.key] = str(error)
             if not self.is_late(request):
                 raise
-            return self._too_late(f"; the last attempt failed: {error}")
-        return self._too_late() if isinstance(step, Wait) and self.is_late(request) else step
+            return self._too_late(request)
+        return self._too_late(request) if isinstance(step, Wait) and self.is_late(request) else step
 
     async def _advance(self, request: R) -> End | Wait:
         """Take the next step. A denial is believed only of a store that is ready.
@@ -128,7 +139,9 @@ class RequestController(ABC, Generic[R]):
         except ForbiddenError as error:
             return End(Reason.RBAC_DENIED, str(error))
 
-    def _too_late(self, why: str = "") -> End:
+    def _too_late(self, request: R) -> End:
+        problem = self._problems.get(request.metadata.key)
+        why = "" if problem is None else f"; the last attempt failed: {problem}"
         limit = self._policy.request_deadline
         return End(Reason.DEADLINE_EXCEEDED, f"the request was not finished within {limit}{why}")
 

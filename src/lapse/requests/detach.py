@@ -6,8 +6,9 @@ deleted, so that after a crash the next reconcile knows what it was about; the v
 
 A claim is deleted by the engine's one helper, with the uid and the version that were read, not while it is held, and
 not while a pod uses it; then the request waits, until its deadline, after which no claim is deleted any more. A volume
-whose reclaim policy is not Retain is refused, because it would be deleted with its claim; that is looked at twice, the
-second time straight from the store and right before the deletion.
+whose reclaim policy is not Retain is refused, because it would be deleted with its claim. That, the keeper, and whether
+the recorded volume is the claim's own are looked at twice, the second time straight from the store and right before the
+deletion: a status and a keeper can be written by others.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from lapse.kube.events import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
-from lapse.requests.capture import claimed_by_another
 from lapse.requests.controller import Wait
 from lapse.requests.errors import require
 from lapse.requests.finalise import End
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lapse.kube.events import Recorder
     from lapse.kube.resources import OwnerReference
     from lapse.objects.port import ObjectStore, Reader
-    from lapse.requests.api.kinds import ObjectRef, VolumeCaptureRequest
+    from lapse.requests.api.kinds import ObjectKeeper, ObjectRef, VolumeCaptureRequest
     from lapse.requests.api.upstream import PersistentVolume, PersistentVolumeClaim
     from lapse.requests.caches import Caches
     from lapse.requests.capture import VolumeCapture
@@ -84,14 +84,29 @@ class Detach:
         if claim is not None:
             if capture.is_late(request):
                 return Wait()  # which is then the end, and with its claim in place
-            volume = await self._volume(recorded)
-            refusal = _gone(recorded) if volume is None else _refusal(volume)
-            if refusal is not None:
-                return refusal
+            ready = await self._judge(capture, request, recorded)
+            if ready is not None:
+                return ready
             wait = await self._end_claim(request, claim)
             if await self._claim(request) is not None:
                 return wait
         return await self._take_over(capture, request, recorded)
+
+    async def _judge(
+        self, capture: VolumeCapture, request: VolumeCaptureRequest, recorded: ObjectRef
+    ) -> End | Wait | None:
+        """Return what stands against the deletion of the claim: volume and keeper are looked at before, and afresh."""
+        volume = await self._volume(recorded)
+        if volume is None:
+            return _gone(recorded)
+        refusal = _refusal(volume) or _unrelated(volume, request)
+        if refusal is not None:
+            return refusal
+        keeper = await self._keeper(capture, request)
+        return Wait(UID_BARRIER_SECONDS) if keeper is None else None
+
+    async def _keeper(self, capture: VolumeCapture, request: VolumeCaptureRequest) -> ObjectKeeper | None:
+        return await ensure_keeper(self._store, capture.kind, request, policy=self._policy, recorder=self._recorder)
 
     async def _claim(self, request: VolumeCaptureRequest) -> PersistentVolumeClaim | None:
         target = request.spec.target
@@ -107,10 +122,10 @@ class Detach:
         if isinstance(bound, End | Wait):
             return bound
         _, volume = bound
-        refusal = _refusal(volume)
+        refusal = _refusal(volume) or _unrelated(volume, request)
         if refusal is not None:
             return refusal
-        keeper = await ensure_keeper(self._store, capture.kind, request, policy=self._policy, recorder=self._recorder)
+        keeper = await self._keeper(capture, request)
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
         await capture.record(request, artifactRef=_reference(volume))
@@ -145,15 +160,15 @@ class Detach:
         self, capture: VolumeCapture, request: VolumeCaptureRequest, recorded: ObjectRef
     ) -> End | Wait:
         """Give the volume to the keeper, now that nobody claims it."""
-        keeper = await ensure_keeper(self._store, capture.kind, request, policy=self._policy, recorder=self._recorder)
-        if keeper is None:
-            return Wait(UID_BARRIER_SECONDS)
         volume = await self._volume(recorded)
         if volume is None:
             return _gone(recorded)
-        if claimed_by_another(volume, request.spec.target.uid or ""):
-            message = f"the PersistentVolume {recorded.name} belongs to another claim by now"
-            return End(Reason.INCOMPATIBLE, message)
+        unrelated = _unrelated(volume, request)
+        if unrelated is not None:
+            return unrelated
+        keeper = await self._keeper(capture, request)
+        if keeper is None:
+            return Wait(UID_BARRIER_SECONDS)
         owner, meta = volume.metadata.controller, volume.metadata
         if owner is not None and owner.uid != keeper.metadata.uid:
             return _managed(meta.name, owner)
@@ -175,6 +190,19 @@ def _refusal(volume: PersistentVolume) -> End | None:
         message = f"the PersistentVolume {meta.name} would go with its claim: its reclaim policy is {policy}"
         return End(Reason.INCOMPATIBLE, f"{message}, expected Retain")
     return None if meta.controller is None else _managed(meta.name, meta.controller)
+
+
+def _unrelated(volume: PersistentVolume, request: VolumeCaptureRequest) -> End | None:
+    """Return the end of a request whose status names a volume of another claim, or of none; None when all is well.
+
+    A volume remembers its claim by uid, also after that is gone; a status can be written by others.
+    """
+    claimed, target = volume.spec.claim_ref, request.spec.target
+    wanted = (request.metadata.namespace, target.name, target.uid)
+    if claimed is not None and (claimed.namespace, claimed.name, claimed.uid) == wanted:
+        return None
+    message = f"the PersistentVolume {volume.metadata.name} does not belong to the claim {target.name} of this request"
+    return End(Reason.INCOMPATIBLE, message)
 
 
 def _managed(name: str, owner: OwnerReference) -> End:

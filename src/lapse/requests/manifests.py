@@ -36,6 +36,7 @@ from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     MANIFEST_CHUNK,
+    OBJECT_KEEPER,
     ManifestCaptureRequest,
     ObjectRef,
 )
@@ -43,8 +44,8 @@ from lapse.requests.chunks import ManifestsUnreadableError, ObjectTooLargeError,
 from lapse.requests.controller import RequestController, Wait
 from lapse.requests.events import EventReason, made
 from lapse.requests.finalise import End
-from lapse.requests.names import checkpoint_name, chunk_name, keeper_name
-from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
+from lapse.requests.names import checkpoint_name, chunk_name
+from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, is_kept_by, keeper_key, owned_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -77,7 +78,8 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
         if found is None and request.status is not None and request.status.checkpoint_name:
             return End(Reason.NOT_FOUND, f"the ManifestCheckpoint {name} is gone; it is not made again")
         if found is not None and _is_ready(found):
-            return _completion(found) if _is_of(request, found) else _foreign(name)
+            keeper = await self._caches.find(OBJECT_KEEPER, keeper_key(self.kind, request))
+            return _completion(found) if is_kept_by(keeper, found.metadata) else _foreign(name)
         objects = await self._collect(request)
         if isinstance(objects, End):
             return objects
@@ -86,6 +88,10 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
         except ObjectTooLargeError as error:
             return End(Reason.FAILED, str(error))
         return await self._write(request, name, packed)
+
+    async def has_begun(self, request: ManifestCaptureRequest) -> bool:
+        """See `RequestController`."""
+        return request.status is not None and bool(request.status.checkpoint_name)
 
     async def _collect(self, request: ManifestCaptureRequest) -> list[Json] | End:
         """Read every target once, whole: a kind that we know in part is read as if we did not know it."""
@@ -128,7 +134,7 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
         checkpoint = await self._checkpoint(request, name, keeper)
-        if not _belongs_to(keeper, checkpoint):
+        if not is_kept_by(keeper, checkpoint.metadata):
             return _foreign(name)
         if request.status is None or not request.status.checkpoint_name:
             await self.record(request, checkpointName=name)
@@ -284,17 +290,6 @@ def _completion(checkpoint: ManifestCheckpoint) -> End:
     total, chunks = (status.total_objects, len(status.chunks)) if status is not None else (None, 0)
     message = f"the ManifestCheckpoint {name} is complete (objects: {total}, chunks: {chunks})"
     return End(Reason.COMPLETED, message, {"checkpointName": name})
-
-
-def _belongs_to(keeper: ObjectKeeper, checkpoint: ManifestCheckpoint) -> bool:
-    owner = checkpoint.metadata.controller
-    return owner is not None and owner.uid == keeper.metadata.uid
-
-
-def _is_of(request: ManifestCaptureRequest, checkpoint: ManifestCheckpoint) -> bool:
-    """Whether a complete checkpoint was made for this request; its keeper's name says so, even if that has gone."""
-    owner = checkpoint.metadata.controller
-    return owner is not None and owner.name == keeper_name(MANIFEST_CAPTURE_REQUEST.short, request.metadata.uid)
 
 
 def _foreign(name: str) -> End:

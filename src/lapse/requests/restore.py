@@ -19,8 +19,7 @@ from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLA
 from lapse.requests.controller import RequestController, Wait
 from lapse.requests.errors import require
 from lapse.requests.finalise import End
-from lapse.requests.names import keeper_name
-from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
+from lapse.requests.ownership import UID_BARRIER_SECONDS, ensure_keeper, keeper_key, owned_by
 from lapse.requests.policy import RestoreOwnership
 from lapse.requests.provisioning import NO_REPORTS, PROVISIONING_FAILED
 
@@ -66,6 +65,10 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
             return End(Reason.INCOMPATIBLE, message)
         return await self._outcome(claim, keeper)
 
+    async def has_begun(self, request: VolumeRestoreRequest) -> bool:
+        """See `RequestController`."""
+        return await self._caches.find(OBJECT_KEEPER, keeper_key(self.kind, request)) is not None
+
     async def _claim(self, request: VolumeRestoreRequest, key: ObjectKey) -> PersistentVolumeClaim | None:
         """Return the claim; the cache may only say that it is the right one and bound."""
         return await self._caches.find(
@@ -74,8 +77,7 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
 
     async def _has_arrived(self, request: VolumeRestoreRequest, key: ObjectKey) -> bool:
         """Whether the source is no longer needed: it was judged before the keeper was made, and the data is there."""
-        keeper = ObjectKey(None, keeper_name(self.kind.short, request.metadata.uid))
-        if await self._caches.find(OBJECT_KEEPER, keeper) is None:
+        if not await self.has_begun(request):
             return False
         claim = await self._claim(request, key)
         return claim is not None and _is_bound(claim) and not _is_older(claim, request)
