@@ -7,10 +7,11 @@ be wrong is refused before anything is written. Not guaranteed: that a request w
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lapse.cli.desk import Desk
 from lapse.core.errors import LapseError, UsageError
@@ -39,6 +40,7 @@ from lapse.requests.ownership import is_kept_by
 from lapse.requests.summary import state_of
 
 SOURCE_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME)
+T = TypeVar("T")
 _LONGEST_DERIVED: Final = 60
 _DIGITS: Final = 6
 
@@ -73,6 +75,14 @@ class ClaimExistsError(LapseError):
 
 class ClaimFailedError(LapseError):
     """The claim {claim} has no volume: {problem}. Delete it with lapse requests delete {claim}, and try again."""
+
+
+class LapsedError(LapseError):
+    """{place} has lapsed. {keeper} still keeps what it made, and goes {expires}.
+
+    To keep the data for longer, restore it: lapse requests restore NAME --from {place} --to PATH. There is no command
+    yet that deletes a snapshot before its time.
+    """
 
 
 class SourceError(LapseError):
@@ -291,10 +301,26 @@ async def _demand_its_own(desk: Desk, source: Located, request: VolumeCaptureReq
         raise SourceError(source=source, problem=f"its status names {ref.kind} {ref.name}, which was not made for it")
 
 
+async def or_lapsed(desk: Desk, place: Located, reading: Awaitable[T]) -> T:
+    """Return what is read; for a request that has lapsed raise `LapsedError`, which says where its data is."""
+    try:
+        return await reading
+    except NotFoundError:
+        for keeper in await _keepers_of(desk, place):
+            expires = desk.summary(OBJECT_KEEPER, keeper).expires(desk.clock.wall_ns())
+            name = f"keeper/{keeper.metadata.name}"
+            raise LapsedError(place=place, keeper=name, expires=expires or "later") from None
+        raise
+
+
+async def _keepers_of(desk: Desk, place: Located) -> list[ObjectKeeper]:
+    keepers = (await desk.store.list(OBJECT_KEEPER)).items
+    return [one for one in keepers if _follows(one.spec.follow_object_ref, place)]
+
+
 async def _kept(desk: Desk, source: Located) -> Json:
     """Find what a capture left that has lapsed itself: its keeper still knows its name."""
-    keepers = (await desk.store.list(OBJECT_KEEPER)).items
-    owners = {one.metadata.uid for one in keepers if _follows(one.spec.follow_object_ref, source)}
+    owners = {one.metadata.uid for one in await _keepers_of(desk, source)}
     left = [
         _reference(kind, one.metadata.name, one.metadata.uid)
         for kind in SOURCE_KINDS

@@ -30,17 +30,25 @@ Fact = tuple[str, str]
 
 
 async def summaries(desk: Desk, kinds: Sequence[Kind[Any]], namespace: str | None) -> list[Summary]:
-    """Look at all objects of some kinds; without ``kinds`` at requests, keepers and artifacts."""
+    """Look at all objects of some kinds; without ``kinds`` at requests, keepers and artifacts.
+
+    Keepers and artifacts count as being in the namespace of the request that they were made for.
+    """
     found = []
     for kind in kinds or SHOWN_KINDS:
         page = await desk.store.list(kind, namespace=namespace if kind.namespaced else None)
         found += [desk.summary(kind, one) for one in page.items]
-    return [one for one in found if kinds or belongs(one)]
+    return [one for one in found if is_shown(one, kinds, namespace)]
 
 
-def belongs(summary: Summary) -> bool:
-    """Whether a list without further words shows it: a volume that no keeper owns is no artifact."""
-    return summary.place.kind is not PERSISTENT_VOLUME or summary.keeper is not None
+def is_shown(summary: Summary, kinds: Sequence[Kind[Any]], namespace: str | None) -> bool:
+    """Whether a list of ``kinds`` in ``namespace`` shows it; None stands for all namespaces.
+
+    Without ``kinds``, a volume that no keeper owns is not an artifact.
+    """
+    if namespace is not None and summary.namespace != namespace:
+        return False
+    return bool(kinds) or summary.place.kind is not PERSISTENT_VOLUME or summary.keeper is not None
 
 
 def row(summary: Summary, now: int) -> tuple[str, ...]:

@@ -243,8 +243,8 @@ def list_objects(
 ) -> int:
     """List requests, their keepers and their artifacts.
 
-    Keepers and artifacts have no namespace, so they are listed in any case.
-    EXPIRES tells when each one goes.
+    Keepers and artifacts are listed with the namespace of the request that
+    they were made for. EXPIRES tells when each one goes.
     """
     from lapse.cli.desk import at_desk
     from lapse.cli.facts import COLUMNS, row, summaries
@@ -274,6 +274,7 @@ def get(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: Output
 
     With -o json it is the whole document.
     """
+    from lapse.cli.asking import or_lapsed
     from lapse.cli.desk import at_desk, typed
     from lapse.cli.facts import facts
     from lapse.requests.addresses import locate
@@ -281,7 +282,7 @@ def get(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: Output
     place = locate(address)
 
     async def work(desk: Desk) -> Any:  # noqa: ANN401 - a document, or facts
-        document = await desk.document(place)
+        document = await or_lapsed(desk, place, desk.document(place))
         return document if output is Output.JSON else await facts(desk, place, typed(place.kind, document))
 
     found = at_desk(flags, work)
@@ -353,7 +354,7 @@ def _print_changes(
     from contextlib import suppress
 
     from lapse.cli.desk import at_desk
-    from lapse.cli.facts import SHOWN_KINDS, belongs
+    from lapse.cli.facts import SHOWN_KINDS, is_shown
     from lapse.cli.watching import follow
 
     chosen = tuple(kinds)
@@ -362,7 +363,7 @@ def _print_changes(
         printer = _Printer(desk, output)
 
         def report(one: Report) -> None:
-            if chosen or belongs(one.summary):
+            if is_shown(one.summary, chosen, namespace):
                 printer.report(one)
 
         with suppress(TimeoutError):
@@ -422,12 +423,12 @@ def delete(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: Out
 
 
 async def _delete(desk: Desk, place: Located) -> str:
-    from lapse.cli.asking import keeps_what_was_made
+    from lapse.cli.asking import keeps_what_was_made, or_lapsed
     from lapse.engine.journal import SQLiteJournal
     from lapse.requests.api.kinds import REQUEST_KINDS
     from lapse.requests.deleting import consequence, deletion_row, demand_not_held
 
-    found, now = await desk.read(place), desk.clock.wall_ns()
+    found, now = await or_lapsed(desk, place, desk.read(place)), desk.clock.wall_ns()
     demand_not_held(place, found, now=now)
     keeper = await desk.keeper_of(place, found.metadata.uid)
     keeps = keeper is not None and await keeps_what_was_made(desk, place, keeper)

@@ -152,7 +152,7 @@ class Coordinator:
         self._stopping = asyncio.Event()
         self._status = {loop.name: LoopStatus(loop.name, loop.domain, loop.interval) for loop in loops}
         self._wakes = {loop.name: asyncio.Event() for loop in loops}
-        metrics.expect_loops(self._status)
+        metrics.expect_loops({loop.name: loop.interval for loop in loops})
 
     @property
     def stopping(self) -> bool:
@@ -285,6 +285,8 @@ class Coordinator:
             self._metrics.leading(leads=False)
             await self._step_down(ticking, serving)
             self._leads_work = False
+            for loop in loops:
+                self._metrics.rested(loop.name)
 
     async def _step_down(self, ticking: Sequence[asyncio.Task[None]], serving: Sequence[asyncio.Task[None]]) -> None:
         """End what still runs: services at once, loops after the item at hand."""

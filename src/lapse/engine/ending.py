@@ -44,6 +44,8 @@ _NS: Final = 1_000_000_000
 _NO_BRAKE: Final = NoBrake()
 _MAY_BE_DONE: Final = frozenset({Outcome.ENDED, Outcome.FAILED})
 """What spends a deletion budget: a failure may be an answer that was lost."""
+_MOST_LINES: Final = 10
+"""Lines of the log about one batch; a wave of thousands is told by their number."""
 _log = get_logger("lapse.engine.ending")
 
 
@@ -193,10 +195,12 @@ class Ender:
             if len(acts) > 1:  # which one it was is not known: each for itself
                 return [outcome for act in acts for outcome in await self._end_together([act])]
             refusals = [error]
-        return [
+        outcomes = [
             Outcome.ENDED if no is None else await self._told(ending, row, no)
             for (ending, row), no in zip(acts, refusals, strict=True)
         ]
+        _log_ended([ending for (ending, _), no in zip(acts, refusals, strict=True) if no is None])
+        return outcomes
 
     async def _told(self, ending: Ending, due: Entry, refusal: Exception) -> Outcome:
         outcome = self._outcome(ending, refusal)
@@ -270,6 +274,14 @@ class Ender:
             details=ending.details,
             tick=current_work(),
         )
+
+
+def _log_ended(ended: Sequence[Ending]) -> None:
+    """Log what was ended, for people who watch: the journal is a database here, and tells only who asks it."""
+    for ending in ended[:_MOST_LINES]:
+        _log.info("lapsed", domain=ending.domain, address=str(ending.address), reason=ending.reason)
+    if len(ended) > _MOST_LINES:
+        _log.info("lapsed", domain=ended[0].domain, more=len(ended) - _MOST_LINES)
 
 
 def _with_problem(entry: Entry, outcome: Outcome, problem: Exception | None) -> Entry:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from lapse.core.verdict import Reason
 
@@ -108,7 +108,13 @@ class Metrics:
         )
         self._last_success = Gauge(
             "lapse_loop_last_success_timestamp_seconds",
-            "When a tick last succeeded; 0 before the first",
+            "When a tick last succeeded; 0 before the first, and while another process runs the loop",
+            ["loop"],
+            registry=self._registry,
+        )
+        self._interval = Gauge(
+            "lapse_loop_interval_seconds",
+            "The longest time between two ticks, when nothing is due earlier",
             ["loop"],
             registry=self._registry,
         )
@@ -150,11 +156,12 @@ class Metrics:
         """Set the series of a signal to zero: nothing is known before the first look."""
         self._signal_up.labels(source)
 
-    def expect_loops(self, names: Iterable[str]) -> None:
-        """Set every series of these loops to zero."""
-        for name in names:
+    def expect_loops(self, intervals: Mapping[str, float]) -> None:
+        """Set every series of these loops to zero, and tell how many seconds lie between two ticks of each."""
+        for name, seconds in intervals.items():
             self._duration.labels(name)
             self._last_success.labels(name)
+            self._interval.labels(name).set(seconds)
 
     def deleted(self, domain: str, reason: Reason, *, count: int, lags: Iterable[float] = ()) -> None:
         """Count what was let lapse; ``lags`` tell for how many seconds it had been due: all of it, or the oldest."""
@@ -198,6 +205,10 @@ class Metrics:
         self._duration.labels(loop).observe(seconds)
         if succeeded_at is not None:
             self._last_success.labels(loop).set(succeeded_at)
+
+    def rested(self, loop: str) -> None:
+        """Take back when a loop last succeeded: this process runs it no longer."""
+        self._last_success.labels(loop).set(0)
 
     def exposition(self) -> bytes:
         """Print everything in the text format."""

@@ -27,9 +27,10 @@ DELETABLE: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, PERSISTENT_VOLUME_CLA
 
 
 class NotDeletableError(UsageError):
-    """{address} goes by itself and is not deleted by hand: a keeper follows its request, an artifact its keeper.
+    """{address} is not deleted by hand: a keeper goes some time after its request, an artifact goes with its keeper.
 
-    Delete the request (vcr, vrr or mcr) to begin that.
+    Delete the request (vcr, vrr or mcr) to begin that. Once the request is gone, lapse requests list shows when the
+    rest goes; to keep the data for longer, restore it with lapse requests restore NAME --from SNAPSHOT --to PATH.
     """
 
 

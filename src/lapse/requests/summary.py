@@ -21,6 +21,7 @@ from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, OBJECT_KEEPER, REQUEST_KINDS, KeeperMode
 from lapse.requests.api.upstream import (
     ALL_KINDS,
+    PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
     VOLUME_SNAPSHOT_CONTENT,
 )
@@ -68,6 +69,8 @@ class Summary:
     completed: UnixNs | None
     keeper: Located | None
     """Its controller owner, if that is a keeper."""
+    namespace: str | None
+    """Its own namespace, or that of the request it was made for; None when that is not known."""
 
     def expires(self, now: int) -> str:
         """Say for people when it goes."""
@@ -111,7 +114,25 @@ def summarise(kind: Kind[Any], obj: Any, *, now: int, rule: TTLRule) -> Summary:
         created=from_timestamp(meta.creation_timestamp or ""),
         completed=from_timestamp(getattr(status, "completion_timestamp", None) or ""),
         keeper=_keeper(obj),
+        namespace=meta.namespace or _requested_from(kind, obj),
     )
+
+
+def _requested_from(kind: Kind[Any], obj: Any) -> str | None:  # noqa: ANN401 - an object of ``kind``
+    """Return the namespace of the request that an object without one was made for."""
+    source: str | None
+    match kind.kind:
+        case OBJECT_KEEPER.kind:
+            source = obj.spec.follow_object_ref and obj.spec.follow_object_ref.namespace
+        case VOLUME_SNAPSHOT_CONTENT.kind:
+            source = obj.spec.volume_snapshot_ref.namespace
+        case PERSISTENT_VOLUME.kind:
+            source = obj.spec.claim_ref and obj.spec.claim_ref.namespace
+        case MANIFEST_CHECKPOINT.kind:
+            source = obj.spec.source_namespace
+        case _:
+            source = None
+    return source
 
 
 def state_of(kind: Kind[Any], obj: Any) -> State:  # noqa: ANN401 - an object of ``kind``

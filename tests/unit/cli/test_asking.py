@@ -14,11 +14,13 @@ from lapse.cli.asking import (
     ClaimExistsError,
     ClaimFailedError,
     ClaimTakenError,
+    LapsedError,
     Restore,
     SourceError,
     derived_names,
 )
 from lapse.cli.desk import Desk
+from lapse.cli.facts import summaries
 from lapse.cli.requests import _delete
 from lapse.cli.state_folder import open_store
 from lapse.cli.waiting import StillWaitingError
@@ -84,7 +86,11 @@ async def finish(desk: Desk, place: Located, *, reason: str = "Completed") -> st
              "uid": keeper.metadata.uid, "controller": True}  # fmt: skip
     name = f"snapshot-{meta.uid}"
     made = await desk.store.create(
-        VOLUME_SNAPSHOT_CONTENT, {"metadata": {"name": name, "ownerReferences": [owner]}, "spec": {}}
+        VOLUME_SNAPSHOT_CONTENT,
+        {
+            "metadata": {"name": name, "ownerReferences": [owner]},
+            "spec": {"volumeSnapshotRef": {"namespace": meta.namespace}},
+        },
     )
     ready = {"type": "Ready", "status": "True" if reason == "Completed" else "False", "reason": reason, "message": "m"}
     reference = {"apiVersion": VOLUME_SNAPSHOT_CONTENT.api_version, "kind": VOLUME_SNAPSHOT_CONTENT.kind,
@@ -318,3 +324,42 @@ async def test_what_changes_while_it_is_deleted_is_not_deleted(
         await _delete(desk, locate("vcr/default/nightly"))
     assert await desk.read(NIGHTLY)
     assert await SQLiteJournal(desk.store.database).entries() == []
+
+
+# --- what is left when a request is gone ------------------------------------------------------------------------------
+
+
+async def test_the_command_for_a_request_that_has_lapsed_says_where_its_data_is(desk: Desk, data: Path) -> None:
+    await capture(directory=data).ask(desk)
+    await finish(desk, NIGHTLY)
+    request = await desk.read(NIGHTLY)
+    await desk.store.delete(NIGHTLY.kind, NIGHTLY.key)
+    with pytest.raises(LapsedError) as caught:
+        await _delete(desk, NIGHTLY)
+    assert f"keeper/{keeper_name('vcr', request.metadata.uid)}" in str(caught.value)
+    assert "lapse requests restore NAME --from vcr/default/nightly" in str(caught.value)
+
+
+async def test_a_request_that_never_was_is_not_there(desk: Desk) -> None:
+    with pytest.raises(NotFoundError):
+        await _delete(desk, NIGHTLY)
+
+
+async def test_a_list_of_a_namespace_has_no_keepers_and_artifacts_of_another_one(desk: Desk, data: Path) -> None:
+    await capture(directory=data).ask(desk)
+    await finish(desk, NIGHTLY)
+    for namespace, count in (("default", 3), (None, 3), ("nope", 0)):
+        found = await summaries(desk, (), namespace)
+        kinds = [one.place.kind.kind for one in found]
+        assert len(kinds) == count, (namespace, kinds)
+
+
+async def test_a_source_that_a_status_names_and_the_capture_did_not_make_is_refused(desk: Desk, data: Path) -> None:
+    await capture(directory=data).ask(desk)
+    await finish(desk, NIGHTLY)
+    foreign = await desk.store.create(VOLUME_SNAPSHOT_CONTENT, {"metadata": {"name": "foreign"}, "spec": {}})
+    reference = {"apiVersion": VOLUME_SNAPSHOT_CONTENT.api_version, "kind": VOLUME_SNAPSHOT_CONTENT.kind,
+                 "name": "foreign", "uid": foreign.metadata.uid}  # fmt: skip
+    await desk.store.patch_status(NIGHTLY.kind, NIGHTLY.key, {"artifactRef": reference})
+    with pytest.raises(SourceError, match="foreign, which was not made for it"):
+        await restore("vcr/default/nightly").ask(desk)

@@ -320,3 +320,22 @@ async def test_an_intent_that_cannot_be_written_prevents_the_act(
     assert await ender.end(ending_of(thing)) is Outcome.FAILED
     assert await things.left() == ["a"]
     assert series(metrics)['lapse_errors_total{domain="things",kind="journal"}'] == 1
+
+
+async def test_what_is_ended_is_told_in_the_log_line_by_line_and_of_a_wave_by_number(
+    things: Things,
+    store: EmbeddedStore,
+    journal: SQLiteJournal,
+    clock: VirtualClock,
+    metrics: Metrics,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ender = Ender(store, journal, clock=clock, metrics=metrics, actor="test")
+    with caplog.at_level("INFO"):
+        await ender.end(ending_of(await things.add("one")))
+        await ender.end_all([ending_of(await things.add(f"wave-{number}")) for number in range(25)])
+    lines = [record.__dict__ for record in caplog.records if record.message == "lapsed"]
+    assert lines[0]["address"] == "Thing.test.lapse.dev/default/one"
+    assert lines[0]["reason"] == "ttl_expired"
+    assert len(lines) == 1 + 10 + 1
+    assert lines[-1]["more"] == 15

@@ -12,7 +12,7 @@ def series(metrics: Metrics) -> dict[str, float]:
 def test_every_label_stands_at_zero_before_anything_happens() -> None:
     metrics = Metrics("1.2.3")
     metrics.expect_domain("keys", reasons=[DueReason.TTL_EXPIRED])
-    metrics.expect_loops(["keys-sweep"])
+    metrics.expect_loops({"keys-sweep": 1.0})
     found = series(metrics)
 
     assert found['lapse_deletions_total{domain="keys",reason="ttl_expired"}'] == 0
