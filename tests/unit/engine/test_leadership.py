@@ -211,6 +211,8 @@ async def test_losing_leadership_cancels_the_services_and_ends_the_loops_until_t
         assert service.notes == ["began", "cancelled"]
         assert series(metrics)["lapse_leader"] == 0
         assert coordinator.loops()[0].next_run_ns is None
+        success = 'lapse_loop_last_success_timestamp_seconds{loop="ticking"}'
+        assert series(metrics)[success] == 0, "an alert on it is about loops that run here"
         await pass_time(clock, 20)
         assert loop.seen == [0]
         leadership.appointed.set()
