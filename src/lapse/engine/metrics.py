@@ -57,13 +57,10 @@ class Metrics:
         """Register everything that needs no label yet."""
         self._registry = CollectorRegistry()
         # `..._of`: every item that is decided and ended asks for its series, and to look one up costs more than to add.
-        build = Gauge(
-            "lapse_build_info", "The version that runs; always 1", ["version", "python"], registry=self._registry
-        )
-        build.labels(version, platform.python_version()).set(1)
-        self._deletions = Counter(
-            "lapse_deletions", "What was let lapse, by reason", ["domain", "reason"], registry=self._registry
-        )
+        self._gauge("lapse_build_info", "The version that runs; always 1", "version", "python").labels(
+            version, platform.python_version()
+        ).set(1)
+        self._deletions = self._counter("lapse_deletions", "What was let lapse, by reason", "domain", "reason")
         self._deletions_of = cache(self._deletions.labels)
         self._lag = Histogram(
             "lapse_expiry_lag_seconds",
@@ -73,32 +70,23 @@ class Metrics:
             registry=self._registry,
         )
         self._lag_of = cache(self._lag.labels)
-        self._decisions = Counter(
-            "lapse_decisions", "What was decided, one per look", ["domain", "verdict"], registry=self._registry
-        )
+        self._decisions = self._counter("lapse_decisions", "What was decided, one per look", "domain", "verdict")
         self._decisions_of = cache(self._decisions.labels)
-        self._held = Gauge("lapse_held", "What is due and held", ["domain"], registry=self._registry)
-        self._frozen = Gauge(
-            "lapse_frozen",
-            "Whether nothing is ended until somebody runs lapse resume",
-            ["domain"],
-            registry=self._registry,
+        self._held = self._gauge("lapse_held", "What is due and held", "domain")
+        self._frozen = self._gauge(
+            "lapse_frozen", "Whether nothing is ended until somebody runs lapse resume", "domain"
         )
-        self._signal_up = Gauge(
-            "lapse_signal_up",
-            "Whether a signal that decisions need was known at the last look",
-            ["source"],
-            registry=self._registry,
+        self._signal_up = self._gauge(
+            "lapse_signal_up", "Whether a signal that decisions need was known at the last look", "source"
         )
-        self._next_expiry = Gauge(
+        self._next_expiry = self._gauge(
             "lapse_next_expiry_timestamp_seconds",
             "When the next item has to be looked at; 0 when there is none",
-            ["domain"],
-            registry=self._registry,
+            "domain",
         )
         self._further: dict[tuple[str, str], Counter] = {}
-        self._leader = Gauge("lapse_leader", "Whether this process leads", registry=self._registry)
-        self._errors = Counter("lapse_errors", "What failed", ["domain", "kind"], registry=self._registry)
+        self._leader = self._gauge("lapse_leader", "Whether this process leads")
+        self._errors = self._counter("lapse_errors", "What failed", "domain", "kind")
         self._duration = Histogram(
             "lapse_loop_duration_seconds",
             "How long a tick took",
@@ -106,18 +94,20 @@ class Metrics:
             buckets=_TICK_BUCKETS,
             registry=self._registry,
         )
-        self._last_success = Gauge(
+        self._last_success = self._gauge(
             "lapse_loop_last_success_timestamp_seconds",
             "When a tick last succeeded; 0 before the first, and while another process runs the loop",
-            ["loop"],
-            registry=self._registry,
+            "loop",
         )
-        self._interval = Gauge(
-            "lapse_loop_interval_seconds",
-            "The longest time between two ticks, when nothing is due earlier",
-            ["loop"],
-            registry=self._registry,
+        self._interval = self._gauge(
+            "lapse_loop_interval_seconds", "The longest time between two ticks, when nothing is due earlier", "loop"
         )
+
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(name, meaning, labels, registry=self._registry)
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(name, meaning, labels, registry=self._registry)
 
     def expect_domain(self, domain: str, *, reasons: Iterable[Reason]) -> None:
         """Set every series of a domain to zero."""
