@@ -26,7 +26,7 @@ from lapse.requests.api.kinds import (
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
 )
-from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.chunks import as_captured, capture_order
 from lapse.requests.manifests import read_checkpoint
 from lapse.requests.names import keeper_name
@@ -307,3 +307,69 @@ async def touch(store: KubernetesStore, key: ObjectKey) -> None:
         await store.patch(VOLUME_CAPTURE_REQUEST, key, {"metadata": {"labels": {"touched": uuid()}}})
     except NotFoundError:
         return
+
+
+# --- what a tenant wrote beforehand -----------------------------------------------------------------------------------
+
+
+async def test_a_tenant_who_may_write_keepers_and_statuses_takes_nobodys_snapshot_or_volume_along(
+    own: Own, store: KubernetesStore, namespace: str
+) -> None:
+    await asyncio.to_thread(own.stop)  # the tenant is quicker than the operator
+    (mine, _), (other, _) = [await bound_claim(store, own.kube, namespace, name) for name in ("mine", "other")]
+    snapshot = await ask_for_capture(store, mine, held=True, name="snapshot")
+    retained = {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}
+    names = [ObjectKey(None, claim.spec.volume_name) for claim in (mine, other)]
+    _, volume = [await store.patch(PERSISTENT_VOLUME, name, retained) for name in names]
+    detach = await store.create(
+        VOLUME_CAPTURE_REQUEST,
+        {
+            "metadata": {"name": "detach", "namespace": namespace, "annotations": {HOLD: "true"}},
+            "spec": {"mode": "Detach", "target": _target(mine)},
+        },
+    )
+    await asyncio.to_thread(_as_tenant, own, namespace, await store.get(VOLUME_CAPTURE_REQUEST, snapshot), volume)
+    await asyncio.to_thread(own.operator, *LATER)
+
+    for key, says in ((snapshot, "its ttl is 1s"), (detach.metadata.key, f"{volume.metadata.name} does not belong")):
+        request = await until_ended(store, VOLUME_CAPTURE_REQUEST, key)
+        condition = ready_condition(request.status.conditions)
+        assert condition is not None
+        assert condition.status == "False"
+        assert says in condition.message
+    assert await found(store, PERSISTENT_VOLUME_CLAIM, mine.metadata.key) is not None
+    assert await found(store, PERSISTENT_VOLUME_CLAIM, other.metadata.key) is not None
+    kept = await store.get(PERSISTENT_VOLUME, volume.metadata.key)
+    assert kept.metadata.owner_references == ()
+    assert namespace not in {one.spec.volume_snapshot_ref.namespace for one in await contents(store)}
+
+
+async def contents(store: KubernetesStore) -> tuple[Any, ...]:
+    return tuple((await store.list(VOLUME_SNAPSHOT_CONTENT)).items)
+
+
+def _target(claim: Any) -> Json:  # noqa: ANN401 - a claim
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": claim.metadata.name, "uid": claim.metadata.uid}
+
+
+def _as_tenant(own: Own, namespace: str, request: Any, volume: Any) -> None:  # noqa: ANN401 - a capture and a volume
+    """Write what somebody with two rights may write: keepers, and the status of requests of one namespace."""
+    kubectl = own.kube.kubectl
+    kubectl("create", "clusterrole", "keepers", "--verb=create", "--resource=objectkeepers.deckhouse.io")
+    kubectl("create", "clusterrolebinding", "keepers", "--clusterrole=keepers", "--user=mallory")
+    both = "volumecapturerequests.storage.deckhouse.io,volumecapturerequests.storage.deckhouse.io/status"
+    kubectl("create", "role", "-n", namespace, "statuses", "--verb=get,patch", f"--resource={both}")
+    kubectl("create", "rolebinding", "-n", namespace, "statuses", "--role=statuses", "--user=mallory")
+    followed = {"apiVersion": VOLUME_CAPTURE_REQUEST.api_version, "kind": VOLUME_CAPTURE_REQUEST.kind,
+                "namespace": namespace, "name": request.metadata.name, "uid": request.metadata.uid}  # fmt: skip
+    keeper = {
+        "apiVersion": OBJECT_KEEPER.api_version,
+        "kind": OBJECT_KEEPER.kind,
+        "metadata": {"name": keeper_name("vcr", request.metadata.uid)},
+        "spec": {"mode": "FollowObjectWithTTL", "ttl": "1s", "followObjectRef": followed},
+    }
+    kubectl("create", "--as=mallory", "-f", "-", stdin=json.dumps(keeper))
+    reference = {"apiVersion": "v1", "kind": "PersistentVolume", "name": volume.metadata.name,
+                 "uid": volume.metadata.uid}  # fmt: skip
+    kubectl("patch", "--as=mallory", "-n", namespace, "vcr", "detach", "--subresource=status", "--type=merge",
+            "-p", json.dumps({"status": {"artifactRef": reference}}))  # fmt: skip
