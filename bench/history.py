@@ -49,6 +49,7 @@ from lapse.kube.client import Client
 from lapse.kube.config import load_config
 from lapse.kube.resources import ObjectKey
 from lapse.kube.transport import Limits
+from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.documents import encode
 from lapse.objects.embedded import open_embedded
 from lapse.objects.kubernetes import KubernetesStore
@@ -167,7 +168,7 @@ class _Listing:
 
 async def _pass(store: EmbeddedStore, direct: Reader) -> PassReport:
     journal, clock = SQLiteJournal(store.database), SystemClock()
-    ender = Ender(store, journal, clock=clock, metrics=Metrics("bench"), actor="bench")
+    ender = Ender(store, journal, holds=store, clock=clock, metrics=Metrics("bench"), actor="bench")
     return (await Pass([history_policy()], direct=direct, ender=ender, clock=clock).run())["history"]
 
 
@@ -286,7 +287,8 @@ async def _on_cluster(server: Any, count: int) -> OnCluster:  # noqa: ANN401 - a
 
 async def _compared(store: KubernetesStore, client: _Weighing, count: int) -> OnCluster:
     clock, metrics = SystemClock(), Metrics("bench")
-    ender = Ender(store, LogJournal(), clock=clock, metrics=metrics, actor="bench")
+    holds = listed_holds(store, lambda _kind: ())
+    ender = Ender(store, LogJournal(), holds=holds, clock=clock, metrics=metrics, actor="bench")
     client.calls = client.size = 0
     start = time.perf_counter()
     report = (await Pass([history_policy()], direct=store, ender=ender, clock=clock).run())["history"]

@@ -56,6 +56,7 @@ FOUNDING_SECONDS: Final = {
 """The same for variables that hold a number of seconds, or a duration; the last of several for one key wins."""
 _MAX_PORT: Final = 65_535
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_KIND: Final = re.compile(r"(?:[a-z0-9.-]+/)?v[0-9][a-z0-9]*/[A-Z][A-Za-z0-9]*")
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
@@ -110,6 +111,17 @@ def _hosts(value: object) -> tuple[str, ...]:
     ):
         raise ValueError('expected host names with or without a port, such as "lapse.example.org" or "10.0.0.5:8750"')
     return tuple(name.lower() for name in names)
+
+
+def _kinds(value: object) -> tuple[str, ...]:
+    names = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(
+        isinstance(name, str) and _KIND.fullmatch(name) for name in names
+    ):
+        raise ValueError('expected kinds as apiVersion/Kind, such as "v1/ConfigMap" or "apps/v1/Deployment"')
+    if "v1/Secret" in names:
+        raise ValueError("expected other kinds than v1/Secret: whoever watches Secrets can read them all")
+    return tuple(dict.fromkeys(names))
 
 
 def _host(value: object) -> str:
@@ -382,6 +394,9 @@ class Settings(BaseSettings):
     )
     lease_name: Annotated[str, PlainValidator(_object_name)] = Field(
         default="lapse-operator", description="Name of the Lease that the replicas of an operator share"
+    )
+    hold_kinds: Annotated[tuple[str, ...], PlainValidator(_kinds)] = Field(
+        default=(), description="Kinds beside our own whose holds keep their owners on a cluster, such as v1/ConfigMap"
     )
     http_host: Host = Field(
         default="127.0.0.1", description="Address of the API and the pages; other than loopback needs a token"

@@ -29,11 +29,12 @@ from lapse.kube.errors import (
 )
 from lapse.kube.lease import LEASE
 from lapse.kube.resources import Document, Kind, ObjectKey
+from lapse.kube.rights import rights_on
 from lapse.objects.config_map_brakes import NAME as BRAKES
 from lapse.requests.api.kinds import OUR_KINDS as REQUEST_KINDS
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CLASS, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.rights import HOLDING, REVIEWING, rights_on_brakes, rights_on_lease
 from lapse.requests.rights import NEEDED as NEEDED_BY_REQUESTS
-from lapse.requests.rights import REVIEWING, rights_on_brakes, rights_on_lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from lapse.kube.client import Client
     from lapse.kube.rights import Right
     from lapse.objects.kubernetes import KubernetesStore
+    from lapse.objects.port import Reader
     from lapse.settings import Settings
 
 _REVIEW: Final = Kind(
@@ -79,6 +81,10 @@ class SnapshotsMissingError(LapseError):
 
 class RightsMissingError(LapseError):
     """The user of {origin} may not {rights} on {place}; bind a role that allows it (see deploy/base)."""
+
+
+class HoldKindUnknownError(UsageError):
+    """The setting hold_kinds names {name}, which the cluster does not know; compare it with kubectl api-resources."""
 
 
 class LeaseNamespaceError(LapseError):
@@ -120,14 +126,27 @@ def in_plain_words(client: Client, *, rights: str) -> Iterator[None]:
         raise ClusterUnreachableError(place=place, problem=_problem(error), origin=origin) from error
 
 
-async def look_over(store: KubernetesStore, lease: ObjectKey) -> None:
-    """Raise a `LapseError` with one clear line unless the controllers can work here."""
+async def hold_kinds(store: Reader, settings: Settings) -> list[Kind[Any]]:
+    """Return the kinds that the settings name for their holds; raises `HoldKindUnknownError`."""
+    found = []
+    for name in settings.hold_kinds:
+        api_version, _, kind = name.rpartition("/")
+        try:
+            found.append(await store.resolve(api_version, kind))
+        except UnknownKindError as error:
+            raise HoldKindUnknownError(name=name) from error
+    return found
+
+
+async def look_over(store: KubernetesStore, lease: ObjectKey, *, holding: Iterable[Kind[Any]] = ()) -> None:
+    """Raise a `LapseError` with one clear line unless the controllers can work here, and watch ``holding``."""
     client = store.client
     with in_plain_words(client, rights="of the roles in deploy/base"):
         await Definitions(client).check_server()
         await _look_at_definitions(client)
+        watched = [right for kind in holding for right in rights_on(kind, *HOLDING)]
         shared = [*rights_on_lease(lease.namespace), *rights_on_brakes(lease.namespace)]
-        await _look_at_rights(client, [*NEEDED_BY_REQUESTS, *NEEDED_BY_HISTORY, *shared])
+        await _look_at_rights(client, [*NEEDED_BY_REQUESTS, *NEEDED_BY_HISTORY, *shared, *watched])
         await _make_lease(store, lease)
 
 

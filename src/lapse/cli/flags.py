@@ -274,6 +274,15 @@ class CallFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class HoldFlags:
+    """What may hold other things."""
+
+    hold_kinds: Flag = None
+    """Kinds beside our own whose holds keep their owners on a cluster, such as v1/ConfigMap."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class LeaseFlags:
     """Who leads."""
 
@@ -291,7 +300,9 @@ class DefinitionsFlags(ClusterFlags, ConfigFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class OperatorFlags(ProcessFlags, HistoryFlags, RequestFlags, LeaseFlags, CallFlags, ClusterFlags, ConfigFlags):
+class OperatorFlags(
+    ProcessFlags, HistoryFlags, RequestFlags, HoldFlags, LeaseFlags, CallFlags, ClusterFlags, ConfigFlags
+):
     """What `lapse operator` takes."""
 
 
@@ -318,7 +329,7 @@ class WebhookFlags(ProcessFlags, ReviewFlags, ClusterFlags, ConfigFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Flags(ServerFlags, ReviewFlags, LeaseFlags, CallFlags, ClusterFlags):
+class Flags(ServerFlags, ReviewFlags, HoldFlags, LeaseFlags, CallFlags, ClusterFlags):
     """All settings; each given on the command line wins over the environment and the file."""
 
 

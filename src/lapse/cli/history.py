@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lapse.history.api.kinds import ChaosExperimentHistory, HistorySpec
     from lapse.history.explaining import Seen
     from lapse.history.policy import Policy
-    from lapse.kube.resources import Json, ObjectKey
+    from lapse.kube.resources import Json, ObjectKey, ObjectMeta
     from lapse.settings import Settings
 
 app = App(
@@ -378,6 +378,8 @@ def record(
 
     The same run, of the same experiment with the same start, is recorded
     once: a second attempt finds the first record and leaves it as it is.
+    A name, labels and annotations of the document are kept, so a hold in it
+    counts from the beginning.
     """
     from lapse.cli.files import read_file
     from lapse.cli.stores import at_place
@@ -394,11 +396,11 @@ def record(
 
         namespace = place.settings.history_namespace
         for _, given in specs:
-            if given not in {None, namespace}:
-                raise RecordNamespaceError(given=given, expected=namespace)
-        for spec, _ in specs:
+            if given.namespace not in {None, namespace}:
+                raise RecordNamespaceError(given=given.namespace, expected=namespace)
+        for spec, given in specs:
             try:
-                done.append(await write_record(place.store, spec, namespace=namespace))
+                done.append(await write_record(place.store, spec, namespace=namespace, given=given))
             except NotFoundError as error:
                 raise HistoryNamespaceError(namespace=namespace) from error
 
@@ -416,8 +418,8 @@ def _writing(settings: Settings) -> str:
     return f"create and get on chaosexperimenthistories in {settings.history_namespace}"
 
 
-def _spec(document: Any) -> tuple[HistorySpec, str | None]:  # noqa: ANN401 - whatever a file holds
-    """Return what is to be recorded, and the namespace that the document names, if it does."""
+def _spec(document: Any) -> tuple[HistorySpec, ObjectMeta]:  # noqa: ANN401 - whatever a file holds
+    """Return what is to be recorded, and the metadata that the document has."""
     from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY as KIND
     from lapse.history.documents import DocumentError, problems_of
 
@@ -427,7 +429,7 @@ def _spec(document: Any) -> tuple[HistorySpec, str | None]:  # noqa: ANN401 - wh
     if problems:
         raise DocumentError(document="The record", problem="; ".join(map(str, problems)))
     found = KIND.convert({**whole, "metadata": whole.get("metadata") or {}})
-    return found.spec, found.metadata.namespace
+    return found.spec, found.metadata
 
 
 def _tell(done: list[tuple[ChaosExperimentHistory, bool]], output: Output) -> None:

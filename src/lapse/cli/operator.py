@@ -63,7 +63,7 @@ class _Process:
     async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
         """Open it all, and look over the cluster; ``stack`` closes it, last opened first."""
         from lapse import __version__
-        from lapse.cli.cluster import look_over, open_client
+        from lapse.cli.cluster import hold_kinds, in_plain_words, look_over, open_client
         from lapse.cli.domains import KINDS
         from lapse.core.clock import SystemClock
         from lapse.engine.coordinator import Coordinator
@@ -84,7 +84,9 @@ class _Process:
         store = KubernetesStore(open_client(settings, clock=clock), kinds=[*KINDS, LEASE])
         stack.push_async_callback(store.close)
         lease = ObjectKey(settings.lease_namespace, settings.lease_name)
-        await look_over(store, lease)
+        with in_plain_words(store.client, rights="of the roles in deploy/base"):
+            holding = await hold_kinds(store, settings)
+        await look_over(store, lease, holding=holding)
         identity, journal = _identity(), LogJournal()
         recorder = await _recorder(store, lease, identity=identity, clock=clock, metrics=metrics)
         brakes = _brakes(store, settings, journal, clock=clock, metrics=metrics)
@@ -99,6 +101,7 @@ class _Process:
             conventions=STOCK,
             recorder=recorder,
             reports=EventReports(store.client),
+            hold_kinds=holding,
         )
         records = retention(
             loaded,
@@ -106,6 +109,7 @@ class _Process:
             documents=(),  # on a cluster policies are objects, and whoever may make them makes them there
             journal=journal,
             metrics=metrics,
+            holds=requests.holds,
             brake=brakes,
             clock=clock,
             left_alone=[settings.lease_namespace],

@@ -6,9 +6,9 @@ that was due went, or would go; 1 when nothing of it could; 3 when a part of it 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.passes import Told
     from lapse.history.runs import PolicyRun
+    from lapse.kube.resources import Kind
 
 DryRun = Annotated[bool, Parameter(help="End nothing; list what would go.", show_default=False)]
 DetailedExitcode = Annotated[
@@ -47,6 +48,7 @@ async def pass_over(place: Place, *, only: Collection[str], instead: Sequence[Re
     from lapse.engine.metrics import Metrics
     from lapse.history.runs import RunReason
     from lapse.history.unstored import WithPolicies
+    from lapse.objects.cluster_holds import listed_holds
 
     _settle_logs(place, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))
     settings, metrics = place.settings, Metrics(__version__)
@@ -56,6 +58,7 @@ async def pass_over(place: Place, *, only: Collection[str], instead: Sequence[Re
         documents=() if place.is_cluster else settings.retention_policies,
         journal=place.journal,
         metrics=metrics,
+        holds=listed_holds(place.store, await _ownable(place)),
         brake=place.brakes(metrics, actor=who()),
         clock=place.clock,
         left_alone=[settings.lease_namespace] if place.is_cluster else [],
@@ -66,6 +69,17 @@ async def pass_over(place: Place, *, only: Collection[str], instead: Sequence[Re
     runs = await passes.run_once(only=only, dry_run=dry_run, told=told.append)
     doubt = await _doubt(place, {run.domain for run in runs.values() if run.reason is RunReason.FROZEN})
     return Done(runs, sorted(told, key=lambda one: one.address), dry_run, doubt)
+
+
+async def _ownable(place: Place) -> Callable[[Kind[Any]], Sequence[Kind[Any]]]:
+    """Return which kinds are listed on a cluster for what they hold: nothing of ours is owned by a record."""
+    from lapse.cli.cluster import hold_kinds
+    from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
+    from lapse.requests.caches import WATCHED
+
+    named = await hold_kinds(place.store, place.settings) if place.is_cluster else ()
+    record = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
+    return lambda kind: named if (kind.api_version, kind.kind) == record else (*WATCHED, *named)
 
 
 async def _doubt(place: Place, refused: set[str]) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lapse.engine.brakes import Brake
     from lapse.engine.budget import Budgets
     from lapse.engine.coordinator import Coordinator
+    from lapse.engine.holds import HoldLookup
     from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
     from lapse.history.api.kinds import RetentionPolicy
@@ -132,6 +133,7 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
     documents: Sequence[Json],
     journal: Journal,
     metrics: Metrics,
+    holds: HoldLookup,
     brake: Brake,
     clock: Clock,
     left_alone: Collection[str] = (),
@@ -148,6 +150,7 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
         documents=documents,
         journal=journal,
         metrics=metrics,
+        holds=holds,
         clock=clock,
         interval=loaded.settings.retention_interval,
         brake=brake,

@@ -409,7 +409,7 @@ def delete(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: Out
 
     What a capture has made is kept for a while longer, by its keeper. What a
     restore has made stays, and so does the directory of a claim. A request
-    that is held is not deleted.
+    that is held, or takes along what is held, is not deleted.
     """
     from lapse.cli.desk import at_desk
     from lapse.requests.addresses import locate
@@ -429,8 +429,8 @@ async def _delete(desk: Desk, place: Located) -> str:
     from lapse.requests.deleting import consequence, deletion_row, demand_not_held
 
     found, now = await or_lapsed(desk, place, desk.read(place)), desk.clock.wall_ns()
-    demand_not_held(place, found, now=now)
     keeper = await desk.keeper_of(place, found.metadata.uid)
+    await demand_not_held(place, found, keeper=keeper, holds=desk.store, now=now)
     keeps = keeper is not None and await keeps_what_was_made(desk, place, keeper)
     noted = SQLiteJournal(desk.store.database).writer(deletion_row(place, found, actor="cli", now=now))
     # By uid and version: another object of that name, or one that was held meanwhile, is not the one that was meant.

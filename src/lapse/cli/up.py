@@ -157,7 +157,7 @@ class _Process:
             "journal": SQLiteJournal(store.database), "brake": brakes, "clock": clock, "metrics": metrics,
         }  # fmt: skip
         requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
-        records = retention(loaded, store, documents=settings.retention_policies, **shared)
+        records = retention(loaded, store, documents=settings.retention_policies, holds=store, **shared)
         loops: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces, shared)]
         coordinator = Coordinator(
             clock=clock,
@@ -241,6 +241,7 @@ class _Process:
             keys=KeysService(self.keys, clock=self.clock, tagger=Tagger(self.state.secret("etag"))),
             requests=RequestsService(
                 self.requests.store,
+                holds=self.requests.store,
                 journal=self.requests.journal,
                 rule=request_policy(self.settings).ttl_rule,
                 clock=self.clock,

@@ -1,11 +1,14 @@
 """Ending: the only place of the product that removes an object on its own account.
 
 Everything that lapses, by a sweep or by a controller, goes through `Ender.end`. The act carries the uid and the version
-that the decision was made on, so it removes exactly what was decided about or nothing. Holds, guards and dry runs are
-looked at here, so that no caller can forget them.
+that the decision was made on, so it removes exactly what was decided about or nothing. Holds, wherever they stand,
+guards and dry runs are looked at here, so that no caller can forget them. Where it cannot be told whether something is
+held, it is kept.
 
-- Objects and journal in one database: act and row are one transaction, and so may several acts be.
-- Otherwise: a row with the intent, the act, a row with the outcome. An intent that cannot be written prevents the act.
+- Objects and journal in one database: act and row are one transaction, and so may several acts be. Holds are looked at
+  before, and again in that transaction.
+- Otherwise: holds are looked at right before; then come a row with the intent, the act, and a row with the outcome. An
+  intent that cannot be written prevents the act.
 
 Whatever goes wrong is an outcome, never an exception: journalled, counted and logged. Not guaranteed: after FAILED the
 object may be gone nevertheless, when the store did not answer; the next look tells.
@@ -27,17 +30,18 @@ from lapse.core.identity import owner_token
 from lapse.core.log import current_work, get_logger
 from lapse.core.verdict import KeepReason, Reason, UnknownReason
 from lapse.engine.brakes import Brake, NoBrake
-from lapse.engine.holds import Hold
+from lapse.engine.holds import Doubt, HeldError, Hold
 from lapse.engine.journal import Entry, Journal, Outcome
 from lapse.engine.metrics import ErrorKind, Metrics
 from lapse.kube.errors import ConflictError, NotFoundError, StoreUnavailableError
-from lapse.kube.resources import Kind, ObjectKey
+from lapse.kube.resources import Kind, ObjectKey, OwnerReference
 from lapse.objects.port import Deletion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lapse.core.clock import Clock
+    from lapse.engine.holds import HoldLookup
     from lapse.objects.port import ObjectStore, TransactionalStore
 
 _NS: Final = 1_000_000_000
@@ -65,10 +69,17 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the time was counted from."""
     policy: str
     hold: Hold | None
+    """That of the object itself, in the version that was decided on."""
+    owners: tuple[OwnerReference, ...] | None = None
+    """Its owners in that version; None when they were not read."""
     details: dict[str, Any] | None = None
     """What the journal is to remember of it, such as the handle of a volume."""
     dry_run: bool = False
     """For this act alone what `Ender.dry_run` is for all."""
+
+
+class HoldUnknownError(LapseError):
+    """{address} is kept, because it cannot be told whether it is held: {problem}."""
 
 
 class Guard(Protocol):
@@ -82,11 +93,12 @@ class Guard(Protocol):
 class Ender:
     """Ends objects of one store on behalf of ``actor``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all of them named, one per dependency
         self,
         store: ObjectStore,
         journal: Journal,
         *,
+        holds: HoldLookup,
         clock: Clock,
         metrics: Metrics,
         actor: str,
@@ -94,11 +106,11 @@ class Ender:
         guards: Sequence[Guard] = (),
         brake: Brake = _NO_BRAKE,
     ) -> None:
-        """Ask ``guards`` and ``brake`` before every act; with ``dry_run`` everything happens but the act."""
+        """Ask ``holds``, ``guards`` and ``brake`` before every act; with ``dry_run`` everything happens but the act."""
         self.actor, self.brake = actor, brake
         self._store, self._journal = store, journal
         self._shared = cast("TransactionalStore", store) if journal.shares(store) else None
-        self._clock, self._metrics = clock, metrics
+        self._holds, self._clock, self._metrics = holds, clock, metrics
         self.dry_run = dry_run
         self._guards = tuple(guards)
         self.last_problem: Exception | None = None
@@ -119,7 +131,8 @@ class Ender:
         now = UnixNs(self._clock.wall_ns())
         careful = self.dry_run or bool(self._guards)  # nearly always nothing can be against it, and there are many
         against = [
-            await self._against(one, now) if careful or one.hold is not None or one.dry_run else None for one in endings
+            await self._against(one, held, now) if careful or held is not None or one.dry_run else None
+            for one, held in zip(endings, await self._held(endings, now), strict=True)
         ]
         done = iter(await self._act([ending for ending, no in zip(endings, against, strict=True) if no is None]))
         outcomes = [next(done) if no is None else no for no in against]
@@ -131,6 +144,19 @@ class Ender:
         for (domain, reason), these in lags.items():
             self._metrics.deleted(domain, reason, count=len(these), lags=these)
         return outcomes
+
+    async def _held(self, endings: Sequence[Ending], now: UnixNs) -> Sequence[Hold | Doubt | None]:
+        """Return what holds each of them now; a look that failed is a doubt about all of them."""
+        try:
+            found = await self._holds.holds_over([_deletion(one) for one in endings], now)
+        except Exception as error:  # noqa: BLE001 - a hold that cannot be seen is in the way: doubt means keep
+            defect = None if isinstance(error, LapseError) else error
+            _log.warning("holds_not_read", error=type(error).__name__, exc_info=defect)
+            found = [Doubt(str(error) if isinstance(error, LapseError) else "")] * len(endings)
+        return [
+            one.hold if one.hold is not None and one.hold.active(now) else other
+            for one, other in zip(endings, found, strict=True)
+        ]
 
     async def _act(self, endings: Sequence[Ending]) -> list[Outcome]:
         """End what the brake allows, as far as it does."""
@@ -157,16 +183,28 @@ class Ender:
             return [await self._end_apart(*acts[0])]
         return await asyncio.gather(*[self._end_apart(*act) for act in acts])
 
-    async def _refuse(self, ending: Ending, reason: Reason, now: UnixNs) -> Outcome:
+    async def _refuse(
+        self, ending: Ending, reason: Reason, now: UnixNs, *, details: dict[str, Any] | None = None
+    ) -> Outcome:
         due = self._entry(ending, Outcome.REFUSED, now)
-        return await self._stays(replace(due, verdict="unknown", reason=reason), Outcome.REFUSED)
+        refused = replace(due, verdict="unknown", reason=reason, details=details or due.details)
+        return await self._stays(refused, Outcome.REFUSED)
 
-    async def _against(self, ending: Ending, now: UnixNs) -> Outcome | None:
+    async def _keep(self, ending: Ending, hold: Hold, now: UnixNs) -> Outcome:
+        due = self._entry(ending, Outcome.HELD, now)
+        held = {"hold": hold.reason, "until_ns": hold.until}
+        return await self._stays(replace(due, verdict="keep", reason=KeepReason.HELD, details=held), Outcome.HELD)
+
+    async def _against(self, ending: Ending, held: Hold | Doubt | None, now: UnixNs) -> Outcome | None:
         """Return why it is not even tried; None when it is."""
-        if ending.hold is not None and ending.hold.active(now):
-            due = self._entry(ending, Outcome.HELD, now)
-            held = {"hold": ending.hold.reason, "until_ns": ending.hold.until}
-            return await self._stays(replace(due, verdict="keep", reason=KeepReason.HELD, details=held), Outcome.HELD)
+        if isinstance(held, Hold):
+            return await self._keep(ending, held, now)
+        if held is not None:
+            _log.warning("hold_unknown", address=str(ending.address), reason=held.problem)
+            self._metrics.failed(ending.domain, ErrorKind.ITEM)
+            self.last_problem = HoldUnknownError(address=ending.address, problem=held.problem)
+            details = {"problem": held.problem}
+            return await self._refuse(ending, UnknownReason.UNREADABLE_SIGNAL, now, details=details)
         objection = self._objection(ending, now) if self._guards else None
         if objection is not None:
             return await self._refuse(ending, objection, now)
@@ -185,7 +223,7 @@ class Ender:
     async def _end_together(self, acts: Sequence[tuple[Ending, Entry]]) -> list[Outcome]:
         if self._shared is None or not acts:
             return []
-        deletions = [Deletion(ending.kind, ending.key, ending.uid, ending.version) for ending, _ in acts]
+        deletions = [_deletion(ending) for ending, _ in acts]
         refusals: Sequence[Exception | None]
         try:
             refusals = await self._shared.delete_all(deletions, also=self._journal.writer(*[row for _, row in acts]))
@@ -203,6 +241,8 @@ class Ender:
         return outcomes
 
     async def _told(self, ending: Ending, due: Entry, refusal: Exception) -> Outcome:
+        if isinstance(refusal, HeldError):  # since it was looked at before
+            return await self._keep(ending, cast("Hold", refusal.details["hold"]), UnixNs(due.time_ns))
         outcome = self._outcome(ending, refusal)
         if outcome is not Outcome.GONE:  # whoever was quicker has written the row of what is gone
             await self._tell(_with_problem(due, outcome, refusal))
@@ -282,6 +322,10 @@ def _log_ended(ended: Sequence[Ending]) -> None:
         _log.info("lapsed", domain=ending.domain, address=str(ending.address), reason=ending.reason)
     if len(ended) > _MOST_LINES:
         _log.info("lapsed", domain=ended[0].domain, more=len(ended) - _MOST_LINES)
+
+
+def _deletion(ending: Ending) -> Deletion:
+    return Deletion(ending.kind, ending.key, ending.uid, ending.version, ending.owners)
 
 
 def _with_problem(entry: Entry, outcome: Outcome, problem: Exception | None) -> Entry:

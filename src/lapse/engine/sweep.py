@@ -32,7 +32,7 @@ from lapse.engine.ending import Ender, Ending
 from lapse.engine.holds import Hold
 from lapse.engine.journal import Entry, Outcome
 from lapse.engine.metrics import ErrorKind, Metrics
-from lapse.kube.resources import Kind, ObjectKey
+from lapse.kube.resources import Kind, ObjectKey, OwnerReference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -79,6 +79,8 @@ class Candidate(msgspec.Struct, Generic[S], frozen=True, kw_only=True, gc=False)
     state: S
     """What the domain decides on."""
     hold: Hold | None = None
+    owners: tuple[OwnerReference, ...] | None = None
+    """None when they were not read."""
 
     def ending(
         self, verdict: Due, *, domain: str, policy: str, anchor_ns: int | None, details: dict[str, Any] | None = None
@@ -96,6 +98,7 @@ class Candidate(msgspec.Struct, Generic[S], frozen=True, kw_only=True, gc=False)
             anchor_ns=anchor_ns,
             policy=policy,
             hold=self.hold,
+            owners=self.owners,
             details=details,
         )
 

@@ -89,6 +89,7 @@ class Acts:
             anchor_ns=entry.anchor,
             policy=settled.wanted_by[0].policy.digest,
             hold=entry.hold,
+            owners=entry.owners,
             details={"policy": names[0]} if len(names) == 1 else {"policy": names[0], "policies": sorted(names)},
             dry_run=settled.dry_run,
         )

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
+
 from lapse.core.duration import Duration, DurationError
 from lapse.engine.holds import hold_of
 from lapse.history.errors import FieldPathError, RetentionPolicyError
 from lapse.history.paths import FieldPath
 from lapse.history.retention import Entry, Limits
-from lapse.kube.resources import ObjectMeta
+from lapse.kube.resources import ObjectMeta, OwnerReference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -110,6 +112,7 @@ class Policy:
             self._group(document),
             self.limits.keep_last > 0 and (self.keep_where is None or self.keep_where.holds(document)),
             hold_of(metadata.get("annotations") or {}),
+            msgspec.convert(metadata.get("ownerReferences") or (), tuple[OwnerReference, ...], strict=False),
         )
 
     def _group(self, document: Json) -> Group | None:

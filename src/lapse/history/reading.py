@@ -123,6 +123,7 @@ def _entry_maker(
             found,
             kept(metadata),
             hold,
+            metadata.owner_references,
         )
 
     return entry

@@ -16,28 +16,39 @@ from lapse.core.log import get_logger
 from lapse.engine.metrics import ErrorKind, Metrics
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, ChaosExperimentHistory, HistorySpec
 from lapse.history.passes import HISTORY
-from lapse.history.records import record
+from lapse.history.records import NOTHING_GIVEN, record, record_name
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 
 if TYPE_CHECKING:
+    from lapse.kube.resources import ObjectMeta
     from lapse.objects.port import ObjectStore
 
 _log = get_logger("lapse.history.recording")
 
 
-async def write_record(store: ObjectStore, spec: HistorySpec, *, namespace: str) -> tuple[ChaosExperimentHistory, bool]:
+async def write_record(
+    store: ObjectStore, spec: HistorySpec, *, namespace: str, given: ObjectMeta = NOTHING_GIVEN
+) -> tuple[ChaosExperimentHistory, bool]:
     """Store the record of a run in ``namespace``, and return it; False when this run was recorded before.
 
-    Then the first record is returned as it is: a second attempt gives it no younger age. Raises what the store answers.
+    Then the first record is returned as it is: a second attempt gives it no younger age. ``given`` is the metadata that
+    the writer wants. Raises what the store answers, also when a name that was given is that of another run.
     """
-    wanted = record(spec, namespace=namespace)
+    wanted = record(spec, namespace=namespace, given=given)
     try:
         return await store.create(CHAOS_EXPERIMENT_HISTORY, wanted), True
     except AlreadyExistsError:
         try:
-            return await store.get(CHAOS_EXPERIMENT_HISTORY, wanted.metadata.key), False
+            found = await store.get(CHAOS_EXPERIMENT_HISTORY, wanted.metadata.key)
         except NotFoundError:  # it went this very moment, and must not come back younger
             return wanted, False
+        if given.name and _run(found.spec) != _run(spec):
+            raise
+        return found, False
+
+
+def _run(spec: HistorySpec) -> str:
+    return record_name(spec.experiment_ref, start_time=spec.execution.start_time)
 
 
 async def record_completion(

@@ -26,18 +26,23 @@ if TYPE_CHECKING:
     from lapse.history.api.kinds import ExperimentRef, HistorySpec
 
 LONGEST_NAME: Final = 253
+NOTHING_GIVEN: Final = ObjectMeta()
 _UNNAMED: Final = "experiment"
 _WHOLE_SECOND: Final = "000000"
 
 
-def record(spec: HistorySpec, *, namespace: str) -> ChaosExperimentHistory:
-    """Return the record of a run, to be stored in ``namespace``, which is the history's and not the experiment's."""
+def record(spec: HistorySpec, *, namespace: str, given: ObjectMeta = NOTHING_GIVEN) -> ChaosExperimentHistory:
+    """Return the record of a run, to be stored in ``namespace``, which is the history's and not the experiment's.
+
+    Of ``given``, the metadata that its writer wants, name, labels and annotations are kept, so a hold among them counts
+    from the beginning; what is made from the run wins.
+    """
     ref = spec.experiment_ref
     metadata = ObjectMeta(
-        name=record_name(ref, start_time=spec.execution.start_time),
+        name=given.name or record_name(ref, start_time=spec.execution.start_time),
         namespace=namespace,
-        labels={**experiment_labels(ref), STATUS: label_value(spec.execution.status)},
-        annotations={EXPERIMENT: f"{ref.namespace}/{ref.name}"},
+        labels={**given.labels, **experiment_labels(ref), STATUS: label_value(spec.execution.status)},
+        annotations={**given.annotations, EXPERIMENT: f"{ref.namespace}/{ref.name}"},
     )
     return ChaosExperimentHistory(metadata=metadata, spec=spec)
 

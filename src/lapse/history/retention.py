@@ -30,6 +30,7 @@ import msgspec
 from lapse.core.clock import UnixNs
 from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
 from lapse.engine.holds import Hold
+from lapse.kube.resources import OwnerReference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,6 +102,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     is_kept: bool = False
     """Whether it is of those of which the last ones stay; never where none do."""
     hold: Hold | None = None
+    owners: tuple[OwnerReference, ...] | None = None
+    """None when they were not read."""
 
 
 class Judgement(msgspec.Struct, frozen=True, gc=False):

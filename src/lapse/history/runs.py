@@ -15,6 +15,8 @@ import msgspec
 
 from lapse.core.errors import LapseError
 from lapse.core.timestamps import to_timestamp
+from lapse.core.verdict import KeepReason
+from lapse.engine.ending import HoldUnknownError
 from lapse.engine.journal import Outcome
 from lapse.history.api.kinds import RetentionStatus
 from lapse.kube.conditions import READY, Condition, ConditionStatus, ready_condition
@@ -91,6 +93,8 @@ def of_report(
 ) -> PolicyRun:
     """Tell of a pass that was made; ``problem`` is the last that was against a deletion."""
     reason, message = _verdict_on(report, domain=domain, dry_run=dry_run, problem=problem)
+    # What is held by a hold of its own was never due; what another object holds is found when it is to be ended.
+    kept = report.kept + Counter({KeepReason.HELD: report.outcomes[Outcome.HELD]})
     return PolicyRun(
         name=name,
         domain=domain,
@@ -99,7 +103,7 @@ def of_report(
         dry_run=dry_run,
         matched=report.matched,
         deleted={str(why): count for why, count in deleted.items()},
-        kept={str(why): count for why, count in report.kept.items() if count},
+        kept={str(why): count for why, count in kept.items() if count},
         is_whole=report.is_complete,
     )
 
@@ -111,6 +115,8 @@ def _verdict_on(report: PassReport, *, domain: str, dry_run: bool, problem: Exce
     if failed:
         reason = RunReason.FORBIDDEN if isinstance(problem, ForbiddenError) else RunReason.INCOMPLETE
         return reason, f"{said}; {failed} could not be deleted: {_words(problem)}"
+    if refused and isinstance(problem, HoldUnknownError):
+        return RunReason.INCOMPLETE, f"{said}; {refused} are kept: {_words(problem)}"
     if refused:
         return RunReason.FROZEN, f"{said}; {refused} must wait until somebody runs lapse resume {domain}"
     if not report.is_complete:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
+    from lapse.engine.holds import HoldLookup
     from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
     from lapse.history.api.kinds import RetentionPolicy
@@ -120,6 +121,7 @@ class Retention:
         documents: Sequence[Json] = (),
         journal: Journal,
         metrics: Metrics,
+        holds: HoldLookup,
         clock: Clock,
         interval: Duration,
         brake: Brake = _NO_BRAKE,
@@ -135,7 +137,7 @@ class Retention:
         first pass. ``direct`` reads what is judged: the store itself unless said otherwise.
         """
         self._store, self._direct = store, store if direct is None else direct
-        self._journal, self._metrics, self._clock = journal, metrics, clock
+        self._journal, self._metrics, self._holds, self._clock = journal, metrics, holds, clock
         self._brake, self._left_alone, self._actor = brake, frozenset(left_alone), actor
         self._is_default = history_ttl_is_default
         self._wanted = [history]
@@ -326,6 +328,7 @@ class Retention:
         return Ender(
             self._store,
             self._journal,
+            holds=self._holds,
             clock=self._clock,
             metrics=self._metrics,
             actor=self._actor,
@@ -385,6 +388,7 @@ def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Ending:
         anchor_ns=None,
         policy="",
         hold=hold_of(metadata.annotations),
+        owners=metadata.owner_references,
     )
 
 

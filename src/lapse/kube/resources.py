@@ -123,6 +123,8 @@ class Kind(Generic[T]):
     """Whether status is a write path of its own. Kubernetes' own kinds have it wherever they have a status."""
     short: str = ""
     """What people type: vcr."""
+    follows: tuple[str, ...] = ()
+    """The path to the reference (apiVersion, kind, namespace, name, uid) of the object that one of these follows."""
     validate: Validate = field(default=_no_problems, repr=False, compare=False)
 
     def __hash__(self) -> int:

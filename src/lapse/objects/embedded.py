@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
+from lapse.core.clock import UnixNs
 from lapse.core.identity import uuid
 from lapse.core.timestamps import to_timestamp
 from lapse.db.database import Database
 from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseError
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
+from lapse.engine.holds import held_error
 from lapse.engine.journal import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
 from lapse.engine.sqlite_brakes import SCHEMA_SCRIPTS as BRAKES_SCRIPTS
 from lapse.kube.errors import (
@@ -45,6 +47,7 @@ from lapse.objects import documents
 from lapse.objects.documents import as_json, check_namespace, decode, encode
 from lapse.objects.gc import Collector
 from lapse.objects.history import Question, changes_after, page, read_cursor, read_version, summary
+from lapse.objects.holds import Holds
 from lapse.objects.tables import (
     SQL,
     Record,
@@ -67,7 +70,9 @@ if TYPE_CHECKING:
     import apsw
 
     from lapse.core.clock import Clock
+    from lapse.core.errors import LapseError
     from lapse.db.group_commit import Operation
+    from lapse.engine.holds import HeldError, Hold
     from lapse.objects.history import Change
     from lapse.objects.port import Deletion, Summary
 
@@ -75,7 +80,7 @@ T = TypeVar("T", bound=Object)
 A = TypeVar("A")
 
 # Files remember how many of these they have: what is new goes to the end.
-_SCRIPTS: Final = (SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS, SQL["schema_2"])
+_SCRIPTS: Final = (SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS, SQL["schema_2"], SQL["schema_3"])
 SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=_SCRIPTS)  # "LapO"
 CHANGES_KEPT: Final = 100_000
 BYTES_KEPT: Final = 256 * 1024 * 1024
@@ -112,6 +117,7 @@ class EmbeddedStore:
         self._database = database
         self._kinds = {(kind.api_version, kind.kind): kind for kind in kinds}
         self._clock = clock
+        self._holds = Holds(self._kinds.values())
         self._tables = Tables(Retention(changes_kept, bytes_kept))
         self._wakeups = Wakeups(database.file, clock=clock, noticed=self._look_for_garbage)
         self._collector = Collector(self._submit, tables=self._tables, clock=clock, done=self._wakeups.wake)
@@ -272,7 +278,7 @@ class EmbeddedStore:
 
     async def delete_all(
         self, deletions: Sequence[Deletion], *, also: Callable[[Any, Sequence[int]], object]
-    ) -> Sequence[ObjectError | None]:
+    ) -> Sequence[LapseError | None]:
         """See `TransactionalStore`."""
         for one in deletions:
             check_namespace(self._known(one.kind), one.key, one.key.namespace)
@@ -280,23 +286,35 @@ class EmbeddedStore:
         # What is asked for twice goes once: the first one does it, the second finds nothing.
         numbers = {one: number for number, one in reversed(list(enumerate(removals)))}
 
-        def delete(cursor: apsw.Cursor) -> tuple[Sequence[ObjectError | None], bool]:
-            gone, garbage = self._tables.remove_all(cursor, numbers)
-            removed = sorted(numbers[one] for one in gone)
+        def delete(cursor: apsw.Cursor) -> tuple[Sequence[LapseError | None], bool]:
+            held = self._holds.over(cursor, [one.uid for one in deletions], UnixNs(self._clock.wall_ns()))
+            free = {one: number for one, number in numbers.items() if number not in held} if held else numbers
+            gone, garbage = self._tables.remove_all(cursor, free)
+            removed = sorted(free[one] for one in gone)
             if removed:
                 also(cursor, removed)
-            refusals: list[ObjectError | None] = [None] * len(removals)
+            refusals: list[LapseError | None] = [None] * len(removals)
             for number in set(range(len(removals))).difference(removed):
                 one = deletions[number]
-                refusals[number] = _why_not(cursor, one.kind, one.key, uid=one.uid, version=one.version)
+                refusals[number] = (
+                    _held(one, held[number])
+                    if number in held
+                    else _why_not(cursor, one.kind, one.key, uid=one.uid, version=one.version)
+                )
             return refusals, garbage
 
         if not removals:
             return []
-        refusals: Sequence[ObjectError | None] = await self._write(removals[0].place.kind, delete)
+        refusals: Sequence[LapseError | None] = await self._write(removals[0].place.kind, delete)
         for kind in {one.place.kind for one in removals[1:]}:
             self._wakeups.wake(kind)
         return refusals
+
+    async def holds_over(self, deletions: Sequence[Deletion], now: UnixNs) -> Sequence[Hold | None]:
+        """See `lapse.engine.holds.HoldLookup`. What it finds may change at once; `delete_all` looks again."""
+        self._begin()
+        held = self._read(lambda cursor: self._holds.over(cursor, [one.uid for one in deletions], now))
+        return [held.get(number) for number in range(len(deletions))]
 
     async def check(self) -> None:
         """See `ObjectStore`."""
@@ -430,6 +448,10 @@ def _conflict(
     else:
         return None
     return ConflictError(kind=kind.kind, name=key, problem=problem)
+
+
+def _held(deletion: Deletion, hold: Hold) -> HeldError:
+    return held_error(f"{deletion.kind.kind} {deletion.key}", hold)
 
 
 def _not_found(kind: Kind[Any], key: ObjectKey) -> NotFoundError:

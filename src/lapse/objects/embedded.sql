@@ -58,6 +58,44 @@ UPDATE objects SET (labels, created) = (
     FROM (SELECT CAST(changes.body AS TEXT) AS document FROM changes WHERE changes.version = objects.version)
 );
 
+-- name: schema_3
+-- The annotations that hold an object, or note that it owns what is held, as JSON; '' for none. Few objects have them, so the index is small.
+ALTER TABLE objects ADD COLUMN hold TEXT NOT NULL DEFAULT '';
+UPDATE objects SET hold = (
+    SELECT json_group_object(one.key, one.value) FROM changes, json_each(CAST(changes.body AS TEXT), '$.metadata.annotations') AS one
+    WHERE changes.version = objects.version
+    AND one.key IN ('lapse.dev/hold', 'lapse.dev/hold-reason', 'lapse.dev/hold-until', 'lapse.dev/held-dependents')
+)
+WHERE EXISTS (
+    SELECT 1 FROM changes WHERE changes.version = objects.version AND instr(CAST(changes.body AS TEXT), '"lapse.dev/h')
+);
+CREATE INDEX objects_held ON objects (uid) WHERE hold <> '';
+
+-- name: is_anything_held
+SELECT EXISTS (SELECT 1 FROM objects INDEXED BY objects_held WHERE hold <> '');
+
+-- name: holds_over
+-- What holds the objects of ?1 (a JSON array of uids), by their places there. Above: their owners and what they follow, up the chain; ?2 has
+-- the path to the uid that an object of a kind follows, by kind. Below: the objects themselves and what they own, down the chain.
+WITH RECURSIVE
+above (number, uid) AS (
+    SELECT key, value FROM json_each(?1)
+    UNION
+    SELECT above.number, owner.value FROM above CROSS JOIN objects USING (uid) CROSS JOIN json_each(objects.owners) AS owner
+    UNION
+    SELECT above.number, json_extract(CAST(changes.body AS TEXT), followed.value)
+    FROM above CROSS JOIN objects USING (uid) CROSS JOIN json_each(?2) AS followed ON followed.key = objects.kind
+    CROSS JOIN changes ON changes.version = objects.version
+),
+below (number, uid) AS (
+    SELECT key, value FROM json_each(?1)
+    UNION
+    SELECT below.number, owners.dependent FROM below CROSS JOIN owners ON owners.owner = below.uid
+)
+SELECT number, TRUE, hold FROM above CROSS JOIN objects INDEXED BY objects_held USING (uid) WHERE hold <> ''
+UNION ALL
+SELECT number, FALSE, hold FROM below CROSS JOIN objects INDEXED BY objects_held USING (uid) WHERE hold <> '';
+
 -- name: tip
 SELECT coalesce(max(version), 1) FROM changes;
 
@@ -76,11 +114,11 @@ WHERE objects.kind = ? AND objects.namespace = ? AND objects.name = ?;
 SELECT uid, version FROM objects WHERE kind = ? AND namespace = ? AND name = ?;
 
 -- name: insert
-INSERT INTO objects (kind, namespace, name, uid, version, size, owners, labels, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO objects (kind, namespace, name, uid, version, size, owners, labels, created, hold) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (kind, namespace, name) DO NOTHING;
 
 -- name: replace
-UPDATE objects SET version = ?4, size = ?5, owners = ?6, labels = ?7 WHERE kind = ?1 AND namespace = ?2 AND name = ?3;
+UPDATE objects SET version = ?4, size = ?5, owners = ?6, labels = ?7, hold = ?8 WHERE kind = ?1 AND namespace = ?2 AND name = ?3;
 
 -- name: remove
 -- Compares and removes in one step.

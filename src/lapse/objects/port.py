@@ -28,7 +28,8 @@ from lapse.kube.resources import NO_LABELS, Event, Json, Kind, Object, ObjectKey
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from lapse.kube.errors import ObjectError
+    from lapse.core.errors import LapseError
+    from lapse.kube.resources import OwnerReference
 
 T = TypeVar("T", bound=Object)
 
@@ -150,6 +151,8 @@ class Deletion(NamedTuple):
     key: ObjectKey
     uid: str
     version: str
+    owners: Sequence[OwnerReference] | None = None
+    """Its owners in that state; None when they are not known."""
 
 
 class TransactionalStore(ObjectStore, Protocol):
@@ -157,8 +160,11 @@ class TransactionalStore(ObjectStore, Protocol):
 
     async def delete_all(
         self, deletions: Sequence[Deletion], *, also: Callable[[Any, Sequence[int]], object]
-    ) -> Sequence[ObjectError | None]:
-        """Remove what is as expected; return for each what was against it, as `delete` would have raised it.
+    ) -> Sequence[LapseError | None]:
+        """Remove what is as expected and not held; return for each what was against it.
+
+        That is what `delete` would have raised, or a `HeldError` with its ``hold``: holds are looked for in the
+        transaction itself, wherever they stand, so that one that was placed a moment before still counts.
 
         ``also`` is written in the same transaction; it is told the places of those that were removed.
         """

@@ -14,6 +14,7 @@ import msgspec
 
 from lapse.db.many_rows import write_rows
 from lapse.db.statements import load_statements
+from lapse.engine.holds import HELD_DEPENDENTS, HOLD, HOLD_REASON, HOLD_UNTIL, hold_of
 from lapse.kube.resources import Struct
 from lapse.objects.documents import decode, encode
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 SQL: Final = load_statements("lapse.objects", "embedded.sql")
 NO_OWNERS: Final = "[]"
+_HOLDS: Final = frozenset({HOLD, HOLD_REASON, HOLD_UNTIL, HELD_DEPENDENTS})
+_HOLDING: Final = b"lapse.dev/h"
+"""Begins each of these names."""
 _TRIM_EVERY: Final = 64
 _TRIM_AT_MOST: Final = 2 * _TRIM_EVERY
 _TRIM_BYTES: Final = 16 * 1024 * 1024
@@ -80,6 +84,7 @@ class Removal(NamedTuple):
 
 class _Traits(Struct, frozen=True):
     labels: msgspec.Raw = msgspec.Raw()
+    annotations: msgspec.Raw = msgspec.Raw()
     creation_timestamp: str = ""
 
 
@@ -92,6 +97,14 @@ _traits_of: Final = msgspec.json.Decoder(_Body).decode
 
 def _text(raw: msgspec.Raw) -> str:
     return bytes(raw).decode()
+
+
+def _hold_text(annotations: msgspec.Raw) -> str:
+    """Return the annotations that hold something, as the tables keep them; '' of none."""
+    if _HOLDING not in bytes(annotations):
+        return ""
+    found = {name: value for name, value in decode(bytes(annotations)).items() if name in _HOLDS}
+    return "" if hold_of(found) is None else encode(found).decode()
 
 
 def kind_name(kind: Kind[Any]) -> str:
@@ -141,8 +154,8 @@ class Tables:
     def insert(self, cursor: apsw.Cursor, place: Place, *, record: Record) -> bool | None:
         """Add an object; None when its place is taken."""
         found = _traits_of(record.body).metadata
-        values = (record.uid, record.version, record.size, record.owners, _text(found.labels), found.creation_timestamp)
-        cursor.execute(_INSERT, (*place, *values))
+        traits = (_text(found.labels), found.creation_timestamp, _hold_text(found.annotations))
+        cursor.execute(_INSERT, (*place, record.uid, record.version, record.size, record.owners, *traits))
         if not cursor.connection.changes():
             return None
         self._log(cursor, place, version=record.version, previous=None, freed=0, body=record.body)
@@ -150,8 +163,9 @@ class Tables:
 
     def replace(self, cursor: apsw.Cursor, place: Place, *, old: Record, new: Record) -> bool:
         """Give an object a new body and, perhaps, other owners."""
-        labels = _text(_traits_of(new.body).metadata.labels)
-        cursor.execute(SQL["replace"], (*place, new.version, new.size, new.owners, labels))
+        found = _traits_of(new.body).metadata
+        traits = (_text(found.labels), _hold_text(found.annotations))
+        cursor.execute(SQL["replace"], (*place, new.version, new.size, new.owners, *traits))
         self._log(cursor, place, version=new.version, previous=old.version, freed=old.size, body=new.body)
         if old.owners == new.owners:
             return False

@@ -10,12 +10,14 @@ Configuration (StorageClass, VolumeSnapshotClass) is not here: it is read direct
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from lapse.core.errors import LapseError
 from lapse.kube.errors import NotFoundError
 from lapse.kube.informer import Informer
-from lapse.kube.resources import Kind, Object, ObjectKey
+from lapse.kube.resources import Kind, Object, ObjectKey, metadata_only
 from lapse.requests.api.kinds import (
     CHUNK_METADATA,
     MANIFEST_CAPTURE_REQUEST,
@@ -27,7 +29,7 @@ from lapse.requests.api.kinds import (
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from lapse.core.clock import Clock
     from lapse.objects.port import ObjectStore
@@ -47,18 +49,27 @@ WATCHED: Final[tuple[Kind[Any], ...]] = (
 )
 OWNER: Final = "owner uid"
 """The index of a cache that finds what an object owns."""
+_SYNC_SECONDS: Final = 30.0
+"""How long an act waits for caches that are being filled, before it is put off."""
+
+
+class NotFilledError(LapseError):
+    """The caches of {kinds} are not filled yet, so it is not known whether these hold something."""
 
 
 class Caches:
     """One informer per kind. `run` fills them; a lookup before that is answered by the store."""
 
-    def __init__(self, store: ObjectStore, *, clock: Clock) -> None:
-        """Prepare the caches; nothing is read yet."""
+    def __init__(self, store: ObjectStore, *, clock: Clock, hold_kinds: Collection[Kind[Any]] = ()) -> None:
+        """Prepare the caches; nothing is read yet. Of ``hold_kinds`` only the metadata is kept, for their holds."""
         self._store, self._clock = store, clock
+        known = {(kind.api_version, kind.kind) for kind in WATCHED}
+        more = [metadata_only(kind) for kind in hold_kinds if (kind.api_version, kind.kind) not in known]
+        self._first = (*WATCHED, *more)
         self._informers: dict[Kind[Any], Informer[Any]] = {}
         self._running: asyncio.TaskGroup | None = None
         self._handlers: list[Callable[[Kind[Any], Any, Any], None]] = []
-        for kind in WATCHED:
+        for kind in self._first:
             self.of(kind)
 
     def of(self, kind: Kind[T]) -> Informer[T]:
@@ -92,13 +103,26 @@ class Caches:
 
     async def wait_until_synced(self) -> None:
         """Return when every cache of the start has seen everything once."""
-        for kind in WATCHED:
+        for kind in self._first:
             await self._informers[kind].synced.wait()
 
     @property
     def synced(self) -> bool:
         """Whether every cache of the start has seen everything once."""
-        return all(self._informers[kind].synced.is_set() for kind in WATCHED)
+        return not self._missing
+
+    @property
+    def _missing(self) -> list[str]:
+        return [kind.kind for kind in self._first if not self._informers[kind].synced.is_set()]
+
+    async def prepare(self, _kind: Kind[Any]) -> None:
+        """See `lapse.objects.cluster_holds.Dependants`: wait for a while until every cache of the start is filled."""
+        if not self.synced:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SYNC_SECONDS):
+                    await self.wait_until_synced()
+        if missing := self._missing:
+            raise NotFilledError(kinds=", ".join(missing))
 
     def owned_by(self, uid: str) -> list[tuple[Kind[Any], Any]]:
         """Return what an object owns, as far as the caches know."""

@@ -1,4 +1,4 @@
-"""What is written beside a deletion by a person: a journal row, and what will happen to what the request made. Pure.
+"""What is asked and written beside a deletion by a person: holds, a journal row, and what happens to what was made.
 
 People delete requests and the claims that they made for them, and nothing else: a keeper goes by its own rule, and an
 artifact with its keeper.
@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
-from lapse.engine.holds import HeldError, hold_of
+from lapse.engine.ending import HoldUnknownError
+from lapse.engine.holds import Doubt, held_error
 from lapse.engine.journal import Outcome, by_person
-from lapse.requests.api.kinds import REQUEST_KINDS, KeeperMode
+from lapse.objects.port import Deletion
+from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.ttl import DOMAIN
 
 if TYPE_CHECKING:
+    from lapse.engine.holds import HoldLookup
     from lapse.engine.journal import Entry
     from lapse.kube.resources import Kind, Object
     from lapse.requests.addresses import Located
@@ -40,11 +43,23 @@ def demand_deletable(place: Located) -> None:
         raise NotDeletableError(address=place)
 
 
-def demand_not_held(place: Located, obj: Object, *, now: int) -> None:
-    """Refuse what is held."""
-    hold = hold_of(obj.metadata.annotations)
-    if hold is not None and hold.active(UnixNs(now)):
-        raise HeldError(address=place, reason=f" ({hold.reason})" if hold.reason else "")
+async def demand_not_held(
+    place: Located, obj: Object, *, keeper: ObjectKeeper | None, holds: HoldLookup, now: int
+) -> None:
+    """Refuse what is held, or takes along what is: a ``keeper`` without a TTL goes with the request that it follows."""
+    goes = [_deletion(place.kind, obj)]
+    if keeper is not None and keeper.spec.mode == KeeperMode.FOLLOW_OBJECT:
+        goes.append(_deletion(OBJECT_KEEPER, keeper))
+    for held in await holds.holds_over(goes, UnixNs(now)):
+        if isinstance(held, Doubt):
+            raise HoldUnknownError(address=place, problem=held.problem)
+        if held is not None:
+            raise held_error(place, held)
+
+
+def _deletion(kind: Kind[Any], obj: Object) -> Deletion:
+    meta = obj.metadata
+    return Deletion(kind, meta.key, meta.uid, meta.resource_version, meta.owner_references)
 
 
 def deletion_row(place: Located, obj: Object, *, actor: str, now: int) -> Entry:

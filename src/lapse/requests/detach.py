@@ -150,6 +150,7 @@ class Detach:
             anchor_ns=now,
             policy=self._policy.digest,
             hold=hold_of(meta.annotations),
+            owners=meta.owner_references,
             details={"request": str(request.metadata.key), "volume": claim.spec.volume_name},
         )
         outcome = await self._ender.end(ending)

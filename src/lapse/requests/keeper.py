@@ -6,8 +6,9 @@ which is set once when what it follows is lost and cleared if that comes back wi
 Doubt keeps. An object that the cache does not have is looked for directly; only 'not there' and 'another uid' mean that
 it is lost. Any other answer (a refusal, a kind that the store no longer knows) means that nothing is known; that may
 last, and is asked again every minute. No answer at all (a timeout, an overload) is an error, and soon asked for again.
-A keeper is not due while it, what it follows, or anything it owns is held. The keeper is ended by the engine's sweep;
-garbage collection then removes what it owns, except what has another owner.
+A keeper is not ended while it, what it follows, or anything it owns is held; the hold of what it follows is written on
+the keeper, so that it outlives the followed object (`lapse.requests.passed_holds`). The keeper is ended by the engine's
+sweep; garbage collection then removes what it owns, except what has another owner.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from lapse.kube.errors import ForbiddenError, UnknownKindError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, KeeperPhase
 from lapse.requests.errors import require
+from lapse.requests.passed_holds import changes, hold_annotations
 from lapse.requests.policy import InvalidTTLError, ttl_of
 from lapse.requests.ttl import DELETE
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
-    from lapse.kube.resources import Json, Kind
+    from lapse.kube.resources import Json, Kind, Object
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import KeeperStatus, ObjectKeeper, ObjectRef
     from lapse.requests.caches import Caches
@@ -141,28 +143,26 @@ class Follower:
         """Return the kind of what is followed; raises `UnknownKindError`."""
         return await self._direct.resolve(ref.api_version, ref.kind)
 
-    async def look(self, ref: ObjectRef | None) -> Followed:
-        """Look in the cache, which can only say yes, then directly."""
+    async def look(self, ref: ObjectRef | None) -> tuple[Followed, Object | None]:
+        """Look in the cache, which can only say yes, then directly; return the object, too, if it is there."""
         if ref is None:
-            return Followed.UNKNOWN
+            return Followed.UNKNOWN, None
         try:
             kind = await self.kind(ref)
             found = await self._caches.find(kind, ObjectKey(ref.namespace, ref.name), uid=ref.uid)
         except (ForbiddenError, UnknownKindError):
-            return Followed.UNKNOWN
-        return Followed.LOST if found is None else Followed.PRESENT
-
-    async def look_directly(self, ref: ObjectRef | None) -> tuple[Followed, Any]:
-        """Look past the cache; return the object, too, if it is there."""
-        if ref is None:
             return Followed.UNKNOWN, None
+        return (Followed.LOST if found is None else Followed.PRESENT), found
+
+    async def look_directly(self, ref: ObjectRef | None) -> Followed:
+        """Look past the cache."""
+        if ref is None:
+            return Followed.UNKNOWN
         try:
             found = await self._caches.read(await self.kind(ref), ObjectKey(ref.namespace, ref.name))
         except (ForbiddenError, UnknownKindError):
-            return Followed.UNKNOWN, None
-        return (
-            (Followed.PRESENT, found) if found is not None and found.metadata.uid == ref.uid else (Followed.LOST, None)
-        )
+            return Followed.UNKNOWN
+        return Followed.PRESENT if found is not None and found.metadata.uid == ref.uid else Followed.LOST
 
 
 class KeeperController:
@@ -173,6 +173,8 @@ class KeeperController:
         require(self, store=store, direct=direct, caches=caches, keepers=keepers, clock=clock)
         self._store, self._caches, self._keepers, self._clock = store, caches, keepers, clock
         self._follower = Follower(direct, caches)
+        self._last_holds: dict[str, dict[str, str]] = {}
+        """By uid: what held a followed object that is gone, until its keeper has been told."""
 
     async def reconcile(self, key: ObjectKey) -> Result:
         """Look at one keeper. Costs no call of the store while the caches know that all is well."""
@@ -182,13 +184,31 @@ class KeeperController:
         if keeper.spec.mode == KeeperMode.TTL:
             await self._write(keeper, phase=KeeperPhase.EXPIRING, anchor=state_of(keeper, Followed.UNKNOWN).created)
             return Result()
-        followed = await self._follower.look(keeper.spec.follow_object_ref)
+        followed, obj = await self._follower.look(keeper.spec.follow_object_ref)
+        keeper = await self._pass_on(keeper, obj)
         if followed is Followed.PRESENT:
             self._keepers.found(keeper)
             await self._write(keeper, phase=KeeperPhase.TRACKING)
         elif followed is Followed.LOST:
             await self._lost(keeper)
         return Result(requeue_after=_BACKSTOP_SECONDS)
+
+    def lost_while_held(self, followed: Object) -> None:
+        """Take note that a held object is gone: its last state is known here only, and its hold outlives it."""
+        self._last_holds[followed.metadata.uid] = hold_annotations(followed.metadata.annotations)
+
+    async def _pass_on(self, keeper: ObjectKeeper, followed: Object | None) -> ObjectKeeper:
+        """Let the keeper have the hold of what it follows, before anything is concluded; return it as it is then."""
+        ref, meta = keeper.spec.follow_object_ref, keeper.metadata
+        uid = "" if ref is None else ref.uid or ""
+        holding = self._last_holds.get(uid) if followed is None else followed.metadata.annotations
+        if not uid or holding is None:
+            return keeper
+        if needed := changes(meta.annotations, holding, uid=uid):
+            body: Json = {"metadata": {"annotations": needed}}
+            keeper = await self._store.patch(OBJECT_KEEPER, meta.key, body, uid=meta.uid, version=meta.resource_version)
+        self._last_holds.pop(uid, None)
+        return keeper
 
     async def _lost(self, keeper: ObjectKeeper) -> None:
         if keeper.spec.mode == KeeperMode.FOLLOW_OBJECT:
@@ -206,11 +226,11 @@ class KeeperController:
         expires_at = None
         if anchor is not None and ttl is not None and ttl.nanoseconds is not None:
             expires_at = to_timestamp(anchor + ttl.nanoseconds)
-        changes: Json = {"phase": phase, "lostAt": lost_at, "expiresAt": expires_at}
-        if _shown(keeper.status) == changes:
+        status: Json = {"phase": phase, "lostAt": lost_at, "expiresAt": expires_at}
+        if _shown(keeper.status) == status:
             return
         meta = keeper.metadata
-        await self._store.patch_status(OBJECT_KEEPER, meta.key, changes, uid=meta.uid, version=meta.resource_version)
+        await self._store.patch_status(OBJECT_KEEPER, meta.key, status, uid=meta.uid, version=meta.resource_version)
 
 
 def _shown(status: KeeperStatus | None) -> Json:

@@ -17,11 +17,9 @@ from lapse.requests.keeper import Followed, Follower, KeeperReason, KeeperState,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lapse.core.clock import Clock
     from lapse.core.verdict import Reason
-    from lapse.engine.holds import Hold
     from lapse.engine.journal import Outcome
-    from lapse.kube.resources import Object, ObjectKey
+    from lapse.kube.resources import ObjectKey
     from lapse.objects.port import Reader
     from lapse.requests.caches import Caches
     from lapse.requests.policy import Policy
@@ -35,11 +33,11 @@ class Keepers:
     name = DOMAIN
     reasons: tuple[Reason, ...] = (DueReason.TTL_EXPIRED, KeeperReason.FOLLOWED_LOST)
 
-    def __init__(self, caches: Caches, *, direct: Reader, policy: Policy, clock: Clock) -> None:
+    def __init__(self, caches: Caches, *, direct: Reader, policy: Policy) -> None:
         """Begin to follow the cache of keepers."""
         self.policy = policy.digest
         self.deadlines: Deadlines[ObjectKey] = Deadlines()
-        self._caches, self._direct, self._clock = caches, direct, clock
+        self._caches = caches
         self._follower = Follower(direct, caches)
         self._lost: dict[str, UnixNs] = {}
         """By uid: since when the object of a keeper without a TTL is lost. Not stored, as it is found again at once."""
@@ -76,9 +74,9 @@ class Keepers:
         for key in self.deadlines.due(now):
             keeper = self._caches.of(OBJECT_KEEPER).get(key)
             if keeper is not None:
-                yield self._candidate(keeper, Followed.LOST, hold_of(keeper.metadata.annotations))
+                yield self._candidate(keeper, Followed.LOST)
 
-    def _candidate(self, keeper: ObjectKeeper, followed: Followed, hold: Hold | None) -> Candidate[KeeperState]:
+    def _candidate(self, keeper: ObjectKeeper, followed: Followed) -> Candidate[KeeperState]:
         meta = keeper.metadata
         return Candidate(
             address=Address("keeper", None, meta.name),
@@ -87,7 +85,8 @@ class Keepers:
             uid=meta.uid,
             version=meta.resource_version,
             state=self._state(keeper, followed),
-            hold=hold,
+            hold=hold_of(meta.annotations),
+            owners=meta.owner_references,
         )
 
     def next_deadline(self) -> UnixNs | None:
@@ -99,27 +98,14 @@ class Keepers:
         return decide(candidate.state, now)
 
     async def refresh(self, candidate: Candidate[KeeperState]) -> Candidate[KeeperState] | None:
-        """Read what the deletion does not compare: what is followed, and the holds on what is owned."""
+        """Read what the deletion does not compare: what is followed. Holds are looked for where it is ended."""
         keeper = await self._caches.read(OBJECT_KEEPER, candidate.key)
         if keeper is None or keeper.metadata.uid != candidate.uid:
             return None
-        followed, obj = Followed.UNKNOWN, None
+        followed = Followed.UNKNOWN
         if keeper.spec.mode != KeeperMode.TTL:
-            followed, obj = await self._follower.look_directly(keeper.spec.follow_object_ref)
-        related: list[Object] = [keeper, *([obj] if obj is not None else []), *await self._owned(keeper)]
-        return self._candidate(keeper, followed, self._strongest(related))
-
-    async def _owned(self, keeper: ObjectKeeper) -> list[Object]:
-        fresh = [
-            await self._caches.read(kind, obj.metadata.key) for kind, obj in self._caches.owned_by(keeper.metadata.uid)
-        ]
-        return [obj for obj in fresh if obj is not None]
-
-    def _strongest(self, objects: list[Object]) -> Hold | None:
-        """Return a hold that is active now, if there is one."""
-        now = UnixNs(self._clock.wall_ns())
-        holds = (hold_of(obj.metadata.annotations) for obj in objects)
-        return next((hold for hold in holds if hold is not None and hold.active(now)), None)
+            followed = await self._follower.look_directly(keeper.spec.follow_object_ref)
+        return self._candidate(keeper, followed)
 
     def anchor(self, candidate: Candidate[KeeperState]) -> UnixNs | None:
         """See `Domain`."""

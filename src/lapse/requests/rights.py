@@ -36,7 +36,7 @@ SHARED: Final = ("get", "create", "patch")
 NEEDED: Final[tuple[Right, ...]] = (
     *(right for kind in REQUEST_KINDS for right in rights_on(kind, *_WATCHED, "patch", "delete")),
     *(right for kind in REQUEST_KINDS for right in rights_on(kind, "patch", subresource="status")),
-    *rights_on(OBJECT_KEEPER, *_WATCHED, "create", "delete"),
+    *rights_on(OBJECT_KEEPER, *_WATCHED, "create", "patch", "delete"),
     *rights_on(OBJECT_KEEPER, "patch", subresource="status"),
     *rights_on(MANIFEST_CHECKPOINT, *_WATCHED, "create"),
     *rights_on(MANIFEST_CHECKPOINT, "patch", subresource="status"),
@@ -49,6 +49,9 @@ NEEDED: Final[tuple[Right, ...]] = (
     *rights_on(VOLUME_SNAPSHOT_CLASS, "get"),
     *rights_on(EVENT, "create", "patch", "list"),
 )
+
+HOLDING: Final = _WATCHED
+"""What is done with the kinds that hold_kinds names: their metadata is watched, and read before something is ended."""
 
 REVIEWING: Final[tuple[Right, ...]] = (Right("create", "authorization.k8s.io", "subjectaccessreviews"),)
 """What the admission webhook needs. It reads no object itself."""

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from lapse.core.jitter import Chance, chance
 from lapse.engine.brakes import Brake, NoBrake
 from lapse.engine.ending import Ender
+from lapse.engine.holds import HoldLookup
 from lapse.engine.metrics import ErrorKind
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.controller import Controller
 from lapse.kube.events import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.kube.workqueue import WorkQueue
+from lapse.objects.cluster_holds import ClusterHolds
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
@@ -37,12 +39,15 @@ from lapse.requests.keepers import Keepers
 from lapse.requests.manifests import ManifestCapture
 from lapse.requests.names import keeper_name
 from lapse.requests.overlooked import OverlookedContents
+from lapse.requests.passed_holds import hold_annotations
 from lapse.requests.policy import Policy, TTLMode
 from lapse.requests.provisioning import NO_REPORTS
 from lapse.requests.restore import VolumeRestore
 from lapse.requests.ttl import DOMAIN, AnnotationTTL, FinishedRequests
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from lapse.core.clock import Clock
     from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
@@ -125,17 +130,29 @@ class Requests:
         reports: ClaimReports = NO_REPORTS,
         dry_run: bool = False,
         brake: Brake = _NO_BRAKE,
+        hold_kinds: Collection[Kind[Any]] = (),
         chance: Chance = chance,
     ) -> None:
         """Put it together; nothing runs yet. ``direct`` reads configuration: the store itself unless said otherwise.
 
-        ``recorder`` is told what people look for, ``reports`` knows what provisioners say beside their objects.
+        A store that cannot tell by itself what is held is watched: our own kinds, and ``hold_kinds``. ``recorder`` is
+        told what people look for, ``reports`` knows what provisioners say beside their objects.
         """
         self.store, self.policy, self._clock, self._metrics = store, policy, clock, metrics
-        self.caches = Caches(store, clock=clock)
-        self.ender = Ender(store, journal, clock=clock, metrics=metrics, actor=ACTOR, dry_run=dry_run, brake=brake)
+        self.caches = Caches(store, clock=clock, hold_kinds=hold_kinds)
         reader = store if direct is None else direct
-        self.keepers = Keepers(self.caches, direct=reader, policy=policy, clock=clock)
+        self.holds: HoldLookup = store if isinstance(store, HoldLookup) else ClusterHolds(reader, self.caches)
+        self.ender = Ender(
+            store,
+            journal,
+            holds=self.holds,
+            clock=clock,
+            metrics=metrics,
+            actor=ACTOR,
+            dry_run=dry_run,
+            brake=brake,
+        )
+        self.keepers = Keepers(self.caches, direct=reader, policy=policy)
         self.finished = FinishedRequests(self.caches, policy=policy)
         metrics.expect_sweep(DOMAIN, reasons=(*self.finished.reasons, DetachReason.DETACHED))
         make = partial(Sweep, ender=self.ender, journal=journal, clock=clock, metrics=metrics)
@@ -212,10 +229,14 @@ class Requests:
             self._wake(VOLUME_CAPTURE_REQUEST, _KEEPER, meta.controller.name)
 
     def _anything_changed(self, kind: Kind[Any], old: Object | None, new: Object | None) -> None:
-        """Wake the keepers of what appeared or went away."""
-        if old is None or new is None:
-            key = _some(old, new).metadata.key
-            self._wake(OBJECT_KEEPER, FOLLOWS, follow_key(kind.api_version, kind.kind, key))
+        """Wake the keepers of what appeared, went away, was held or released."""
+        held_before, held = _hold(old), _hold(new)
+        if old is not None and new is not None and held_before == held:
+            return
+        followed = follow_key(kind.api_version, kind.kind, _some(old, new).metadata.key)
+        if new is None and old is not None and held_before and self.caches.of(OBJECT_KEEPER).indexed(FOLLOWS, followed):
+            self.keeper.lost_while_held(old)
+        self._wake(OBJECT_KEEPER, FOLLOWS, followed)
 
     # --- what runs --------------------------------------------------------------------------------------------------
 
@@ -239,6 +260,10 @@ def _loop(sweep: Sweep[Any], name: str, domain: FinishedRequests | Keepers) -> S
 def _add(queue: WorkQueue[ObjectKey], _old: Object | None, new: Object | None) -> None:
     if new is not None:
         queue.add(new.metadata.key)
+
+
+def _hold(obj: Object | None) -> dict[str, str]:
+    return {} if obj is None else hold_annotations(obj.metadata.annotations)
 
 
 def _some(old: Object | None, new: Object | None) -> Object:

@@ -161,6 +161,7 @@ def candidate(kind: Kind[Any], request: Request, ttl: Duration | None) -> Candid
         version=meta.resource_version,
         state=finished(request, ttl),
         hold=hold_of(meta.annotations),
+        owners=meta.owner_references,
     )
 
 

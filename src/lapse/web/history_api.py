@@ -57,7 +57,10 @@ class _Form(BaseModel):
 
 
 class NewRecord(_Form):
-    """A run that has ended: what a ChaosExperimentHistory says in its spec. The record is named after the run."""
+    """A run that has ended: what a ChaosExperimentHistory says in its spec, with the metadata that it is to have.
+
+    A record without a name is named after its run.
+    """
 
     api_version: Annotated[str | None, Field(alias="apiVersion")] = None
     kind: str | None = None
@@ -209,11 +212,12 @@ class HistoryService:
         given = new.metadata.get("namespace", self.namespace)
         body: Json = {"metadata": metadata, "spec": new.spec, "apiVersion": new.api_version, "kind": new.kind}
         body = _RECORD.body({name: value for name, value in body.items() if value is not None})
-        spec = read_document(_RECORD, body).spec
+        asked = read_document(_RECORD, body)
         if given != self.namespace:
             problem = f"metadata.namespace is {given!r}; expected {self.namespace}, where records are kept"
             raise InvalidError(kind=_RECORD.kind, name="to be written", problem=problem)
-        made, is_new = await write_record(self.store, spec, namespace=self.namespace)
+        wanted = asked.metadata if new.metadata.get("name") else msgspec.structs.replace(asked.metadata, name="")
+        made, is_new = await write_record(self.store, asked.spec, namespace=self.namespace, given=wanted)
         seen = Seen(made.metadata)
         told = self._glance(seen, await in_force(self.store, self._own), self._clock.wall_ns())
         place = f"{where}/{made.metadata.namespace}/{made.metadata.name}"

@@ -25,8 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from lapse.core.clock import Clock
+from lapse.engine.holds import HoldLookup
 from lapse.engine.journal import Journal
-from lapse.kube.errors import InvalidError
+from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.port import ObjectStore
 from lapse.requests.addresses import Located
@@ -34,12 +35,15 @@ from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     OBJECT_KEEPER,
+    REQUEST_KINDS,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
+    ObjectKeeper,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.deleting import deletion_row, demand_not_held
 from lapse.requests.manifests import read_checkpoint
+from lapse.requests.names import keeper_name
 from lapse.requests.policy import TTLRule
 from lapse.requests.summary import summarise
 from lapse.web.conditions import read_conditions
@@ -144,9 +148,9 @@ class Manifests(BaseModel):
 class RequestsService:
     """The store, its journal, and the rule by which requests expire."""
 
-    def __init__(self, store: ObjectStore, *, journal: Journal, rule: TTLRule, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, *, holds: HoldLookup, journal: Journal, rule: TTLRule, clock: Clock) -> None:
         """Bind them together."""
-        self.store, self._journal, self._rule, self._clock = store, journal, rule, clock
+        self.store, self._holds, self._journal, self._rule, self._clock = store, holds, journal, rule, clock
 
     def thing(self, kind: Kind[Any], found: Document) -> dict[str, Any]:
         """Return the JSON form of an object."""
@@ -189,7 +193,8 @@ class RequestsService:
         meta, place = found.metadata, Located(kind, key)
         if conditions.tags is not None and not conditions.matches(_tag(meta.resource_version)):
             raise VersionChangedError
-        demand_not_held(place, found, now=now)
+        keeper = await self._keeper_of(kind, meta.uid)
+        await demand_not_held(place, found, keeper=keeper, holds=self._holds, now=now)
         row = deletion_row(place, found, actor=actor_of(request), now=now)
         together = self._journal.shares(self.store)
         also = self._journal.writer(row) if together else None
@@ -197,6 +202,14 @@ class RequestsService:
         if not together:
             await self._journal.append(row)
         return Response(status_code=204)
+
+    async def _keeper_of(self, kind: Kind[Any], uid: str) -> ObjectKeeper | None:
+        if kind not in REQUEST_KINDS:
+            return None
+        try:
+            return await self.store.get(OBJECT_KEEPER, ObjectKey(None, keeper_name(kind.short, uid)))
+        except NotFoundError:
+            return None
 
     def _answer(self, kind: Kind[Any], found: Document, *, status: int = 200, **headers: str) -> Response:
         tag = {"ETag": _tag(found.metadata.resource_version)}

@@ -11,6 +11,7 @@ from lapse.history.passes import Pass
 from lapse.history.policy import Policy
 from lapse.history.recording import write_record
 from lapse.kube.resources import NO_LABELS
+from lapse.objects.cluster_holds import listed_holds
 from tests.conformance.retention.book import Result
 
 if TYPE_CHECKING:
@@ -44,7 +45,15 @@ class Product:
 
     async def run(self, policies: Sequence[Policy], *, labels: Mapping[str, str] = NO_LABELS) -> Mapping[str, Result]:
         around = self._around
-        ender = Ender(around.store, around.journal, clock=around.clock, metrics=around.metrics, actor="test")
+        holds = listed_holds(around.store, lambda _kind: ())
+        ender = Ender(
+            around.store,
+            around.journal,
+            holds=holds,
+            clock=around.clock,
+            metrics=around.metrics,
+            actor="test",
+        )
         passing = Pass(policies, direct=around.store, ender=ender, clock=around.clock, page=PAGE)
         reports = await passing.run(labels=labels)
         return {

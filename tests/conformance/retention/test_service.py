@@ -27,6 +27,7 @@ from lapse.kube.conditions import ready_condition
 from lapse.kube.config import load_config
 from lapse.kube.errors import InvalidError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey
+from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.embedded import open_embedded
 from lapse.objects.kubernetes import KubernetesStore
 from tests.conformance.retention.book import (
@@ -88,6 +89,7 @@ class Scene:
             documents=documents,
             journal=around.journal,
             metrics=around.metrics,
+            holds=listed_holds(around.store, lambda _kind: ()),
             clock=around.clock,
             interval=Duration(HOUR),
             history_ttl_is_default=is_default,

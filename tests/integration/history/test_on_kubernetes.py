@@ -32,6 +32,7 @@ from lapse.kube.client import Client
 from lapse.kube.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Document, ObjectKey, untyped
+from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.kubernetes import KubernetesStore
 from tests.servers.api_proxy import ApiProxy, Asked
 
@@ -101,7 +102,15 @@ class Scene:
         self, policy: Policy, *, store: KubernetesStore | None = None, direct: Reader | None = None, page: int = 500
     ) -> PassReport:
         store = store or self.store
-        ender = Ender(store, LogJournal(), clock=self.clock, metrics=self.metrics, actor="test")
+        holds = listed_holds(store, lambda _kind: ())
+        ender = Ender(
+            store,
+            LogJournal(),
+            holds=holds,
+            clock=self.clock,
+            metrics=self.metrics,
+            actor="test",
+        )
         passing = Pass([policy], direct=direct or store, ender=ender, clock=self.clock, page=page)
         return (await passing.run())[policy.name]
 

@@ -168,7 +168,7 @@ async def test_an_object_changed_between_list_and_delete_survives(world: World) 
     world.before_list = somebody
     report = await world.prune()
     assert await world.left() == names[:1]
-    assert report.outcomes == {"ended": 3, "changed": 1}
+    assert report.outcomes == {"ended": 3, "held": 1}
 
 
 async def test_a_pass_that_may_not_proceed_decides_nothing_about_groups_it_has_not_read(world: World) -> None:

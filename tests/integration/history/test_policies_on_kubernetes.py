@@ -27,6 +27,7 @@ from lapse.kube.conditions import ready_condition
 from lapse.kube.config import load_config
 from lapse.kube.errors import ObjectError, UnknownKindError
 from lapse.kube.resources import ObjectKey, untyped
+from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.kubernetes import KubernetesStore
 from tests.servers import kube_server
 
@@ -76,6 +77,7 @@ class Scene:
             history=history_document(),
             journal=LogJournal(),
             metrics=Metrics("test"),
+            holds=listed_holds(self.store, lambda _kind: ()),
             clock=self.clock,
             interval=Duration(HOUR),
             left_alone={"kube-system", OWN_NAMESPACE},

@@ -75,6 +75,7 @@ class World:
             history=history_document(**history),
             journal=self.journal,
             metrics=how.pop("metrics", self.metrics),
+            holds=self.store,
             clock=self.clock,
             interval=Duration.parse(how.pop("interval", "1h")),
             direct=self,

@@ -65,7 +65,7 @@ class World:
         return names
 
     def passing(self, *policies: Policy, page: int = 3, **how: Any) -> Pass:  # noqa: ANN401 - as a pass is made
-        ender = Ender(self.store, self.journal, clock=self.clock, metrics=self.metrics, actor="test")
+        ender = Ender(self.store, self.journal, holds=self.store, clock=self.clock, metrics=self.metrics, actor="test")
         direct = how.pop("direct", self)
         return Pass(policies, direct=direct, ender=ender, clock=self.clock, page=page, **how)
 

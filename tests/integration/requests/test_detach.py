@@ -230,7 +230,7 @@ async def test_a_claim_that_changes_under_our_hands_is_looked_at_again(world: Wo
     await world.live(10, step=1)
     assert await world.exists(claim), "the hold came before the deletion, so the deletion lost"
     outcomes = [row.outcome for row in await world.journal_rows(uid=claim.metadata.uid)]
-    assert outcomes[0] == Outcome.CHANGED
+    assert outcomes[0] == Outcome.HELD
     assert Outcome.ENDED not in outcomes
     assert await world.outcome(request) is None
 

@@ -39,7 +39,9 @@ class Process:
             actor="lapse",
             trust_seconds=TRUST_SECONDS,
         )
-        self.ender = Ender(things.store, journal, clock=clock, metrics=metrics, actor="lapse", brake=self.brakes)
+        self.ender = Ender(
+            things.store, journal, holds=things.store, clock=clock, metrics=metrics, actor="lapse", brake=self.brakes
+        )
         sweep = Sweep(things, self.ender, journal=journal, clock=clock, metrics=metrics)
         self.loop = SweepLoop(sweep, name="things", interval=60, chance=lambda: 0.5)
 

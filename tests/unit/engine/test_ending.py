@@ -36,7 +36,7 @@ def any_journal(request: pytest.FixtureRequest, journal: SQLiteJournal, far_jour
 
 @pytest.fixture
 def ender(store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics) -> Ender:
-    return Ender(store, any_journal, clock=clock, metrics=metrics, actor="test")
+    return Ender(store, any_journal, holds=store, clock=clock, metrics=metrics, actor="test")
 
 
 async def outcomes(journal: SQLiteJournal) -> list[Outcome]:
@@ -90,7 +90,7 @@ async def test_a_dry_run_says_once_what_it_would_end(
     things: Things, store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     thing = await things.add("a")
-    ender = Ender(store, any_journal, clock=clock, metrics=metrics, actor="test", dry_run=True)
+    ender = Ender(store, any_journal, holds=store, clock=clock, metrics=metrics, actor="test", dry_run=True)
     for _ in range(2):
         assert await ender.end(ending_of(thing)) is Outcome.WOULD_END
 
@@ -103,7 +103,7 @@ async def test_one_act_may_be_a_dry_run_among_others_that_are_not(
     things: Things, store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     dry, real = await things.add("a"), await things.add("b")
-    ender = Ender(store, any_journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(store, any_journal, holds=store, clock=clock, metrics=metrics, actor="test")
     found = await ender.end_all([replace(ending_of(dry), dry_run=True), ending_of(real)])
 
     assert found == [Outcome.WOULD_END, Outcome.ENDED]
@@ -169,7 +169,7 @@ async def test_a_guard_that_objects_or_cannot_speak_prevents_the_act(
 ) -> None:
     thing = await things.add("a")
     guards: list[Guard] = [Against(lambda: None), guard]
-    ender = Ender(store, any_journal, clock=clock, metrics=metrics, actor="test", guards=guards)
+    ender = Ender(store, any_journal, holds=store, clock=clock, metrics=metrics, actor="test", guards=guards)
 
     assert await ender.end(ending_of(thing)) is Outcome.REFUSED
     assert await things.left() == ["a"]
@@ -212,7 +212,7 @@ async def test_a_failure_is_an_outcome_and_never_raised(
 ) -> None:
     thing = await things.add("a")
     broken: Any = Broken(store, error)
-    ender = Ender(broken, any_journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(broken, any_journal, holds=store, clock=clock, metrics=metrics, actor="test")
 
     assert await ender.end(ending_of(thing)) is Outcome.FAILED
     assert await outcomes(any_journal) == [Outcome.FAILED]
@@ -231,7 +231,7 @@ async def test_in_one_database_there_is_no_act_without_its_row(
 
     thing = await things.add("a")
     play(journal, writer=lambda _entry: crash)
-    ender = Ender(store, journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test")
 
     assert await ender.end(ending_of(thing)) is Outcome.FAILED
     assert await things.left() == ["a"]
@@ -252,7 +252,7 @@ async def test_of_several_in_one_transaction_one_that_fails_does_not_stop_the_ot
 
     play(journal, writer=writer)
     all_of_them = [ending_of(await things.add(name)) for name in ("a", "bad", "z")]
-    ender = Ender(store, journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test")
 
     assert await ender.end_all(all_of_them) == [Outcome.ENDED, Outcome.FAILED, Outcome.ENDED]
     assert await things.left() == ["bad"]
@@ -264,7 +264,7 @@ async def test_when_the_store_does_not_answer_several_fail_at_once_and_each_is_t
 ) -> None:
     broken: Any = Broken(store, StoreUnavailableError(problem="it restarts"))
     all_of_them = [ending_of(await things.add(name)) for name in ("a", "b")]
-    ender = Ender(broken, journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(broken, journal, holds=store, clock=clock, metrics=metrics, actor="test")
 
     assert await ender.end_all(all_of_them) == [Outcome.FAILED, Outcome.FAILED]
     assert await things.left() == ["a", "b"]
@@ -276,7 +276,7 @@ async def test_in_one_database_there_is_no_row_without_its_act(
 ) -> None:
     thing = await things.add("a")
     await things.patch("a", {"spec": {"expires": 0}})
-    ender = Ender(store, journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test")
     await ender.end(ending_of(thing))
 
     assert await outcomes(journal) == [Outcome.CHANGED], "and not ENDED"
@@ -286,7 +286,7 @@ async def test_in_two_databases_the_intent_comes_before_the_act_and_the_outcome_
     things: Things, store: EmbeddedStore, far_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     thing = await things.add("a")
-    ender = Ender(store, far_journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(store, far_journal, holds=store, clock=clock, metrics=metrics, actor="test")
     await ender.end(ending_of(thing))
     outcome, intent = await far_journal.entries()
 
@@ -301,7 +301,7 @@ async def test_a_crash_after_the_act_leaves_an_intent_that_is_found(
 ) -> None:
     thing = await things.add("a")
     dying: Any = Broken(store, asyncio.CancelledError(), after=True)  # the nearest to a kill that a test survives
-    ender = Ender(dying, far_journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(dying, far_journal, holds=store, clock=clock, metrics=metrics, actor="test")
     with suppress(asyncio.CancelledError):
         await ender.end(ending_of(thing))
 
@@ -315,7 +315,7 @@ async def test_an_intent_that_cannot_be_written_prevents_the_act(
 ) -> None:
     thing = await things.add("a")
     far_journal.database.close()
-    ender = Ender(store, far_journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(store, far_journal, holds=store, clock=clock, metrics=metrics, actor="test")
 
     assert await ender.end(ending_of(thing)) is Outcome.FAILED
     assert await things.left() == ["a"]

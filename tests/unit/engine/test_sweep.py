@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ender(store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics) -> Ender:
-    return Ender(store, journal, clock=clock, metrics=metrics, actor="things-sweep")
+    return Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="things-sweep")
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ async def test_a_guard_makes_it_unknown_and_it_is_tried_again(
         def objection(self, ending: Ending, now: UnixNs) -> Reason | None:
             return UnknownReason.CLOCK_JUMPED
 
-    ender = Ender(store, journal, clock=clock, metrics=metrics, actor="test", guards=[Frozen()])
+    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test", guards=[Frozen()])
     await things.add("a")
     report = await make_sweep(things, ender, journal, clock=clock, metrics=metrics).run(proceed=always)
 
@@ -256,7 +256,7 @@ async def test_a_guard_makes_it_unknown_and_it_is_tried_again(
 async def test_a_dry_run_ends_nothing(
     things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
-    ender = Ender(store, journal, clock=clock, metrics=metrics, actor="test", dry_run=True)
+    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test", dry_run=True)
     await things.add("a")
     report = await make_sweep(things, ender, journal, clock=clock, metrics=metrics).run(proceed=always)
 
@@ -386,7 +386,7 @@ async def test_a_domain_that_cannot_settle_loses_nothing(things: Things, sweep: 
 async def test_a_journal_that_fails_does_not_stop_the_rest(
     things: Things, store: EmbeddedStore, far_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
-    ender = Ender(store, far_journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(store, far_journal, holds=store, clock=clock, metrics=metrics, actor="test")
     await things.add("a", expires=None)
     await things.add("b", expires=None)
     far_journal.database.close()
@@ -472,7 +472,7 @@ async def test_a_limit_bounds_a_run_and_says_that_there_is_more(things: Things, 
 async def test_not_more_than_the_width_are_in_flight_and_the_width_is_used(
     things: Things, store: EmbeddedStore, far_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
-    ender = Ender(store, far_journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(store, far_journal, holds=store, clock=clock, metrics=metrics, actor="test")
     flying, most, gate = 0, 0, asyncio.Event()
 
     async def fly(_name: str) -> None:
@@ -521,7 +521,7 @@ async def test_with_a_hundred_thousand_deadlines_and_nothing_due_nothing_is_call
     nobody: Any = Untouched()
     things = Listed(nobody, clock)
     things.list_many(100_000, expires=60)
-    ender = Ender(nobody, nobody, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(nobody, nobody, holds=nobody, clock=clock, metrics=metrics, actor="test")
     before = set(asyncio.all_tasks())
     report = await make_sweep(things, ender, nobody, clock=clock, metrics=metrics).run(proceed=always)
 
@@ -551,7 +551,7 @@ async def test_a_long_list_is_worked_on_without_a_task_per_item_and_others_get_t
             await asyncio.to_thread(int)
 
     play(things, decide=decide)
-    ender = Ender(nobody, journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(nobody, journal, holds=nobody, clock=clock, metrics=metrics, actor="test")
     meanwhile = asyncio.create_task(other())
     report = await make_sweep(things, ender, journal, clock=clock, metrics=metrics).run(proceed=always)
     meanwhile.cancel()

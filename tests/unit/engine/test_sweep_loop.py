@@ -48,7 +48,7 @@ async def pass_time(clock: VirtualClock, seconds: float, *, step: float = 1.0) -
 def loop(
     things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> SweepLoop:
-    ender = Ender(store, journal, clock=clock, metrics=metrics, actor="things-sweep")
+    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="things-sweep")
     sweep = Sweep(things, ender, journal=journal, clock=clock, metrics=metrics)
     made = SweepLoop(sweep, name="things-sweep", interval=60, overdue_per_second=50, chance=lambda: 0.5)
     things.deadlines.on_earlier = made.wake

@@ -95,8 +95,10 @@ async def test_a_file_of_an_older_version_learns_its_labels_when_it_is_opened(
     before = await store.summary(BOX, at_most=9)
     await store.close()
     with closing(apsw.Connection(str(file.path))) as old:
-        old.execute("ALTER TABLE objects DROP COLUMN labels; ALTER TABLE objects DROP COLUMN created").fetchall()
-        old.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 1}").fetchall()
+        old.execute("DROP INDEX objects_held").fetchall()
+        for column in ("labels", "created", "hold"):
+            old.execute(f"ALTER TABLE objects DROP COLUMN {column}").fetchall()
+        old.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 2}").fetchall()
     store = EmbeddedStore(Database(file, SCHEMA), kinds=KINDS, clock=clock)
     try:
         assert await store.summary(BOX, at_most=9) == before

@@ -25,11 +25,12 @@ def opened(path: Path, clock: VirtualClock) -> EmbeddedStore:
 
 
 def make_older(path: Path) -> None:
-    """Take back what the last script did, so that the file is one that it was never run on."""
+    """Take back what the last scripts did, so that the file is one that they were never run on."""
     with closing(apsw.Connection(str(path))) as connection:
-        for column in ("labels", "created"):
+        connection.execute("DROP INDEX objects_held")
+        for column in ("labels", "created", "hold"):
             connection.execute(f"ALTER TABLE objects DROP COLUMN {column}")
-        connection.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 1}")
+        connection.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 2}")
 
 
 async def test_what_an_older_lapse_has_stored_is_found_by_labels_and_counted(

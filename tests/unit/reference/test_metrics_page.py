@@ -53,6 +53,7 @@ async def exposition() -> str:
             history=history_document(),
             journal=journal,
             metrics=metrics,
+            holds=store,
             clock=clock,
             interval=Duration.parse("1h"),
         )

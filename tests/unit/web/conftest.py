@@ -91,6 +91,7 @@ async def api(
         history=history_document(),
         journal=journal,
         metrics=metrics,
+        holds=objects,
         clock=clock,
         interval=Duration.parse("1h"),
         brake=brakes_of(objects, budgets=Budgets(), clock=clock, metrics=metrics),
@@ -103,7 +104,11 @@ async def api(
             app = create_app(
                 keys=KeysService(keys, clock=clock, tagger=Tagger(state.secret("etag"))),
                 requests=RequestsService(
-                    objects, journal=journal, rule=TTLRule(Duration.parse("10m"), annotated=False), clock=clock
+                    objects,
+                    holds=objects,
+                    journal=journal,
+                    rule=TTLRule(Duration.parse("10m"), annotated=False),
+                    clock=clock,
                 ),
                 history=HistoryService(
                     objects,

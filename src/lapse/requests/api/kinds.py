@@ -331,6 +331,7 @@ OBJECT_KEEPER: Final = Kind(
     "objectkeepers",
     ObjectKeeper,
     namespaced=False,
+    follows=("spec", "followObjectRef"),
     validate=validator(ObjectKeeper, RULES["ObjectKeeper"]),
 )
 
