@@ -17,11 +17,12 @@ from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, Keep
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.policy import Policy
 from tests.conformance.holds.stage import DAY, HELD, HOUR, Elsewhere, Stage, opened
-from tests.integration.requests.world import Call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from tests.integration.requests.world import Call
 
 STORES = ["embedded", "elsewhere"]
 WHO = [
@@ -210,16 +211,20 @@ async def test_a_hold_that_is_placed_between_the_look_and_the_deletion_counts(
 ) -> None:
     async with opened(tmp_path, elsewhere=False) as stage:
         target = await who(stage)  # type: ignore[operator]
-        real, store = stage.store.delete_all, stage.store
+        await where(stage, target)  # type: ignore[operator]
+        await stage.release()
+        real, store, was_held = stage.store.delete_all, stage.store, False
 
         async def delete_all(*args: object, **how: object) -> object:
-            if not stage.marked:
-                await where(stage, target)  # type: ignore[operator]
+            nonlocal was_held
+            was_held = True
+            for kind, key in stage.marked:
+                await store.patch(kind, key, {"metadata": {"annotations": HELD}})
             return await real(*args, **how)  # type: ignore[arg-type]
 
         vars(store)["delete_all"] = delete_all
         await stage.act(target)
-        assert stage.marked
+        assert was_held
         assert await stage.exists(target)
         (row,) = await stage.world.journal_rows(uid=target.obj.metadata.uid)
         assert row.outcome is Outcome.HELD
