@@ -13,7 +13,7 @@ from lapse.history.plurals import resource_of
 from lapse.kube.crd import to_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lapse.history.plurals import Resource
     from lapse.history.policy import Policy
@@ -25,6 +25,15 @@ VERBS: Final = ("list", "delete")
 _GROUP: Final = "rbac.authorization.k8s.io"
 _PREFIX: Final = "lapse-retention-"
 _LONGEST: Final = 253
+_APPS: Final = ("apps", ("daemonsets", "deployments", "replicasets", "statefulsets"))
+_OWNERS: Final[Mapping[tuple[str, str], Sequence[tuple[str, Sequence[str]]]]] = {
+    ("batch", "jobs"): [("batch", ("cronjobs",))],
+    ("", "pods"): [_APPS, ("batch", ("cronjobs", "jobs"))],
+    ("", "persistentvolumeclaims"): [("apps", ("statefulsets",))],
+    ("apps", "replicasets"): [("apps", ("deployments",))],
+    ("apps", "controllerrevisions"): [("apps", ("daemonsets", "statefulsets"))],
+}
+"""What usually owns objects of a kind. A hold on an owner covers them, so what cannot be read keeps them."""
 _LABELS: Final = {"app.kubernetes.io/name": "lapse"}
 
 
@@ -33,7 +42,11 @@ def manifests(policy: Policy, resource: Resource, *, namespace: str) -> list[Jso
     subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}
     rule = {"apiGroups": [resource.group], "resources": [resource.plural], "verbs": list(VERBS)}
     places: Iterable[str | None] = policy.namespaces if policy.namespaces and resource.namespaced else (None,)
-    return [one for place in places for one in _granted(_name(policy.name), rule, subject, place)]
+    owners = [
+        {"apiGroups": [group], "resources": list(plurals), "verbs": ["get"]}
+        for group, plurals in _OWNERS.get((resource.group, resource.plural), ())
+    ]
+    return [one for place in places for one in _granted(_name(policy.name), [rule, *owners], subject, place)]
 
 
 def to_text(policies: Iterable[Policy], *, namespace: str, kinds: Iterable[Kind[Any]] = ()) -> str:
@@ -50,16 +63,18 @@ def _remarks(policy: Policy, resource: Resource) -> Iterator[str]:
     named = policy.namespaces and resource.namespaced
     where = f"in {', '.join(policy.namespaces)}" if named else "everywhere: it names no namespaces"
     yield f"What the retention policy {policy.name} needs: {' and '.join(VERBS)} on {resource.plural}, {where}."
+    if (resource.group, resource.plural) in _OWNERS:
+        yield "A hold on an owner covers what it owns: get reads those of the usual owners; add others that there are."
     if policy.dry_run:
         yield "It is a dry run, for which list is enough; delete is used once dryRun is false."
     if resource.guessed:
         yield f"The name {resource.plural} is a guess: compare it with kubectl api-resources, or ask with --cluster."
 
 
-def _granted(name: str, rule: Json, subject: Json, namespace: str | None) -> Iterator[Json]:
+def _granted(name: str, rules: Sequence[Json], subject: Json, namespace: str | None) -> Iterator[Json]:
     kind = "ClusterRole" if namespace is None else "Role"
     metadata = {"name": name, **({} if namespace is None else {"namespace": namespace}), "labels": _LABELS}
-    yield {"apiVersion": f"{_GROUP}/v1", "kind": kind, "metadata": metadata, "rules": [rule]}
+    yield {"apiVersion": f"{_GROUP}/v1", "kind": kind, "metadata": metadata, "rules": list(rules)}
     yield {
         "apiVersion": f"{_GROUP}/v1",
         "kind": f"{kind}Binding",

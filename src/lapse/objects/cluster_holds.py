@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from lapse.core.errors import LapseError
 from lapse.engine.holds import Doubt, HoldLookup, hold_of, own_hold_of
-from lapse.kube.errors import NotFoundError, UnknownKindError
+from lapse.kube.errors import ForbiddenError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, metadata_only
 
 if TYPE_CHECKING:
@@ -50,13 +50,17 @@ class Dependants(Protocol):
 class ClusterHolds:
     """See the module."""
 
-    def __init__(self, direct: Reader, dependants: Dependants) -> None:
-        """Read by ``direct``, and ask ``dependants`` who owns what."""
-        self._direct, self._dependants = direct, dependants
+    def __init__(self, direct: Reader, dependants: Dependants, *, otherwise: Reader | None = None) -> None:
+        """Read by ``direct``, and what it may not read by ``otherwise``; ask ``dependants`` what is owned by what."""
+        self._direct, self._dependants, self._otherwise = direct, dependants, otherwise
+
+    def reading_also(self, otherwise: Reader) -> ClusterHolds:
+        """Return the same with the rights of another account beside its own."""
+        return ClusterHolds(self._direct, self._dependants, otherwise=otherwise)
 
     async def holds_over(self, deletions: Sequence[Deletion], now: UnixNs) -> Sequence[Hold | Doubt | None]:
         """See `HoldLookup`. Costs one read for each owner and each dependant; none where there are neither."""
-        look = _Look(self._direct, self._dependants, now)
+        look = _Look(self._direct, self._dependants, now, otherwise=self._otherwise)
         return await asyncio.gather(*[look.at(one) for one in deletions])
 
 
@@ -114,8 +118,8 @@ class _Reference(NamedTuple):
 class _Look:
     """One look at several objects, which reads an owner that they share once."""
 
-    def __init__(self, direct: Reader, dependants: Dependants, now: UnixNs) -> None:
-        self._direct, self._dependants, self._now = direct, dependants, now
+    def __init__(self, direct: Reader, dependants: Dependants, now: UnixNs, *, otherwise: Reader | None) -> None:
+        self._direct, self._dependants, self._now, self._otherwise = direct, dependants, now, otherwise
         self._reads: dict[_Reference, asyncio.Task[Object | None]] = {}
 
     async def at(self, deletion: Deletion) -> Hold | Doubt | None:
@@ -167,10 +171,18 @@ class _Look:
 
     async def _get(self, kind: Kind[Any], key: ObjectKey, uid: str) -> Object | None:
         try:
-            found: Object = await self._direct.get(kind, key)
+            found: Object = await self._read_as_allowed(kind, key)
         except NotFoundError:
             return None
         return found if found.metadata.uid == uid else None
+
+    async def _read_as_allowed(self, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - as the kind says
+        try:
+            return await self._direct.get(kind, key)
+        except ForbiddenError:
+            if self._otherwise is None:
+                raise
+            return await self._otherwise.get(kind, key)
 
     async def _below(self, deletion: Deletion) -> Hold | None:
         await self._dependants.prepare(deletion.kind)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HOUR = 3600
 DAY = 24 * HOUR
 HISTORY = "chaos-system"
-HELD = {"lapse.dev/hold": "true"}
+HELD: dict[str, str | None] = {"lapse.dev/hold": "true"}
 RELEASED = {"lapse.dev/hold": None, "lapse.dev/hold-until": None, "lapse.dev/held-dependents": None}
 
 
@@ -179,7 +179,7 @@ class Stage:
             try:
                 await _delete(desk, place)
             except HeldError:
-                assert await self.store.get(OBJECT_KEEPER, keeper_key(request))
+                await self.store.get(OBJECT_KEEPER, keeper_key(request))
 
         return Target(VOLUME_CAPTURE_REQUEST, request, delete)
 

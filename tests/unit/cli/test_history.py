@@ -230,6 +230,24 @@ def test_a_whole_document_and_stdin_do_as_well(person: Person, monkeypatch: pyte
     assert person.json("record", "-") == {"address": f"history/{NAMESPACE}/{name}", "name": name, "new": False}
 
 
+def test_a_name_labels_and_a_hold_in_the_document_are_kept(person: Person) -> None:
+    metadata = "metadata: {name: mine, labels: {team: shop}, annotations: {lapse.dev/hold: 'true'}}\n"
+    head = f"apiVersion: chaos.gushchin.dev/v1alpha1\nkind: ChaosExperimentHistory\n{metadata}spec:\n"
+    whole = head + "".join(f"  {line}\n" for line in SPEC.strip().splitlines())
+    (person.folder / "run.yaml").write_text(whole)
+    name = person.json("record", "run.yaml")["name"]
+    shown = person.json("show", name)
+
+    assert name == "mine"
+    assert shown["held"] is True
+    assert shown["object"]["metadata"]["labels"]["team"] == "shop"
+    assert person.json("record", "run.yaml")["new"] is False
+
+    (person.folder / "other.yaml").write_text(whole.replace("2026", "2025"))
+    _, said = person.run("record", "other.yaml", code=1)
+    assert "mine already" in said, "the name is that of another run"
+
+
 def test_what_was_shown_can_be_recorded_elsewhere(person: Person) -> None:
     name = record(person.state)
     (person.folder / "run.json").write_text(json.dumps(person.json("show", name)["object"]))

@@ -330,7 +330,7 @@ async def test_what_is_ended_is_told_in_the_log_line_by_line_and_of_a_wave_by_nu
     metrics: Metrics,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ender = Ender(store, journal, clock=clock, metrics=metrics, actor="test")
+    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test")
     with caplog.at_level("INFO"):
         await ender.end(ending_of(await things.add("one")))
         await ender.end_all([ending_of(await things.add(f"wave-{number}")) for number in range(25)])

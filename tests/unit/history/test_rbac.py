@@ -31,7 +31,10 @@ def test_a_policy_that_names_no_namespace_needs_a_cluster_role() -> None:
     role, binding = documents(policy())
 
     assert (role["kind"], role["metadata"]["name"]) == ("ClusterRole", "lapse-retention-jobs")
-    assert role["rules"] == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["list", "delete"]}]
+    assert role["rules"] == [
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["list", "delete"]},
+        {"apiGroups": ["batch"], "resources": ["cronjobs"], "verbs": ["get"]},  # whose holds cover their Jobs
+    ]
     assert binding["kind"] == "ClusterRoleBinding"
     assert binding["roleRef"] == {
         "apiGroup": "rbac.authorization.k8s.io",

@@ -10,7 +10,7 @@ from lapse.core.address import Address
 from lapse.engine import holds
 from lapse.kube.conditions import Condition
 from lapse.kube.schema import schema_of
-from lapse.requests import chunks, keepers, names, ttl
+from lapse.requests import chunks, keepers, names, passed_holds, ttl
 from lapse.requests.api import annotations as known
 from lapse.requests.api.conditions import NOT_FINAL, Reason
 from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, OUR_KINDS, REQUEST_KINDS
@@ -121,7 +121,8 @@ def test_the_page_lists_exactly_the_annotations() -> None:
 
     ours = [known.TTL, known.EXPIRES_AT, known.OVERLOOKED, known.SNAPSHOT_CLASS]
     assert set(ours) == {value for name, value in vars(known).items() if name.isupper()}
-    assert told == [*ours, holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, places.DIRECTORY, places.RESTORE]
+    ours += [holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, passed_holds.PASSED_ON, holds.HELD_DEPENDENTS]
+    assert told == [*ours, places.DIRECTORY, places.RESTORE]
 
 
 def test_the_names_on_the_page_are_those_that_are_made() -> None:

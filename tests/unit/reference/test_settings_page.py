@@ -14,7 +14,15 @@ ROWS = {
 DERIVED = {"state_dir": "`~/.local/state/lapse`", "keys_url": "`keys.db` in `state_dir`", "http_allowed_hosts": "none"}
 DERIVED |= {"workspaces_url": "`workspaces.db` in `state_dir`"}
 DERIVED |= dict.fromkeys(
-    ("retention_policies", "activity_url", "kube_config", "kube_context", "webhook_cert_file", "webhook_key_file"),
+    (
+        "retention_policies",
+        "hold_kinds",
+        "activity_url",
+        "kube_config",
+        "kube_context",
+        "webhook_cert_file",
+        "webhook_key_file",
+    ),
     "none",
 )
 

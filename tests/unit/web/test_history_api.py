@@ -64,6 +64,20 @@ async def test_a_run_is_recorded_once_and_found_at_the_place_that_the_answer_nam
     assert found.json()["expires_at"] == made.json()["expires_at"] == "2023-12-14T22:13:20Z"
 
 
+async def test_a_name_labels_and_a_hold_in_the_document_are_kept(api: API) -> None:
+    metadata = {"name": "mine", "labels": {"team": "shop"}, "annotations": {HOLD: "true"}}
+    made = await api.client.post(HISTORY, json={"metadata": metadata, "spec": spec()})
+    assert (made.status_code, made.json()["name"], made.json()["held"]) == (201, "mine", True)
+    found = await api.client.get(made.headers["location"])
+    assert found.json()["object"]["metadata"]["labels"]["team"] == "shop"
+
+    api.clock.advance(1000 * DAY)
+    await api.client.post(f"{HISTORY}/prune", json={})
+    assert await names(api) == ["mine"]
+    other = spec(start="2023-11-15T00:00:00Z")
+    assert (await api.client.post(HISTORY, json={"metadata": {"name": "mine"}, "spec": other})).status_code == 409
+
+
 async def test_a_whole_document_is_recorded_too(client: httpx2.AsyncClient) -> None:
     made = (await client.post(HISTORY, json={"spec": spec()})).json()
     document = (await client.get(f"{HISTORY}/chaos-system/{made['name']}")).json()["object"]
