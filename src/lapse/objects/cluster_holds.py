@@ -78,7 +78,8 @@ class ListedDependants:
         """See `Dependants`."""
         async with self._turn:
             for one in self._kinds(kind):
-                if one not in self._listed:
+                # What belongs to no namespace cannot have an owner in one.
+                if one not in self._listed and (one.namespaced or not kind.namespaced):
                     with suppress(UnknownKindError):  # then there are no objects of it
                         await self._list(one)
                     self._listed.add(one)

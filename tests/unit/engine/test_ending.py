@@ -339,3 +339,32 @@ async def test_what_is_ended_is_told_in_the_log_line_by_line_and_of_a_wave_by_nu
     assert lines[0]["reason"] == "ttl_expired"
     assert len(lines) == 1 + 10 + 1
     assert lines[-1]["more"] == 15
+
+
+async def test_when_holds_cannot_be_looked_for_nothing_is_ended(
+    things: Things, store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    class Silent:
+        async def holds_over(self, _deletions: object, _now: object) -> Any:  # noqa: ANN401 - never answers
+            raise StoreUnavailableError(problem="it restarts")
+
+    thing = await things.add("a")
+    ender = Ender(store, any_journal, holds=Silent(), clock=clock, metrics=metrics, actor="test")
+
+    assert await ender.end(ending_of(thing)) is Outcome.REFUSED
+    assert await things.left() == ["a"]
+    (row,) = await any_journal.entries()
+    assert (row.verdict, row.reason) == ("unknown", "unreadable_signal")
+    assert "it restarts" in str(row.details)
+    assert "whether it is held" in str(ender.last_problem)
+
+
+async def test_a_dry_run_tells_what_another_object_holds(
+    things: Things, store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    owner, thing = await things.add("owner", hold="true"), await things.add("a")
+    reference = {"apiVersion": THING.api_version, "kind": THING.kind, "name": "owner", "uid": owner.metadata.uid}
+    owned = await store.patch(THING, thing.metadata.key, {"metadata": {"ownerReferences": [reference]}})
+    ender = Ender(store, any_journal, holds=store, clock=clock, metrics=metrics, actor="test", dry_run=True)
+
+    assert await ender.end(ending_of(owned)) is Outcome.HELD

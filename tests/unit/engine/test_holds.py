@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.clock import UnixNs
-from lapse.engine.holds import HOLD, HOLD_REASON, HOLD_UNTIL, Hold, hold_of
+from lapse.engine.holds import HELD_DEPENDENTS, HOLD, HOLD_REASON, HOLD_UNTIL, Hold, hold_of, own_hold_of
 
 NOON = UnixNs(1_700_000_000 * 1_000_000_000)
 
@@ -38,3 +38,14 @@ def test_a_hold_is_over_at_its_end_and_not_before() -> None:
 
     assert hold.active(UnixNs(NOON - 1))
     assert not hold.active(NOON)
+
+
+def test_a_note_of_held_dependants_keeps_their_owner_and_does_not_cover_what_else_it_owns() -> None:
+    noted = {HELD_DEPENDENTS: "u-1,u-2", HOLD: "true", HOLD_UNTIL: "2023-11-14T22:13:20Z"}
+    found = hold_of(noted)
+
+    assert found is not None
+    assert found.until is None, "the note says nothing about an end"
+    assert "u-1,u-2" in found.reason
+    assert own_hold_of(noted) == Hold("", NOON)
+    assert hold_of({HELD_DEPENDENTS: " "}) is None

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import apsw
 
+from lapse.core.clock import UnixNs
 from lapse.db.sqlite import Synchronous
+from lapse.engine.holds import Hold
 from lapse.objects.embedded import SCHEMA, open_embedded
+from lapse.objects.port import Deletion
 from tests.unit.objects.kinds import BOX, KINDS, box, key
 
 if TYPE_CHECKING:
@@ -59,5 +62,25 @@ async def test_what_an_older_lapse_has_stored_is_found_by_labels_and_counted(
 
         await store.create(BOX, box("third", labels=LABELS))
         assert [one.metadata.name for one in (await store.list(BOX, labels=LABELS)).items] == ["first", "third"]
+    finally:
+        await store.close()
+
+
+async def test_what_an_older_lapse_has_stored_is_held_by_what_holds_it(tmp_path: Path, clock: VirtualClock) -> None:
+    path = tmp_path / "o.db"
+    store = opened(path, clock)
+    held = box("held")
+    held["metadata"]["annotations"] = {"lapse.dev/hold": "true", "lapse.dev/hold-reason": "audit", "other": "x"}
+    named = box("named")
+    named["metadata"]["annotations"] = {"example.org/note": '"lapse.dev/hold" is not set'}
+    made = {one["metadata"]["name"]: await store.create(BOX, one) for one in (held, named, box("free"))}
+    await store.close()
+    make_older(path)
+
+    store = opened(path, clock)
+    try:
+        deletions = [Deletion(BOX, key(name), one.metadata.uid, "") for name, one in made.items()]
+        found = await store.holds_over(deletions, UnixNs(clock.wall_ns()))
+        assert found == [Hold("audit", None), None, None]
     finally:
         await store.close()
