@@ -33,6 +33,10 @@ class WorkspaceExistsError(WorkspaceError):
     """There is a workspace {workspace} already. Choose another name, or delete that one first."""
 
 
+class PortInUseError(WorkspaceError):
+    """Port {port} is taken: {by}. Choose another port, or free this one first."""
+
+
 class OperationUnderWayError(WorkspaceError):
     """The workspace {workspace} is busy: {operation} is under way. Try again when it is done."""
 

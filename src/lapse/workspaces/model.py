@@ -32,6 +32,8 @@ DEFAULT_STANDBY_TTL_SECONDS: Final = 300
 DEFAULT_ARCHIVE_TTL_SECONDS: Final = 86_400
 LONGEST_TTL_SECONDS: Final = 10 * 365 * 86_400
 LARGEST_PAGE: Final = 1_000
+JUPYTER: Final = "jupyter"
+"""The probe that asks a Jupyter server for its kernels and its last activity."""
 LARGEST_VERSION: Final = 2**63 - 1
 _LATEST: Final = 253_402_300_800_000
 """The end of the year 9999, which is as far as calendars of programs go."""
@@ -39,9 +41,11 @@ _MOST_WORDS: Final = 256
 _MOST_COMMAND_BYTES: Final = 64 * 1024
 _MOST_OWNER: Final = 256
 _MOST_REASON: Final = 1_024
+_MOST_PROBE: Final = 1_024
 _MOST_MESSAGE: Final = 4_096
 _HIGHEST_PORT: Final = 65_535
 _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_PATH: Final = re.compile(r"/[!-~]*")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SHOWN: Final = 40
 
@@ -98,18 +102,53 @@ class NewWorkspace(msgspec.Struct, frozen=True, kw_only=True):
     desired_state: DesiredState = DesiredState.RUNNING
     standby_ttl_seconds: int = DEFAULT_STANDBY_TTL_SECONDS
     archive_ttl_seconds: int = DEFAULT_ARCHIVE_TTL_SECONDS
+    probe: str | None = None
+    """How its program is asked whether it works: `JUPYTER`, or a path on its port; None: it is not asked."""
 
     def check(self) -> None:
         """Raise `InvalidWorkspaceError` for the first rule that is broken."""
         check_name(self.name)
         _check_line("owner", self.owner, most=_MOST_OWNER)
         _check_command(self.command)
-        if not _is_whole(self.port) or not 1 <= self.port <= _HIGHEST_PORT:
-            raise _invalid("port", self.port, f"a whole number from 1 to {_HIGHEST_PORT}")
+        _check_port(self.port)
+        if self.probe is not None:
+            check_probe(self.probe)
         if self.node_id is not None:
             _check_line("node_id", self.node_id, most=_MOST_OWNER)
         check_ttl("standby_ttl_seconds", self.standby_ttl_seconds)
         check_ttl("archive_ttl_seconds", self.archive_ttl_seconds)
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to become different about a workspace; what is None stays. Its data stays in any case."""
+
+    owner: str | None = None
+    command: tuple[str, ...] | None = None
+    port: int | None = None
+    standby_ttl_seconds: int | None = None
+    archive_ttl_seconds: int | None = None
+    probe: str | None = None
+    """An empty text: no probe any more."""
+
+    @property
+    def of_the_program(self) -> bool:
+        """Whether a program that runs has to be started anew to be as it is said here."""
+        return self.command is not None or self.port is not None
+
+    def check(self) -> None:
+        """Raise `InvalidWorkspaceError` for the first rule that is broken."""
+        if self.owner is not None:
+            _check_line("owner", self.owner, most=_MOST_OWNER)
+        if self.command is not None:
+            _check_command(self.command)
+        if self.port is not None:
+            _check_port(self.port)
+        if self.standby_ttl_seconds is not None:
+            check_ttl("standby_ttl_seconds", self.standby_ttl_seconds)
+        if self.archive_ttl_seconds is not None:
+            check_ttl("archive_ttl_seconds", self.archive_ttl_seconds)
+        if self.probe:
+            check_probe(self.probe)
 
 
 class Workspace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -144,6 +183,13 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deleted_at: Ms | None
     hold_reason: str | None
     hold_until: Ms | None
+    next_port: int | None = None
+    """The port from its next start on; ``port`` is where the program that runs was told to listen."""
+    probe: str | None = None
+    probed_at: Ms | None = None
+    """When its program last answered the probe."""
+    probe_error: str | None = None
+    """Why its program did not answer the probe the last time; None: it did, or was not asked."""
 
     def held(self, now: Ms) -> bool:
         """Whether somebody holds it at ``now``: nothing lapses then."""
@@ -170,6 +216,17 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     version: int
     last_access_at: Ms
     status_changed_at: Ms
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """What a program said to its probe."""
+
+    probe: str
+    """What it was asked."""
+    at: Ms | None
+    """When it answered; None: it did not."""
+    problem: str | None = None
+    """Why it did not."""
 
 
 class CheckPlace(msgspec.Struct, frozen=True, gc=False):
@@ -208,6 +265,12 @@ def check_ttl(field: str, seconds: int) -> None:
         raise _invalid(field, seconds, expected)
 
 
+def check_probe(probe: str) -> None:
+    """Raise unless a program can be asked like this. Only its own port: Lapse calls no other address for anybody."""
+    if probe != JUPYTER and not (_PATH.fullmatch(probe) and len(probe) <= _MOST_PROBE):
+        raise _invalid("probe", repr(probe), f"{JUPYTER}, or a path on its port such as /api/activity")
+
+
 def check_hold(reason: str, until: Ms | None, *, now: Ms) -> None:
     """Raise unless the hold says why, and ends in the future if it ends."""
     _check_line("hold_reason", reason, most=_MOST_REASON)
@@ -225,6 +288,11 @@ def storable(text: str) -> str:
     """Return a text of a program or a system as every store can keep it: no NUL, valid UTF-8, not endless."""
     readable = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
     return readable if len(readable) <= _MOST_MESSAGE else f"{readable[: _MOST_MESSAGE - 3]}..."
+
+
+def _check_port(port: int) -> None:
+    if not _is_whole(port) or not 1 <= port <= _HIGHEST_PORT:
+        raise _invalid("port", port, f"a whole number from 1 to {_HIGHEST_PORT}")
 
 
 def _check_command(command: tuple[str, ...]) -> None:

@@ -27,6 +27,12 @@ WHERE observed_status = 'STANDBY' AND desired_state = 'STANDBY' AND operation = 
     AND check_after <= %(now)s::int8 AND (check_after, id) > (%(after_check)s::int8, %(after_id)s::text)
 ORDER BY check_after, id LIMIT %(limit)s::int8
 
+-- name: at_port
+SELECT {columns} FROM workspaces
+WHERE deleted_at IS NULL AND (port = %(port)s::int8 OR next_port = %(port)s::int8)
+    AND (%(node)s::text IS NULL OR node_id IS NULL OR node_id = %(node)s::text)
+ORDER BY name
+
 -- name: pending_work
 -- The condition of its index.
 SELECT {columns} FROM workspaces
@@ -40,10 +46,10 @@ SELECT 1 FROM workspaces LIMIT 1
 -- name: create
 INSERT INTO workspaces (
     id, name, owner, command, port, node_id, desired_state, desired_by, version, observed_status, status_changed_at, operation,
-    op_tries, standby_ttl_seconds, archive_ttl_seconds, last_access_at, check_after, created_at
+    op_tries, standby_ttl_seconds, archive_ttl_seconds, last_access_at, check_after, created_at, probe
 ) VALUES (
     %(id)s, %(name)s, %(owner)s, %(command)s, %(port)s, %(node_id)s, %(desired_state)s, 'user', 1, 'PENDING', %(now)s::int8, 'NONE',
-    0, %(standby_ttl_seconds)s, %(archive_ttl_seconds)s, %(now)s::int8, %(now)s::int8, %(now)s::int8
+    0, %(standby_ttl_seconds)s, %(archive_ttl_seconds)s, %(now)s::int8, %(now)s::int8, %(now)s::int8, %(probe)s::text
 )
 ON CONFLICT (name) WHERE deleted_at IS NULL DO NOTHING
 RETURNING {columns}
@@ -56,13 +62,25 @@ UPDATE workspaces SET
 WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version) AND (operation = 'NONE' OR %(by)s::text = 'access')
 RETURNING {columns}
 
--- name: set_ttls
+-- name: configure
+-- The port of a program that runs, or may run, stays where the proxy and its probe find it; the new one waits for the next start.
 UPDATE workspaces SET
-    standby_ttl_seconds = coalesce(%(standby)s::int8, standby_ttl_seconds),
-    archive_ttl_seconds = coalesce(%(archive)s::int8, archive_ttl_seconds),
+    owner = coalesce(%(owner)s::text, owner),
+    command = coalesce(%(command)s::text[], command),
+    port = CASE WHEN observed_status IN ('RUNNING', 'ERROR') THEN port ELSE coalesce(%(port)s::int4, port) END,
+    next_port = CASE
+        WHEN %(port)s::int4 IS NULL THEN next_port
+        WHEN observed_status IN ('RUNNING', 'ERROR') AND %(port)s::int4 <> port THEN %(port)s::int4
+    END,
+    standby_ttl_seconds = coalesce(%(standby_ttl_seconds)s::int8, standby_ttl_seconds),
+    archive_ttl_seconds = coalesce(%(archive_ttl_seconds)s::int8, archive_ttl_seconds),
+    probe = CASE WHEN %(probe)s::text IS NULL THEN probe ELSE nullif(%(probe)s::text, '') END,
+    probed_at = CASE WHEN %(probe)s::text IS NULL THEN probed_at END,
+    probe_error = CASE WHEN %(probe)s::text IS NULL THEN probe_error END,
     check_after = least(check_after, %(now)s::int8),
     version = version + 1
 WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version)
+    AND (operation = 'NONE' OR NOT %(unless_busy)s::bool)
 RETURNING {columns}
 
 -- name: hold
@@ -153,6 +171,11 @@ RETURNING id
 -- name: forget
 DELETE FROM workspaces WHERE id = %(id)s AND op_id = %(op_id)s AND operation = 'DELETING' RETURNING id
 
+-- name: probed
+UPDATE workspaces AS kept SET probed_at = coalesce(seen.at, kept.probed_at), probe_error = seen.problem
+FROM unnest(%(id)s::text[], %(probe)s::text[], %(at)s::int8[], %(problem)s::text[]) AS seen (id, probe, at, problem)
+WHERE kept.id = seen.id AND kept.probe = seen.probe
+
 -- name: observe
 -- Both halves see the same rows before either writes, so each row belongs to one of them.
 WITH seen AS MATERIALIZED (
@@ -160,6 +183,9 @@ WITH seen AS MATERIALIZED (
 ), changed AS (
     UPDATE workspaces AS kept SET
         observed_status = seen.status, observed_at = %(now)s::int8, status_changed_at = %(now)s::int8,
+        -- Without a program there is nothing left that listens on the old port.
+        port = CASE seen.status WHEN 'RUNNING' THEN kept.port ELSE coalesce(kept.next_port, kept.port) END,
+        next_port = CASE seen.status WHEN 'RUNNING' THEN kept.next_port END,
         check_after = CASE seen.status
             WHEN 'RUNNING' THEN %(now)s::int8 + 1000 * kept.standby_ttl_seconds
             WHEN 'STANDBY' THEN %(now)s::int8 + 1000 * kept.archive_ttl_seconds

@@ -35,13 +35,13 @@ from lapse.workspaces.errors import (
 )
 from lapse.workspaces.model import (
     LARGEST_VERSION,
+    Changes,
     CheckPlace,
     DesiredBy,
     Operation,
     Workspace,
     check_hold,
     check_limit,
-    check_ttl,
     is_id,
     is_name,
     storable,
@@ -53,7 +53,16 @@ if TYPE_CHECKING:
 
     from msgspec import UnsetType
 
-    from lapse.workspaces.model import Candidate, DesiredState, Ms, NewWorkspace, ObservedStatus, OpId, WorkspaceId
+    from lapse.workspaces.model import (
+        Answer,
+        Candidate,
+        DesiredState,
+        Ms,
+        NewWorkspace,
+        ObservedStatus,
+        OpId,
+        WorkspaceId,
+    )
     from lapse.workspaces.store import Also
 
     Row = tuple[Any, ...]
@@ -164,6 +173,10 @@ class SqlStore(ABC):
         check_limit(limit)
         return await self._read("pending_work", {"limit": limit, "after": storable(after or "")})
 
+    async def at_port(self, port: int, *, node: str | None) -> Sequence[Workspace]:
+        """See `Reading`."""
+        return await self._read("at_port", {"port": port, "node": node})
+
     # --- wanting -----------------------------------------------------------------------------------------------------
 
     async def create(self, new: NewWorkspace, *, now: Ms) -> Workspace:
@@ -184,6 +197,16 @@ class SqlStore(ABC):
         busy = by is not DesiredBy.ACCESS
         return await self._change("set_desired", workspace, values, version=version, unless_busy=busy)
 
+    async def configure(
+        self, workspace: WorkspaceId, changes: Changes, *, version: int | None = None, now: Ms
+    ) -> Workspace:
+        """See `Wanting`."""
+        changes.check()
+        busy = changes.of_the_program
+        command = None if changes.command is None else self._command(changes.command)
+        values = {**msgspec.structs.asdict(changes), "command": command, "now": now, "unless_busy": busy}
+        return await self._change("configure", workspace, values, version=version, unless_busy=busy)
+
     async def set_ttls(
         self,
         workspace: WorkspaceId,
@@ -194,12 +217,8 @@ class SqlStore(ABC):
         now: Ms,
     ) -> Workspace:
         """See `Wanting`."""
-        if standby is not None:
-            check_ttl("standby_ttl_seconds", standby)
-        if archive is not None:
-            check_ttl("archive_ttl_seconds", archive)
-        values = {"standby": standby, "archive": archive, "now": now}
-        return await self._change("set_ttls", workspace, values, version=version)
+        changes = Changes(standby_ttl_seconds=standby, archive_ttl_seconds=archive)
+        return await self.configure(workspace, changes, version=version, now=now)
 
     async def hold(
         self, workspace: WorkspaceId, reason: str, *, until: Ms | None = None, version: int | None = None, now: Ms
@@ -287,6 +306,17 @@ class SqlStore(ABC):
     async def forget(self, workspace: WorkspaceId, op_id: OpId) -> bool:
         """See `Working`."""
         return bool(await self._write("forget", {"id": workspace, "op_id": op_id}))
+
+    async def probed(self, answers: Mapping[WorkspaceId, Answer]) -> None:
+        """See `Working`."""
+        items = sorted(answers.items())
+        columns: Columns = {
+            "id": [one for one, _ in items],
+            "probe": [answer.probe for _, answer in items],
+            "at": [answer.at for _, answer in items],
+            "problem": [None if answer.problem is None else storable(answer.problem) for _, answer in items],
+        }
+        await self._each("probed", columns)
 
     async def observe(self, statuses: Mapping[WorkspaceId, ObservedStatus], *, now: Ms) -> AbstractSet[WorkspaceId]:
         """See `Working`."""

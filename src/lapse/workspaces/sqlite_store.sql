@@ -42,6 +42,14 @@ CREATE INDEX workspaces_to_archive ON workspaces (check_after, id)
 CREATE INDEX workspaces_with_work ON workspaces (id)
     WHERE deleted_at IS NOT NULL OR operation <> 'NONE' OR (desired_state <> observed_status AND error_reason IS NULL);
 
+-- name: schema_2
+ALTER TABLE workspaces ADD COLUMN next_port INTEGER;
+ALTER TABLE workspaces ADD COLUMN probe TEXT;
+ALTER TABLE workspaces ADD COLUMN probed_at INTEGER;
+ALTER TABLE workspaces ADD COLUMN probe_error TEXT;
+CREATE INDEX workspaces_by_port ON workspaces (port) WHERE deleted_at IS NULL;
+CREATE INDEX workspaces_by_next_port ON workspaces (next_port) WHERE next_port IS NOT NULL;
+
 -- name: get
 SELECT {columns} FROM workspaces WHERE id = :id
 
@@ -66,6 +74,11 @@ WHERE observed_status = 'STANDBY' AND desired_state = 'STANDBY' AND operation = 
     AND check_after <= :now AND (check_after, id) > (:after_check, :after_id)
 ORDER BY check_after, id LIMIT :limit
 
+-- name: at_port
+SELECT {columns} FROM workspaces
+WHERE deleted_at IS NULL AND (port = :port OR next_port = :port) AND (:node IS NULL OR node_id IS NULL OR node_id = :node)
+ORDER BY name
+
 -- name: pending_work
 -- Word for word the condition of its index, else that would not be used.
 SELECT {columns} FROM workspaces
@@ -79,10 +92,10 @@ SELECT 1 FROM workspaces LIMIT 1
 -- name: create
 INSERT INTO workspaces (
     id, name, owner, command, port, node_id, desired_state, desired_by, version, observed_status, status_changed_at, operation,
-    op_tries, standby_ttl_seconds, archive_ttl_seconds, last_access_at, check_after, created_at
+    op_tries, standby_ttl_seconds, archive_ttl_seconds, last_access_at, check_after, created_at, probe
 ) VALUES (
     :id, :name, :owner, :command, :port, :node_id, :desired_state, 'user', 1, 'PENDING', :now, 'NONE',
-    0, :standby_ttl_seconds, :archive_ttl_seconds, :now, :now, :now
+    0, :standby_ttl_seconds, :archive_ttl_seconds, :now, :now, :now, :probe
 )
 ON CONFLICT (name) WHERE deleted_at IS NULL DO NOTHING
 RETURNING {columns}
@@ -95,13 +108,24 @@ UPDATE workspaces SET
 WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version) AND (operation = 'NONE' OR :by = 'access')
 RETURNING {columns}
 
--- name: set_ttls
+-- name: configure
+-- The port of a program that runs, or may run, stays where the proxy and its probe find it; the new one waits for the next start.
 UPDATE workspaces SET
-    standby_ttl_seconds = coalesce(:standby, standby_ttl_seconds),
-    archive_ttl_seconds = coalesce(:archive, archive_ttl_seconds),
+    owner = coalesce(:owner, owner),
+    command = coalesce(:command, command),
+    port = CASE WHEN observed_status IN ('RUNNING', 'ERROR') THEN port ELSE coalesce(:port, port) END,
+    next_port = CASE
+        WHEN :port IS NULL THEN next_port
+        WHEN observed_status IN ('RUNNING', 'ERROR') AND :port <> port THEN :port
+    END,
+    standby_ttl_seconds = coalesce(:standby_ttl_seconds, standby_ttl_seconds),
+    archive_ttl_seconds = coalesce(:archive_ttl_seconds, archive_ttl_seconds),
+    probe = CASE WHEN :probe IS NULL THEN probe ELSE nullif(:probe, '') END,
+    probed_at = CASE WHEN :probe IS NULL THEN probed_at END,
+    probe_error = CASE WHEN :probe IS NULL THEN probe_error END,
     check_after = min(check_after, :now),
     version = version + 1
-WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
+WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version) AND (operation = 'NONE' OR NOT :unless_busy)
 RETURNING {columns}
 
 -- name: hold
@@ -179,9 +203,15 @@ RETURNING id
 -- name: forget
 DELETE FROM workspaces WHERE id = :id AND op_id = :op_id AND operation = 'DELETING' RETURNING id
 
+-- name: probed
+UPDATE workspaces SET probed_at = coalesce(:at, probed_at), probe_error = :problem WHERE id = :id AND probe = :probe
+
 -- name: observe_changed
+-- Without a program there is nothing left that listens on the old port.
 UPDATE workspaces SET
     observed_status = :status, observed_at = :now, status_changed_at = :now,
+    port = CASE :status WHEN 'RUNNING' THEN port ELSE coalesce(next_port, port) END,
+    next_port = CASE :status WHEN 'RUNNING' THEN next_port END,
     check_after = CASE :status
         WHEN 'RUNNING' THEN :now + 1000 * standby_ttl_seconds
         WHEN 'STANDBY' THEN :now + 1000 * archive_ttl_seconds

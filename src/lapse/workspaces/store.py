@@ -5,8 +5,10 @@ Guarantees, of every store.
 - A call that changes something is one transaction: all of it or nothing, durable when it returns. It compares and
   writes in one step, so of two callers at the same moment one is first, and the other sees what that one did.
 - Times are given, never read from a clock. ``last_access_at`` never moves back, whoever writes it.
-- ``version`` is one more after each change of what people want: desired state, TTLs, holds, deletion, and a first
-  connection. Nothing else changes it.
+- ``version`` is one more after each change of what people want: desired state, command, port, owner, probe, TTLs,
+  holds, deletion, and a first connection. Nothing else changes it.
+- ``port`` is where the program that runs was told to listen. Another port that people set while one runs, or while
+  that is not known (ERROR), waits in ``next_port`` until the workspace is observed without a program.
 - A deleted workspace is unknown to all calls of people and of the proxy. `get`, `pending_work` and the calls of the
   reconciler still know it, until `forget`.
 - ``check_after`` is set anew where the time may have become shorter: when the observed status changes (one TTL from
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from msgspec import UnsetType
 
     from lapse.workspaces.model import (
+        Answer,
         Candidate,
+        Changes,
         CheckPlace,
         DesiredBy,
         DesiredState,
@@ -94,6 +98,10 @@ class Reading(Protocol):
         """
         ...
 
+    async def at_port(self, port: int, *, node: str | None) -> Sequence[Workspace]:
+        """Return those of a node (None: of all) that are not deleted and have this port, now or from the next start."""
+        ...
+
     async def check(self) -> None:
         """Raise unless the store answers."""
         ...
@@ -113,6 +121,16 @@ class Wanting(Protocol):
 
         Access is never refused: who comes while it is being stopped must find it started again. To want RUNNING
         counts as an access, whoever does.
+        """
+        ...
+
+    async def configure(
+        self, workspace: WorkspaceId, changes: Changes, *, version: int | None = None, now: Ms
+    ) -> Workspace:
+        """Change command, port, owner, TTLs or probe. Command and port not while an operation is under way.
+
+        A program that runs goes on as it is; command and port count from its next start. Not compared: whether
+        another workspace has the port.
         """
         ...
 
@@ -218,6 +236,10 @@ class Working(Protocol):
 
     async def forget(self, workspace: WorkspaceId, op_id: OpId) -> bool:
         """Remove the row at the end of DELETING. Return whether it was ours."""
+        ...
+
+    async def probed(self, answers: Mapping[WorkspaceId, Answer]) -> None:
+        """Note what programs said to their probes, where a workspace still has the probe that was asked."""
         ...
 
     async def observe(self, statuses: Mapping[WorkspaceId, ObservedStatus], *, now: Ms) -> AbstractSet[WorkspaceId]:

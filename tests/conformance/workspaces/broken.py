@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from lapse.workspaces.errors import ChangedMeanwhileError, OperationUnderWayError, WorkspaceExistsError
 from lapse.workspaces.model import (
     Candidate,
+    Changes,
     CheckPlace,
     DesiredBy,
     DesiredState,
@@ -115,6 +116,23 @@ class OperationsStopConnections(Passing):
 class OneTtlResetsTheOther(Passing):
     async def set_ttls(self, workspace: WorkspaceId, **how: Any) -> Workspace:  # noqa: ANN401
         return await self.inner.set_ttls(workspace, **{"standby": 300, "archive": 86_400, **how})
+
+
+class PortsChangeUnderPrograms(Passing):
+    async def configure(self, workspace: WorkspaceId, changes: Changes, **how: Any) -> Workspace:  # noqa: ANN401
+        changed = await self.inner.configure(workspace, changes, **how)
+        return changed if changed.next_port is None else replace(changed, port=changed.next_port, next_port=None)
+
+
+class SettingsResetTheProbe(Passing):
+    async def configure(self, workspace: WorkspaceId, changes: Changes, **how: Any) -> Workspace:  # noqa: ANN401
+        return await self.inner.configure(workspace, replace(changes, probe=changes.probe or ""), **how)
+
+
+class PortsOfDeletedOnesAreTaken(Passing):
+    async def at_port(self, port: int, *, node: str | None) -> Sequence[Workspace]:
+        gone = [one for one in await self.inner.pending_work() if one.deleted_at is not None and one.port == port]
+        return [*await self.inner.at_port(port, node=node), *gone]
 
 
 class HoldsHaveNoEnd(Passing):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.workspaces import cases_lapsing, cases_people, cases_working  # noqa: F401
+from tests.conformance.workspaces import cases_lapsing, cases_people, cases_settings, cases_working  # noqa: F401
 from tests.conformance.workspaces.book import BOOK as CASES
 
 __all__ = ["CASES"]

@@ -29,6 +29,9 @@ CAUGHT: list[tuple[type[Any], list[str]]] = [
     (broken.OperationsStopNobody, ["a_person_waits_while_an_operation_is_under_way"]),
     (broken.OperationsStopConnections, ["access_does_not_wait_for_an_operation"]),
     (broken.OneTtlResetsTheOther, ["one_ttl_changes_without_the_other"]),
+    (broken.PortsChangeUnderPrograms, ["the_port_of_a_program_that_runs_changes_when_it_has_ended"]),
+    (broken.SettingsResetTheProbe, ["what_is_set_changes_and_the_rest_stays"]),
+    (broken.PortsOfDeletedOnesAreTaken, ["those_at_a_port_are_found_with_those_that_will_be"]),
     (broken.HoldsHaveNoEnd, ["a_hold_is_kept_until_it_is_released"]),
     (
         broken.ReleasesAreForgotten,

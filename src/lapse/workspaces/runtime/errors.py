@@ -48,7 +48,7 @@ class CommandExitedError(RuntimeFailureError):
 
 
 class PortTakenError(RuntimeFailureError):
-    """The workspace {workspace} cannot have port {port}: {problem}. Stop what uses it, or create it with another."""
+    """The workspace {workspace} cannot have port {port}: {problem}. Stop what uses it, or set another port."""
 
     reason = FailureReason.PORT_TAKEN
 
