@@ -368,6 +368,9 @@ class Settings(BaseSettings):
     idle_timer: Annotated[Duration, PlainValidator(_lifetime)] = Field(
         default=Duration.parse("5m"), description="How long a workspace counts as in use after its last connection"
     )
+    busy_most: Annotated[Duration, PlainValidator(_lifetime)] = Field(
+        default=Duration.parse("24h"), description="How long one lapse busy keeps a workspace from lapsing at most"
+    )
     proxy_host: Host = Field(default="127.0.0.1", description="Address of the workspace proxy")
     proxy_port: Port = Field(default=8752, description="Port of the workspace proxy")
     proxy_suffix: Annotated[str, PlainValidator(_suffix)] = Field(

@@ -55,6 +55,12 @@ app.command("lapse.cli.requests:app", name="requests", help="Capture and restore
 app.command("lapse.cli.history:app", name="history", help="Records of what experiments did, and how long they stay.")
 app.command("lapse.cli.retention:app", name="retention", help="Limit the age and the number of objects of any kind.")
 app.command("lapse.cli.workspaces:app", name="workspaces", help="Create, open, stop and archive workspaces.")
+app.command(
+    "lapse.cli.busy:busy",
+    name="busy",
+    help="Run a command, and keep its workspace from lapsing meanwhile.",
+    help_epilogue=examples("lapse busy -- python3 train.py", "lapse busy --workspace lab --most 3h -- make"),
+)
 app.command("lapse.cli.db:app", name="db", help="Make the tables of Lapse on PostgreSQL.")
 app.command("lapse.cli.why:why", name="why", help="Tell why something is kept or lapses, and when.")
 app.command("lapse.cli.holding:hold", name="hold", help="Keep something from lapsing.")

@@ -192,6 +192,8 @@ class ServerFlags(
 ):
     """What `lapse up` takes."""
 
+    busy_most: Flag = None
+    """How long one lapse busy keeps a workspace from lapsing at most, such as 24h."""
     workspaces_stop_on_exit: Flag = None
     """false: leave the programs of workspaces running when Lapse stops."""
     retention_policies: Flag = None
@@ -242,6 +244,17 @@ class OpenWorkspaceFlags(ProxyPlaceFlags, WorkspaceFlags):
 
     keys_url: Flag = None
     """Where keys are stored, the tickets that open workspaces among them; the same as for lapse up."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BusyFlags(WorkspaceFlags):
+    """What `lapse busy` takes."""
+
+    http_host: Flag = None
+    """Address of the API of lapse up, unless a server is named."""
+    http_port: Flag = None
+    """Port of the API of lapse up, unless a server is named."""
 
 
 @Parameter(name="*")
@@ -386,6 +399,7 @@ NO_PROXY_PROCESS_FLAGS = ProxyProcessFlags()
 NO_WORKSPACE_FLAGS = WorkspaceFlags()
 NO_OPEN_WORKSPACE_FLAGS = OpenWorkspaceFlags()
 NO_WHY_FLAGS = WhyFlags()
+NO_BUSY_FLAGS = BusyFlags()
 NO_DEFINITIONS_FLAGS = DefinitionsFlags()
 NO_OPERATOR_FLAGS = OperatorFlags()
 NO_WEBHOOK_FLAGS = WebhookFlags()

@@ -2,6 +2,8 @@
 
 ``-`` in place of a value reads it from stdin: all of it, without one newline at its end. On a terminal it is asked for
 without showing it. Where two values are wanted, the first line is the one and the second line the other.
+
+And a yes, from a person at a terminal, before something is done that cannot be undone.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import sys
 from getpass import getpass
 from typing import Final
 
+from lapse.cli.output import printable
 from lapse.core.errors import UsageError
 from lapse.keys.errors import ValueTooLongError
 from lapse.keys.validation import MAX_VALUE_BYTES
@@ -53,3 +56,12 @@ def _read() -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         raise StdinNotTextError(position=error.start) from None  # the cause would show the value
+
+
+def says_yes(question: str) -> bool:
+    """Ask a person at a terminal, whose answer is no unless it is yes; without a terminal nobody is asked: True."""
+    if not sys.stdin.isatty():
+        return True
+    sys.stderr.write(f"{printable(question)} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -280,7 +280,9 @@ async def _open_workspaces(
 
     if doors.proxy is None:
         return None
-    return await WorkspaceParts.open(settings, stack, endpoint=doors.proxy, keys=keys, state=state, hosting=metrics)
+    return await WorkspaceParts.open(
+        settings, stack, endpoint=doors.proxy, keys=keys, state=state, hosting=metrics, server=doors.http.url
+    )
 
 
 def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop]:

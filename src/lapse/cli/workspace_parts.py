@@ -14,8 +14,9 @@ from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AsyncExitStack
+    from pathlib import Path
 
     from lapse.core.clock import Clock
     from lapse.engine.brakes import Brakes
@@ -89,6 +90,17 @@ def node_of(settings: Settings) -> str | None:
     return None if settings.workspaces_url.startswith("file:") else socket.gethostname()
 
 
+def log_of(settings: Settings, workspace: Workspace) -> Path:
+    """Return the file that the program of a workspace of this machine writes to."""
+    from lapse.cli.workspace_logs import LogElsewhereError
+    from lapse.workspaces.runtime.process import log_path
+    from lapse.workspaces.summary import address_of
+
+    if workspace.node_id not in {None, node_of(settings)}:
+        raise LogElsewhereError(address=address_of(workspace), node=workspace.node_id)
+    return log_path(settings.state_dir / FOLDER, workspace.id)
+
+
 def clock_guard(store: WorkspaceStore, brakes: Brakes, *, clock: Clock) -> ClockGuard:
     """Return the brakes with a guard against a clock that jumps; a server's time, where there is one, is asked."""
     from lapse.engine.clock_guard import ClockGuard
@@ -133,8 +145,12 @@ class WorkspaceParts:
         keys: AsyncKeys,
         state: StateDatabase,
         hosting: Metrics | None = None,
+        server: str = "",
     ) -> WorkspaceParts:
-        """Open it all; ``stack`` closes it, last opened first. With ``hosting``, which counts errors, they run here."""
+        """Open it all; ``stack`` closes it, last opened first.
+
+        With ``hosting``, which counts errors, they run here, and their programs find the API at ``server``.
+        """
         from lapse.core.clock import SystemClock
         from lapse.keys.tickets import ticket_records
         from lapse.proxy.service import THROTTLE_SECONDS
@@ -144,9 +160,11 @@ class WorkspaceParts:
         from lapse.workspaces.tickets import Tickets
 
         clock = SystemClock()
+        tokens = TokenStore(state, clock=clock)
         store = await open_workspaces(settings.workspaces_url)
         stack.push_async_callback(store.close)
-        host = None if hosting is None else _host(settings, store, clock=clock, metrics=hosting)
+        variables = _variables(tokens, server)
+        host = None if hosting is None else _host(settings, store, variables, clock=clock, metrics=hosting)
         activity = open_activity(
             settings.activity_url,
             clock=clock,
@@ -162,7 +180,7 @@ class WorkspaceParts:
             activity=activity,
             access=AccessTimes(store, clock, throttle_seconds=THROTTLE_SECONDS),
             tickets=Tickets(ticket_records(keys, clock=clock)),
-            tokens=TokenStore(state, clock=clock),
+            tokens=tokens,
             secret=state.secret(SECRET),
             host=host,
         )
@@ -217,6 +235,8 @@ class WorkspaceParts:
             ),
             clock=self.clock,
             activity=self.activity,
+            busy_most=settings.busy_most.seconds,
+            counts=self._counts,
             node=node_of(settings),
             changed=self._changed,
         )
@@ -270,9 +290,12 @@ class WorkspaceParts:
         """
         from lapse.proxy.ports import Address
 
-        counted = self.settings.activity_url or (self.host is not None and self.host.since_ns is not None)
         here = workspace.node_id is None or workspace.node_id == node_of(self.settings)
-        return Address(_LOOPBACK, workspace.port) if counted and here else None
+        return Address(_LOOPBACK, workspace.port) if self._counts() and here else None
+
+    def _counts(self) -> bool:
+        """Whether who is counted here is known to whoever decides."""
+        return bool(self.settings.activity_url) or (self.host is not None and self.host.since_ns is not None)
 
     def _opens(self, token: str) -> Callable[[str], bool] | None:
         """Tell the proxy what a token opens: what it may change in the API."""
@@ -286,10 +309,23 @@ class WorkspaceParts:
         return owners_in(principal.scopes, "POST").__contains__
 
 
-def _host(settings: Settings, store: WorkspaceStore, *, clock: Clock, metrics: Metrics) -> WorkspaceHost:
+def _variables(tokens: TokenStore, server: str) -> Callable[[Workspace], Mapping[str, str]]:
+    """Return what makes the variables by which ``lapse busy`` finds its way from within a workspace."""
+    return lambda workspace: {"LAPSE_SERVER": server, "LAPSE_WORKSPACE_TOKEN": tokens.of_program(workspace.id)}
+
+
+def _host(
+    settings: Settings,
+    store: WorkspaceStore,
+    variables: Callable[[Workspace], Mapping[str, str]],
+    *,
+    clock: Clock,
+    metrics: Metrics,
+) -> WorkspaceHost:
     from lapse.engine.metrics import ErrorKind
     from lapse.workspaces.hosting import WorkspaceHost
     from lapse.workspaces.model import DOMAIN
+    from lapse.workspaces.probing import SOURCE
     from lapse.workspaces.runtime.process import ProcessRuntime
 
     runtime = ProcessRuntime(
@@ -297,5 +333,13 @@ def _host(settings: Settings, store: WorkspaceStore, *, clock: Clock, metrics: M
         node=node_of(settings) or _ONLY_NODE,
         clock=clock,
         stop_on_exit=settings.workspaces_stop_on_exit,
+        variables=variables,
     )
-    return WorkspaceHost(store, runtime, clock=clock, on_error=lambda _: metrics.failed(DOMAIN, ErrorKind.RECONCILE))
+    metrics.expect_signal(SOURCE)
+    return WorkspaceHost(
+        store,
+        runtime,
+        clock=clock,
+        on_error=lambda _: metrics.failed(DOMAIN, ErrorKind.RECONCILE),
+        probes=lambda up: metrics.signal(SOURCE, up=up),
+    )

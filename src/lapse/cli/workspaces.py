@@ -14,12 +14,12 @@ from cyclopts import App, Parameter, Token
 from lapse.cli.commands import commands_of
 from lapse.cli.flags import NO_OPEN_WORKSPACE_FLAGS, NO_WORKSPACE_FLAGS, OpenWorkspaceFlags, WorkspaceFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
-from lapse.cli.waiting import NO_WAIT, Waiting
-from lapse.core.errors import UsageError
+from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
+from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     from lapse.cli.workspace_desk import WorkspaceDesk
-    from lapse.workspaces.model import Ms, Workspace
+    from lapse.workspaces.model import Changes, Ms, Workspace
     from lapse.workspaces.store import WorkspaceStore
 
 app = App(
@@ -37,6 +37,14 @@ _command = commands_of(app)
 
 class NoTTLGivenError(UsageError):
     """Say which TTL: --standby DURATION, --archive DURATION or both."""
+
+
+class NothingToSetError(UsageError):
+    """Say what is to be different: --port, --owner, --standby-ttl, --archive-ttl, --probe, or a command after --."""
+
+
+class NotDeletedError(LapseError):
+    """{address} is not deleted: nobody said yes. To delete it without being asked: --yes."""
 
 
 class NoCommandError(UsageError):
@@ -74,6 +82,14 @@ ArchiveTTL = Annotated[
     int | None,
     Parameter(metavar="DURATION", help="In standby for longer, it is archived.", converter=_seconds, n_tokens=1),
 ]
+Probe = Annotated[
+    str | None,
+    Parameter(
+        metavar="PROBE",
+        help="How its program is asked whether it works: jupyter, or a path on its port.",
+        show_default=False,
+    ),
+]
 
 
 # --- creating ---------------------------------------------------------------------------------------------------------
@@ -93,6 +109,7 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     ] = None,
     standby_ttl: StandbyTTL = None,
     archive_ttl: ArchiveTTL = None,
+    probe: Probe = None,
     no_start: Annotated[bool, Parameter(help="Leave it until it is started or opened.", show_default=False)] = False,
     waiting: Waiting = NO_WAIT,
     flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
@@ -104,6 +121,7 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     """
     from lapse.cli.workspace_desk import at_store
     from lapse.cli.workspace_parts import node_of, user_name
+    from lapse.workspaces import asking
     from lapse.workspaces.model import DesiredState, NewWorkspace
     from lapse.workspaces.summary import address_of
 
@@ -122,8 +140,9 @@ def create(  # noqa: PLR0913 - one per option, all of them named
             desired_state=DesiredState.PENDING if no_start else DesiredState.RUNNING,
             standby_ttl_seconds=int(standby.seconds) if standby_ttl is None else standby_ttl,
             archive_ttl_seconds=int(archive.seconds) if archive_ttl is None else archive_ttl,
+            probe=probe,
         )
-        return await _waited(desk, await desk.store.create(new, now=desk.now), waiting), desk.now
+        return await _waited(desk, await asking.create(desk.store, new, now=desk.now), waiting), desk.now
 
     made, now = at_store(flags, work)
     if waiting.wait:
@@ -222,7 +241,7 @@ def _facts(found: Workspace, now: Ms) -> list[tuple[str, str]]:
     import shlex
 
     from lapse.core.timestamps import to_timestamp
-    from lapse.workspaces.summary import address_of, end_of_hold
+    from lapse.workspaces.summary import address_of, end_of_hold, probe_words
 
     busy = found.operation.value != "NONE"
     since = "" if found.op_started_at is None else f" for {_span(now - found.op_started_at)}"
@@ -230,7 +249,7 @@ def _facts(found: Workspace, now: Ms) -> list[tuple[str, str]]:
         ("address", str(address_of(found))),
         ("owner", found.owner),
         ("command", shlex.join(found.command)),
-        ("port", str(found.port)),
+        ("port", f"{found.port}{'' if found.next_port is None else f', {found.next_port} from its next start on'}"),
         ("node", found.node_id or ""),
         ("status", found.observed_status.value),
         ("status since", to_timestamp(found.status_changed_at * _MS)),
@@ -242,6 +261,7 @@ def _facts(found: Workspace, now: Ms) -> list[tuple[str, str]]:
         ("standby ttl", _duration(found.standby_ttl_seconds)),
         ("archive ttl", _duration(found.archive_ttl_seconds)),
         ("last access", f"{to_timestamp(found.last_access_at * _MS)} ({_span(now - found.last_access_at)} ago)"),
+        ("probe", probe_words(found)),
         ("held", f"{found.hold_reason}{end_of_hold(found)}" if found.held(now) else ""),
         ("next", _next(found, now)),
         ("created", to_timestamp(found.created_at * _MS)),
@@ -302,7 +322,7 @@ def stop(
     flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Stop a workspace; its data stays in desk.
+    """Stop a workspace; its data stays in place.
 
     Opening it starts it again.
     """
@@ -390,19 +410,142 @@ def ttl(
     return Exit.DONE
 
 
-@_command("lapse workspaces delete lab", "lapse workspaces delete lab --wait")
+@_command(
+    "lapse workspaces set lab --port 9001 --restart",
+    "lapse workspaces set lab --owner alice --standby-ttl 1h --probe jupyter",
+    "lapse workspaces set lab -- ./serve --verbose",
+    name="set",
+)
+def set_workspace(  # noqa: PLR0913 - one per option, all of them named
+    name: Name,
+    /,
+    *command: Annotated[
+        str, Parameter(help="What it runs from its next start on, after --.", allow_leading_hyphen=True)
+    ],
+    port: Annotated[
+        int | None, Parameter(metavar="N", help="Where the program listens from its next start on.")
+    ] = None,
+    owner: Annotated[str | None, Parameter(metavar="NAME", help="Whose it is.")] = None,
+    standby_ttl: StandbyTTL = None,
+    archive_ttl: ArchiveTTL = None,
+    probe: Annotated[
+        str | None,
+        Parameter(
+            metavar="PROBE", help="How its program is asked whether it works: jupyter, or a path; none: it is not."
+        ),
+    ] = None,
+    restart: Annotated[bool, Parameter(help="Stop and start it, if it runs.", show_default=False)] = False,
+    timeout: Timeout = "60s",
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Change command, port, owner, TTLs or probe of a workspace.
+
+    Its data stays. A program that runs goes on as it is until its next start;
+    --restart stops it and starts it again, within --timeout each.
+    """
+    from lapse.cli.workspace_desk import change
+    from lapse.workspaces.model import Changes
+
+    changes = Changes(
+        owner=owner,
+        command=command or None,
+        port=port,
+        standby_ttl_seconds=standby_ttl,
+        archive_ttl_seconds=archive_ttl,
+        probe="" if probe == "none" else probe,
+    )
+    if changes == Changes():
+        raise NothingToSetError
+    waiting = Waiting(wait=True, timeout=timeout)
+    waiting.check()
+
+    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
+        changed = await _configure(desk, found, changes)
+        return await _restarted(desk, changed, waiting) if restart else changed
+
+    changed, now = change(flags, name, how)
+    if restart:
+        return _outcome(changed, now, output)
+    print_result(output, _told(changed, now), _what_was_set(changed, changes))
+    return Exit.DONE
+
+
+async def _configure(desk: WorkspaceDesk, found: Workspace, changes: Changes) -> Workspace:
+    from lapse.cli.workspace_parts import node_of
+    from lapse.workspaces import asking
+
+    node = node_of(desk.settings)
+    return await asking.configure(desk.store, found, changes, node=node, version=found.version, now=desk.now)
+
+
+async def _restarted(desk: WorkspaceDesk, changed: Workspace, waiting: Waiting) -> Workspace:
+    """Stop what runs and start it again; one that does not run is left as it is."""
+    from lapse.workspaces.asking import Verb, ask
+    from lapse.workspaces.model import ObservedStatus
+
+    if changed.observed_status is not ObservedStatus.RUNNING:
+        return changed
+    for verb in (Verb.STOP, Verb.START):
+        changed = await _waited(desk, await ask(desk.store, verb, changed, now=desk.now), waiting)
+        if changed.error_reason is not None:
+            break
+    return changed
+
+
+def _what_was_set(changed: Workspace, changes: Changes) -> str:
+    from lapse.workspaces.model import ObservedStatus
+    from lapse.workspaces.summary import address_of
+
+    said = f"Changed: {address_of(changed)}."
+    if not changes.of_the_program or changed.observed_status is not ObservedStatus.RUNNING:
+        return said
+    return f"{said} Its program runs on as it was started; command and port count from its next start."
+
+
+@_command("lapse workspaces logs lab", "lapse workspaces logs lab --follow --tail 20")
+def logs(
+    name: Name,
+    /,
+    *,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Go on until Ctrl-C.", show_default=False)] = False,
+    tail: Annotated[int | None, Parameter(metavar="N", help="Only the last lines.")] = None,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+) -> int:
+    """Print what the program of a workspace wrote since its last start."""
+    from lapse.cli.workspace_desk import at_store, name_of
+    from lapse.cli.workspace_logs import LOOK_SECONDS, print_log
+    from lapse.cli.workspace_parts import log_of
+    from lapse.workspaces.summary import address_of
+
+    if tail is not None and tail < 0:
+        raise NumberError(name="--tail", given=tail, expected="0 or a number above it")
+
+    async def work(desk: WorkspaceDesk) -> tuple[Workspace, bool]:
+        found = await desk.store.by_name(name_of(name))
+        pause = (lambda: desk.clock.sleep(LOOK_SECONDS)) if follow else None
+        return found, await print_log(log_of(desk.settings, found), tail=tail, pause=pause)
+
+    found, written = at_store(flags, work)
+    if not written:
+        message(f"{address_of(found)} has no output: it was not started yet.")
+    return Exit.DONE
+
+
+@_command("lapse workspaces delete lab", "lapse workspaces delete lab --yes --wait")
 def delete(
     name: Name,
     /,
     *,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", show_default=False)] = False,
     waiting: Waiting = NO_WAIT,
     flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Delete a workspace with its data and its archive.
 
-    Its name is free at once; lapse up ends it and removes what it has. One that
-    is held is not deleted.
+    On a terminal you are asked first. Its name is free at once; lapse up ends
+    it and removes what it has. One that is held is not deleted.
     """
     from lapse.cli.stores import who
     from lapse.cli.workspace_desk import change, journal_of
@@ -413,6 +556,8 @@ def delete(
     waiting.check()
 
     async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
+        if not yes:
+            _demand_yes(found)
         async with journal_of(desk) as journal:
             deleted = await delete_by_person(desk.store, journal, found, actor=who(), clock=desk.clock)
         if waiting.wait:
@@ -423,6 +568,16 @@ def delete(
     then = "Nothing is left of it." if waiting.wait else "lapse up removes its data."
     print_result(output, _told(gone, now), f"Deleted: {address_of(gone)}. {then}")
     return Exit.DONE
+
+
+def _demand_yes(found: Workspace) -> None:
+    """Ask a person at a terminal; a program that calls has said what it wants."""
+    from lapse.cli.stdin import says_yes
+    from lapse.workspaces.summary import address_of, in_words
+
+    what = f"{address_of(found)} ({in_words(found)}, of {found.owner}) with its data and its archive"
+    if not says_yes(f"Delete {what}?"):
+        raise NotDeletedError(address=address_of(found))
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------

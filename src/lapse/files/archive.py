@@ -5,7 +5,9 @@ its destination and renamed. So after a crash or on a full disk there is either 
 and leftovers are recognised by their names and removed. An archive is unpacked only if its checksum is the one that was
 noted when it was written.
 
-Captured are directories, files, links and pipes, with their modes and times. Not captured: sockets and devices. What
+Captured are directories, files, links and pipes, with their modes, owners, times (to the nanosecond) and extended
+attributes, which ACLs and file capabilities are. Not captured: sockets and devices; `Archive.left_out` names them. What
+this user may not set when it comes back (owners, some attributes) is left out, and attributes are named. What
 changes while it is being captured is captured or not; a file that shrinks meanwhile is a failure, as its archive would
 be broken. What cannot be read is a failure as well, never a gap. Links are captured as links, wherever they point, and
 nothing is ever written through one: a member that would leave the directory is refused. Long runs of zeros come back as
@@ -18,6 +20,7 @@ import errno
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import stat
 import tarfile
@@ -30,6 +33,7 @@ from typing import IO, TYPE_CHECKING, Final, cast
 
 from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
+from lapse.files.attributes import attributes_of, set_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +46,8 @@ _HOLE: Final = 64 * 1024
 """As many zeros in a row become a hole."""
 _ZEROS: Final = bytes(_HOLE)
 _LEVEL: Final = 6
+_TIME: Final = "mtime"
+_NS: Final = 1_000_000_000
 _SHOWN: Final = 40
 """Characters of a name that its temporary name shows: a name may have 255 bytes, and a character up to four."""
 
@@ -58,6 +64,8 @@ class Archive:
     sha256: str
     """Of the file."""
     unpacked_bytes: int
+    left_out: tuple[str, ...] = ()
+    """Names of what cannot be captured."""
 
 
 Stop = Callable[[], bool]
@@ -90,7 +98,7 @@ def pack(directory: Path, target: Path, *, stop: Stop = lambda: False) -> Archiv
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            digest, size = _write(directory, file, stop)
+            digest, size, left_out = _write(directory, file, stop)
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
@@ -99,28 +107,31 @@ def pack(directory: Path, target: Path, *, stop: Stop = lambda: False) -> Archiv
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise ArchiveError(action=action, problem=_why(error)) from error
-    return Archive(target, digest, size)
+    return Archive(target, digest, size, left_out)
 
 
 def unpack(
     archive: Path, sha256: str, directory: Path, *, arrived: Callable[[Path], None], stop: Stop = lambda: False
-) -> None:
+) -> list[str]:
     """Unpack into ``directory``, which must not exist or be empty; raises `ArchiveError` and leaves it as it was.
 
-    ``arrived`` is called with the complete directory, still under its temporary name, before it gets its own.
+    ``arrived`` is called with the complete directory, still under its temporary name, before it gets its own. Returns
+    which attributes of what this user may not set.
     """
     action = f"restoring {archive.name} into {directory}"
+    refused: list[str] = []
 
     def fill(part: Path) -> None:
         if _checksum(archive) != sha256:
             raise ArchiveError(action=action, problem="the archive is damaged: its checksum is not the one noted")
         with _Unpacking.open(archive, "r:gz") as tar:
             members = _until(stop, tar)
-            tar.stop = stop
+            tar.stop, tar.refused = stop, refused
             # The stock filters would take permissions away.
             tar.extractall(part, members, filter=_as_it_was, numeric_owner=True)  # noqa: S202 - ours, just verified
 
     _make(directory, fill, action=action, arrived=arrived)
+    return refused
 
 
 def verify(path: Path, sha256: str, *, unpacked_bytes: int | None = None, stop: Stop = lambda: False) -> None:
@@ -247,18 +258,22 @@ def _until(stop: Stop, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         yield member
 
 
-def _write(directory: Path, file: IO[bytes], stop: Stop) -> tuple[str, int]:
+def _write(directory: Path, file: IO[bytes], stop: Stop) -> tuple[str, int, tuple[str, ...]]:
     hashed = _Hashed(file, stop)
-    size = 0
+    size, left_out = 0, []
     with (
         gzip.GzipFile("", "wb", _LEVEL, cast("IO[bytes]", hashed), mtime=0) as packed,
         tarfile.open(mode="w|", fileobj=packed, format=tarfile.PAX_FORMAT) as tar,
     ):
-        tar.add(directory, arcname=".", recursive=False)
+        _add(tar, directory, ".")
         for path in _below(directory):
+            name = path.relative_to(directory).as_posix()
             with suppress(FileNotFoundError):  # it went away meanwhile
-                size += _add(tar, path, path.relative_to(directory).as_posix())
-    return hashed.hexdigest(), size
+                if _is_captured(path):
+                    size += _add(tar, path, name)
+                else:
+                    left_out.append(name)
+    return hashed.hexdigest(), size, tuple(left_out)
 
 
 def _below(directory: Path) -> Iterator[Path]:
@@ -272,24 +287,64 @@ def _below(directory: Path) -> Iterator[Path]:
         yield from (directory / folder / name for name in sorted([*folders, *files]))
 
 
+def _is_captured(path: Path) -> bool:
+    mode = path.lstat().st_mode
+    return not (stat.S_ISSOCK(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode))
+
+
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> int:
     """Add one thing to an archive; return how many bytes it brought."""
-    mode = path.lstat().st_mode
-    if stat.S_ISSOCK(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        return 0
     info = tar.gettarinfo(path, name)
+    info.pax_headers = {_TIME: _seconds(path.lstat().st_mtime_ns)}
     if not info.isreg():
+        if not info.islnk():  # another name of a file has that file's attributes
+            info.pax_headers |= attributes_of(path)
         tar.addfile(info)
         return 0
     with path.open("rb") as file:
+        info.pax_headers |= attributes_of(file.fileno())
         tar.addfile(info, file)
     return info.size
 
 
+def _seconds(nanoseconds: int) -> str:
+    """Write a time as PAX headers have it: exactly, which a float cannot."""
+    whole, part = divmod(nanoseconds, _NS)
+    if whole < 0 and part:  # the fraction counts towards the past there
+        return f"-{-whole - 1}.{_NS - part:09d}"
+    return f"{whole}.{part:09d}"
+
+
+def _nanoseconds(text: str) -> int | None:
+    """Read such a time; None: it is written otherwise, as older archives have it."""
+    found = re.fullmatch(r"(-?)([0-9]+)\.([0-9]{9})", text)
+    if found is None:
+        return None
+    size = int(found[2]) * _NS + int(found[3])
+    return -size if found[1] else size
+
+
 class _Unpacking(tarfile.TarFile):
-    """Writes holes where there are only zeros, and can be stopped within a file."""
+    """Writes holes where there are only zeros, sets attributes and exact times, and can be stopped within a file."""
 
     stop: Stop = staticmethod(lambda: False)
+    refused: list[str]
+
+    def chown(self, tarinfo: tarfile.TarInfo, targetpath: StrOrBytesPath, numeric_owner: bool) -> None:  # noqa: FBT001 - the library's
+        # Attributes after the owner, whose change takes file capabilities away; before the mode, which may forbid it.
+        super().chown(tarinfo, targetpath, numeric_owner)
+        if not tarinfo.islnk():
+            self.refused += [f"{tarinfo.name}: {one}" for one in set_attributes(targetpath, tarinfo.pax_headers)]
+
+    def utime(self, tarinfo: tarfile.TarInfo, targetpath: StrOrBytesPath) -> None:
+        moment = _nanoseconds(tarinfo.pax_headers.get(_TIME, ""))
+        if moment is None:
+            super().utime(tarinfo, targetpath)
+            return
+        try:
+            os.utime(targetpath, ns=(moment, moment))
+        except OSError as error:
+            raise tarfile.ExtractError("could not change modification time") from error
 
     def makefile(self, tarinfo: tarfile.TarInfo, targetpath: StrOrBytesPath) -> None:
         source = cast("IO[bytes]", self.fileobj)

@@ -11,13 +11,13 @@ from starlette.types import ASGIApp
 
 from lapse import __version__
 from lapse.engine.metrics import Metrics
-from lapse.web import history_api, keys_api, pages, problems, requests_api, status, workspaces_api
+from lapse.web import busy_api, history_api, keys_api, pages, problems, requests_api, status, workspaces_api
 from lapse.web.errors import ScopeMissingError
 from lapse.web.history_api import HistoryService
 from lapse.web.keys_api import KeysService
 from lapse.web.pages import Places
 from lapse.web.requests_api import RequestsService
-from lapse.web.scopes import allowed, wanted_scopes
+from lapse.web.scopes import allowed, busy_in, wanted_scopes
 from lapse.web.security import PRINCIPAL, Admit, AllowedHosts, Guard, Principal
 from lapse.web.status import StatusService
 from lapse.web.workspaces_api import WorkspacesService
@@ -44,7 +44,10 @@ def authorise(request: Request) -> None:
     """Refuse what the caller's scopes do not allow. On every route, so that one added without a thought is closed."""
     principal: Principal = request.scope[PRINCIPAL]
     app: str | None = request.path_params.get("app")
-    workspaces = request.scope["route"] in workspaces_api.router.routes
+    about_work = request.scope["route"] in busy_api.router.routes
+    if about_work and busy_in(principal.scopes) is not None:
+        return  # which workspace is meant is decided where that is known
+    workspaces = about_work or request.scope["route"] in workspaces_api.router.routes
     if not allowed(principal.scopes, request.method, app, workspaces=workspaces):
         wanted = wanted_scopes(request.method, app, workspaces=workspaces)
         raise ScopeMissingError(wanted=", ".join(wanted))
@@ -81,6 +84,7 @@ def create_app(  # noqa: PLR0913 - as many as there are domains, each by its nam
     app.include_router(requests_api.router, prefix=API)
     app.include_router(history_api.router, prefix=API)
     app.include_router(workspaces_api.router, prefix=API)
+    app.include_router(busy_api.router, prefix=API)
     app.include_router(status.router, prefix=API)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")

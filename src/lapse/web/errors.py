@@ -61,7 +61,7 @@ class ScopeMissingError(RequestError):
 
 
 class NotYourWorkspacesError(RequestError):
-    """The token is for other owners' workspaces than this one's; nothing was made."""
+    """The token is for other owners' workspaces than this one's; nothing was changed."""
 
     status = 403
 
@@ -121,8 +121,8 @@ class OwnerMissingError(RequestError):
     status = 422
 
 
-class NoTTLGivenError(RequestError):
-    """Say which TTL to change: standby_ttl_seconds, archive_ttl_seconds or both."""
+class NothingToChangeError(RequestError):
+    """Say what to change: owner, command, port, standby_ttl_seconds, archive_ttl_seconds or probe."""
 
     status = 422
 

@@ -43,9 +43,13 @@ from lapse.web.errors import (
     RequestError,
 )
 from lapse.workspaces import errors as workspaces
+from lapse.workspaces.activity import ActivityUnavailableError
 from lapse.workspaces.errors import (
     ChangedMeanwhileError,
+    LeaseOverError,
+    NotRunningError,
     OperationUnderWayError,
+    PortInUseError,
     UnknownWorkspaceError,
     WorkspaceExistsError,
     WorkspaceStoreError,
@@ -90,7 +94,11 @@ _STATUS: Final[Sequence[tuple[type[LapseError], int]]] = (
     (UnknownWorkspaceError, HTTPStatus.NOT_FOUND),
     (WorkspaceExistsError, HTTPStatus.CONFLICT),
     (OperationUnderWayError, HTTPStatus.CONFLICT),
+    (PortInUseError, HTTPStatus.CONFLICT),
+    (NotRunningError, HTTPStatus.CONFLICT),
+    (LeaseOverError, HTTPStatus.CONFLICT),
     (ChangedMeanwhileError, HTTPStatus.PRECONDITION_FAILED),
+    (ActivityUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
     (workspaces.OutcomeUnknownError, HTTPStatus.GATEWAY_TIMEOUT),
     (WorkspaceStoreError, HTTPStatus.SERVICE_UNAVAILABLE),
 )

@@ -17,6 +17,8 @@ from lapse.keys.validation import MAX_APP_ID
 ADMIN: Final = "admin"
 READ: Final = "read"
 _OWNED: Final = "workspaces:"
+_BUSY: Final = "busy:"
+"""Of the token of a workspace's own program, with the workspace's id: no token that people make has it."""
 _READING: Final = frozenset({"GET", "HEAD"})
 _OWNER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,252}")
 
@@ -62,6 +64,16 @@ def owners_in(scopes: AbstractSet[str], method: str) -> Owners:
     if ADMIN in scopes or (READ in scopes and method in _READING):
         return Owners(None)
     return Owners(frozenset(scope.removeprefix(_OWNED) for scope in scopes if scope.startswith(_OWNED)))
+
+
+def busy_scope(workspace: str) -> str:
+    """Return the scope that lets the program of a workspace say that it works, and nothing else."""
+    return f"{_BUSY}{workspace}"
+
+
+def busy_in(scopes: AbstractSet[str]) -> str | None:
+    """Return the id of the workspace whose program is calling; None: somebody else is."""
+    return next((scope.removeprefix(_BUSY) for scope in scopes if scope.startswith(_BUSY)), None)
 
 
 def wanted_scopes(method: str, app: str | None, *, workspaces: bool = False) -> list[str]:

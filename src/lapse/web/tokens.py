@@ -3,6 +3,9 @@
 A token is ``lapse_ID_SECRET`` with a secret of 256 random bits. Only its SHA-256 is stored: a slow password hash
 protects what people choose and others can guess; nobody can guess 256 random bits, so a fast hash loses nothing and
 costs no time per request. The id finds the row, the digests are compared in constant time.
+
+The token of a workspace's own program is ``lapsews_WORKSPACE_SECRET`` and not stored at all: its secret is derived from
+one of the state database. It is good for one thing, and as long as the state database is.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.core.identity import secret_bytes, secret_token
 from lapse.core.log import get_logger
 from lapse.web.errors import TokenInvalidError, TokenMissingError, TokensUnavailableError
-from lapse.web.scopes import ADMIN, check_scope
+from lapse.web.scopes import ADMIN, busy_scope, check_scope
 from lapse.web.security import Head, Principal
 from lapse.web.state import StateDatabase, StateError
+from lapse.workspaces.secrets import derive
 
 _log = get_logger("lapse.web.tokens")
 _MARK: Final = "lapse"  # lets a scanner for leaked secrets recognise one
+_PROGRAM: Final = "lapsews"
+_PROGRAM_SECRET: Final = "workspace-busy"  # noqa: S105 - the name of a secret, not the secret
 _PARTS: Final = 3
 _ID_BYTES: Final = 6
 _MS: Final = 1_000_000
@@ -91,10 +97,21 @@ class TokenStore:
     def principal(self, token: str) -> Principal:
         """Return who holds ``token``; raises `TokenInvalidError`."""
         parts = token.split("_", _PARTS - 1)
+        if parts[0] == _PROGRAM and len(parts) == _PARTS:
+            return self._program(token, parts[1])
         found = self._state.rows("find_usable_token", parts[1]) if len(parts) == _PARTS else []
         if not found or not compare_digest(found[0][1], _digest(token)):
             raise TokenInvalidError
         return Principal(parts[1], frozenset(found[0][0].split()))
+
+    def of_program(self, workspace: str) -> str:
+        """Return the token that a workspace's own program gets: it renews the lease of that workspace, nothing else."""
+        return f"{_PROGRAM}_{workspace}_{derive(self._state.secret(_PROGRAM_SECRET), 'busy', workspace)}"
+
+    def _program(self, token: str, workspace: str) -> Principal:
+        if not compare_digest(self.of_program(workspace).encode(), token.encode("utf-8", "replace")):
+            raise TokenInvalidError
+        return Principal(f"of workspace {workspace}", frozenset({busy_scope(workspace)}))
 
     def any_exists(self) -> bool:
         """Whether a token was ever made, revoked ones included."""

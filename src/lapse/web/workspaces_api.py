@@ -2,7 +2,7 @@
 
 | address under ``/api/v1`` | what |
 |---|---|
-| ``/workspaces``, ``/workspaces/{name}`` | workspaces; PATCH sets their TTLs |
+| ``/workspaces``, ``/workspaces/{name}`` | workspaces; PATCH changes command, port, owner, TTLs and probe |
 | ``/workspaces/{name}/start``, ``/stop``, ``/archive`` | another state is wanted |
 | ``/workspaces/{name}/hold``, ``/release`` | keep it from lapsing, or no longer |
 | ``/workspaces/{name}/why`` | why it is kept or lapses, when, and what would save it |
@@ -31,7 +31,7 @@ from lapse.engine.journal import Journal
 from lapse.web.conditions import read_conditions
 from lapse.web.errors import (
     ContradictoryConditionsError,
-    NoTTLGivenError,
+    NothingToChangeError,
     NotYourWorkspacesError,
     OwnerMissingError,
     UnknownParameterError,
@@ -41,9 +41,10 @@ from lapse.web.errors import (
 from lapse.web.scopes import Owners, owners_in
 from lapse.web.security import PRINCIPAL, Principal, actor_of
 from lapse.web.workspaces_view import Overview, overview
-from lapse.workspaces import explaining
+from lapse.workspaces import asking, explaining
 from lapse.workspaces.activity import Activity, ActivityUnavailableError, Doubt, Signal, Unknown
 from lapse.workspaces.asking import Verb, ask
+from lapse.workspaces.busy import DEFAULT_MOST_SECONDS, BusyLeases
 from lapse.workspaces.deleting import delete_by_person
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.explaining import explain
@@ -51,6 +52,7 @@ from lapse.workspaces.model import (
     DEFAULT_ARCHIVE_TTL_SECONDS,
     DEFAULT_STANDBY_TTL_SECONDS,
     LARGEST_PAGE,
+    Changes,
     DesiredState,
     Ms,
     NewWorkspace,
@@ -67,11 +69,16 @@ _SECOND: Final = 1_000_000_000
 # --- the form of requests and answers --------------------------------------------------------------------------------
 
 
-class _Form(BaseModel):
+class WorkspaceForm(BaseModel):
+    """What every body has in common: nothing but its own fields, of their own types."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class WorkspaceAsked(_Form):
+_PROBE: Final = "How its program is asked whether it works: jupyter, or a path on its port"
+
+
+class WorkspaceAsked(WorkspaceForm):
     """A new workspace."""
 
     name: Annotated[str, Field(description="A DNS label: it becomes part of a host name")]
@@ -80,17 +87,22 @@ class WorkspaceAsked(_Form):
     owner: Annotated[str | None, Field(description="By default the one owner in the token's scopes")] = None
     standby_ttl_seconds: Annotated[int | None, Field(description="Idle for longer, it is stopped")] = None
     archive_ttl_seconds: Annotated[int | None, Field(description="In standby for longer, it is archived")] = None
+    probe: Annotated[str | None, Field(description=_PROBE)] = None
     start: Annotated[bool, Field(description="false: leave it until it is started or opened")] = True
 
 
-class NewTTLs(_Form):
-    """Other TTLs; what is left out stays."""
+class WorkspaceChanges(WorkspaceForm):
+    """What is to be different; what is left out stays."""
 
-    standby_ttl_seconds: int | None = None
-    archive_ttl_seconds: int | None = None
+    owner: Annotated[str | None, Field(description="Whose it is from now on: an owner in the token's scopes")] = None
+    command: Annotated[list[str] | None, Field(description="What runs from its next start on")] = None
+    port: Annotated[int | None, Field(description="Where that listens from its next start on")] = None
+    standby_ttl_seconds: Annotated[int | None, Field(description="Idle for longer, it is stopped")] = None
+    archive_ttl_seconds: Annotated[int | None, Field(description="In standby for longer, it is archived")] = None
+    probe: Annotated[str | None, Field(description=f"{_PROBE}; an empty text removes it")] = None
 
 
-class HoldAsked(_Form):
+class HoldAsked(WorkspaceForm):
     """A hold."""
 
     reason: Annotated[str, Field(description="What others are to know about it")]
@@ -99,7 +111,7 @@ class HoldAsked(_Form):
     ] = "never"
 
 
-class Nothing(_Form):
+class Nothing(WorkspaceForm):
     """No more to say."""
 
 
@@ -112,6 +124,8 @@ class WorkspaceShown(BaseModel):
     owner: str
     command: list[str]
     port: int
+    next_port: int | None
+    """Where the program listens from its next start on, if that is another one."""
     node_id: str | None
     desired_state: str
     """PENDING, STANDBY or RUNNING: what is wanted."""
@@ -133,6 +147,12 @@ class WorkspaceShown(BaseModel):
     standby_ttl_seconds: int
     archive_ttl_seconds: int
     last_access_at: str
+    probe: str | None
+    """How its program is asked whether it works."""
+    probed_at: str | None
+    """When it last answered."""
+    probe_error: str | None
+    """Why it did not answer the last time."""
     next: str | None
     """standby or archive: what it goes to when nobody comes."""
     next_at: str | None
@@ -187,6 +207,8 @@ class WhyTold(BaseModel):
     due_at: str | None
     activity: str
     """Who is there."""
+    probe: str | None
+    """How its program is asked whether it works, and what came of it."""
     held: bool
     hold_reason: str | None
     hold_until: str | None
@@ -225,15 +247,18 @@ class WorkspacesService:
         defaults: Defaults,
         clock: Clock,
         activity: Activity | None = None,
+        busy_most: float = DEFAULT_MOST_SECONDS,
+        counts: Callable[[], bool] = lambda: True,
         node: str | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         """Bind them together.
 
         ``url_of`` returns where the workspace of a name is found, ``node`` is where new ones are run, and ``changed``
-        is called after something was asked for. Without ``activity`` it is not known who is there.
+        is called after something was asked for. Without ``activity`` it is not known who is there; ``counts`` says
+        whether what it counts is believed now. ``busy_most`` is how long a busy lease can be renewed, in seconds.
         """
-        self._activity = activity
+        self._activity, self._counts, self._busy_most = activity, counts, busy_most
         self.store, self._tickets, self._journal, self._clock = store, tickets, journal, clock
         self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
 
@@ -259,8 +284,9 @@ class WorkspacesService:
             desired_state=DesiredState.RUNNING if asked.start else DesiredState.PENDING,
             standby_ttl_seconds=self._defaults.standby_ttl if standby is None else standby,
             archive_ttl_seconds=self._defaults.archive_ttl if archive is None else archive,
+            probe=asked.probe,
         )
-        made = await self.store.create(new, now=self._now())
+        made = await asking.create(self.store, new, visible=owners, now=self._now())
         self._changed()
         return self._answer(made, status=201, Location=f"{where}/{made.name}")
 
@@ -287,15 +313,23 @@ class WorkspacesService:
         """Want another state."""
         return await ask(self.store, verb, workspace, version=version, now=self._now())
 
-    async def set_ttls(self, new: NewTTLs, workspace: Workspace, version: int | None) -> Workspace:
-        """Change TTLs."""
-        if new.standby_ttl_seconds is None and new.archive_ttl_seconds is None:
-            raise NoTTLGivenError  # nothing would change but the version, and with it everybody's If-Match
-        return await self.store.set_ttls(
-            workspace.id,
-            standby=new.standby_ttl_seconds,
-            archive=new.archive_ttl_seconds,
+    async def configure(
+        self, asked: WorkspaceChanges, owners: Owners, workspace: Workspace, version: int | None
+    ) -> Workspace:
+        """Change command, port, owner, TTLs or probe."""
+        given = asked.model_dump(exclude_none=True)
+        if not given:
+            raise NothingToChangeError  # nothing would change but the version, and with it everybody's If-Match
+        if asked.owner is not None and asked.owner not in owners:
+            raise NotYourWorkspacesError
+        command = None if asked.command is None else tuple(asked.command)
+        return await asking.configure(
+            self.store,
+            workspace,
+            Changes(**{**given, "command": command}),
+            node=self._node,
             version=version,
+            visible=owners,
             now=self._now(),
         )
 
@@ -333,7 +367,29 @@ class WorkspacesService:
         url = ticket_url(self._url_of(found.name), ticket)
         return JSONResponse({"url": url, "expires_at": to_timestamp(until)}, 201)
 
+    async def busy(self, name: str, owners: Owners, *, own: str | None, lease: str | None) -> dict[str, Any]:
+        """Begin or renew a lease that keeps a workspace from lapsing; ``own`` is the workspace that is calling."""
+        found, leases = await self._worker(name, owners, own), self._leases()
+        kept = await leases.keep(found, lease)
+        seconds = leases.activity.lease_seconds
+        return {"lease": kept, "lease_seconds": seconds, "most_seconds": leases.most_seconds}
+
+    async def not_busy(self, name: str, owners: Owners, *, own: str | None, lease: str) -> None:
+        """End such a lease."""
+        await self._leases().end(await self._worker(name, owners, own), lease)
+
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    async def _worker(self, name: str, owners: Owners, own: str | None) -> Workspace:
+        found = await self.store.by_name(name)
+        if found.id != own and found.owner not in owners:
+            raise UnknownWorkspaceError(workspace=name)
+        return found
+
+    def _leases(self) -> BusyLeases:
+        if self._activity is None or not self._counts():
+            raise ActivityUnavailableError(backend="of this process", problem="another process runs the workspaces")
+        return BusyLeases(self.store, self._activity, self._clock, self._busy_most)
 
     async def _find(self, name: str, owners: Owners) -> Workspace:
         found = await self.store.by_name(name)
@@ -473,10 +529,18 @@ async def get_workspace(name: Name, service: Service, whose: Whose) -> Response:
     return await service.one(name, whose)
 
 
-@router.patch("/workspaces/{name}", summary="Set TTLs", responses=_SHOWN, openapi_extra=_MATCH)
-async def set_ttls(request: Request, name: Name, body: NewTTLs, *, service: Service, whose: Whose) -> Response:
-    """Change the TTLs of a workspace, also while an operation is under way; they count from its last access."""
-    return await service.change(request, name, whose, how=lambda one, version: service.set_ttls(body, one, version))
+@router.patch("/workspaces/{name}", summary="Change a workspace", responses=_SHOWN, openapi_extra=_MATCH)
+async def change_workspace(
+    request: Request, name: Name, body: WorkspaceChanges, *, service: Service, whose: Whose
+) -> Response:
+    """Change command, port, owner, TTLs or probe of a workspace; its data stays.
+
+    A program that runs goes on as it is: command and port count from its next start, and are refused while an
+    operation is under way. TTLs count from the last access.
+    """
+    return await service.change(
+        request, name, whose, how=lambda one, version: service.configure(body, whose, one, version)
+    )
 
 
 @router.post(

@@ -50,6 +50,10 @@ class Doubt(Reason):
     """An entry of this workspace is not what it should be."""
     UNREACHABLE = "activity_unreachable"
     """The store did not answer; what a caller makes of an `ActivityUnavailableError`."""
+    PROBE_FAILED = "probe_failed"
+    """The workspace has a probe, and its program did not answer it, or not as expected."""
+    PROBE_UNANSWERED = "probe_unanswered"
+    """The workspace has a probe that was not answered lately: nobody asked, or nobody wrote it down."""
 
 
 @dataclass(frozen=True, slots=True)

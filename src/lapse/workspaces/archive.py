@@ -17,6 +17,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lapse.core.identity import owner_token
+from lapse.core.log import get_logger
 from lapse.files.archive import (
     ArchiveError,
     Stop,
@@ -33,9 +34,11 @@ from lapse.workspaces.model import WorkspaceId, is_id
 from lapse.workspaces.runtime.errors import ArchiveFailedError, ArchiveMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+_TOLD: Final = 5
+_log = get_logger("lapse.workspaces.archive")
 _KEY: Final = re.compile(r"(?P<workspace>[-0-9a-f]{36})/(?P<number>[0-9]{6,12})-(?P<sha256>[0-9a-f]{64})\.tar\.gz")
 
 
@@ -81,6 +84,7 @@ class Archives:
         unnamed = folder / f".{owner_token()}.part"  # what a crash leaves of it is a leftover like any other
         try:
             written = pack(volume, unnamed, stop=stop)
+            _tell("archive_without", workspace, written.left_out)
             verify(written.path, written.sha256, unpacked_bytes=written.unpacked_bytes, stop=stop)
             key = ArchiveKey(workspace, newest.number + 1 if newest else 1, written.sha256)
             unnamed.replace(folder / key.file)
@@ -110,9 +114,10 @@ class Archives:
         if wanted is not None and key.number == wanted.number and key != wanted:
             raise ArchiveMissingError(workspace=workspace, archive=expected)
         try:
-            unpack(self._of(workspace) / key.file, key.sha256, volume, arrived=sync_tree, stop=stop)
+            refused = unpack(self._of(workspace) / key.file, key.sha256, volume, arrived=sync_tree, stop=stop)
         except ArchiveError as error:
             raise _failed(workspace, error) from error
+        _tell("restored_without", workspace, refused)
         return key
 
     def check(self, key: ArchiveKey, *, stop: Stop = _never) -> None:
@@ -159,6 +164,12 @@ class Archives:
             found = _KEY.fullmatch(f"{workspace}/{name}")
             if found is not None:
                 yield ArchiveKey(workspace, int(found["number"]), found["sha256"])
+
+
+def _tell(event: str, workspace: WorkspaceId, left_out: Sequence[str]) -> None:
+    """Say what is missing, if anything is: sockets and devices, or attributes that this user may not set."""
+    if left_out:
+        _log.warning(event, workspace=workspace, count=len(left_out), first=list(left_out[:_TOLD]))
 
 
 def _failed(workspace: WorkspaceId, error: Exception) -> ArchiveFailedError:

@@ -13,10 +13,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from lapse.workspaces.errors import PortInUseError
 from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus
+from lapse.workspaces.runtime.program import HOST, port_problem
+from lapse.workspaces.summary import address_of
 
 if TYPE_CHECKING:
-    from lapse.workspaces.model import Ms, Workspace
+    from collections.abc import Container
+
+    from lapse.workspaces.model import Changes, Ms, NewWorkspace, Workspace
     from lapse.workspaces.store import WorkspaceStore
 
 
@@ -50,3 +55,59 @@ async def ask(
     state = wanted_by(verb, workspace)
     changed = await store.set_desired(workspace.id, state, DesiredBy.USER, version=version, now=now)
     return changed if changed.error_reason is None else await store.clear_error(workspace.id, now=now)
+
+
+async def create(
+    store: WorkspaceStore, new: NewWorkspace, *, visible: Container[str] | None = None, now: Ms
+) -> Workspace:
+    """Create a workspace of this machine, if its port is free.
+
+    Raises `PortInUseError`, which names another workspace only if its owner is ``visible`` (None: everybody is), and
+    what the store raises. Not guaranteed: that of two that ask for one port at the same moment one is refused; the
+    second one to start fails then.
+    """
+    new.check()
+    await _demand_free(store, new.port, node=new.node_id, but=new.name, visible=visible)
+    return await store.create(new, now=now)
+
+
+async def configure(
+    store: WorkspaceStore,
+    workspace: Workspace,
+    changes: Changes,
+    *,
+    node: str | None,
+    version: int | None,
+    visible: Container[str] | None = None,
+    now: Ms,
+) -> Workspace:
+    """Change what is set about a workspace, if a port that it is to have is free; ``node`` is this machine.
+
+    Raises as `create`. Whether something listens on the port of a workspace of another machine is not known here.
+    """
+    changes.check()
+    if changes.port not in {None, workspace.port, workspace.next_port}:
+        here = workspace.node_id in {None, node}
+        where = workspace.node_id
+        await _demand_free(store, changes.port, node=where, visible=visible, but=workspace.name, listeners=here)
+    return await store.configure(workspace.id, changes, version=version, now=now)
+
+
+async def _demand_free(
+    store: WorkspaceStore,
+    port: int,
+    *,
+    node: str | None,
+    but: str,
+    visible: Container[str] | None,
+    listeners: bool = True,
+) -> None:
+    others = await store.at_port(port, node=node)
+    if any(one.name == but for one in others):
+        return  # the store says that the name is taken
+    for one in others:
+        named = visible is None or one.owner in visible
+        raise PortInUseError(port=port, by=f"{address_of(one)} has it" if named else "another workspace has it")
+    problem = port_problem(port) if listeners else None
+    if problem is not None:
+        raise PortInUseError(port=port, by=f"no program can listen on {HOST}:{port} of this machine now ({problem})")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 STANDBY: Final = "standby"
 ARCHIVE: Final = "archive"
 """The two actions."""
+PROBE_FRESH_MS: Final = 60_000
+"""How long a program that has answered its probe is believed."""
 
 
 class LapseReason(Reason):
@@ -55,18 +57,24 @@ def decide_standby(
 
     ``lease_seconds`` is `Activity.lease_seconds`: how long a connection may count that is not there any more.
     """
-    by_row = _decide_by_row(workspace, now, action=STANDBY)
+    by_row = standby_by_row(workspace, now)
     if not isinstance(by_row, Due):
         return by_row
     match signal:
         case activity.Quiet():
-            return by_row
+            doubt = _doubt_of_probe(workspace, now)
+            return by_row if doubt is None else Unknown(doubt)
         case activity.Connected():
             return Keep(StayReason.CONNECTED, _ns(_look_after_a_connection(workspace, now, lease_seconds)))
         case activity.Timer(seconds_left=left):
             return Keep(StayReason.IDLE_TIMER, _ns(Ms(now - int(-left * 1000 // 1))))
         case activity.Unknown(reason=doubt):
             return Unknown(doubt)
+
+
+def standby_by_row(workspace: Workspace, now: Ms) -> Verdict:
+    """Say the same by the row's own times alone: whether it is worth asking who is there, and the program itself."""
+    return _decide_by_row(workspace, now, action=STANDBY)
 
 
 def decide_archive(workspace: Workspace, now: Ms) -> Verdict:
@@ -105,6 +113,17 @@ _STATES: Final = {
 }
 _ACTION_IN: Final = {observed: action for action, (observed, _) in _STATES.items()}
 _REASONS: Final = {STANDBY: LapseReason.STANDBY_TTL_EXPIRED, ARCHIVE: LapseReason.ARCHIVE_TTL_EXPIRED}
+
+
+def _doubt_of_probe(workspace: Workspace, now: Ms) -> activity.Doubt | None:
+    """Say why a program that is to be asked is not known to be idle; activity itself stands in the access time."""
+    if workspace.probe is None:
+        return None
+    if workspace.probe_error is not None:
+        return activity.Doubt.PROBE_FAILED
+    answered = workspace.probed_at
+    fresh = answered is not None and abs(now - answered) <= PROBE_FRESH_MS
+    return None if fresh else activity.Doubt.PROBE_UNANSWERED
 
 
 def _look_after_a_connection(workspace: Workspace, now: Ms, lease_seconds: float) -> Ms:

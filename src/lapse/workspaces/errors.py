@@ -37,6 +37,14 @@ class PortInUseError(WorkspaceError):
     """Port {port} is taken: {by}. Choose another port, or free this one first."""
 
 
+class NotRunningError(WorkspaceError):
+    """The workspace {workspace} does not run, or is being stopped: there is nothing to keep from lapsing."""
+
+
+class LeaseOverError(WorkspaceError):
+    """This lease began more than {most} seconds ago, or in the future: it is renewed no more. Begin another one."""
+
+
 class OperationUnderWayError(WorkspaceError):
     """The workspace {workspace} is busy: {operation} is under way. Try again when it is done."""
 

@@ -25,7 +25,7 @@ from lapse.workspaces.eligibility import (
     ttl_seconds,
 )
 from lapse.workspaces.model import Ms, ObservedStatus, Workspace
-from lapse.workspaces.summary import address_of, end_of_hold
+from lapse.workspaces.summary import address_of, end_of_hold, probe_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +52,8 @@ _WORDS: Final[Mapping[Reason, str]] = {
     activity.Doubt.EPOCH_YOUNG: "the activity store has not been there for long enough to be believed",
     activity.Doubt.UNREADABLE: "what the activity store has about it cannot be read",
     activity.Doubt.UNREACHABLE: "the activity store does not answer",
+    activity.Doubt.PROBE_FAILED: "its program does not answer its probe, so it may be at work",
+    activity.Doubt.PROBE_UNANSWERED: "its program has not answered its probe lately, so it may be at work",
 }
 _NOT_HERE: Final = "not known here: it is counted by the process that serves the workspaces"
 
@@ -102,6 +104,7 @@ def as_json(told: Explanation) -> dict[str, Any]:
         "anchor": {"at": _time(anchor(workspace)), "source": anchor_source(workspace)},
         "due_at": None if over is None else _time(over),
         "activity": activity_words(told.signal),
+        "probe": probe_words(workspace) or None,
         "held": workspace.held(told.now),
         "hold_reason": workspace.hold_reason,
         "hold_until": None if workspace.hold_until is None else _time(workspace.hold_until),
@@ -123,6 +126,7 @@ def facts(told: Explanation) -> list[tuple[str, str]]:
         ("counted from", f"{anchor_source(workspace)}, {_time(anchor(workspace))} ({ago} ago)"),
         ("over", "" if over is None else _over(over, told.now)),
         ("activity", activity_words(told.signal)),
+        ("probe", probe_words(workspace)),
         ("held", f"{workspace.hold_reason}{end_of_hold(workspace)}" if workspace.held(told.now) else ""),
         ("next look", f"at the first tick after {_time(workspace.check_after)}"),
         ("saved by", "; ".join(savers(told))),

@@ -17,6 +17,8 @@ from lapse.core.jitter import around
 from lapse.core.log import get_logger
 from lapse.engine.coordinator import first_of
 from lapse.workspaces.health import INTERVAL_SECONDS, HealthMonitor
+from lapse.workspaces.probing import INTERVAL_SECONDS as PROBE_SECONDS
+from lapse.workspaces.probing import Prober
 from lapse.workspaces.reconciler import Reconciler
 from lapse.workspaces.runtime.errors import RuntimeBusyError
 
@@ -43,12 +45,18 @@ class WorkspaceHost:
         *,
         clock: Clock,
         on_error: Callable[[Exception], None] = lambda _error: None,
+        probes: Callable[[bool], None] = lambda _up: None,
     ) -> None:
-        """Touch nothing yet. ``on_error`` is told of each step and each look that failed."""
+        """Touch nothing yet.
+
+        ``on_error`` is told of each step and each look that failed, ``probes`` whether all programs that were asked by
+        their probes have answered.
+        """
         self._runtime, self._clock, self._on_error = runtime, clock, on_error
         self.since_ns: int | None = None
         """Since when, in monotonic time, the workspaces are this process's; None while they are not."""
         self._health = HealthMonitor(store, runtime, clock=clock)
+        self._prober = Prober(store, node=runtime.node, clock=clock, signal=probes)
         self._reconciler = Reconciler(store, runtime, self._health, clock=clock, on_error=on_error)
 
     def wake(self) -> None:
@@ -63,11 +71,13 @@ class WorkspaceHost:
             self.since_ns = self._clock.monotonic_ns()
             await self._look()
             looking = asyncio.create_task(self._keep_looking(), name="lapse-workspaces-health")
+            asking = asyncio.create_task(self._keep_asking(), name="lapse-workspaces-probes")
             try:
                 await self._reconciler.run(stopping)
             finally:
-                looking.cancel()
-                await asyncio.gather(looking, return_exceptions=True)
+                for task in (looking, asking):
+                    task.cancel()
+                await asyncio.gather(looking, asking, return_exceptions=True)
         finally:
             self.since_ns = None
             await self._runtime.close()
@@ -94,10 +104,21 @@ class WorkspaceHost:
             await self._look()
             self._reconciler.wake()
 
+    async def _keep_asking(self) -> None:
+        while True:
+            await self._clock.sleep(around(PROBE_SECONDS))
+            try:
+                await self._prober.round()
+            except Exception as error:  # noqa: BLE001 - one bad round must not be the last one
+                self._failed("probes_failed", error)
+
     async def _look(self) -> None:
         try:
             await self._health.look()
         except Exception as error:  # noqa: BLE001 - one bad look must not be the last one
-            expected = isinstance(error, LapseError)
-            _log.warning("look_failed", error=type(error).__name__, reason=str(error), exc_info=not expected)
-            self._on_error(error)
+            self._failed("look_failed", error)
+
+    def _failed(self, event: str, error: Exception) -> None:
+        expected = isinstance(error, LapseError)
+        _log.warning(event, error=type(error).__name__, reason=str(error), exc_info=not expected)
+        self._on_error(error)

@@ -59,6 +59,16 @@ def end_of_hold(workspace: Workspace) -> str:
     return "" if workspace.hold_until is None else f" until {_time(workspace.hold_until)}"
 
 
+def probe_words(workspace: Workspace) -> str:
+    """Say how its program is asked whether it works, and what came of it; empty where it is not asked."""
+    if workspace.probe is None:
+        return ""
+    answered = "" if workspace.probed_at is None else f", last answered {_time(workspace.probed_at)}"
+    if workspace.probe_error is None:
+        return f"{workspace.probe}{answered}"
+    return f"{workspace.probe} fails: {workspace.probe_error}{answered}; it does not count as idle"
+
+
 def in_words(workspace: Workspace) -> str:
     """Return how it is as people say it; what is wanted and not begun yet counts as under way."""
     status, archived = workspace.observed_status, workspace.archive_key is not None
@@ -84,6 +94,7 @@ def as_json(workspace: Workspace, *, now: Ms) -> dict[str, Any]:
         "owner": workspace.owner,
         "command": list(workspace.command),
         "port": workspace.port,
+        "next_port": workspace.next_port,
         "node_id": workspace.node_id,
         "desired_state": workspace.desired_state.value,
         "desired_by": workspace.desired_by.value,
@@ -100,6 +111,9 @@ def as_json(workspace: Workspace, *, now: Ms) -> dict[str, Any]:
         "standby_ttl_seconds": workspace.standby_ttl_seconds,
         "archive_ttl_seconds": workspace.archive_ttl_seconds,
         "last_access_at": _time(workspace.last_access_at),
+        "probe": workspace.probe,
+        "probed_at": _time(workspace.probed_at),
+        "probe_error": workspace.probe_error,
         "next": None if lapses is None else lapses[0],
         "next_at": None if lapses is None else _time(lapses[1]),
         "held": workspace.held(now),

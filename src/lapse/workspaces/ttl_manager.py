@@ -31,13 +31,14 @@ from lapse.engine.journal import Outcome
 from lapse.engine.metrics import ErrorKind
 from lapse.engine.sweep import OVERDUE_PER_SECOND
 from lapse.workspaces import activity as signals
-from lapse.workspaces.activity import BATCH, ActivityUnavailableError, Doubt, Quiet
+from lapse.workspaces.activity import BATCH, ActivityUnavailableError, Doubt
 from lapse.workspaces.eligibility import (
     ARCHIVE,
     STANDBY,
     LapseReason,
     decide_archive,
     decide_standby,
+    standby_by_row,
     ttl_seconds,
 )
 from lapse.workspaces.errors import WorkspaceStoreError
@@ -64,7 +65,6 @@ SOURCE: Final = "activity"
 ACTOR: Final = "lapse"
 _OF_THE_STORE: Final = frozenset({Doubt.EPOCH_ABSENT, Doubt.EPOCH_YOUNG, Doubt.UNREACHABLE})
 """Doubts that are not about one workspace: who reads on would hear the same of all."""
-_QUIET: Final = Quiet()
 _UNREAD: Final = signals.Unknown(Doubt.UNREADABLE)
 _NO_BRAKE: Final = NoBrake()
 _PAUSES_PER_SECOND: Final = 10
@@ -207,7 +207,7 @@ class TtlManager:
         if action == ARCHIVE:
             return [(one, decide_archive(one, round_.now)) for one in page]
         lease = self._activity.lease_seconds
-        by_row = [(one, decide_standby(one, _QUIET, round_.now)) for one in page]
+        by_row = [(one, standby_by_row(one, round_.now)) for one in page]
         asked = [one.id for one, verdict in by_row if isinstance(verdict, Due)]
         if not asked:
             return by_row

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
     from lapse.workspaces.store import WorkspaceStore
 
-SERVE = ("--port", "9000", "--", "python3", "-m", "http.server", "9000")
+PORTS = {"a": 9001, "b": 9002, "c": 9003}
+
+
+def serve(port: int) -> tuple[str, ...]:
+    return ("--port", str(port), "--", "python3", "-m", "http.server", str(port))
+
+
+SERVE = serve(9000)
 
 
 @dataclass
@@ -46,7 +53,7 @@ class Person:
         return json.loads(self.run(command, "-o", "json", *rest)[0])
 
     def create(self, name: str = "lab", *options: str) -> Any:  # noqa: ANN401 - as above
-        return self.json("create", name, *options, *SERVE)
+        return self.json("create", name, *options, *serve(PORTS.get(name, 9000)))
 
     def on_store(self, work: Callable[[WorkspaceStore], Awaitable[object]]) -> None:
         """Do what somebody else does meanwhile."""

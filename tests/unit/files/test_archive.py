@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -84,6 +85,84 @@ def test_a_directory_with_odd_files_comes_back_as_it_was(source: Path, tmp_path:
     assert found.unpacked_bytes >= 256_000
 
 
+ATTRIBUTES = {"user.plain": b"text", "user.bytes": b"\xff\n\0=1%3D", "user.a=b%": b"", "user.long": b"x" * 2000}
+
+
+def attributes(path: Path) -> dict[str, bytes]:
+    return {name: os.getxattr(path, name) for name in os.listxattr(path)}
+
+
+@pytest.mark.parametrize("name", ["plain.txt", "deep", "."])
+def test_extended_attributes_come_back(source: Path, tmp_path: Path, name: str) -> None:
+    for attribute, value in ATTRIBUTES.items():
+        set_or_skip(source / name, attribute, value)
+    (source / "plain.txt").chmod(0o400)
+    found = pack(source, tmp_path / "a.tar.gz")
+    refused = unpack(found.path, found.sha256, tmp_path / "copy", arrived=nothing)
+
+    assert attributes(tmp_path / "copy" / name) == ATTRIBUTES
+    assert (refused, found.left_out) == ([], ())
+    assert oct((tmp_path / "copy" / "plain.txt").stat().st_mode) == "0o100400"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files capabilities, and to others")
+def test_capabilities_and_owners_come_back(source: Path, tmp_path: Path) -> None:
+    capability = bytes.fromhex("0100000200040000" + "00" * 12)  # CAP_NET_BIND_SERVICE
+    os.chown(source / "script", 1234, 2345)
+    set_or_skip(source / "script", "security.capability", capability)
+    found = pack(source, tmp_path / "a.tar.gz")
+    unpack(found.path, found.sha256, tmp_path / "copy", arrived=nothing)
+    back = tmp_path / "copy" / "script"
+
+    assert attributes(back) == {"security.capability": capability}
+    assert (back.stat().st_uid, back.stat().st_gid) == (1234, 2345)
+
+
+def test_what_may_not_be_set_is_named_and_the_rest_comes_back(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_or_skip(source / "script", "user.plain", b"text")
+    found = pack(source, tmp_path / "a.tar.gz")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    refused = unpack(found.path, found.sha256, tmp_path / "copy", arrived=nothing)
+
+    assert refused == ["script: user.plain (Operation not permitted)"]
+    assert seen(tmp_path / "copy") == seen(source)
+
+
+@pytest.mark.parametrize("moment", [1_700_000_000_123_456_789, 1, -1, -1_500_000_000])
+def test_times_come_back_to_the_nanosecond(source: Path, tmp_path: Path, moment: int) -> None:
+    os.utime(source / "script", ns=(0, moment))
+    os.utime(source / "deep", ns=(0, moment))
+    kept = [(source / name).stat().st_mtime_ns for name in ("script", "deep")]
+    found = pack(source, tmp_path / "a.tar.gz")
+    unpack(found.path, found.sha256, tmp_path / "copy", arrived=nothing)
+
+    assert [(tmp_path / "copy" / name).stat().st_mtime_ns for name in ("script", "deep")] == kept
+
+
+@pytest.mark.skipif(shutil.which("tar") is None, reason="there is no tar here")
+def test_other_programs_read_the_attributes(source: Path, tmp_path: Path) -> None:
+    for attribute, value in ATTRIBUTES.items():
+        set_or_skip(source / "plain.txt", attribute, value)
+    found = pack(source, tmp_path / "a.tar.gz")
+    (tmp_path / "copy").mkdir()
+    subprocess.run(["tar", "--xattrs", "-xzf", found.path, "-C", tmp_path / "copy"], check=True, capture_output=True)
+
+    assert attributes(tmp_path / "copy" / "plain.txt") == ATTRIBUTES
+
+
+def set_or_skip(path: Path, name: str, value: bytes) -> None:
+    try:
+        os.setxattr(path, name, value)
+    except OSError as error:
+        pytest.skip(f"no extended attributes here: {error}")
+
+
 def test_a_copy_of_a_directory_with_odd_files_is_as_it_was(source: Path, tmp_path: Path) -> None:
     copy(source, tmp_path / "copy", arrived=nothing)
     assert seen(tmp_path / "copy") == seen(source)
@@ -99,6 +178,7 @@ def test_sockets_are_left_out(tmp_path: Path, way: str, monkeypatch: pytest.Monk
         one.bind("socket")
         if way == "archive":
             found = pack(folder, tmp_path / "a.tar.gz")
+            assert found.left_out == ("socket",)
             unpack(found.path, found.sha256, tmp_path / "copy", arrived=nothing)
         else:
             copy(folder, tmp_path / "copy", arrived=nothing)

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from tests.unit.web.conftest import API
 
 PLACE = "/api/v1/workspaces"
+PORTS = {name: 9001 + number for number, name in enumerate("abcd")}
 
 
 def asked(name: str = "lab", **more: object) -> dict[str, Any]:
-    return {"name": name, "command": ["python", "-m", "http.server"], "port": 9000, "owner": "ann", **more}
+    port = PORTS.get(name, 9000)
+    return {"name": name, "command": ["python", "-m", "http.server"], "port": port, "owner": "ann", **more}
 
 
 def bearer(api: API, *scopes: str) -> dict[str, str]:
@@ -201,7 +203,7 @@ async def test_a_change_that_names_no_ttl_changes_nothing(api: API, body: dict[s
     before = (await api.client.get(f"{PLACE}/lab")).json()
     answer = await api.client.patch(f"{PLACE}/lab", json=body)
 
-    assert (answer.status_code, answer.json()["code"]) == (422, "NoTTLGivenError")
+    assert (answer.status_code, answer.json()["code"]) == (422, "NothingToChangeError")
     assert (await api.client.get(f"{PLACE}/lab")).json() == before
 
 

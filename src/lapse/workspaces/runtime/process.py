@@ -60,7 +60,7 @@ from lapse.workspaces.runtime.program import (
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -104,8 +104,13 @@ class ProcessRuntime:
         clock: Clock,
         stop_on_exit: bool = True,
         grace_seconds: float = GRACE_SECONDS,
+        variables: Callable[[Workspace], Mapping[str, str]] = lambda _workspace: {},
     ) -> None:
-        """Touch nothing yet. ``stop_on_exit``: whether programs end with Lapse."""
+        """Touch nothing yet.
+
+        ``stop_on_exit``: whether programs end with Lapse. ``variables``: what else a program finds in its environment.
+        """
+        self._variables = variables
         self.node = node
         self._root, self._clock, self._grace, self._stop_on_exit = root, clock, grace_seconds, stop_on_exit
         self._volumes, self._logs = root / "volumes", root / "logs"
@@ -320,14 +325,14 @@ class ProcessRuntime:
         sync(self._volumes)
 
     def _log_of(self, workspace: WorkspaceId) -> Path:
-        return self._logs / f"{workspace}.log"
+        return log_path(self._root, workspace)
 
     # --- programs ----------------------------------------------------------------------------------------------------
 
     def _spawn(self, workspace: Workspace, volume: Path) -> _Run:
         """Start a program and know of it on disk before it begins."""
         mark = owner_token()
-        env = environment(workspace, volume, mark)
+        env = {**environment(workspace, volume, mark), **self._variables(workspace)}
         program = find(workspace, volume, env["PATH"])
         try:
             child = spawn(program, workspace.command, volume=volume, env=env, log=self._log_of(workspace.id))
@@ -393,6 +398,11 @@ class ProcessRuntime:
                 asked.add(process)
                 processes.send(process, signal.SIGTERM, self._boot)
                 processes.send(process, signal.SIGCONT, self._boot)  # one that is suspended hears nothing else
+
+
+def log_path(root: Path, workspace: WorkspaceId) -> Path:
+    """Return the file of a workspace's output, in the folder of a runtime."""
+    return root / "logs" / f"{workspace}.log"
 
 
 def _write(path: Path, text: str) -> None:

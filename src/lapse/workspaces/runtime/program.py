@@ -104,14 +104,21 @@ def find(workspace: Workspace, volume: Path, path: str) -> str:
 
 def check_port(workspace: Workspace) -> None:
     """Raise unless a program could listen on the workspace's port now."""
+    problem = port_problem(workspace.port)
+    if problem is not None:
+        raise PortTakenError(workspace=workspace.name, port=workspace.port, problem=problem)
+
+
+def port_problem(port: int) -> str | None:
+    """Say why no program could listen on a port of this machine now; None: one could."""
     with socket.socket() as probe:
         # A connection of the one before that has not quite ended is no obstacle; a listener is one in any case.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, workspace.port))
+            probe.bind((HOST, port))
         except OSError as error:
-            problem = os.strerror(error.errno) if error.errno else str(error)
-            raise PortTakenError(workspace=workspace.name, port=workspace.port, problem=problem) from error
+            return os.strerror(error.errno) if error.errno else str(error)
+    return None
 
 
 def spawn(

@@ -1,0 +1,14 @@
+"""Secrets of single workspaces, derived from one secret of the installation: nothing is stored, and none tells another.
+
+A purpose keeps what is derived for one use from being good for another.
+"""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+
+
+def derive(secret: bytes, purpose: str, workspace_id: str) -> str:
+    """Return the secret of a workspace for a purpose: 64 hexadecimal characters."""
+    return hmac.new(secret, f"{purpose}\0{workspace_id}".encode(), sha256).hexdigest()
