@@ -36,20 +36,22 @@ async def print_log(path: Path, *, tail: int | None, pause: Callable[[], Awaitab
     Returns whether there was anything to read.
     """
     file = _open(path)
-    if file is not None and tail is not None:
-        _skip_to_the_last(file, tail)
     found = file is not None
-    _print(file)
-    while pause is not None:
-        await pause()
-        if file is None or _is_replaced(file, path):
-            _print(file)  # what was written between the last look and the end
-            if file is not None:
-                file.close()
-            file = _open(path)
+    try:
+        if file is not None and tail is not None:
+            _skip_to_the_last(file, tail)
         _print(file)
-    if file is not None:
-        file.close()
+        while pause is not None:
+            await pause()
+            if file is None or _is_replaced(file, path):
+                _print(file)  # what was written between the last look and the end
+                if file is not None:
+                    file.close()
+                file = _open(path)
+            _print(file)
+    finally:
+        if file is not None:
+            file.close()
     return found
 
 

@@ -13,7 +13,7 @@ from lapse.engine.journal import Outcome
 from lapse.workspaces import activity as signals
 from lapse.workspaces.activity import ActivityUnavailableError, Doubt
 from lapse.workspaces.errors import StoreUnavailableError
-from lapse.workspaces.model import DesiredBy, DesiredState, Ms, ObservedStatus, Operation, OpId
+from lapse.workspaces.model import Answer, Changes, DesiredBy, DesiredState, Ms, ObservedStatus, Operation, OpId
 from lapse.workspaces.ttl_manager import CheckReport
 from tests.conformance.activity.book import LEASE
 from tests.conformance.ttl_manager.stage import ARCHIVE_TTL, IDLE, STANDBY_TTL, A, B, Stage, case
@@ -172,6 +172,24 @@ async def a_ttl_that_was_made_shorter_counts_at_the_next_tick(stage: Stage) -> N
     await stage.elapse(61)
     await stage.tick()
     await stage.store.set_ttls(one.id, standby=60, now=stage.now)
+    await stage.tick()
+    assert await stage.desired(one) is STANDBY
+
+
+@case
+async def a_program_that_does_not_answer_its_probe_is_not_stopped_and_one_that_is_idle_is(stage: Stage) -> None:
+    await stage.settle()
+    one, other = await stage.running("one"), await stage.running("other")
+    for each in (one, other):
+        await stage.store.configure(each.id, Changes(probe="/alive"), now=stage.now)
+    await stage.elapse(STANDBY_TTL + 1)
+    await stage.tick()
+    assert await stage.desired(one) is await stage.desired(other) is RUNNING, "nobody has asked"
+    await stage.store.probed({one.id: Answer("/alive", None, "no answer"), other.id: Answer("/alive", stage.now)})
+    await stage.tick()
+    assert await stage.desired(one) is RUNNING
+    assert await stage.desired(other) is STANDBY
+    await stage.store.probed({one.id: Answer("/alive", stage.now)})
     await stage.tick()
     assert await stage.desired(one) is STANDBY
 

@@ -15,7 +15,7 @@ KEYS_COMMANDS = ["init", "get", "insert", "put", "swap", "delete", "touch", "ttl
 REQUESTS_COMMANDS = ["capture", "restore", "capture-manifests", "list", "get", "watch", "delete", "manifests"]
 HISTORY_COMMANDS = ["list", "show", "record", "prune"]
 RETENTION_COMMANDS = ["run", "status", "lint", "rbac"]
-WORKSPACES_COMMANDS = ["create", "list", "show", "start", "stop", "archive", "ttl", "delete", "open"]
+WORKSPACES_COMMANDS = ["create", "list", "show", "start", "stop", "archive", "ttl", "set", "logs", "delete", "open"]
 FORBIDDEN = {
     "aiobotocore",
     "aiohttp",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import io
 import json
 import re
+import socket
+import sys
 import webbrowser
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.cli import main
+from lapse.cli.workspace_logs import print_log
 from lapse.core.clock import SystemClock
 from lapse.keys.aio import open_keys_async
 from lapse.keys.tickets import ticket_records
@@ -195,6 +199,8 @@ def test_ttls_are_durations(person: Person) -> None:
         (("create", "lab", "--standby-ttl", "1500ms", *SERVE), "whole seconds"),
         (("create", "lab", "--standby-ttl", "5minutes", *SERVE), "is not a duration"),
         (("ttl", "lab"), "Say which TTL"),
+        (("set", "lab"), "Say what is to be different"),
+        (("create", "lab", "--probe", "http://x/", *SERVE), "a path on its port"),
         (("list", "--limit", "-1"), "--limit"),
         (("show", "vcr/default/x"), "it is none of a workspace"),
         (("show",), "NAME"),
@@ -208,6 +214,182 @@ def test_wrong_usage_touches_nothing(person: Person, line: tuple[str, ...], said
 def test_a_second_one_of_the_same_name_is_refused(person: Person) -> None:
     person.create()
     assert "There is a workspace lab already" in person.run("create", "lab", *SERVE, code=1)[1]
+
+
+# --- setting ----------------------------------------------------------------------------------------------------------
+
+
+def runs(person: Person, made: Any) -> None:  # noqa: ANN401 - as it is printed
+    person.on_store(lambda store: store.observe({WorkspaceId(made["id"]): ObservedStatus.RUNNING}, now=now()))
+
+
+def test_command_port_owner_ttls_and_probe_are_set_without_another_workspace(person: Person) -> None:
+    made = person.create()
+    options = ("--owner", "eve", "--standby-ttl", "1h", "--archive-ttl", "2d", "--probe", "jupyter")
+    changed = person.json("set", "lab", "--port", "9001", *options, "--", "./serve", "--verbose")
+
+    assert (changed["id"], changed["version"]) == (made["id"], made["version"] + 1)
+    assert (changed["command"], changed["port"]) == (["./serve", "--verbose"], 9001)
+    assert (changed["owner"], changed["standby_ttl_seconds"]) == ("eve", 3600)
+    assert (changed["archive_ttl_seconds"], changed["probe"]) == (172_800, "jupyter")
+    assert person.json("set", "lab", "--probe", "none")["probe"] is None
+    assert person.run("set", "lab", "--owner", "ann")[1] == "Changed: workspace/lab.\n"
+
+
+def test_a_program_that_runs_goes_on_and_that_is_said(person: Person) -> None:
+    made = person.create()
+    runs(person, made)
+    said = person.run("set", "lab", "--port", "9001")[1]
+    shown = person.json("show", "lab")
+
+    assert said == (
+        "Changed: workspace/lab. Its program runs on as it was started; command and port count from its next start.\n"
+    )
+    assert (shown["port"], shown["next_port"]) == (9000, 9001)
+    assert re.search(r"^port +9000, 9001 from its next start on$", person.run("show", "lab")[0], re.MULTILINE)
+
+
+def test_with_restart_a_program_that_runs_is_waited_for(person: Person) -> None:
+    runs(person, person.create())
+    said = person.run("set", "lab", "--port", "9001", "--restart", "--timeout", "10ms", code=1)[1]
+
+    assert "workspace/lab is RUNNING and not STANDBY after 10ms" in said
+    assert person.json("show", "lab")["desired_state"] == "STANDBY"
+
+
+def test_a_port_of_another_workspace_is_refused_by_its_name(person: Person) -> None:
+    person.create("lab")
+    person.create("a")
+    created = person.run("create", "b", *serve(9000), code=1)[1]
+    changed = person.run("set", "a", "--port", "9000", code=1)[1]
+
+    said = "lapse: Port 9000 is taken: workspace/lab has it. Choose another port, or free this one first.\n"
+    assert created == changed == said
+    assert [one["port"] for one in person.json("list")["items"]] == [9001, 9000]
+
+
+def test_a_port_on_which_something_listens_is_refused(person: Person) -> None:
+    person.create("lab")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        created = person.run("create", "a", *serve(port), code=1)[1]
+        changed = person.run("set", "lab", "--port", str(port), code=1)[1]
+
+    assert created == changed
+    assert f"Port {port} is taken: no program can listen on 127.0.0.1:{port} of this machine now" in created
+    assert "Address already in use" in created
+    assert person.create("a")["port"] == 9001
+
+
+def test_its_own_port_is_not_taken(person: Person) -> None:
+    person.create()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        listener.close()
+        person.run("set", "lab", "--port", str(port))
+    with socket.create_server(("127.0.0.1", port)):  # its own program
+        assert person.json("set", "lab", "--port", str(port), "--owner", "eve")["owner"] == "eve"
+
+
+# --- deleting ---------------------------------------------------------------------------------------------------------
+
+
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    typed = io.StringIO(answer)
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", typed)
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "", "yesterday\n"])
+def test_at_a_terminal_a_deletion_without_a_yes_does_nothing(
+    person: Person, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    made = person.create()
+    at_a_terminal(monkeypatch, answer)
+    said = person.run("delete", "lab", code=1)[1]
+
+    assert "Delete workspace/lab (starting, of " in said
+    assert "with its data and its archive? [y/N] " in said
+    assert "workspace/lab is not deleted" in said
+    assert person.json("show", "lab") == made
+
+
+@pytest.mark.parametrize(("answer", "options"), [("y\n", ()), ("YES\n", ()), ("", ("--yes",)), ("", ("-y",))])
+def test_a_yes_deletes(person: Person, monkeypatch: pytest.MonkeyPatch, answer: str, options: tuple[str, ...]) -> None:
+    person.create()
+    at_a_terminal(monkeypatch, answer)
+    said = person.run("delete", "lab", *options)[1]
+
+    assert said.endswith("Deleted: workspace/lab. lapse up removes its data.\n")
+    assert ("[y/N]" in said) is not bool(options)
+
+
+# --- logs -------------------------------------------------------------------------------------------------------------
+
+
+def log_of(person: Person, made: Any) -> Path:  # noqa: ANN401 - as it is printed
+    path = person.folder / "state" / "workspaces" / "logs" / f"{made['id']}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def test_the_log_is_what_the_program_wrote(person: Person) -> None:
+    made = person.create()
+    assert person.run("logs", "lab") == ("", "workspace/lab has no output: it was not started yet.\n")
+    log_of(person, made).write_bytes(b"one\ntwo\nthree\n")
+
+    assert person.run("logs", "lab") == ("one\ntwo\nthree\n", "")
+    assert person.run("logs", "workspace/lab", "--tail", "2") == ("two\nthree\n", "")
+    assert person.run("logs", "lab", "--tail", "9")[0] == "one\ntwo\nthree\n"
+    assert person.run("logs", "lab", "--tail", "0") == ("", "")
+    assert "--tail is -1" in person.run("logs", "lab", "--tail", "-1", code=64)[1]
+
+
+@pytest.mark.parametrize("tail", [1, 2, 65_000, 70_000, 200_000])
+def test_the_last_lines_are_found_in_a_long_log(person: Person, tail: int) -> None:
+    lines = [f"{number} äöü\n" for number in range(100_000)] + ["no newline"]
+    log_of(person, person.create()).write_text("".join(lines))
+
+    assert person.run("logs", "lab", "--tail", str(tail))[0] == "".join(lines[-tail:])
+
+
+async def test_a_log_is_followed_through_a_rotation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log"
+
+    def append(text: str) -> None:
+        with path.open("a") as file:
+            file.write(text)
+
+    steps = iter(
+        [
+            lambda: path.write_text("first "),
+            lambda: append("more "),
+            lambda: (append("last "), path.rename(tmp_path / "log.1"), path.write_text("second ")),
+            lambda: None,
+            lambda: path.write_text("new"),  # emptied and shorter than before
+            path.unlink,
+            lambda: path.write_text(" again"),
+        ]
+    )
+
+    async def pause() -> None:
+        step = next(steps, None)
+        if step is None:
+            raise EOFError
+        step()
+
+    with pytest.raises(EOFError):
+        await print_log(path, tail=None, pause=pause)
+    assert capsys.readouterr().out == "first more last second new again"
+
+
+def test_a_terminal_is_not_steered_by_a_log(
+    person: Person, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_of(person, person.create()).write_bytes(b"\x1b[31mred\x07\tand\xff\n")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    assert person.run("logs", "lab")[0] == "\\x1b[31mred\\x07\tand\N{REPLACEMENT CHARACTER}\n"
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------

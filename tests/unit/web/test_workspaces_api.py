@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tests.unit.web.conftest import API
 
 PLACE = "/api/v1/workspaces"
-PORTS = {name: 9001 + number for number, name in enumerate("abcd")}
+PORTS = {name: 9001 + number for number, name in enumerate(("a", "b", "c", "d", "e", "his", "other"))}
 
 
 def asked(name: str = "lab", **more: object) -> dict[str, Any]:
@@ -197,8 +198,72 @@ async def test_ttls_may_change_one_by_one_and_during_an_operation(api: API) -> N
     assert [both.json()[key] for key in ("standby_ttl_seconds", "archive_ttl_seconds")] == [6, 7]
 
 
+async def test_command_port_owner_and_probe_change_and_the_data_is_the_same(api: API) -> None:
+    made = await create(api)
+    changes = {"command": ["./serve"], "port": 9005, "owner": "bob", "probe": "/alive"}
+    changed = (await api.client.patch(f"{PLACE}/lab", json=changes)).json()
+
+    assert changes.items() <= changed.items()
+    assert (changed["id"], changed["version"], changed["archive_ttl_seconds"]) == (made["id"], 2, 86_400)
+    assert (await api.client.patch(f"{PLACE}/lab", json={"probe": ""})).json()["probe"] is None
+
+
+async def test_the_port_of_a_running_program_counts_from_its_next_start(api: API) -> None:
+    made = await create(api)
+    await observe(api, made["id"], ObservedStatus.RUNNING)
+    changed = (await api.client.patch(f"{PLACE}/lab", json={"port": 9005})).json()
+    await observe(api, made["id"], ObservedStatus.STANDBY)
+    stopped = (await api.client.get(f"{PLACE}/lab")).json()
+
+    assert (changed["port"], changed["next_port"]) == (9000, 9005)
+    assert (stopped["port"], stopped["next_port"]) == (9005, None)
+
+
+async def test_a_change_is_for_the_version_that_was_seen(api: API) -> None:
+    await create(api)
+    seen = (await api.client.get(f"{PLACE}/lab")).headers["etag"]
+    first = await api.client.patch(f"{PLACE}/lab", json={"owner": "bob"}, headers={"If-Match": seen})
+    second = await api.client.patch(f"{PLACE}/lab", json={"owner": "eve"}, headers={"If-Match": seen})
+
+    assert first.status_code == 200
+    assert code(second) == (412, "VersionChangedError")
+    assert (await api.client.get(f"{PLACE}/lab")).json()["owner"] == "bob"
+
+
+async def test_command_and_port_wait_for_an_operation(api: API) -> None:
+    made = await create(api)
+    await begin(api, made["id"], Operation.PROVISIONING)
+
+    for changes in ({"port": 9005}, {"command": ["x"]}):
+        assert code(await api.client.patch(f"{PLACE}/lab", json=changes)) == (409, "OperationUnderWayError")
+
+
+async def test_an_owner_gives_a_workspace_to_nobody_else(api: API) -> None:
+    await create(api)
+    answer = await api.client.patch(f"{PLACE}/lab", json={"owner": "bob"}, headers=bearer(api, "workspaces:ann"))
+
+    assert code(answer) == (403, "NotYourWorkspacesError")
+    assert (await api.client.get(f"{PLACE}/lab", headers=bearer(api, "admin"))).json()["owner"] == "ann"
+
+
+async def test_a_taken_port_is_refused_and_strangers_do_not_learn_whose(api: API) -> None:
+    await create(api)
+    seen = await api.client.post(PLACE, json=asked("a", port=9000))
+    stranger = await api.client.post(
+        PLACE, json=asked("b", port=9000, owner="bob"), headers=bearer(api, "workspaces:bob")
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        listens = await api.client.post(PLACE, json=asked("c", port=port), headers=bearer(api, "admin"))
+
+    assert code(seen) == code(stranger) == code(listens) == (409, "PortInUseError")
+    assert "workspace/lab has it" in seen.json()["detail"]
+    assert "another workspace has it" in stranger.json()["detail"]
+    assert f"127.0.0.1:{port}" in listens.json()["detail"]
+
+
 @pytest.mark.parametrize("body", [{}, {"standby_ttl_seconds": None}])
-async def test_a_change_that_names_no_ttl_changes_nothing(api: API, body: dict[str, None]) -> None:
+async def test_a_change_that_names_nothing_changes_nothing(api: API, body: dict[str, None]) -> None:
     await create(api)
     before = (await api.client.get(f"{PLACE}/lab")).json()
     answer = await api.client.patch(f"{PLACE}/lab", json=body)

@@ -289,3 +289,36 @@ def test_nothing_is_due_at_the_instant_that_the_row_names_or_before(workspace: W
         return
     for verdict in (decide_standby(workspace, Quiet(), now), decide_archive(workspace, now)):
         assert not isinstance(verdict, Due) or (now > over and verdict.since == ns(over))
+
+
+# --- probes -----------------------------------------------------------------------------------------------------------
+
+ASKED = msgspec.structs.replace(RUNNING, probe="/alive", probed_at=Ms(STANDBY_OVER))
+
+
+def test_a_program_that_has_just_answered_may_be_idle() -> None:
+    for now in (STANDBY_OVER + 1, STANDBY_OVER + 60_000):
+        assert isinstance(decide_standby(ASKED, Quiet(), Ms(now)), Due)
+
+
+@pytest.mark.parametrize(
+    ("change", "doubt"),
+    [
+        ({"probed_at": None}, Doubt.PROBE_UNANSWERED),
+        ({"probed_at": Ms(STANDBY_OVER - 60_000)}, Doubt.PROBE_UNANSWERED),
+        ({"probed_at": Ms(STANDBY_OVER + HOUR)}, Doubt.PROBE_UNANSWERED),
+        ({"probe_error": "no answer"}, Doubt.PROBE_FAILED),
+        ({"probe_error": "no answer", "probed_at": None}, Doubt.PROBE_FAILED),
+    ],
+)
+def test_a_program_that_did_not_answer_its_probe_is_unknown_and_kept(change: dict[str, Any], doubt: Doubt) -> None:
+    asked = msgspec.structs.replace(ASKED, **change)
+    assert decide_standby(asked, Quiet(), Ms(STANDBY_OVER + 1)) == Unknown(doubt)
+    without = msgspec.structs.replace(asked, probe=None)
+    assert isinstance(decide_standby(without, Quiet(), Ms(STANDBY_OVER + 1)), Due)
+
+
+def test_a_connection_is_told_before_a_probe_that_fails() -> None:
+    asked = msgspec.structs.replace(ASKED, probe_error="no answer")
+    verdict = decide_standby(asked, Connected(1), Ms(STANDBY_OVER + 1))
+    assert (type(verdict), verdict.reason) == (Keep, StayReason.CONNECTED)
