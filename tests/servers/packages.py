@@ -84,6 +84,27 @@ class Wheel:
 
 
 @dataclass(frozen=True)
+class Environment:
+    """A Python environment of its own with what a file in `wheels/` pins: nothing of it reaches ours."""
+
+    name: str
+    version: str
+    size: int
+    origin: str = "PyPI"
+
+    def fill(self, folder: Path, work: Path, watch: Watch) -> str:
+        # It is filled under another name than it is used by, hence relocatable.
+        run_tool([UV, "venv", "--quiet", "--relocatable", "--python", sys.executable, folder], cwd=work, watch=watch)
+        argv: list[str | Path] = [
+            *(UV, "pip", "install", "--quiet", "--no-progress", "--python", folder / "bin" / "python"),
+            *("--only-binary", ":all:", "--no-deps", "--require-hashes", "--link-mode", "copy"),
+            *("-r", HERE / "wheels" / f"{self.name}.txt"),
+        ]
+        run_tool(argv, cwd=work, watch=watch)
+        return self.version
+
+
+@dataclass(frozen=True)
 class Jars:
     """The run-time dependencies of one of our poms, all in one folder."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tests.servers.cache import Package, cache_root, cached, fetched
 from tests.servers.errors import FetchError, ServerMissingError
 from tests.servers.kube.build import KUBE, KUBE_CSI, GoBuild, find_go
-from tests.servers.packages import Debian, Jars, Wheel, ignoring_machine
+from tests.servers.packages import Debian, Environment, Jars, Wheel, ignoring_machine
 from tests.servers.progress import tell_stderr
 
 if TYPE_CHECKING:
@@ -264,6 +264,17 @@ def _chromium_unpacked(folder: Path) -> Program:
     return _must(_chromium(binary, source="Debian", root=folder), "chromium", folder)
 
 
+# --- JupyterLab -------------------------------------------------------------------------------------------------------
+
+
+def _jupyterlab(folder: Path) -> Program:
+    """The program of an environment of its own; one of this machine is never used: its settings are a person's."""
+    path = folder / "bin" / "jupyter-lab"
+    version = _says([path, "--version"], r"^([\d.]+)")
+    program = None if version is None else Program("jupyterlab", version, "PyPI", path)
+    return _must(program, "jupyterlab", folder)
+
+
 # --- Kubernetes -------------------------------------------------------------------------------------------------------
 
 
@@ -332,6 +343,7 @@ OFFERS = {
             Debian("chromium", also=("chromium-common", "fontconfig-config", "fonts-dejavu-core"), size=110_000_000),
             _chromium_unpacked,
         ),
+        Offer("jupyterlab", lambda: None, Environment("jupyterlab", "4.6.6", 60_000_000), _jupyterlab),
     )
 }
 NAMES = tuple(OFFERS)

@@ -62,7 +62,7 @@ def decide_standby(
         return by_row
     match signal:
         case activity.Quiet():
-            doubt = _doubt_of_probe(workspace, now)
+            doubt = _doubt_of_probe(workspace, Ms(by_row.since // 1_000_000), now)
             return by_row if doubt is None else Unknown(doubt)
         case activity.Connected():
             return Keep(StayReason.CONNECTED, _ns(_look_after_a_connection(workspace, now, lease_seconds)))
@@ -115,14 +115,17 @@ _ACTION_IN: Final = {observed: action for action, (observed, _) in _STATES.items
 _REASONS: Final = {STANDBY: LapseReason.STANDBY_TTL_EXPIRED, ARCHIVE: LapseReason.ARCHIVE_TTL_EXPIRED}
 
 
-def _doubt_of_probe(workspace: Workspace, now: Ms) -> activity.Doubt | None:
-    """Say why a program that is to be asked is not known to be idle; activity itself stands in the access time."""
+def _doubt_of_probe(workspace: Workspace, over: Ms, now: Ms) -> activity.Doubt | None:
+    """Say why a program that is to be asked is not known to be idle; activity itself stands in the access time.
+
+    An answer counts that came after its time was over: one before says nothing about what it has done since.
+    """
     if workspace.probe is None:
         return None
     if workspace.probe_error is not None:
         return activity.Doubt.PROBE_FAILED
     answered = workspace.probed_at
-    fresh = answered is not None and abs(now - answered) <= PROBE_FRESH_MS
+    fresh = answered is not None and answered >= over and abs(now - answered) <= PROBE_FRESH_MS
     return None if fresh else activity.Doubt.PROBE_UNANSWERED
 
 

@@ -5,8 +5,8 @@ A workspace may have a probe: ``jupyter``, or a path on its port that answers ``
 ``last_access_at``; that it has answered, or why not, goes beside it. The decision is made elsewhere, by the row
 (`lapse.workspaces.eligibility`): a program that does not answer is not known to be idle.
 
-Only those are asked whose time is over, or is over before the next round, and only by the process that runs them: they
-listen on loopback. Each has `ANSWER_SECONDS`, and `AT_ONCE` are asked at the same time.
+Only those are asked whose time is over, and only by the process that runs them: they listen on loopback. Each has
+`ANSWER_SECONDS`, and `AT_ONCE` are asked at the same time.
 
 Not guaranteed: that a program tells the truth, or that it does not begin to work right after its answer.
 """
@@ -41,7 +41,6 @@ SOURCE: Final = "probe"
 INTERVAL_SECONDS: Final = 20.0
 ANSWER_SECONDS: Final = 5.0
 AT_ONCE: Final = 16
-_AHEAD_MS: Final = round(1.5 * INTERVAL_SECONDS * 1000)
 _LARGEST_ANSWER: Final = 1 << 20
 _MS: Final = 1_000_000
 _OK: Final = "200"
@@ -86,13 +85,10 @@ class Prober:
         self._signal(up)
 
     async def _page(self, after: CheckPlace | None) -> list[Workspace]:
-        return list(await self._store.standby_candidates(self._soon(), limit=LARGEST_PAGE, after=after))
-
-    def _soon(self) -> Ms:
-        return Ms(self._clock.wall_ns() // _MS + _AHEAD_MS)
+        return list(await self._store.standby_candidates(_now(self._clock), limit=LARGEST_PAGE, after=after))
 
     def _is_asked(self, workspace: Workspace) -> bool:
-        due = isinstance(standby_by_row(workspace, self._soon()), Due)
+        due = isinstance(standby_by_row(workspace, _now(self._clock)), Due)
         return due and workspace.probe is not None and is_at(workspace, self._node)
 
     async def _ask(self, workspace: Workspace) -> tuple[WorkspaceId, tuple[Answer, Ms | None]]:

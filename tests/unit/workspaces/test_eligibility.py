@@ -305,6 +305,7 @@ def test_a_program_that_has_just_answered_may_be_idle() -> None:
     ("change", "doubt"),
     [
         ({"probed_at": None}, Doubt.PROBE_UNANSWERED),
+        ({"probed_at": Ms(STANDBY_OVER - 1)}, Doubt.PROBE_UNANSWERED),
         ({"probed_at": Ms(STANDBY_OVER - 60_000)}, Doubt.PROBE_UNANSWERED),
         ({"probed_at": Ms(STANDBY_OVER + HOUR)}, Doubt.PROBE_UNANSWERED),
         ({"probe_error": "no answer"}, Doubt.PROBE_FAILED),
@@ -316,6 +317,15 @@ def test_a_program_that_did_not_answer_its_probe_is_unknown_and_kept(change: dic
     assert decide_standby(asked, Quiet(), Ms(STANDBY_OVER + 1)) == Unknown(doubt)
     without = msgspec.structs.replace(asked, probe=None)
     assert isinstance(decide_standby(without, Quiet(), Ms(STANDBY_OVER + 1)), Due)
+
+
+def test_an_answer_is_not_believed_for_ever() -> None:
+    assert decide_standby(ASKED, Quiet(), Ms(STANDBY_OVER + 60_001)) == Unknown(Doubt.PROBE_UNANSWERED)
+
+
+def test_a_program_that_was_at_work_a_ttl_ago_is_asked_again_first() -> None:
+    worked = msgspec.structs.replace(ASKED, last_access_at=Ms(STANDBY_OVER), standby_ttl_seconds=3)
+    assert decide_standby(worked, Quiet(), Ms(STANDBY_OVER + 3_001)) == Unknown(Doubt.PROBE_UNANSWERED)
 
 
 def test_a_connection_is_told_before_a_probe_that_fails() -> None:

@@ -161,10 +161,10 @@ async def test_only_those_are_asked_whose_time_is_over_here_and_who_have_a_probe
         stopped = await here.running("stopped", 9005, "/alive")
         await here.store.hold(held, "demo", now=here.now)
         await here.store.observe({stopped: ObservedStatus.STANDBY}, now=here.now)
-        here.clock.advance(200)
+        here.clock.advance(300)
         await here.prober.round()
         early = list(here.programs.asked)
-        here.clock.advance(80)  # over before the next round but one
+        here.clock.advance(1)
         await here.running("young", 9006, "/alive")
         await here.prober.round()
 
