@@ -54,6 +54,10 @@ FOUNDING_SECONDS: Final = {
     f"{PREFIX}IDLE_TIMER_SECONDS": "idle_timer",
 }
 """The same for variables that hold a number of seconds, or a duration; the last of several for one key wins."""
+_NO_SETTINGS: Final = frozenset(
+    PREFIX + name for name in ("CONFIG", "SERVER", "TOKEN", "WORKSPACE", "WORKSPACE_TOKEN", "RUN")
+)
+"""Variables of ours that are read, or given to the programs of workspaces, and are no settings."""
 _MAX_PORT: Final = 65_535
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _KIND: Final = re.compile(r"(?:[a-z0-9.-]+/)?v[0-9][a-z0-9]*/[A-Z][A-Za-z0-9]*")
@@ -547,7 +551,7 @@ def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: l
 def _odd_variables() -> Iterator[str]:
     for name in sorted(os.environ):
         key = name.removeprefix(PREFIX).lower()
-        known = name == CONFIG_VARIABLE or name in FOUNDING_SECONDS or key in Settings.model_fields
+        known = name in _NO_SETTINGS or name in FOUNDING_SECONDS or key in Settings.model_fields
         if name.startswith(PREFIX) and not known:
             yield f"the environment variable {name} is no setting{_closest(key, lambda near: PREFIX + near.upper())}"
 

@@ -79,7 +79,7 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"workspaces_url": "file:///x/w.db", "activity_url": "redis://h", "proxy_suffix": "w.example.org"}
     samples |= {"workspaces_beyond_loopback": "true", "workspaces_stop_on_exit": "false", "proxy_scheme": "https"}
     samples |= dict.fromkeys(("default_standby_ttl", "default_archive_ttl", "ttl_manager_interval"), "7m")
-    samples |= {"idle_timer": "7m", "proxy_lease": "7s", "proxy_port": "1"}
+    samples |= {"idle_timer": "7m", "busy_most": "7h", "proxy_lease": "7s", "proxy_port": "1"}
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
     write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n")
@@ -405,3 +405,13 @@ def test_a_number_without_a_unit_is_no_duration_under_our_own_names(monkeypatch:
 def test_a_policy_that_cannot_be_meant_is_refused_at_the_start(key: str, value: str) -> None:
     with pytest.raises(SettingsError, match=key):
         load_settings({key: value})
+
+
+def test_variables_that_programs_of_workspaces_get_are_no_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SERVER", "TOKEN", "WORKSPACE", "WORKSPACE_TOKEN", "RUN"):
+        monkeypatch.setenv(f"LAPSE_{name}", "x")
+    monkeypatch.setenv("LAPSE_SERVR", "x")
+
+    assert [one for one in load_settings().warnings if "environment variable" in one] == [
+        "the environment variable LAPSE_SERVR is no setting"
+    ]

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from _typeshed import StrOrBytesPath
+
 _PREFIX: Final = "SCHILY.xattr."
 _NONE: Final = frozenset({errno.ENOTSUP, errno.ENOSYS})
 """Of a file system that knows none."""
@@ -43,7 +45,7 @@ def attributes_of(target: int | Path) -> dict[str, str]:
     return found
 
 
-def set_attributes(path: str | bytes | os.PathLike[str], headers: Mapping[str, str]) -> list[str]:
+def set_attributes(path: StrOrBytesPath, headers: Mapping[str, str]) -> list[str]:
     """Set what the headers say on a path, which is not followed; return what this system did not let us set."""
     refused = []
     for header, text in headers.items():

@@ -14,7 +14,7 @@ Everything here blocks; call it in a thread. Not guaranteed: order between two c
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
@@ -84,7 +84,8 @@ class Archives:
         unnamed = folder / f".{owner_token()}.part"  # what a crash leaves of it is a leftover like any other
         try:
             written = pack(volume, unnamed, stop=stop)
-            _tell("archive_without", workspace, written.left_out)
+            if written.left_out:
+                _log.warning("archive_without", workspace=workspace, **_counted(written.left_out))
             verify(written.path, written.sha256, unpacked_bytes=written.unpacked_bytes, stop=stop)
             key = ArchiveKey(workspace, newest.number + 1 if newest else 1, written.sha256)
             unnamed.replace(folder / key.file)
@@ -117,7 +118,8 @@ class Archives:
             refused = unpack(self._of(workspace) / key.file, key.sha256, volume, arrived=sync_tree, stop=stop)
         except ArchiveError as error:
             raise _failed(workspace, error) from error
-        _tell("restored_without", workspace, refused)
+        if refused:
+            _log.warning("restored_without", workspace=workspace, **_counted(refused))
         return key
 
     def check(self, key: ArchiveKey, *, stop: Stop = _never) -> None:
@@ -166,10 +168,9 @@ class Archives:
                 yield ArchiveKey(workspace, int(found["number"]), found["sha256"])
 
 
-def _tell(event: str, workspace: WorkspaceId, left_out: Sequence[str]) -> None:
-    """Say what is missing, if anything is: sockets and devices, or attributes that this user may not set."""
-    if left_out:
-        _log.warning(event, workspace=workspace, count=len(left_out), first=list(left_out[:_TOLD]))
+def _counted(left_out: Sequence[str]) -> dict[str, Any]:
+    """Return what a log line tells of what is missing: sockets and devices, or attributes that may not be set."""
+    return {"count": len(left_out), "first": list(left_out[:_TOLD])}
 
 
 def _failed(workspace: WorkspaceId, error: Exception) -> ArchiveFailedError:

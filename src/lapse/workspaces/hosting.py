@@ -10,7 +10,7 @@ Of several processes on one folder, one is the host; another waits for its turn,
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.errors import LapseError
 from lapse.core.jitter import around
@@ -110,15 +110,17 @@ class WorkspaceHost:
             try:
                 await self._prober.round()
             except Exception as error:  # noqa: BLE001 - one bad round must not be the last one
-                self._failed("probes_failed", error)
+                _log.warning("probes_failed", **_about(error))
+                self._on_error(error)
 
     async def _look(self) -> None:
         try:
             await self._health.look()
         except Exception as error:  # noqa: BLE001 - one bad look must not be the last one
-            self._failed("look_failed", error)
+            _log.warning("look_failed", **_about(error))
+            self._on_error(error)
 
-    def _failed(self, event: str, error: Exception) -> None:
-        expected = isinstance(error, LapseError)
-        _log.warning(event, error=type(error).__name__, reason=str(error), exc_info=not expected)
-        self._on_error(error)
+
+def _about(error: Exception) -> dict[str, Any]:
+    """Return what a log line tells of an error: a defect needs its traceback."""
+    return {"error": type(error).__name__, "reason": str(error), "exc_info": not isinstance(error, LapseError)}

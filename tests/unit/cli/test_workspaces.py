@@ -25,7 +25,7 @@ from lapse.workspaces.sqlite_store import open_sqlite_store
 from lapse.workspaces.tickets import Tickets
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from lapse.workspaces.store import WorkspaceStore
@@ -360,11 +360,16 @@ async def test_a_log_is_followed_through_a_rotation(tmp_path: Path, capsys: pyte
         with path.open("a") as file:
             file.write(text)
 
-    steps = iter(
+    def rotate() -> None:
+        append("last ")
+        path.rename(tmp_path / "log.1")
+        path.write_text("second ")
+
+    steps: Iterator[Callable[[], object]] = iter(
         [
             lambda: path.write_text("first "),
             lambda: append("more "),
-            lambda: (append("last "), path.rename(tmp_path / "log.1"), path.write_text("second ")),
+            rotate,
             lambda: None,
             lambda: path.write_text("new"),  # emptied and shorter than before
             path.unlink,

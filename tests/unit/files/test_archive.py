@@ -366,7 +366,7 @@ def test_a_directory_that_is_not_empty_is_left_as_it_was(source: Path, tmp_path:
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "mine").write_text("keep me")
-    fill = {
+    fill: dict[str, Callable[[], object]] = {
         "archive": lambda: unpack(found.path, found.sha256, taken, arrived=nothing),
         "copy": lambda: copy(source, taken, arrived=nothing),
     }

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lapse.web import errors, history_api, keys_api, problems, requests_api, status, workspaces_api
+from lapse.web import busy_api, errors, history_api, keys_api, problems, requests_api, status, workspaces_api
 from lapse.web.app import API
 from lapse.web.errors import RequestError
 from lapse.web.security import MAX_BODY_BYTES
@@ -22,7 +22,8 @@ def kinds(parent: type[RequestError]) -> Iterator[type[RequestError]]:
 
 
 def routes() -> Iterator[tuple[str, str]]:
-    for router in (keys_api.router, requests_api.router, history_api.router, workspaces_api.router, status.router):
+    of_workspaces = (workspaces_api.router, busy_api.router)
+    for router in (keys_api.router, requests_api.router, history_api.router, *of_workspaces, status.router):
         for route in router.routes:
             described: Any = route
             for method in described.methods:
@@ -55,7 +56,11 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
         ("UnknownWorkspaceError", 404),
         ("WorkspaceExistsError", 409),
         ("OperationUnderWayError", 409),
+        ("PortInUseError", 409),
+        ("NotRunningError", 409),
+        ("LeaseOverError", 409),
         ("ChangedMeanwhileError", 412),
+        ("ActivityUnavailableError", 503),
         ("OutcomeUnknownError", 504),
         ("WorkspaceStoreError", 503),
     ]
@@ -63,8 +68,14 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
     assert "`NotFoundError` with 404, `AlreadyExistsError`, `HeldError` and `ManifestsUnreadableError` with 409" in text
     assert "`GoneError` with 410, `ConflictError` with 412, `InvalidError` with 422" in text
     assert "`StoreUnavailableError` with 503" in text
-    assert "`UnknownWorkspaceError` with 404, `WorkspaceExistsError` and `OperationUnderWayError` with 409" in text
-    assert "`ChangedMeanwhileError` with 412, `InvalidWorkspaceError` with 422" in text
+    assert (
+        "`UnknownWorkspaceError` with 404, `WorkspaceExistsError`, `OperationUnderWayError`, `PortInUseError`" in text
+    )
+    assert "`PortInUseError`, `NotRunningError` and `LeaseOverError` with 409" in text
+    assert (
+        "`ChangedMeanwhileError` with 412, `InvalidWorkspaceError` with 422, `ActivityUnavailableError` with 503"
+        in text
+    )
     assert "`OutcomeUnknownError` with 504, and any other `WorkspaceStoreError` with 503" in text
 
 

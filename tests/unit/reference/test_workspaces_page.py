@@ -21,6 +21,7 @@ from tests.markdown import REFERENCE, ROOT, code, sections, table
 
 PAGE = REFERENCE / "workspaces.md"
 SECTIONS = sections(PAGE.read_text(), 2)
+_FOR_BUSY = ("LAPSE_SERVER", "LAPSE_WORKSPACE_TOKEN")
 SCRIPT = (ROOT / "src/lapse/workspaces/redis_activity.lua").read_text()
 
 
@@ -94,6 +95,6 @@ def test_the_page_lists_exactly_the_limits_of_the_proxy() -> None:
     assert TICKET_SECONDS == 60
 
 
-@pytest.mark.parametrize("name", sorted({*_PASSED_ON, MARK, "HOST", "PORT", "HOME", "LAPSE_WORKSPACE"}))
+@pytest.mark.parametrize("name", sorted({*_PASSED_ON, MARK, "HOST", "PORT", "HOME", "LAPSE_WORKSPACE", *_FOR_BUSY}))
 def test_the_page_names_what_a_program_gets_to_know(name: str) -> None:
     assert name in code(SECTIONS["Environment of a program"])

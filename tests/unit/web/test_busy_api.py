@@ -97,7 +97,7 @@ async def test_the_token_of_a_program_is_good_for_nothing_else(api: API) -> None
         ("GET", "/api/v1/status"),
         ("GET", "/api/v1/apps/1/keys"),
     ]:
-        body = None if method in {"GET", "DELETE"} else {}
+        body: Any = None if method in {"GET", "DELETE"} else {}
         answer = await api.client.request(method, path, json=body, headers=mine)
         assert answer.status_code == 403, (method, path, answer.text)
 
