@@ -144,6 +144,25 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deleted_at: Ms | None
     hold_reason: str | None
     hold_until: Ms | None
+    running_since: Ms = Ms(0)
+    """When it became RUNNING. A restart after its program ended by itself does not change it; 0: not noted yet."""
+    restarts: int = 0
+    """How often in a row its program ended by itself and was to be started again; a person's wish sets it to 0."""
+    exit_status: int | None = None
+    """How its program last ended by itself: its exit code, or minus the number of a signal; None: not known."""
+    exited_at: Ms | None = None
+    exit_output: str | None = None
+    """The last lines of that program."""
+    error_status: ObservedStatus | None = None
+    """What is seen while an error stands: STANDBY or RUNNING means that the data is in place."""
+    op_note: str | None = None
+    """What is to be known of an operation while it is under way."""
+
+    @property
+    def awaits_restart(self) -> bool:
+        """Whether its program ended by itself and is to be started again."""
+        stopped = self.observed_status is ObservedStatus.STANDBY and self.desired_state is DesiredState.RUNNING
+        return stopped and self.restarts > 0
 
     def held(self, now: Ms) -> bool:
         """Whether somebody holds it at ``now``: nothing lapses then."""

@@ -71,6 +71,12 @@ class ArchiveFailedError(RuntimeFailureError):
     reason = FailureReason.ARCHIVE_FAILED
 
 
+class ArchiveAbandonedError(RuntimeFailureError):
+    """The archiving of the workspace {workspace} was abandoned: it is wanted again. Its data is in place."""
+
+    reason = FailureReason.INTERRUPTED
+
+
 class ArchiveMissingError(RuntimeFailureError):
     """The archive {archive} of the workspace {workspace} is not there. Put it back, or delete the workspace."""
 
