@@ -51,6 +51,10 @@ class OpenProxyError(LapseError):
     """{address} is open to other machines, and a workspace runs programs: set workspaces_beyond_loopback to true."""
 
 
+class WorkspacesWaitingError(LapseError):
+    """This process does not run the workspaces of its state folder yet: it waits for another lapse up that has them."""
+
+
 class TicketsNotSharedError(UsageError):
     """A ticket made here could not be used elsewhere: keys_url is {url}, which is this process alone. {instead}."""
 
@@ -222,13 +226,16 @@ class WorkspaceParts:
         )
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise a `LapseError` unless the store answers. Blocks, beside ``loop``.
+        """Raise a `LapseError` unless requests can be served and the store answers. Blocks, beside ``loop``.
 
         Activity is not asked: all proxies share it, and while it is away nobody is helped by all of them being gone.
         """
         import asyncio
 
         from lapse.web.probes import CHECK_SECONDS
+
+        if not self._counts:
+            raise WorkspacesWaitingError
 
         # Bounded, because a process that ends waits for its threads.
         asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
@@ -270,9 +277,13 @@ class WorkspaceParts:
         """
         from lapse.proxy.ports import Address
 
-        counted = self.settings.activity_url or (self.host is not None and self.host.since_ns is not None)
         here = workspace.node_id is None or workspace.node_id == node_of(self.settings)
-        return Address(_LOOPBACK, workspace.port) if counted and here else None
+        return Address(_LOOPBACK, workspace.port) if self._counts and here else None
+
+    @property
+    def _counts(self) -> bool:
+        """Whether a connection through this process is known to whoever lets workspaces lapse."""
+        return bool(self.settings.activity_url) or (self.host is not None and self.host.since_ns is not None)
 
     def _opens(self, token: str) -> Callable[[str], bool] | None:
         """Tell the proxy what a token opens: what it may change in the API."""
@@ -298,4 +309,11 @@ def _host(settings: Settings, store: WorkspaceStore, *, clock: Clock, metrics: M
         clock=clock,
         stop_on_exit=settings.workspaces_stop_on_exit,
     )
-    return WorkspaceHost(store, runtime, clock=clock, on_error=lambda _: metrics.failed(DOMAIN, ErrorKind.RECONCILE))
+    metrics.expect_restarts()
+    return WorkspaceHost(
+        store,
+        runtime,
+        clock=clock,
+        on_error=lambda _: metrics.failed(DOMAIN, ErrorKind.RECONCILE),
+        on_exit=metrics.restarted,
+    )

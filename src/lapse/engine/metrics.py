@@ -106,6 +106,7 @@ class Metrics:
             buckets=_TICK_BUCKETS,
             registry=self._registry,
         )
+        self._restarts: Counter | None = None
         self._last_success = Gauge(
             "lapse_loop_last_success_timestamp_seconds",
             "When a tick last succeeded; 0 before the first",
@@ -150,6 +151,12 @@ class Metrics:
         """Set the series of a signal to zero: nothing is known before the first look."""
         self._signal_up.labels(source)
 
+    def expect_restarts(self) -> None:
+        """Set the series of programs that end by themselves to zero."""
+        if self._restarts is None:
+            text = "Programs of workspaces that ended by themselves and are started again"
+            self._restarts = Counter("lapse_workspace_restarts", text, registry=self._registry)
+
     def expect_loops(self, names: Iterable[str]) -> None:
         """Set every series of these loops to zero."""
         for name in names:
@@ -188,6 +195,11 @@ class Metrics:
     def leading(self, *, leads: bool) -> None:
         """Tell whether this process leads."""
         self._leader.set(leads)
+
+    def restarted(self) -> None:
+        """Count a program that ended by itself and is started again."""
+        if self._restarts is not None:
+            self._restarts.inc()
 
     def failed(self, domain: str, kind: ErrorKind) -> None:
         """Count a failure."""

@@ -2,6 +2,9 @@
 
 `StoreWaker.wake` writes only where something else than RUNNING is wanted: a waiting page asks again every other second,
 and every write would make the reconciler plan anew. `StoreWaker.connected` always writes; who calls it relies on that.
+
+A visit is an act: `StoreWaker.revive` clears an error and starts, where the data is in place. Not in the first
+`SETTLED_SECONDS` of an error: a page that waits for a start, and asks again by itself, would repeat the start for ever.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from lapse.workspaces.model import WorkspaceId
     from lapse.workspaces.store import WorkspaceStore
 
+SETTLED_SECONDS: Final = 10
 _MS: Final = 1_000_000
 
 
@@ -34,6 +38,14 @@ class StoreWaker:
         if (await self._store.get(workspace)).desired_state is not DesiredState.RUNNING:
             await self._store.set_desired(workspace, DesiredState.RUNNING, DesiredBy.ACCESS, now=self._now())
             self._changed()
+
+    async def revive(self, workspace: WorkspaceId) -> bool:
+        """See `Waker`."""
+        now = self._now()
+        revived = await self._store.revive(workspace, before=Ms(now - SETTLED_SECONDS * 1000), now=now)
+        if revived is not None:
+            self._changed()
+        return revived is not None
 
     async def connected(self, workspace: WorkspaceId) -> None:
         """See `Waker`."""

@@ -246,6 +246,13 @@ def storable(text: str) -> str:
     return readable if len(readable) <= _MOST_MESSAGE else f"{readable[: _MOST_MESSAGE - 3]}..."
 
 
+def how_it_ended(status: int | None) -> str:
+    """Say in words what the exit status of a program means; a negative one is a signal."""
+    if status is None:
+        return "(nobody saw how)"
+    return f"by signal {-status}" if status < 0 else f"with status {status}"
+
+
 def _check_command(command: tuple[str, ...]) -> None:
     words = f"1 to {_MOST_WORDS} words, the first of them the program"
     if not 1 <= len(command) <= _MOST_WORDS or not command[0]:

@@ -14,7 +14,7 @@ from lapse.proxy.directory import REMEMBERED_SECONDS, StoreDirectory
 from lapse.proxy.doorkeeper import HouseDoorkeeper
 from lapse.proxy.ports import Address, Condition, GoingDownError, Proof, Reply, Visit, Visitor
 from lapse.proxy.sessions import SESSION_SECONDS, Sessions
-from lapse.proxy.waking import StoreWaker
+from lapse.proxy.waking import SETTLED_SECONDS, StoreWaker
 from lapse.workspaces.model import (
     DesiredBy,
     DesiredState,
@@ -279,6 +279,38 @@ async def test_one_that_failed_waits_for_a_person(house: House) -> None:
     await house.store.claim(one.id, Operation.STARTING, OpId("op"), now=house.now)
     await house.store.fail(one.id, OpId("op"), reason="x", message="y", now=house.now)
 
+    assert await condition(house) is Condition.FAILED
+
+
+async def failed(house: House, seen: ObservedStatus) -> Workspace:
+    one = await house.create("a")
+    await house.store.claim(one.id, Operation.ARCHIVING, OpId("op"), now=house.now)
+    await house.store.fail(one.id, OpId("op"), reason="timed_out", message="no answer", now=house.now)
+    await house.store.observe({one.id: seen}, now=house.now)
+    return one
+
+
+async def test_a_visit_revives_one_that_failed_where_its_data_is_in_place(house: House) -> None:
+    one = await failed(house, ObservedStatus.STANDBY)
+    found = await house.directory.find("a")
+    assert found is not None
+    assert (found.condition, found.trouble) == (Condition.FAILED, "It has failed (timed_out): no answer.")
+    assert not await house.waker.revive(one.id), "a page that asks again by itself is no new visit"
+    house.clock.advance(SETTLED_SECONDS)
+    assert await house.waker.revive(one.id)
+    revived = await house.store.get(one.id)
+    assert (revived.desired_state, revived.desired_by, revived.error_reason) == (
+        DesiredState.RUNNING,
+        DesiredBy.ACCESS,
+        None,
+    )
+    assert await condition(house) is Condition.ASLEEP, "it comes up"
+
+
+async def test_a_visit_revives_nothing_whose_data_is_not_there(house: House) -> None:
+    one = await failed(house, ObservedStatus.PENDING)
+    house.clock.advance(3600)
+    assert not await house.waker.revive(one.id)
     assert await condition(house) is Condition.FAILED
 
 

@@ -38,7 +38,7 @@ from lapse.core.timestamps import to_timestamp
 from lapse.files.archive import remove, remove_leftovers, sync
 from lapse.files.work import in_thread
 from lapse.workspaces.archive import Archives
-from lapse.workspaces.model import Ms, ObservedStatus, WorkspaceId, is_id
+from lapse.workspaces.model import Ms, ObservedStatus, WorkspaceId, how_it_ended, is_id
 from lapse.workspaces.runtime import processes
 from lapse.workspaces.runtime.errors import (
     ArchiveAbandonedError,
@@ -58,7 +58,6 @@ from lapse.workspaces.runtime.program import (
     check_port,
     environment,
     find,
-    how_it_ended,
     last_words,
     not_listening,
     older,

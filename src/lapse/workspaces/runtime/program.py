@@ -192,10 +192,3 @@ def not_listening(port: int, found: Sequence[str]) -> str:
         f"The program runs, but it does not listen on port {port} of {HOST}. {where}. "
         "Its address is in its environment: HOST and PORT."
     )
-
-
-def how_it_ended(status: int | None) -> str:
-    """Say in words what a return code means."""
-    if status is None:
-        return "(nobody saw how)"
-    return f"by signal {-status}" if status < 0 else f"with status {status}"
