@@ -263,7 +263,7 @@ class WorkspaceParts:
         return Ports(
             directory=self._directory,
             doorkeeper=doorkeeper,
-            waker=StoreWaker(self.store, clock=self.clock, changed=self._changed),
+            waker=StoreWaker(self.store, clock=self.clock, changed=self._changed, access=self.access.note),
             activity=self.activity,
             access=self.access.note,
             clock=self.clock,

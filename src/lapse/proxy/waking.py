@@ -29,12 +29,23 @@ _MS: Final = 1_000_000
 class StoreWaker:
     """A `lapse.proxy.ports.Waker`."""
 
-    def __init__(self, store: WorkspaceStore, *, clock: Clock, changed: Callable[[], None] = lambda: None) -> None:
-        """Touch nothing yet. ``changed`` is called after something else was wanted than before."""
-        self._store, self._clock, self._changed = store, clock, changed
+    def __init__(
+        self,
+        store: WorkspaceStore,
+        *,
+        clock: Clock,
+        changed: Callable[[], None] = lambda: None,
+        access: Callable[[WorkspaceId, Ms], None] = lambda _workspace, _moment: None,
+    ) -> None:
+        """Touch nothing yet. ``changed`` is called after something else was wanted than before.
+
+        ``access`` notes that somebody is there: also while the workspace does not come up.
+        """
+        self._store, self._clock, self._changed, self._access = store, clock, changed, access
 
     async def wake(self, workspace: WorkspaceId) -> None:
         """See `Waker`."""
+        self._access(workspace, self._now())
         if (await self._store.get(workspace)).desired_state is not DesiredState.RUNNING:
             await self._store.set_desired(workspace, DesiredState.RUNNING, DesiredBy.ACCESS, now=self._now())
             self._changed()

@@ -24,6 +24,7 @@ from lapse.workspaces.model import (
     Operation,
     OpId,
     Workspace,
+    WorkspaceId,
 )
 from lapse.workspaces.sqlite_store import SqliteWorkspaceStore, open_sqlite_store
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets
@@ -339,6 +340,17 @@ async def test_waking_wants_it_to_run_and_waking_again_changes_nothing(house: Ho
 
     assert (woken.desired_state, woken.desired_by) == (DesiredState.RUNNING, DesiredBy.ACCESS)
     assert await house.store.get(one.id) == woken
+
+
+async def test_who_waits_for_a_workspace_that_does_not_come_up_is_there(house: House) -> None:
+    one = await house.create("a")
+    await house.observe(one, ObservedStatus.STANDBY)
+    noted: list[tuple[WorkspaceId, Ms]] = []
+    waker = StoreWaker(house.store, clock=house.clock, access=lambda *access: noted.append(access))
+    house.clock.advance(60)
+    await waker.wake(one.id)
+
+    assert noted == [(one.id, house.now)]
 
 
 async def test_one_that_is_being_stopped_can_be_woken(house: House) -> None:
