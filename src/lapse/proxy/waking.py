@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lapse.workspaces.store import WorkspaceStore
 
 SETTLED_SECONDS: Final = 10
+_SEEN_SECONDS: Final = 180
+"""What was seen longer ago is not believed: a host that runs writes what it sees each minute."""
 _MS: Final = 1_000_000
 
 
@@ -53,7 +55,8 @@ class StoreWaker:
     async def revive(self, workspace: WorkspaceId) -> bool:
         """See `Waker`."""
         now = self._now()
-        revived = await self._store.revive(workspace, before=Ms(now - SETTLED_SECONDS * 1000), now=now)
+        before, seen = Ms(now - SETTLED_SECONDS * 1000), Ms(now - _SEEN_SECONDS * 1000)
+        revived = await self._store.revive(workspace, before=before, seen=seen, now=now)
         if revived is not None:
             self._changed()
         return revived is not None

@@ -96,7 +96,7 @@ UPDATE workspaces SET
     error_reason = NULL, error_message = NULL, error_status = NULL, restarts = 0,
     last_access_at = greatest(last_access_at, %(now)s::int8), desired_state = 'RUNNING', desired_by = 'access', version = version + 1
 WHERE id = %(id)s AND deleted_at IS NULL AND error_reason IS NOT NULL AND error_status IN ('STANDBY', 'RUNNING')
-    AND status_changed_at <= %(before)s::int8
+    AND status_changed_at <= %(before)s::int8 AND observed_at >= %(seen)s::int8
 RETURNING {columns}
 
 -- name: connected

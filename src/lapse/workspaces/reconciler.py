@@ -39,10 +39,11 @@ from lapse.core.log import get_logger, piece_of_work
 from lapse.engine.coordinator import first_of
 from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceStoreError
 from lapse.workspaces.health import is_at
-from lapse.workspaces.model import Ms, Operation, OpId
+from lapse.workspaces.model import Ms, Operation, OpId, how_it_ended
 from lapse.workspaces.runtime.errors import (
     ArchiveAbandonedError,
     FailureReason,
+    ProgramEndedError,
     RuntimeFailureError,
     RuntimeUnavailableError,
 )
@@ -455,11 +456,19 @@ class Reconciler:
                 found = f"unknown ({error})"
             if found is target:
                 return
+            self._demand_no_exit(job)
             if self._clock.monotonic_ns() >= end_ns:
                 raise NotAsExpectedError(
                     operation=job.operation, workspace=job.workspace.name, expected=target, found=found
                 )
             await self._clock.sleep(_LOOK_SECONDS)
+
+    def _demand_no_exit(self, job: _Job) -> None:
+        ended = self._runtime.exit_of(job.workspace.id) if job.operation is Operation.STARTING else None
+        if ended is not None:
+            output = f"Its last output: {ended.output.rstrip('.')}" if ended.output else "It wrote nothing"
+            how = how_it_ended(ended.status)
+            raise ProgramEndedError(workspace=job.workspace.name, how=how, output=output)
 
     # --- the end of a step -------------------------------------------------------------------------------------------
 

@@ -220,9 +220,9 @@ class SqlStore(ABC):
         """See `Wanting`."""
         return await self._change("clear_error", workspace, {})
 
-    async def revive(self, workspace: WorkspaceId, *, before: Ms, now: Ms) -> Workspace | None:
+    async def revive(self, workspace: WorkspaceId, *, before: Ms, seen: Ms, now: Ms) -> Workspace | None:
         """See `Wanting`."""
-        rows = await self._write("revive", {"id": workspace, "before": before, "now": now})
+        rows = await self._write("revive", {"id": workspace, "before": before, "seen": seen, "now": now})
         return self._workspace(rows[0]) if rows else None
 
     async def connected(self, workspace: WorkspaceId, *, now: Ms) -> Workspace:

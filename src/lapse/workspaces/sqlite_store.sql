@@ -148,7 +148,7 @@ UPDATE workspaces SET
     error_reason = NULL, error_message = NULL, error_status = NULL, restarts = 0,
     last_access_at = max(last_access_at, :now), desired_state = 'RUNNING', desired_by = 'access', version = version + 1
 WHERE id = :id AND deleted_at IS NULL AND error_reason IS NOT NULL AND error_status IN ('STANDBY', 'RUNNING')
-    AND status_changed_at <= :before
+    AND status_changed_at <= :before AND observed_at >= :seen
 RETURNING {columns}
 
 -- name: connected

@@ -147,10 +147,10 @@ class Wanting(Protocol):
         """Forget the error, if there is one. The status is ERROR until somebody observes what is true."""
         ...
 
-    async def revive(self, workspace: WorkspaceId, *, before: Ms, now: Ms) -> Workspace | None:
+    async def revive(self, workspace: WorkspaceId, *, before: Ms, seen: Ms, now: Ms) -> Workspace | None:
         """Clear the error and want RUNNING, by access; None if there is no such error, and then nothing was changed.
 
-        Only an error that came at ``before`` or earlier, and only while the data is seen in place.
+        Only an error that came at ``before`` or earlier, and only if its data was seen in place at ``seen`` or later.
         """
         ...
 

@@ -346,13 +346,16 @@ async def what_is_to_be_known_of_an_operation_ends_with_it(world: World) -> None
 async def a_visit_clears_an_error_only_where_the_data_is_in_place(world: World) -> None:
     made = await busy(world, Operation.ARCHIVING)
     assert await world.store.fail(made.id, OP, reason="timed_out", message="no answer", now=later(9))
-    assert await world.store.revive(made.id, before=later(20), now=later(20)) is None, "nobody has looked"
+    assert await world.store.revive(made.id, before=later(20), seen=NOW, now=later(20)) is None, "nobody has looked"
     await world.store.observe({made.id: ObservedStatus.PENDING}, now=later(9))
-    assert await world.store.revive(made.id, before=later(20), now=later(20)) is None, "there is no volume"
+    assert await world.store.revive(made.id, before=later(20), seen=NOW, now=later(20)) is None, "there is no volume"
     await world.store.observe({made.id: ObservedStatus.STANDBY}, now=later(9))
-    assert await world.store.revive(made.id, before=later(8), now=later(20)) is None, "it has only just failed"
+    assert await world.store.revive(made.id, before=later(8), seen=NOW, now=later(20)) is None, (
+        "it has only just failed"
+    )
+    assert await world.store.revive(made.id, before=later(9), seen=later(10), now=later(20)) is None, "seen long ago"
     failed = await world.store.get(made.id)
-    revived = await world.store.revive(made.id, before=later(9), now=later(20))
+    revived = await world.store.revive(made.id, before=later(9), seen=later(9), now=later(20))
     assert revived == replace(
         failed,
         error_reason=None,
@@ -364,8 +367,8 @@ async def a_visit_clears_an_error_only_where_the_data_is_in_place(world: World) 
         version=failed.version + 1,
     )
     await unchanged(world, revived)
-    assert await world.store.revive(made.id, before=later(30), now=later(30)) is None, "there is no error"
-    assert await world.store.revive(NOBODY, before=later(30), now=later(30)) is None
+    assert await world.store.revive(made.id, before=later(30), seen=NOW, now=later(30)) is None, "there is no error"
+    assert await world.store.revive(NOBODY, before=later(30), seen=NOW, now=later(30)) is None
 
 
 @case

@@ -386,6 +386,18 @@ async def test_a_program_that_keeps_ending_is_started_more_and_more_slowly_and_t
     assert found.running_since == began, "a restart is no new RUNNING"
 
 
+async def test_a_program_that_ends_as_soon_as_it_listens_is_an_error_that_says_how(world: World) -> None:
+    workspace = await world.create()
+    world.hurt = lambda point: world.end_program(workspace) if point == "start:after" else None
+    await world.run(seconds=60)
+    found = await world.get(workspace)
+    assert found.error_reason == "command_exited"
+    assert "ended with status 3 directly after it had listened. Its last output: out of luck." in str(
+        found.error_message
+    )
+    assert world.points.count("start:before") == 3
+
+
 async def test_a_program_that_ran_for_long_is_started_again_soon(world: World) -> None:
     workspace = await world.create()
     await world.run()
@@ -579,7 +591,9 @@ async def test_an_error_tells_whether_the_data_is_in_place(world: World) -> None
 
 async def test_a_visit_clears_an_error_and_starts_where_the_data_is(world: World) -> None:
     workspace = await fail_to_archive(world)
-    assert await world.store.revive(workspace.id, before=world.now, now=world.now) is not None
+    world.clock.advance(60)
+    await world.health.look()
+    assert await world.store.revive(workspace.id, before=world.now, seen=world.now, now=world.now) is not None
     await world.run(seconds=5)
     found = await world.get(workspace)
     assert (found.observed_status, found.desired_by) == (ObservedStatus.RUNNING, DesiredBy.ACCESS)
@@ -590,7 +604,7 @@ async def test_a_visit_clears_no_error_where_the_data_is_gone(world: World) -> N
     workspace = await fail_to_archive(world)
     world.machine.volumes.clear()
     await world.health.look()
-    assert await world.store.revive(workspace.id, before=world.now, now=world.now) is None
+    assert await world.store.revive(workspace.id, before=world.now, seen=world.now, now=world.now) is None
     await world.run(seconds=60)
     assert (await world.get(workspace)).error_reason == "internal"
     assert world.machine.volumes == {}, "an older archive is not what the owner left"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.workspaces.errors import OperationUnderWayError, StoreUnavailableError
-from lapse.workspaces.model import DesiredState, Operation
+from lapse.workspaces.model import DesiredState, Ms, Operation
 from tests.unit.workspaces.chain import Crashed, World
 
 WISHES = st.tuples(st.just("want"), st.sampled_from(list(DesiredState)))
@@ -53,7 +53,7 @@ class Weather:
         if found.error_reason is None:
             await self.world.store.connected(self.workspace.id, now=self.world.now)
         else:
-            await self.world.store.revive(self.workspace.id, before=self.world.now, now=self.world.now)
+            await self.world.store.revive(self.workspace.id, before=self.world.now, seen=Ms(0), now=self.world.now)
 
     async def work(self, text: int) -> None:
         """What a running program writes."""

@@ -47,6 +47,12 @@ class CommandExitedError(RuntimeFailureError):
     reason = FailureReason.COMMAND_EXITED
 
 
+class ProgramEndedError(RuntimeFailureError):
+    """The command of the workspace {workspace} ended {how} directly after it had listened. {output}."""
+
+    reason = FailureReason.COMMAND_EXITED
+
+
 class PortTakenError(RuntimeFailureError):
     """The workspace {workspace} cannot have port {port}: {problem}. Stop what uses it, or create it with another."""
 
