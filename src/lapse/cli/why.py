@@ -18,9 +18,8 @@ from lapse.core.errors import UsageError
 if TYPE_CHECKING:
     from lapse.cli.workspace_desk import WorkspaceDesk
     from lapse.engine.journal import Row
-    from lapse.workspaces.activity import Signal
     from lapse.workspaces.explaining import Explanation
-    from lapse.workspaces.model import Ms, Workspace
+    from lapse.workspaces.model import Ms
 
 _ROWS: Final = 5
 
@@ -70,6 +69,7 @@ def why(
 
 
 async def _explain(desk: WorkspaceDesk, asked: Any, at: str | None) -> tuple[Explanation | None, list[Row]]:  # noqa: ANN401 - an address, whose module is not imported for help
+    from lapse.cli.workspace_desk import signals_of
     from lapse.workspaces.errors import UnknownWorkspaceError
     from lapse.workspaces.explaining import explain
 
@@ -80,25 +80,10 @@ async def _explain(desk: WorkspaceDesk, asked: Any, at: str | None) -> tuple[Exp
         if not rows:
             raise
         return None, rows
-    signal = await _signal(desk, found) if at is None else None  # of another time nobody knows who will be there
+    # Of another time nobody knows who will be there.
+    signal = (await signals_of(desk, [found])).get(found.id) if at is None else None
     now = desk.now if at is None else _moment(at, desk.clock.wall_ns())
     return explain(found, signal, now, lease_seconds=desk.settings.proxy_lease.seconds), rows
-
-
-async def _signal(desk: WorkspaceDesk, workspace: Workspace) -> Signal | None:
-    from lapse.workspaces.activity import ActivityUnavailableError, Doubt, Unknown
-    from lapse.workspaces.opening import open_activity
-
-    settings = desk.settings
-    if not settings.activity_url:
-        return None
-    store = open_activity(settings.activity_url, clock=desk.clock, lease_seconds=settings.proxy_lease.seconds)
-    try:
-        return (await store.read([workspace.id]))[workspace.id]
-    except ActivityUnavailableError:
-        return Unknown(Doubt.UNREACHABLE)
-    finally:
-        await store.close()
 
 
 async def _journal(desk: WorkspaceDesk, address: str) -> list[Row]:

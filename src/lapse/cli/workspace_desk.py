@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -17,7 +17,8 @@ from lapse.workspaces.opening import open_workspaces
 if TYPE_CHECKING:
     from lapse.engine.journal import Journal
     from lapse.settings import Settings
-    from lapse.workspaces.model import Workspace
+    from lapse.workspaces.activity import Signal
+    from lapse.workspaces.model import Workspace, WorkspaceId
     from lapse.workspaces.store import WorkspaceStore
 
 T = TypeVar("T")
@@ -54,6 +55,23 @@ async def journal_of(desk: WorkspaceDesk) -> AsyncIterator[Journal]:
         yield SQLiteJournal(state.database)
     finally:
         await state.close()
+
+
+async def signals_of(desk: WorkspaceDesk, workspaces: Sequence[Workspace]) -> Mapping[WorkspaceId, Signal]:
+    """Return who is connected to which workspace; nothing where that is known to lapse up alone."""
+    from lapse.workspaces.activity import ActivityUnavailableError, Doubt, Unknown
+    from lapse.workspaces.opening import open_activity
+
+    settings, ids = desk.settings, [one.id for one in workspaces]
+    if not settings.activity_url or not ids:
+        return {}
+    store = open_activity(settings.activity_url, clock=desk.clock, lease_seconds=settings.proxy_lease.seconds)
+    try:
+        return await store.read(ids)
+    except ActivityUnavailableError:
+        return dict.fromkeys(ids, Unknown(Doubt.UNREACHABLE))
+    finally:
+        await store.close()
 
 
 def at_store(flags: WorkspaceFlags, work: Callable[[WorkspaceDesk], Awaitable[T]]) -> T:

@@ -52,6 +52,10 @@ class OpenProxyError(LapseError):
     """{address} is open to other machines, and a workspace runs programs: set workspaces_beyond_loopback to true."""
 
 
+class WorkspacesWaitingError(LapseError):
+    """This process does not run the workspaces of its state folder yet: it waits for another lapse up that has them."""
+
+
 class TicketsNotSharedError(UsageError):
     """A ticket made here could not be used elsewhere: keys_url is {url}, which is this process alone. {instead}."""
 
@@ -236,19 +240,22 @@ class WorkspaceParts:
             clock=self.clock,
             activity=self.activity,
             busy_most=settings.busy_most.seconds,
-            counts=self._counts,
+            counts=lambda: self._counts,
             node=node_of(settings),
             changed=self._changed,
         )
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise a `LapseError` unless the store answers. Blocks, beside ``loop``.
+        """Raise a `LapseError` unless requests can be served and the store answers. Blocks, beside ``loop``.
 
         Activity is not asked: all proxies share it, and while it is away nobody is helped by all of them being gone.
         """
         import asyncio
 
         from lapse.web.probes import CHECK_SECONDS
+
+        if not self._counts:
+            raise WorkspacesWaitingError
 
         # Bounded, because a process that ends waits for its threads.
         asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
@@ -276,7 +283,7 @@ class WorkspaceParts:
         return Ports(
             directory=self._directory,
             doorkeeper=doorkeeper,
-            waker=StoreWaker(self.store, clock=self.clock, changed=self._changed),
+            waker=StoreWaker(self.store, clock=self.clock, changed=self._changed, access=self.access.note),
             activity=self.activity,
             access=self.access.note,
             clock=self.clock,
@@ -291,10 +298,11 @@ class WorkspaceParts:
         from lapse.proxy.ports import Address
 
         here = workspace.node_id is None or workspace.node_id == node_of(self.settings)
-        return Address(_LOOPBACK, workspace.port) if self._counts() and here else None
+        return Address(_LOOPBACK, workspace.port) if self._counts and here else None
 
+    @property
     def _counts(self) -> bool:
-        """Whether who is counted here is known to whoever decides."""
+        """Whether a connection through this process is known to whoever lets workspaces lapse."""
         return bool(self.settings.activity_url) or (self.host is not None and self.host.since_ns is not None)
 
     def _opens(self, token: str) -> Callable[[str], bool] | None:
@@ -336,10 +344,12 @@ def _host(
         variables=variables,
     )
     metrics.expect_signal(SOURCE)
+    metrics.expect_restarts()
     return WorkspaceHost(
         store,
         runtime,
         clock=clock,
         on_error=lambda _: metrics.failed(DOMAIN, ErrorKind.RECONCILE),
+        on_exit=metrics.restarted,
         probes=lambda up: metrics.signal(SOURCE, up=up),
     )

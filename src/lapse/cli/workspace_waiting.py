@@ -15,7 +15,7 @@ from lapse.cli.waiting import StillWaitingError, timeout_seconds
 from lapse.core.errors import LapseError
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import Operation
-from lapse.workspaces.summary import address_of
+from lapse.workspaces.summary import address_of, trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ async def _until(
             pass
     state = "gone" if found is None else _state(found)
     raise StillWaitingError(
-        address=address_of(asked), state=f"{state} and not {goal}", timeout=limit, hint=_hint(asked, found)
+        address=address_of(asked), state=f"{state} and not {goal}", timeout=limit, hint=_hint(desk, asked, found)
     )
 
 
@@ -91,12 +91,19 @@ def _state(found: Workspace) -> str:
     return f"{found.observed_status.value}{busy}"
 
 
-def _hint(asked: Workspace, found: Workspace | None) -> str:
+def _hint(desk: WorkspaceDesk, asked: Workspace, found: Workspace | None) -> str:
     """Say what may be the matter: a workspace that nobody has touched is one that nobody looks at."""
+    from lapse.cli.workspace_parts import FOLDER, node_of
+    from lapse.workspaces.runtime.process import is_hosted
+
     if found is not None and found.error_reason is not None:
         return f"The last try failed ({found.error_reason}): {found.error_message}. It is tried again."
-    where = "" if asked.node_id is None else f" on {asked.node_id}"
+    here = asked.node_id is None or asked.node_id == node_of(desk.settings)
+    if here and not is_hosted(desk.settings.state_dir / FOLDER):
+        return f"No lapse up runs here with the state folder {desk.settings.state_dir}: start it, and it goes on."
+    where = "" if here else f" on {asked.node_id}"
     untouched = found is not None and found.operation is Operation.NONE and found.observed_at == asked.observed_at
     if untouched:
         return f"Is lapse up running{where}, with the same workspaces_url?"
-    return "It goes on by itself."
+    told = trouble(found) if found is not None else ""
+    return told or f"It goes on by itself, as long as lapse up runs{where}."

@@ -18,8 +18,11 @@ from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lapse.cli.workspace_desk import WorkspaceDesk
-    from lapse.workspaces.model import Changes, Ms, Workspace
+    from lapse.workspaces.activity import Signal
+    from lapse.workspaces.model import Changes, Ms, Workspace, WorkspaceId
     from lapse.workspaces.store import WorkspaceStore
 
 app = App(
@@ -29,7 +32,8 @@ app = App(
     "on the same store: workspaces.db in the state folder, or what --workspaces-url names.",
     default_parameter=Parameter(negative=()),
 )
-_COLUMNS: Final = ("name", "owner", "status", "wanted", "operation", "last access", "next")
+_TROUBLE: Final = "trouble"
+_COLUMNS: Final = ("name", "owner", "status", "wanted", "operation", _TROUBLE, "last access", "next")
 _STYLES: Final = {"RUNNING": "green", "ERROR": "red"}
 _MS: Final = 1_000_000
 _command = commands_of(app)
@@ -96,7 +100,7 @@ Probe = Annotated[
 
 
 @_command(
-    "lapse workspaces create lab --port 9000 -- python3 -m http.server 9000",
+    "lapse workspaces create lab --port 9000 -- sh -c 'python3 -m http.server $PORT --bind $HOST'",
     "lapse workspaces create lab --port 9000 --standby-ttl 10m -- ./serve",
 )
 def create(  # noqa: PLR0913 - one per option, all of them named
@@ -117,7 +121,10 @@ def create(  # noqa: PLR0913 - one per option, all of them named
 ) -> int:
     """Create a workspace: a program that is stopped while nobody uses it.
 
-    It gets a directory of its own and runs there as the user of lapse up.
+    It gets a directory of its own and runs there as the user of lapse up. Its
+    program must listen on the address that HOST and PORT in its environment
+    name, and on no other: one that listens on all addresses can be reached
+    past the proxy, which asks who comes.
     """
     from lapse.cli.workspace_desk import at_store
     from lapse.cli.workspace_parts import node_of, user_name
@@ -166,22 +173,29 @@ def list_workspaces(
     """List workspaces by name.
 
     NEXT tells what each one goes to when nobody comes, and when at the
-    earliest: whoever is connected keeps it longer.
+    earliest: whoever is connected keeps it longer. Who is connected is known
+    here only with activity_url; otherwise lapse up alone knows.
     """
     if limit < 0:
         raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above it")
 
-    from lapse.cli.workspace_desk import at_store
+    from lapse.cli.workspace_desk import at_store, signals_of
 
-    async def work(desk: WorkspaceDesk) -> tuple[list[Workspace], bool, Ms]:
+    async def work(desk: WorkspaceDesk) -> tuple[list[Workspace], bool, Mapping[WorkspaceId, Signal], Ms]:
         found = await _read(desk.store, owner=owner, most=limit)
-        return (found[:limit] if limit else found), bool(limit and len(found) > limit), desk.now
+        shown = found[:limit] if limit else found
+        return shown, bool(limit and len(found) > limit), await signals_of(desk, shown), desk.now
 
-    shown, more, now = at_store(flags, work)
+    shown, more, signals, now = at_store(flags, work)
     if output is Output.JSON:
         print_json({"items": [_told(one, now) for one in shown], "next": shown[-1].name if more else None})
     elif shown:
-        print_table(_COLUMNS, [_row(one, now) for one in shown], styles=_STYLES)
+        rows = [_row(one, signals.get(one.id), now) for one in shown]
+        # What is wrong has a column only where something is: most of the time nothing is, and lines are short.
+        kept = [place for place, name in enumerate(_COLUMNS) if name != _TROUBLE or any(row[place] for row in rows)]
+        print_table(
+            [_COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows], styles=_STYLES
+        )
         if more:
             message("There are more; --limit 0 shows all.")
     else:
@@ -205,16 +219,18 @@ async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[
 @_command("lapse workspaces show lab", "lapse workspaces show workspace/lab -o json")
 def show(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
     """Show one workspace: what is wanted, what is seen, what lapses when."""
-    from lapse.cli.workspace_desk import at_store, name_of
+    from lapse.cli.workspace_desk import at_store, name_of, signals_of
 
-    async def work(desk: WorkspaceDesk) -> tuple[Workspace, Ms]:
-        return await desk.store.by_name(name_of(name)), desk.now
+    async def work(desk: WorkspaceDesk) -> tuple[Workspace, Signal | None, Ms]:
+        found = await desk.store.by_name(name_of(name))
+        return found, (await signals_of(desk, [found])).get(found.id), desk.now
 
-    found, now = at_store(flags, work)
+    found, signal, now = at_store(flags, work)
     if output is Output.JSON:
         print_json(_told(found, now))
     else:
-        print_table(("fact", "value"), [(fact, text) for fact, text in _facts(found, now) if text], styles=_STYLES)
+        facts = [(fact, text) for fact, text in _facts(found, signal, now) if text]
+        print_table(("fact", "value"), facts, styles=_STYLES)
     return Exit.DONE
 
 
@@ -224,7 +240,9 @@ def _told(found: Workspace, now: Ms) -> dict[str, Any]:
     return as_json(found, now=now)
 
 
-def _row(found: Workspace, now: Ms) -> tuple[str, ...]:
+def _row(found: Workspace, signal: Signal | None, now: Ms) -> tuple[str, ...]:
+    from lapse.workspaces.summary import short_trouble
+
     operation = found.operation.value
     return (
         found.name,
@@ -232,15 +250,17 @@ def _row(found: Workspace, now: Ms) -> tuple[str, ...]:
         found.observed_status.value,
         found.desired_state.value,
         "-" if operation == "NONE" else operation,
+        short_trouble(found),
         f"{_span(now - found.last_access_at)} ago",
-        _next(found, now) or "-",
+        _next(found, signal, now) or "-",
     )
 
 
-def _facts(found: Workspace, now: Ms) -> list[tuple[str, str]]:
+def _facts(found: Workspace, signal: Signal | None, now: Ms) -> list[tuple[str, str]]:
     import shlex
 
     from lapse.core.timestamps import to_timestamp
+    from lapse.workspaces.explaining import activity_words
     from lapse.workspaces.summary import address_of, end_of_hold, probe_words
 
     busy = found.operation.value != "NONE"
@@ -256,30 +276,35 @@ def _facts(found: Workspace, now: Ms) -> list[tuple[str, str]]:
         ("wanted", f"{found.desired_state.value} (by {found.desired_by.value})"),
         ("operation", f"{found.operation.value}{since}" if busy else ""),
         ("tries", str(found.op_tries or "")),
+        ("note", found.op_note or ""),
         ("error", ": ".join(filter(None, (found.error_reason, found.error_message)))),
+        ("restarts", str(found.restarts or "")),
+        ("last exit", _last_exit(found, now)),
+        ("last output", found.exit_output or ""),
         ("archived", "yes" if found.archive_key is not None else ""),
         ("standby ttl", _duration(found.standby_ttl_seconds)),
         ("archive ttl", _duration(found.archive_ttl_seconds)),
         ("last access", f"{to_timestamp(found.last_access_at * _MS)} ({_span(now - found.last_access_at)} ago)"),
         ("probe", probe_words(found)),
+        ("activity", activity_words(signal) if found.observed_status.value == "RUNNING" else ""),
         ("held", f"{found.hold_reason}{end_of_hold(found)}" if found.held(now) else ""),
-        ("next", _next(found, now)),
+        ("next", _next(found, signal, now)),
         ("created", to_timestamp(found.created_at * _MS)),
         ("version", str(found.version)),
         ("id", found.id),
     ]
 
 
-def _next(found: Workspace, now: Ms) -> str:
-    from lapse.workspaces.summary import next_lapse
+def _last_exit(found: Workspace, now: Ms) -> str:
+    from lapse.workspaces.model import how_it_ended
 
-    lapses = next_lapse(found)
-    if lapses is None:
-        return ""
-    step, moment = lapses
-    if found.held(now):
-        return f"{step} (held)"
-    return f"{step} in {_span(moment - now)}" if moment > now else f"{step} now"
+    return "" if found.exited_at is None else f"{how_it_ended(found.exit_status)}, {_span(now - found.exited_at)} ago"
+
+
+def _next(found: Workspace, signal: Signal | None, now: Ms) -> str:
+    from lapse.workspaces.summary import next_words
+
+    return next_words(found, signal, now, length=_span)
 
 
 def _span(milliseconds: int) -> str:

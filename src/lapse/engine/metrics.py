@@ -94,6 +94,7 @@ class Metrics:
             buckets=_TICK_BUCKETS,
             registry=self._registry,
         )
+        self._restarts: Counter | None = None
         self._last_success = self._gauge(
             "lapse_loop_last_success_timestamp_seconds",
             "When a tick last succeeded; 0 before the first, and while another process runs the loop",
@@ -146,6 +147,12 @@ class Metrics:
         """Set the series of a signal to zero: nothing is known before the first look."""
         self._signal_up.labels(source)
 
+    def expect_restarts(self) -> None:
+        """Set the series of programs that end by themselves to zero."""
+        if self._restarts is None:
+            meaning = "Programs of workspaces that ended by themselves and are started again"
+            self._restarts = self._counter("lapse_workspace_restarts", meaning)
+
     def expect_loops(self, intervals: Mapping[str, float]) -> None:
         """Set every series of these loops to zero, and tell how many seconds lie between two ticks of each."""
         for name, seconds in intervals.items():
@@ -185,6 +192,11 @@ class Metrics:
     def leading(self, *, leads: bool) -> None:
         """Tell whether this process leads."""
         self._leader.set(leads)
+
+    def restarted(self) -> None:
+        """Count a program that ended by itself and is started again."""
+        if self._restarts is not None:
+            self._restarts.inc()
 
     def failed(self, domain: str, kind: ErrorKind) -> None:
         """Count a failure."""

@@ -88,6 +88,17 @@ class _Hashed:
         return self._digest.hexdigest()
 
 
+class _Asking:
+    """A file that asks before each read whether to go on: also within a large member, which is one step for a tar."""
+
+    def __init__(self, file: IO[bytes], stop: Stop) -> None:
+        self._file, self._stop = file, stop
+
+    def read(self, size: int = -1) -> bytes:
+        _go_on_unless(self._stop)
+        return self._file.read(size)
+
+
 def pack(directory: Path, target: Path, *, stop: Stop = lambda: False) -> Archive:
     """Write all of ``directory`` into ``target``; raises `ArchiveError` and leaves nothing behind when it cannot."""
     action = f"capturing {directory}"
@@ -122,7 +133,7 @@ def unpack(
     refused: list[str] = []
 
     def fill(part: Path) -> None:
-        if _checksum(archive) != sha256:
+        if _checksum(archive, stop) != sha256:
             raise ArchiveError(action=action, problem="the archive is damaged: its checksum is not the one noted")
         with _Unpacking.open(archive, "r:gz") as tar:
             members = _until(stop, tar)
@@ -141,11 +152,11 @@ def verify(path: Path, sha256: str, *, unpacked_bytes: int | None = None, stop: 
         _forget_cached(path)
         if _checksum(path, stop) != sha256:
             raise ArchiveError(action=action, problem="its checksum is not that of what was written")
-        with gzip.open(path) as packed:
+        with path.open("rb") as file, gzip.open(cast("IO[bytes]", _Asking(file, stop))) as packed:
             with tarfile.open(fileobj=packed, mode="r|") as tar:
-                size = sum(member.size for member in _until(stop, tar) if member.isreg())
+                size = sum(member.size for member in tar if member.isreg())
             while packed.read(_BLOCK):  # a tar's end is not that of the file, where the last of its sums stands
-                _go_on_unless(stop)
+                pass
     except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
         raise ArchiveError(action=action, problem=_why(error)) from error
     if unpacked_bytes is not None and size != unpacked_bytes:
@@ -153,16 +164,17 @@ def verify(path: Path, sha256: str, *, unpacked_bytes: int | None = None, stop: 
         raise ArchiveError(action=action, problem=problem)
 
 
-def remove(directory: Path) -> None:
+def remove(directory: Path, *, mark: Callable[[], object] = lambda: None) -> None:
     """Remove a directory, if it is there: at once for whoever looks for its name, then piece by piece.
 
-    What is left of a removal that was interrupted is a leftover like any other.
+    What is left of a removal that was interrupted is a leftover like any other. ``mark`` is called again and again
+    while pieces go; it does not stop the removal.
     """
     part = _part_of(directory)
     try:
         directory.rename(part)
         sync(directory.parent)
-        _remove_tree(part)
+        _remove_tree(part, mark)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -219,16 +231,24 @@ def remove_leftovers(folder: Path) -> None:
             part.unlink(missing_ok=True)
 
 
-def sync_tree(directory: Path) -> None:
-    """Bring everything below a directory to its disk, so that even a power cut finds it there."""
+def sync_tree(directory: Path, *, mark: Callable[[], object] = lambda: None) -> None:
+    """Bring everything below a directory to its disk, so that even a power cut finds it there.
+
+    ``mark`` is called for each thing.
+    """
     for path in (directory, *_below(directory)):
+        mark()
         mode = path.lstat().st_mode
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
             sync(path)
 
 
-def _remove_tree(directory: Path) -> None:
+def _remove_tree(directory: Path, mark: Callable[[], object] = lambda: None) -> None:
     try:
+        for _, _, files, opened in os.fwalk(directory, topdown=False):
+            for name in files:
+                os.unlink(name, dir_fd=opened)
+                mark()
         shutil.rmtree(directory)
     except PermissionError:
         # Folders that forbid even their owner to write; the rest of the errors would be the same again.

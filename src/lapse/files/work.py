@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ async def in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         stop.set()
-        await asyncio.wait({running})
+        while not running.done():  # also when it is cancelled again: a thread that comes late meets the next action
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({running})
         running.exception()  # seen: an interrupted piece of work fails, which is what was asked of it
         raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapse.proxy.ports import Condition, Destination
+from lapse.workspaces import summary
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import DesiredState, ObservedStatus, Operation
 
@@ -43,7 +44,7 @@ def condition_of(workspace: Workspace) -> Condition:
     One that runs but is about to be stopped counts as asleep: passing a request on would not keep it, waking does. So
     does one that is only just being started: its process is there before it listens.
     """
-    if workspace.observed_status is ObservedStatus.ERROR:
+    if workspace.error_reason is not None:  # an ERROR without one is cleared, and about to be looked at
         return Condition.FAILED
     runs = workspace.observed_status is ObservedStatus.RUNNING and workspace.operation is Operation.NONE
     return Condition.READY if runs and workspace.desired_state is DesiredState.RUNNING else Condition.ASLEEP
@@ -80,7 +81,8 @@ class StoreDirectory:
     def _destination(self, workspace: Workspace) -> Destination:
         condition = condition_of(workspace)
         address = self._locate(workspace) if condition is Condition.READY else None
-        return Destination(workspace.id, workspace.owner, condition, address)
+        trouble = "" if condition is Condition.READY else summary.trouble(workspace)
+        return Destination(workspace.id, workspace.owner, condition, address, trouble)
 
     def _remember(self, name: str, found: Destination, until_ns: int) -> None:
         if len(self._ready) >= _MOST:

@@ -18,7 +18,6 @@ _COMMAND: Final = re.compile(r"\blapse workspaces \w+(?: NAME)?")
 NOT_FOUND: Final = Reply(404, "There is no workspace for you at this address.")
 """The same whether there is none or it is somebody else's: names are nobody's business."""
 FOREIGN: Final = Reply(403, "This request was caused by a page of another origin.")
-FAILED: Final = Reply(503, "The workspace has failed and waits for you: lapse workspaces show says why.")
 BROKEN: Final = Reply(500, "The proxy failed; its log says why.")
 CUT: Final = Reply(502, "The workspace ended the connection without an answer.")
 UNAVAILABLE: Final = Reply(503, "The proxy cannot reach what it needs at the moment.", (("Retry-After", "2"),))
@@ -53,7 +52,13 @@ code {{ font: .9em ui-monospace, monospace; background: #8a94a622; border-radius
 """
 
 
-def waiting(name: str, *, seconds: int, for_person: bool) -> Reply:
+def failed(trouble: str) -> Reply:
+    """Return the answer for a workspace that has failed, and what its owner should know."""
+    why = f" {trouble}" if trouble else ""
+    return Reply(503, f"The workspace has failed: lapse workspaces show says why.{why}")
+
+
+def waiting(name: str, *, seconds: int, for_person: bool, trouble: str = "") -> Reply:
     """Return the answer for a workspace that comes up: a page that reloads for people, a sentence for programs."""
     retry = ("Retry-After", str(seconds))
     if not for_person:
@@ -63,7 +68,7 @@ def waiting(name: str, *, seconds: int, for_person: bool) -> Reply:
         title=f"{escape(name)} is starting",
         kind="busy",
         text=f"<b>{escape(name)}</b> is starting.",
-        note="This page goes on by itself.",
+        note=f"{escape(trouble)} This page goes on by itself.".strip(),
     )
     return Reply(503, page, (retry, _HTML, _POLICY))
 

@@ -50,6 +50,8 @@ class Destination:
     condition: Condition
     address: Address | None = None
     """Set when it is ready."""
+    trouble: str = ""
+    """What the owner should know about a workspace that does not come up."""
 
 
 class Directory(Protocol):
@@ -118,6 +120,10 @@ class Waker(Protocol):
 
     async def wake(self, workspace: WorkspaceId) -> None:
         """Let the workspace run again (desired RUNNING by access). Calling it again while it comes up does no harm."""
+        ...
+
+    async def revive(self, workspace: WorkspaceId) -> bool:
+        """Clear the error of a workspace that has failed, and let it run; return False if it stays as it is."""
         ...
 
     async def connected(self, workspace: WorkspaceId) -> None:

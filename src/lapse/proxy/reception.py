@@ -57,11 +57,13 @@ class Reception:
     async def wake(self, head: RequestHead, found: Destination) -> Destination | Reply:
         """Let a workspace come up: a websocket waits for it, everybody else is asked to come again."""
         name = self._name(head) or ""  # never, as it was found by its name
-        if found.condition is Condition.FAILED:
-            return pages.FAILED
-        await self.waker.wake(found.workspace)
+        if found.condition is not Condition.FAILED:
+            await self.waker.wake(found.workspace)
+        elif not await self.waker.revive(found.workspace):
+            return pages.failed(found.trouble)
         if not head.upgrade:
-            return pages.waiting(name, seconds=self.limits.retry_seconds, for_person=head.for_person)
+            seconds = self.limits.retry_seconds
+            return pages.waiting(name, seconds=seconds, for_person=head.for_person, trouble=found.trouble)
         end_ns = self.clock.monotonic_ns() + self.limits.wake_seconds * _SECOND_NS
         while self.clock.monotonic_ns() < end_ns:
             await self.clock.sleep(_LOOK_SECONDS)
@@ -71,7 +73,7 @@ class Reception:
             if again.condition is Condition.READY:
                 return again
             if again.condition is Condition.FAILED:
-                return pages.FAILED
+                return pages.failed(again.trouble)
         return pages.waiting(name, seconds=self.limits.retry_seconds, for_person=False)
 
     def _name(self, head: RequestHead) -> str | None:

@@ -141,9 +141,18 @@ class WorkspaceShown(BaseModel):
     """What is being done; NONE is nothing."""
     operation_started_at: str | None
     operation_tries: int
+    operation_note: str | None
+    """What is to be known while it is under way."""
     archived: bool
     error_reason: str | None
     error_message: str | None
+    restarts: int
+    """How often in a row its program ended by itself and was started again."""
+    exit_status: int | None
+    """How it last did: its exit code, or minus the number of a signal."""
+    exited_at: str | None
+    exit_output: str | None
+    """The last lines of that program."""
     standby_ttl_seconds: int
     archive_ttl_seconds: int
     last_access_at: str
@@ -201,6 +210,8 @@ class WhyTold(BaseModel):
     """keep, due or unknown."""
     reason: str
     because: str
+    trouble: str | None
+    """What is wrong with it."""
     rules: list[RuleTold]
     """The one that wins first."""
     anchor: AnchorTold

@@ -15,7 +15,7 @@ from lapse.web.lengths import span
 from lapse.workspaces.activity import Activity, ActivityUnavailableError, Connected, Quiet, Signal, Timer
 from lapse.workspaces.model import Ms, ObservedStatus, Workspace, WorkspaceId
 from lapse.workspaces.store import WorkspaceStore
-from lapse.workspaces.summary import in_words, next_lapse
+from lapse.workspaces.summary import in_words, next_words, trouble
 
 MOST: Final = 100
 """Shown at most, by name; the command line lists all."""
@@ -32,7 +32,9 @@ class Line:
     """good, bad or quiet."""
     in_use: str
     next: str
-    error: str | None
+    trouble: str | None
+    """What is wrong with it."""
+    failed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +68,17 @@ async def _signals(activity: Activity | None, running: Sequence[WorkspaceId]) ->
 
 def line(workspace: Workspace, signal: Signal | None, now: Ms) -> Line:
     """Say how one is. ``signal`` is None where nobody could be asked."""
-    failed = workspace.observed_status is ObservedStatus.ERROR
+    failed = workspace.error_reason is not None
     running = workspace.observed_status is ObservedStatus.RUNNING
-    error = (workspace.error_message or workspace.error_reason or "").rstrip(".")
+    told = trouble(workspace)
     return Line(
         name=workspace.name,
         state=in_words(workspace),
-        mood="bad" if failed else "good" if running else "quiet",
+        mood="bad" if failed or workspace.awaits_restart else "good" if running else "quiet",
         in_use=_in_use(signal) if running else "",
-        next=_next(workspace, signal, now),
-        error=error[:_MOST_OF_AN_ERROR] if failed and error else None,
+        next=next_words(workspace, signal, now, length=lambda milliseconds: span(milliseconds / 1000)),
+        trouble=f"{told[:_MOST_OF_AN_ERROR]}..." if len(told) > _MOST_OF_AN_ERROR else told or None,
+        failed=failed,
     )
 
 
@@ -89,17 +92,3 @@ def _in_use(signal: Signal | None) -> str:
             return "by nobody"
         case _:
             return "not known yet"
-
-
-def _next(workspace: Workspace, signal: Signal | None, now: Ms) -> str:
-    lapses = next_lapse(workspace)
-    if lapses is None:
-        return ""
-    step, moment = lapses
-    if workspace.held(now):
-        return f"{step} (held)"
-    if isinstance(signal, Connected):
-        return f"{step} when nobody is there"
-    if isinstance(signal, Timer):
-        moment = max(moment, Ms(now + int(signal.seconds_left * 1000)))
-    return f"{step} in {span((moment - now) / 1000)}" if moment > now else f"{step} at the next look"

@@ -14,6 +14,7 @@ Everything here blocks; call it in a thread. Not guaranteed: order between two c
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.identity import owner_token
@@ -115,7 +116,8 @@ class Archives:
         if wanted is not None and key.number == wanted.number and key != wanted:
             raise ArchiveMissingError(workspace=workspace, archive=expected)
         try:
-            refused = unpack(self._of(workspace) / key.file, key.sha256, volume, arrived=sync_tree, stop=stop)
+            arrived = partial(sync_tree, mark=stop)
+            refused = unpack(self._of(workspace) / key.file, key.sha256, volume, arrived=arrived, stop=stop)
         except ArchiveError as error:
             raise _failed(workspace, error) from error
         if refused:
@@ -135,6 +137,10 @@ class Archives:
         for key in self._keys(workspace):
             if key != newest:
                 (self._of(workspace) / key.file).unlink(missing_ok=True)
+
+    def discard(self, key: ArchiveKey) -> None:
+        """Remove an archive that was written for nothing. Its volume must be there."""
+        (self._of(key.workspace) / key.file).unlink(missing_ok=True)
 
     def forget(self, workspace: WorkspaceId) -> None:
         """Remove all archives of a workspace."""

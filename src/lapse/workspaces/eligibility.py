@@ -1,5 +1,9 @@
 """Whether a workspace may go to standby, or from there to the archive: pure decisions, with reasons.
 
+The standby TTL counts from the last person: the later of the last access and the moment it became RUNNING. A restart
+after its program ended by itself is no new RUNNING, and one that waits for such a restart goes to standby like one that
+runs.
+
 Something is due only when *everything* speaks for it: the row says that nothing else is going on, the time is over
 (more than its TTL ago; at the exact instant it stays), nobody holds it and, for standby, nobody is there for certain. A
 signal that is unknown keeps, and so does a row with a time or a TTL that cannot be: one bad row is one verdict, never
@@ -87,7 +91,7 @@ def due_after(workspace: Workspace) -> Ms | None:
 
     What keeps it beyond that (a connection, a hold) is not looked at: it is the earliest that a look can be worth it.
     """
-    action = _ACTION_IN.get(workspace.observed_status)
+    action = action_for(workspace)
     anchor_and_ttl = None if action is None else _anchor_and_ttl(workspace, action)
     if anchor_and_ttl is None or isinstance(anchor_and_ttl, Unknown):
         return None
@@ -100,9 +104,21 @@ def ttl_seconds(workspace: Workspace, action: str) -> int:
     return workspace.standby_ttl_seconds if action == STANDBY else workspace.archive_ttl_seconds
 
 
+def action_for(workspace: Workspace) -> str | None:
+    """Return the action whose rule is about a workspace as it is."""
+    return STANDBY if workspace.awaits_restart else _ACTION_IN.get(workspace.observed_status)
+
+
 def anchor(workspace: Workspace) -> Ms:
     """Return what the time of a workspace counts from: the last access, or when it came to its state, if later."""
-    return Ms(max(workspace.last_access_at, workspace.status_changed_at))
+    return Ms(max(workspace.last_access_at, in_state_since(workspace)))
+
+
+def in_state_since(workspace: Workspace) -> Ms:
+    """Return when a workspace came to its state; restarts after its program ended by itself are left out."""
+    if action_for(workspace) == STANDBY and workspace.running_since:
+        return workspace.running_since
+    return workspace.status_changed_at
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------
@@ -158,7 +174,7 @@ def _other_business(workspace: Workspace, action: str) -> Reason | None:
     observed, desired = _STATES[action]
     if workspace.deleted_at is not None:
         return StayReason.DELETED
-    if workspace.observed_status is not observed:
+    if workspace.observed_status is not observed and not (action == STANDBY and workspace.awaits_restart):
         return StayReason.OTHER_STATUS
     if workspace.operation is not Operation.NONE:
         return StayReason.OPERATION

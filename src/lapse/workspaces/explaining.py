@@ -18,20 +18,23 @@ from lapse.workspaces.eligibility import (
     STANDBY,
     LapseReason,
     StayReason,
+    action_for,
     anchor,
     decide_archive,
     decide_standby,
     due_after,
+    in_state_since,
     ttl_seconds,
 )
-from lapse.workspaces.model import Ms, ObservedStatus, Workspace
-from lapse.workspaces.summary import address_of, end_of_hold, probe_words
+from lapse.workspaces.model import Ms, Workspace
+from lapse.workspaces.summary import address_of, end_of_hold, probe_words, trouble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lapse.core.verdict import Reason
     from lapse.workspaces.activity import Signal
+    from lapse.workspaces.model import Ms, Workspace
 
 _MS: Final = 1_000_000
 _VERDICTS: Final[Mapping[type[Verdict], str]] = {Due: "due", Keep: "keep", Unknown: "unknown"}
@@ -87,7 +90,7 @@ def explain(
     """Decide about a workspace by both rules. ``signal`` was read after the row."""
     known = activity.Quiet() if signal is None else signal
     standby = decide_standby(workspace, known, now, lease_seconds=lease_seconds)
-    wins = ARCHIVE if workspace.observed_status is ObservedStatus.STANDBY else STANDBY
+    wins = action_for(workspace) or STANDBY
     return Explanation(workspace, signal, now, wins, {STANDBY: standby, ARCHIVE: decide_archive(workspace, now)})
 
 
@@ -100,6 +103,7 @@ def as_json(told: Explanation) -> dict[str, Any]:
         "verdict": _VERDICTS[type(told.verdict)],
         "reason": told.verdict.reason.value,
         "because": because(told),
+        "trouble": trouble(workspace) or None,
         "rules": [_rule(told, action) for action in (told.wins, *(set(told.verdicts) - {told.wins}))],
         "anchor": {"at": _time(anchor(workspace)), "source": anchor_source(workspace)},
         "due_at": None if over is None else _time(over),
@@ -121,6 +125,7 @@ def facts(told: Explanation) -> list[tuple[str, str]]:
     return [
         ("address", str(address_of(workspace))),
         ("verdict", f"{_VERDICTS[type(told.verdict)]}: {because(told)}"),
+        ("trouble", trouble(workspace)),
         ("rule", rule_words(workspace, told.wins)),
         ("lost", f"{rule_words(workspace, lost)}: {_words(told.verdicts[lost])}"),
         ("counted from", f"{anchor_source(workspace)}, {_time(anchor(workspace))} ({ago} ago)"),
@@ -135,6 +140,8 @@ def facts(told: Explanation) -> list[tuple[str, str]]:
 
 def because(told: Explanation) -> str:
     """Say why, for people."""
+    if told.workspace.error_reason is not None:
+        return "it has failed, and stays as it is until a person acts"
     doubt = told.signal is None and told.wins == STANDBY and isinstance(told.verdict, Due)
     return _words(told.verdict) + (", unless somebody is connected" if doubt else "")
 
@@ -147,9 +154,9 @@ def rule_words(workspace: Workspace, action: str) -> str:
 
 def anchor_source(workspace: Workspace) -> str:
     """Say what its time is counted from."""
-    if workspace.last_access_at >= workspace.status_changed_at:
+    if workspace.last_access_at >= in_state_since(workspace):
         return "the last access"
-    return f"when it became {workspace.observed_status.value}"
+    return f"when it became {'RUNNING' if action_for(workspace) == STANDBY else workspace.observed_status.value}"
 
 
 def activity_words(signal: Signal | None) -> str:

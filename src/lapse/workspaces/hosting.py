@@ -45,19 +45,20 @@ class WorkspaceHost:
         *,
         clock: Clock,
         on_error: Callable[[Exception], None] = lambda _error: None,
+        on_exit: Callable[[], None] = lambda: None,
         probes: Callable[[bool], None] = lambda _up: None,
     ) -> None:
         """Touch nothing yet.
 
-        ``on_error`` is told of each step and each look that failed, ``probes`` whether all programs that were asked by
-        their probes have answered.
+        ``on_error`` is told of each step and each look that failed, ``on_exit`` of programs that ended by themselves,
+        ``probes`` whether all programs that were asked by their probes have answered.
         """
         self._runtime, self._clock, self._on_error = runtime, clock, on_error
         self.since_ns: int | None = None
         """Since when, in monotonic time, the workspaces are this process's; None while they are not."""
         self._health = HealthMonitor(store, runtime, clock=clock)
         self._prober = Prober(store, node=runtime.node, clock=clock, signal=probes)
-        self._reconciler = Reconciler(store, runtime, self._health, clock=clock, on_error=on_error)
+        self._reconciler = Reconciler(store, runtime, self._health, clock=clock, on_error=on_error, on_exit=on_exit)
 
     def wake(self) -> None:
         """Look for work now: somebody in this process has just asked for something. For use on the event loop."""

@@ -190,6 +190,25 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When its program last answered the probe."""
     probe_error: str | None = None
     """Why its program did not answer the probe the last time; None: it did, or was not asked."""
+    running_since: Ms = Ms(0)
+    """When it became RUNNING. A restart after its program ended by itself does not change it; 0: not noted yet."""
+    restarts: int = 0
+    """How often in a row its program ended by itself and was to be started again; a person's wish sets it to 0."""
+    exit_status: int | None = None
+    """How its program last ended by itself: its exit code, or minus the number of a signal; None: not known."""
+    exited_at: Ms | None = None
+    exit_output: str | None = None
+    """The last lines of that program."""
+    error_status: ObservedStatus | None = None
+    """What is seen while an error stands: STANDBY or RUNNING means that the data is in place."""
+    op_note: str | None = None
+    """What is to be known of an operation while it is under way."""
+
+    @property
+    def awaits_restart(self) -> bool:
+        """Whether its program ended by itself and is to be started again."""
+        stopped = self.observed_status is ObservedStatus.STANDBY and self.desired_state is DesiredState.RUNNING
+        return stopped and self.restarts > 0
 
     def held(self, now: Ms) -> bool:
         """Whether somebody holds it at ``now``: nothing lapses then."""
@@ -293,6 +312,13 @@ def storable(text: str) -> str:
 def _check_port(port: int) -> None:
     if not _is_whole(port) or not 1 <= port <= _HIGHEST_PORT:
         raise _invalid("port", port, f"a whole number from 1 to {_HIGHEST_PORT}")
+
+
+def how_it_ended(status: int | None) -> str:
+    """Say in words what the exit status of a program means; a negative one is a signal."""
+    if status is None:
+        return "(nobody saw how)"
+    return f"by signal {-status}" if status < 0 else f"with status {status}"
 
 
 def _check_command(command: tuple[str, ...]) -> None:

@@ -17,7 +17,8 @@ SELECT {columns} FROM workspaces WHERE deleted_at IS NULL AND owner = %(owner)s 
 
 -- name: standby_candidates
 SELECT {columns} FROM workspaces
-WHERE observed_status = 'RUNNING' AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL
+WHERE (observed_status = 'RUNNING' OR (observed_status = 'STANDBY' AND restarts > 0))
+    AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL
     AND check_after <= %(now)s::int8 AND (check_after, id) > (%(after_check)s::int8, %(after_id)s::text)
 ORDER BY check_after, id LIMIT %(limit)s::int8
 
@@ -57,9 +58,10 @@ RETURNING {columns}
 -- name: set_desired
 -- Who wants it to run has just been there: otherwise the tick that comes a moment later would undo what was asked for.
 UPDATE workspaces SET
-    desired_state = %(state)s, desired_by = %(by)s, version = version + 1,
+    desired_state = %(state)s, desired_by = %(by)s, version = version + 1, restarts = 0,
     last_access_at = CASE %(state)s::text WHEN 'RUNNING' THEN greatest(last_access_at, %(now)s::int8) ELSE last_access_at END
-WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version) AND (operation = 'NONE' OR %(by)s::text = 'access')
+WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int8, version)
+    AND (operation = 'NONE' OR %(by)s::text = 'access' OR (operation = 'ARCHIVING' AND %(state)s::text = 'RUNNING'))
 RETURNING {columns}
 
 -- name: configure
@@ -102,8 +104,17 @@ WHERE id = %(id)s AND deleted_at IS NULL AND version = coalesce(%(version)s::int
 RETURNING {columns}
 
 -- name: clear_error
-UPDATE workspaces SET error_reason = NULL, error_message = NULL
+UPDATE workspaces SET error_reason = NULL, error_message = NULL, error_status = NULL
 WHERE id = %(id)s AND deleted_at IS NULL
+RETURNING {columns}
+
+-- name: revive
+-- Only with the data in place: without it, the next step would be an empty volume or an older archive.
+UPDATE workspaces SET
+    error_reason = NULL, error_message = NULL, error_status = NULL, restarts = 0,
+    last_access_at = greatest(last_access_at, %(now)s::int8), desired_state = 'RUNNING', desired_by = 'access', version = version + 1
+WHERE id = %(id)s AND deleted_at IS NULL AND error_reason IS NOT NULL AND error_status IN ('STANDBY', 'RUNNING')
+    AND status_changed_at <= %(before)s::int8 AND observed_at >= %(seen)s::int8
 RETURNING {columns}
 
 -- name: connected
@@ -131,7 +142,8 @@ FROM unnest(%(id)s::text[], %(version)s::int8[], %(last_access_at)s::int8[], %(s
     AS seen (id, version, last_access_at, status_changed_at)
 WHERE kept.id = seen.id AND kept.version = seen.version AND kept.last_access_at = seen.last_access_at
     AND kept.status_changed_at = seen.status_changed_at
-    AND kept.observed_status = 'RUNNING' AND kept.desired_state = 'RUNNING' AND kept.operation = 'NONE' AND kept.deleted_at IS NULL
+    AND (kept.observed_status = 'RUNNING' OR (kept.observed_status = 'STANDBY' AND kept.restarts > 0))
+    AND kept.desired_state = 'RUNNING' AND kept.operation = 'NONE' AND kept.deleted_at IS NULL
 RETURNING kept.id
 
 -- name: to_pending
@@ -144,7 +156,7 @@ WHERE kept.id = seen.id AND kept.version = seen.version AND kept.last_access_at 
 RETURNING kept.id
 
 -- name: claim
-UPDATE workspaces SET operation = %(operation)s, op_id = %(op_id)s, op_started_at = %(now)s::int8, op_tries = 0
+UPDATE workspaces SET operation = %(operation)s, op_id = %(op_id)s, op_started_at = %(now)s::int8, op_tries = 0, op_note = NULL
 WHERE id = %(id)s AND operation = 'NONE' AND version = coalesce(%(version)s::int8, version)
     AND (deleted_at IS NOT NULL) = (%(operation)s::text = 'DELETING') AND (error_reason IS NULL OR %(operation)s::text = 'DELETING')
 RETURNING id
@@ -156,7 +168,8 @@ UPDATE workspaces SET op_tries = op_tries + 1 WHERE id = %(id)s AND op_id = %(op
 UPDATE workspaces SET
     last_access_at = CASE operation WHEN 'STOPPING' THEN greatest(last_access_at, %(now)s::int8) ELSE last_access_at END,
     archive_key = CASE WHEN %(keeps_archive)s::bool THEN archive_key ELSE %(archive_key)s::text END,
-    operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0
+    restarts = CASE operation WHEN 'STOPPING' THEN 0 ELSE restarts END,
+    operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0, op_note = NULL
 WHERE id = %(id)s AND op_id = %(op_id)s
 RETURNING id
 
@@ -164,9 +177,19 @@ RETURNING id
 UPDATE workspaces SET
     status_changed_at = CASE observed_status WHEN 'ERROR' THEN status_changed_at ELSE %(now)s::int8 END,
     observed_status = 'ERROR', observed_at = %(now)s::int8, error_reason = %(reason)s, error_message = %(message)s,
-    operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0
+    error_status = NULL, operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0, op_note = NULL
 WHERE id = %(id)s AND op_id = %(op_id)s
 RETURNING id
+
+-- name: note_exit
+-- The same exit is counted once, however often it is told.
+UPDATE workspaces SET
+    restarts = CASE WHEN %(steady)s::bool THEN 1 ELSE restarts + 1 END, exit_status = %(status)s::int8, exited_at = %(at)s::int8, exit_output = %(output)s::text
+WHERE id = %(id)s AND operation = 'NONE' AND deleted_at IS NULL AND exited_at IS DISTINCT FROM %(at)s::int8
+RETURNING restarts
+
+-- name: note_operation
+UPDATE workspaces SET op_note = %(note)s::text WHERE id = %(id)s AND op_id = %(op_id)s RETURNING id
 
 -- name: forget
 DELETE FROM workspaces WHERE id = %(id)s AND op_id = %(op_id)s AND operation = 'DELETING' RETURNING id
@@ -177,7 +200,8 @@ FROM unnest(%(id)s::text[], %(probe)s::text[], %(at)s::int8[], %(problem)s::text
 WHERE kept.id = seen.id AND kept.probe = seen.probe
 
 -- name: observe
--- Both halves see the same rows before either writes, so each row belongs to one of them.
+-- Both halves see the same rows before either writes, so each row belongs to one of them. A program that is started
+-- again after it ended by itself is no new one: idle time goes on, and with it the next look.
 WITH seen AS MATERIALIZED (
     SELECT id, status FROM unnest(%(id)s::text[], %(status)s::text[]) AS given (id, status)
 ), changed AS (
@@ -186,15 +210,24 @@ WITH seen AS MATERIALIZED (
         -- Without a program there is nothing left that listens on the old port.
         port = CASE seen.status WHEN 'RUNNING' THEN kept.port ELSE coalesce(kept.next_port, kept.port) END,
         next_port = CASE seen.status WHEN 'RUNNING' THEN kept.next_port END,
-        check_after = CASE seen.status
-            WHEN 'RUNNING' THEN %(now)s::int8 + 1000 * kept.standby_ttl_seconds
-            WHEN 'STANDBY' THEN %(now)s::int8 + 1000 * kept.archive_ttl_seconds
+        running_since = CASE
+            WHEN seen.status = 'RUNNING' AND (kept.restarts = 0 OR kept.running_since = 0) THEN %(now)s::int8
+            ELSE kept.running_since
+        END,
+        check_after = CASE
+            WHEN seen.status = 'RUNNING' AND kept.restarts > 0
+                THEN least(kept.check_after, %(now)s::int8 + 1000 * kept.standby_ttl_seconds)
+            WHEN seen.status = 'RUNNING' THEN %(now)s::int8 + 1000 * kept.standby_ttl_seconds
+            WHEN seen.status = 'STANDBY' AND kept.desired_state = 'RUNNING'
+                THEN least(kept.check_after, %(now)s::int8 + 1000 * kept.archive_ttl_seconds)
+            WHEN seen.status = 'STANDBY' THEN %(now)s::int8 + 1000 * kept.archive_ttl_seconds
             ELSE kept.check_after
         END
     FROM seen WHERE kept.id = seen.id AND kept.observed_status <> seen.status AND kept.error_reason IS NULL
     RETURNING kept.id
 ), same AS (
-    UPDATE workspaces AS kept SET observed_at = %(now)s::int8
+    UPDATE workspaces AS kept SET
+        observed_at = %(now)s::int8, error_status = CASE WHEN kept.error_reason IS NULL THEN NULL ELSE seen.status END
     FROM seen WHERE kept.id = seen.id AND (kept.observed_status = seen.status OR kept.error_reason IS NOT NULL)
 )
 SELECT id FROM changed

@@ -239,6 +239,11 @@ class SqlStore(ABC):
         """See `Wanting`."""
         return await self._change("clear_error", workspace, {})
 
+    async def revive(self, workspace: WorkspaceId, *, before: Ms, seen: Ms, now: Ms) -> Workspace | None:
+        """See `Wanting`."""
+        rows = await self._write("revive", {"id": workspace, "before": before, "seen": seen, "now": now})
+        return self._workspace(rows[0]) if rows else None
+
     async def connected(self, workspace: WorkspaceId, *, now: Ms) -> Workspace:
         """See `Wanting`."""
         return await self._change("connected", workspace, {"now": now})
@@ -302,6 +307,19 @@ class SqlStore(ABC):
         """See `Working`."""
         error = {"reason": storable(reason), "message": storable(message)}
         return bool(await self._write("fail", {"id": workspace, "op_id": op_id, "now": now, **error}))
+
+    async def note_exit(
+        self, workspace: WorkspaceId, *, status: int | None, output: str, at: Ms, steady: bool
+    ) -> int | None:
+        """See `Working`."""
+        ended = {"status": status, "output": storable(output), "at": at, "steady": steady}
+        rows = await self._write("note_exit", {"id": workspace, **ended})
+        return int(rows[0][0]) if rows else None
+
+    async def note_operation(self, workspace: WorkspaceId, op_id: OpId, note: str | None) -> bool:
+        """See `Working`."""
+        kept = None if note is None else storable(note)
+        return bool(await self._write("note_operation", {"id": workspace, "op_id": op_id, "note": kept}))
 
     async def forget(self, workspace: WorkspaceId, op_id: OpId) -> bool:
         """See `Working`."""

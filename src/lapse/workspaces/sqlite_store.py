@@ -38,12 +38,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SQL: Final = load_sql("sqlite_store.sql")
-SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"], _SQL["schema_2"])
-"""For whoever opens a database that holds other tables as well."""
 # Files remember how many of these they have: what is new goes to the end.
 SCHEMA: Final = Schema(
     application_id=0x4C617057,  # "LapW"
-    scripts=(_SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS, _SQL["schema_2"]),
+    scripts=(_SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS, _SQL["schema_2"], _SQL["schema_3"]),
 )
 _STEPS: Final = {"observe": ("observe_changed", "observe_same")}
 """What takes two statements for each row here, because RETURNING does not tell what was before."""
@@ -62,7 +60,7 @@ def open_sqlite_store(path: Path, *, synchronous: Synchronous = Synchronous.FULL
 
 
 class SqliteWorkspaceStore(SqlStore):
-    """See the module. It owns ``database``, whose schema holds `SCHEMA_SCRIPTS`, from now on."""
+    """See the module. It owns ``database``, whose schema is `SCHEMA`, from now on."""
 
     def __init__(self, database: Database) -> None:
         """Touch nothing yet."""

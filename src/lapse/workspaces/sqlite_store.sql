@@ -50,6 +50,20 @@ ALTER TABLE workspaces ADD COLUMN probe_error TEXT;
 CREATE INDEX workspaces_by_port ON workspaces (port) WHERE deleted_at IS NULL;
 CREATE INDEX workspaces_by_next_port ON workspaces (next_port) WHERE next_port IS NOT NULL;
 
+-- name: schema_3
+-- What is known of programs that end by themselves, of errors and of operations under way. A running_since of 0 is one that was not noted.
+ALTER TABLE workspaces ADD COLUMN running_since INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE workspaces ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE workspaces ADD COLUMN exit_status INTEGER;
+ALTER TABLE workspaces ADD COLUMN exited_at INTEGER;
+ALTER TABLE workspaces ADD COLUMN exit_output TEXT;
+ALTER TABLE workspaces ADD COLUMN error_status TEXT;
+ALTER TABLE workspaces ADD COLUMN op_note TEXT;
+DROP INDEX workspaces_to_standby;
+CREATE INDEX workspaces_to_standby ON workspaces (check_after, id)
+    WHERE (observed_status = 'RUNNING' OR (observed_status = 'STANDBY' AND restarts > 0))
+        AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL;
+
 -- name: get
 SELECT {columns} FROM workspaces WHERE id = :id
 
@@ -64,7 +78,8 @@ SELECT {columns} FROM workspaces WHERE deleted_at IS NULL AND owner = :owner AND
 
 -- name: standby_candidates
 SELECT {columns} FROM workspaces
-WHERE observed_status = 'RUNNING' AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL
+WHERE (observed_status = 'RUNNING' OR (observed_status = 'STANDBY' AND restarts > 0))
+    AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL
     AND check_after <= :now AND (check_after, id) > (:after_check, :after_id)
 ORDER BY check_after, id LIMIT :limit
 
@@ -103,9 +118,10 @@ RETURNING {columns}
 -- name: set_desired
 -- Who wants it to run has just been there: otherwise the tick that comes a moment later would undo what was asked for.
 UPDATE workspaces SET
-    desired_state = :state, desired_by = :by, version = version + 1,
+    desired_state = :state, desired_by = :by, version = version + 1, restarts = 0,
     last_access_at = CASE :state WHEN 'RUNNING' THEN max(last_access_at, :now) ELSE last_access_at END
-WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version) AND (operation = 'NONE' OR :by = 'access')
+WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version)
+    AND (operation = 'NONE' OR :by = 'access' OR (operation = 'ARCHIVING' AND :state = 'RUNNING'))
 RETURNING {columns}
 
 -- name: configure
@@ -146,8 +162,17 @@ WHERE id = :id AND deleted_at IS NULL AND version = coalesce(:version, version) 
 RETURNING {columns}
 
 -- name: clear_error
-UPDATE workspaces SET error_reason = NULL, error_message = NULL
+UPDATE workspaces SET error_reason = NULL, error_message = NULL, error_status = NULL
 WHERE id = :id AND deleted_at IS NULL
+RETURNING {columns}
+
+-- name: revive
+-- Only with the data in place: without it, the next step would be an empty volume or an older archive.
+UPDATE workspaces SET
+    error_reason = NULL, error_message = NULL, error_status = NULL, restarts = 0,
+    last_access_at = max(last_access_at, :now), desired_state = 'RUNNING', desired_by = 'access', version = version + 1
+WHERE id = :id AND deleted_at IS NULL AND error_reason IS NOT NULL AND error_status IN ('STANDBY', 'RUNNING')
+    AND status_changed_at <= :before AND observed_at >= :seen
 RETURNING {columns}
 
 -- name: connected
@@ -166,7 +191,8 @@ WHERE id = :id AND version = :version AND status_changed_at = :status_changed_at
 -- name: to_standby
 UPDATE workspaces SET desired_state = 'STANDBY', desired_by = 'ttl', version = version + 1
 WHERE id = :id AND version = :version AND last_access_at = :last_access_at AND status_changed_at = :status_changed_at
-    AND observed_status = 'RUNNING' AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL
+    AND (observed_status = 'RUNNING' OR (observed_status = 'STANDBY' AND restarts > 0))
+    AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL
 RETURNING id
 
 -- name: to_pending
@@ -176,7 +202,7 @@ WHERE id = :id AND version = :version AND last_access_at = :last_access_at AND s
 RETURNING id
 
 -- name: claim
-UPDATE workspaces SET operation = :operation, op_id = :op_id, op_started_at = :now, op_tries = 0
+UPDATE workspaces SET operation = :operation, op_id = :op_id, op_started_at = :now, op_tries = 0, op_note = NULL
 WHERE id = :id AND operation = 'NONE' AND version = coalesce(:version, version)
     AND (deleted_at IS NOT NULL) = (:operation = 'DELETING') AND (error_reason IS NULL OR :operation = 'DELETING')
 RETURNING id
@@ -188,17 +214,28 @@ UPDATE workspaces SET op_tries = op_tries + 1 WHERE id = :id AND op_id = :op_id 
 UPDATE workspaces SET
     last_access_at = CASE operation WHEN 'STOPPING' THEN max(last_access_at, :now) ELSE last_access_at END,
     archive_key = CASE WHEN :keeps_archive THEN archive_key ELSE :archive_key END,
-    operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0
+    restarts = CASE operation WHEN 'STOPPING' THEN 0 ELSE restarts END,
+    operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0, op_note = NULL
 WHERE id = :id AND op_id = :op_id
 RETURNING id
 
 -- name: fail
 UPDATE workspaces SET
     status_changed_at = CASE observed_status WHEN 'ERROR' THEN status_changed_at ELSE :now END,
-    observed_status = 'ERROR', observed_at = :now, error_reason = :reason, error_message = :message,
-    operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0
+    observed_status = 'ERROR', observed_at = :now, error_reason = :reason, error_message = :message, error_status = NULL,
+    operation = 'NONE', op_id = NULL, op_started_at = NULL, op_tries = 0, op_note = NULL
 WHERE id = :id AND op_id = :op_id
 RETURNING id
+
+-- name: note_exit
+-- The same exit is counted once, however often it is told.
+UPDATE workspaces SET
+    restarts = CASE WHEN :steady THEN 1 ELSE restarts + 1 END, exit_status = :status, exited_at = :at, exit_output = :output
+WHERE id = :id AND operation = 'NONE' AND deleted_at IS NULL AND exited_at IS NOT :at
+RETURNING restarts
+
+-- name: note_operation
+UPDATE workspaces SET op_note = :note WHERE id = :id AND op_id = :op_id RETURNING id
 
 -- name: forget
 DELETE FROM workspaces WHERE id = :id AND op_id = :op_id AND operation = 'DELETING' RETURNING id
@@ -207,14 +244,18 @@ DELETE FROM workspaces WHERE id = :id AND op_id = :op_id AND operation = 'DELETI
 UPDATE workspaces SET probed_at = coalesce(:at, probed_at), probe_error = :problem WHERE id = :id AND probe = :probe
 
 -- name: observe_changed
+-- A program that is started again after it ended by itself is no new one: idle time goes on, and with it the next look.
 -- Without a program there is nothing left that listens on the old port.
 UPDATE workspaces SET
     observed_status = :status, observed_at = :now, status_changed_at = :now,
     port = CASE :status WHEN 'RUNNING' THEN port ELSE coalesce(next_port, port) END,
     next_port = CASE :status WHEN 'RUNNING' THEN next_port END,
-    check_after = CASE :status
-        WHEN 'RUNNING' THEN :now + 1000 * standby_ttl_seconds
-        WHEN 'STANDBY' THEN :now + 1000 * archive_ttl_seconds
+    running_since = CASE WHEN :status = 'RUNNING' AND (restarts = 0 OR running_since = 0) THEN :now ELSE running_since END,
+    check_after = CASE
+        WHEN :status = 'RUNNING' AND restarts > 0 THEN min(check_after, :now + 1000 * standby_ttl_seconds)
+        WHEN :status = 'RUNNING' THEN :now + 1000 * standby_ttl_seconds
+        WHEN :status = 'STANDBY' AND desired_state = 'RUNNING' THEN min(check_after, :now + 1000 * archive_ttl_seconds)
+        WHEN :status = 'STANDBY' THEN :now + 1000 * archive_ttl_seconds
         ELSE check_after
     END
 WHERE id = :id AND observed_status <> :status AND error_reason IS NULL
@@ -222,4 +263,5 @@ RETURNING id
 
 -- name: observe_same
 -- After the other one, so it finds those that were changed as well, and writes to them what they have.
-UPDATE workspaces SET observed_at = :now WHERE id = :id AND observed_at IS NOT :now
+UPDATE workspaces SET observed_at = :now, error_status = CASE WHEN error_reason IS NULL THEN NULL ELSE :status END
+WHERE id = :id AND (observed_at IS NOT :now OR error_reason IS NOT NULL)

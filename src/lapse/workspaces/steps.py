@@ -1,7 +1,8 @@
 """Which step a workspace needs next: pure decisions on a row, and the table they are made by.
 
 One step at a time: up from PENDING to STANDBY to RUNNING, or down again, each of them towards what is wanted *now*. A
-change of mind during a step is followed after it.
+change of mind during a step is followed after it; but a step that takes a workspace down is abandoned, as long as its
+program runs or its volume is there, when somebody wants the workspace again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from lapse.workspaces.model import DesiredState, ObservedStatus, Operation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lapse.workspaces.model import Ms, OpId, Workspace
+    from lapse.workspaces.model import OpId, Workspace
 
 TARGETS: Final[Mapping[Operation, ObservedStatus]] = {
     Operation.PROVISIONING: ObservedStatus.STANDBY,
@@ -37,8 +38,16 @@ LIMITS_MS: Final[Mapping[Operation, int]] = {
     Operation.ARCHIVING: _LONG_MS,
     Operation.DELETING: _LONG_MS,
 }
-"""How long an operation may take in all its tries, in milliseconds."""
+"""How long an operation may take in all its tries, in milliseconds of a Lapse that runs.
 
+Of those that move data (`MOVES_DATA`), how long it may take without any progress.
+"""
+MOVES_DATA: Final = frozenset({operation for operation, limit in LIMITS_MS.items() if limit == _LONG_MS})
+
+STEADY_SECONDS: Final = 600.0
+"""A program that ran for as long is not in a crash loop when it ends."""
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 60.0
 _FROM_STANDBY: Final = {DesiredState.RUNNING: Operation.STARTING, DesiredState.PENDING: Operation.ARCHIVING}
 
 
@@ -92,33 +101,43 @@ class GoOn:
 
     operation: Operation
     op_id: OpId
-    left_ms: int
-    """Until its time is over; 0 or less when it is."""
 
 
 Step = Rest | Look | Begin | GoOn
 
 
-def lane_of(operation: Operation | None) -> Lane:
-    """Return where an operation waits for its turn; None is a look."""
-    return Lane.QUICK if operation is None else _LANES.get(operation, Lane.QUICK)
+def lane_of(operation: Operation | None, desired: DesiredState = DesiredState.PENDING) -> Lane:
+    """Return where an operation waits for its turn; None is a look. To abandon one is quick, whatever it is."""
+    if operation is None or not is_wanted(operation, desired):
+        return Lane.QUICK
+    return _LANES.get(operation, Lane.QUICK)
 
 
-def plan(workspace: Workspace, now: Ms) -> Step:
+def is_wanted(operation: Operation, desired: DesiredState) -> bool:
+    """Whether an operation still leads to what is wanted: one that takes a workspace down ends when somebody comes."""
+    match operation:
+        case Operation.STOPPING:
+            return desired is not DesiredState.RUNNING
+        case Operation.ARCHIVING:
+            return desired is DesiredState.PENDING
+        case _:
+            return True
+
+
+def restart_pause_seconds(restarts: int) -> float:
+    """Return how long to wait before a program is started again that ended by itself so many times in a row."""
+    return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(max(0, restarts - 1), 30))
+
+
+def plan(workspace: Workspace) -> Step:
     """Return what is to be done about a workspace, as its row was read."""
     if workspace.operation is not Operation.NONE and workspace.op_id is not None:
-        return GoOn(workspace.operation, workspace.op_id, _left_ms(workspace, now))
+        return GoOn(workspace.operation, workspace.op_id)
     if workspace.deleted_at is not None:
         return Begin(Operation.DELETING)
     if workspace.error_reason is not None:
         return Rest(RestReason.ERROR)
     return _towards(workspace)
-
-
-def _left_ms(workspace: Workspace, now: Ms) -> int:
-    limit = LIMITS_MS[workspace.operation]
-    started = workspace.op_started_at if workspace.op_started_at is not None else now
-    return limit - max(0, now - started)  # a clock that was set back makes nobody wait for longer
 
 
 def _towards(workspace: Workspace) -> Step:

@@ -119,8 +119,9 @@ class Wanting(Protocol):
     ) -> Workspace:
         """Want another state. While an operation is under way: `OperationUnderWayError`, unless it is by access.
 
-        Access is never refused: who comes while it is being stopped must find it started again. To want RUNNING
-        counts as an access, whoever does.
+        Access is never refused: who comes while it is being stopped must find it started again. Nor is RUNNING
+        during ARCHIVING, which is abandoned then. To want RUNNING counts as an access, whoever does. It ends a row
+        of restarts.
         """
         ...
 
@@ -162,6 +163,13 @@ class Wanting(Protocol):
 
     async def clear_error(self, workspace: WorkspaceId, *, now: Ms) -> Workspace:
         """Forget the error, if there is one. The status is ERROR until somebody observes what is true."""
+        ...
+
+    async def revive(self, workspace: WorkspaceId, *, before: Ms, seen: Ms, now: Ms) -> Workspace | None:
+        """Clear the error and want RUNNING, by access; None if there is no such error, and then nothing was changed.
+
+        Only an error that came at ``before`` or earlier, and only if its data was seen in place at ``seen`` or later.
+        """
         ...
 
     async def connected(self, workspace: WorkspaceId, *, now: Ms) -> Workspace:
@@ -234,6 +242,20 @@ class Working(Protocol):
         """End an operation that failed: status ERROR, which stays until `clear_error`. Return whether it was ours."""
         ...
 
+    async def note_exit(
+        self, workspace: WorkspaceId, *, status: int | None, output: str, at: Ms, steady: bool
+    ) -> int | None:
+        """Note that its program ended by itself, and count the restart that follows; return how many in a row.
+
+        ``steady``: it had run for long, so this is the first of a row. None if nothing was noted: an operation is
+        under way, or this exit was noted before.
+        """
+        ...
+
+    async def note_operation(self, workspace: WorkspaceId, op_id: OpId, note: str | None) -> bool:
+        """Note what is to be known while an operation is under way. Return whether it was ours."""
+        ...
+
     async def forget(self, workspace: WorkspaceId, op_id: OpId) -> bool:
         """Remove the row at the end of DELETING. Return whether it was ours."""
         ...
@@ -245,7 +267,8 @@ class Working(Protocol):
     async def observe(self, statuses: Mapping[WorkspaceId, ObservedStatus], *, now: Ms) -> AbstractSet[WorkspaceId]:
         """Note what is seen; return whose status changed. ``status_changed_at`` moves only then.
 
-        Where an error stands, the status stays ERROR whatever is seen.
+        Where an error stands, the status stays ERROR whatever is seen, which is noted as ``error_status``.
+        ``running_since`` moves when it becomes RUNNING, unless that is a restart after its program ended by itself.
         """
         ...
 

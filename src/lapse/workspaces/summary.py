@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.address import Address
 from lapse.core.timestamps import to_timestamp
-from lapse.workspaces.eligibility import due_after
-from lapse.workspaces.model import DesiredState, ObservedStatus, Operation
+from lapse.workspaces import activity
+from lapse.workspaces.eligibility import ARCHIVE, STANDBY, due_after
+from lapse.workspaces.model import DesiredState, Ms, ObservedStatus, Operation, how_it_ended
 
 if TYPE_CHECKING:
-    from lapse.workspaces.model import Ms, Workspace
+    from collections.abc import Callable
+
+    from lapse.workspaces.activity import Signal
+    from lapse.workspaces.model import Workspace
 
 _MS: Final = 1_000_000
 _NEXT: Final = {
-    (ObservedStatus.RUNNING, DesiredState.RUNNING): "standby",
-    (ObservedStatus.STANDBY, DesiredState.STANDBY): "archive",
+    (ObservedStatus.RUNNING, DesiredState.RUNNING): STANDBY,
+    (ObservedStatus.STANDBY, DesiredState.STANDBY): ARCHIVE,
 }
 _AT_REST: Final = {
     ObservedStatus.RUNNING: "running",
@@ -47,11 +51,64 @@ def next_lapse(workspace: Workspace) -> tuple[str, Ms] | None:
 
     Somebody who is connected, an idle timer or a hold keep it longer.
     """
-    step = _NEXT.get((workspace.observed_status, workspace.desired_state))
+    step = STANDBY if workspace.awaits_restart else _NEXT.get((workspace.observed_status, workspace.desired_state))
     moment = due_after(workspace)
     if step is None or moment is None or workspace.operation is not Operation.NONE or workspace.deleted_at is not None:
         return None
     return step, moment
+
+
+def trouble(workspace: Workspace) -> str:
+    """Say what is wrong with a workspace, in sentences; empty where nothing is known to be."""
+    if workspace.error_reason is not None:
+        return f"It has failed ({workspace.error_reason}): {(workspace.error_message or '').rstrip('.')}."
+    if workspace.op_note is not None:
+        return workspace.op_note
+    if not workspace.restarts:
+        return ""
+    how = how_it_ended(workspace.exit_status)
+    times = "once" if workspace.restarts == 1 else f"{workspace.restarts} times in a row"
+    output = (workspace.exit_output or "").rstrip(".")
+    said = f" Its last output: {output}." if output else ""
+    return f"The program ended by itself {times}, the last time {how}, and is started again after a pause.{said}"
+
+
+def short_trouble(workspace: Workspace) -> str:
+    """Say in a few words what is wrong with a workspace; empty where nothing is known to be."""
+    if workspace.error_reason is not None:
+        return workspace.error_reason
+    if workspace.op_note is not None:
+        return workspace.op_note.partition(". ")[0]
+    if not workspace.restarts:
+        return ""
+    return f"ended {how_it_ended(workspace.exit_status)}, restarts: {workspace.restarts}"
+
+
+def next_words(workspace: Workspace, signal: Signal | None, now: Ms, *, length: Callable[[int], str]) -> str:
+    """Say what it goes to next, and when; empty for nothing. Without a ``signal`` it is not known who is connected.
+
+    ``length`` says a number of milliseconds.
+    """
+    lapses = next_lapse(workspace)
+    if lapses is None:
+        return ""
+    step, moment = lapses
+    if workspace.held(now):
+        return f"{step} (held)"
+    doubt = ""
+    if step == STANDBY:
+        match signal:
+            case activity.Connected():
+                return f"{step} when nobody is connected"
+            case activity.Timer(seconds_left=left):
+                moment = Ms(max(moment, now + int(left * 1000)))
+            case activity.Unknown():
+                doubt = " when it is known that nobody is connected"
+            case None:
+                doubt = " at the next look, unless somebody is connected"
+    if moment > now:
+        return f"{step} in {length(moment - now)}"
+    return f"{step}{doubt or ' at the next look'}"
 
 
 def end_of_hold(workspace: Workspace) -> str:
@@ -76,6 +133,8 @@ def in_words(workspace: Workspace) -> str:
         return _AT_REST[status]
     if workspace.operation is not Operation.NONE:
         return _UNDER_WAY[workspace.operation]
+    if workspace.awaits_restart:
+        return "starting again"
     wanted = ObservedStatus(workspace.desired_state.value)
     if wanted is status:
         return "archived" if status is ObservedStatus.PENDING and archived else _AT_REST[status]
@@ -105,9 +164,14 @@ def as_json(workspace: Workspace, *, now: Ms) -> dict[str, Any]:
         "operation": workspace.operation.value,
         "operation_started_at": _time(workspace.op_started_at),
         "operation_tries": workspace.op_tries,
+        "operation_note": workspace.op_note,
         "archived": workspace.archive_key is not None,
         "error_reason": workspace.error_reason,
         "error_message": workspace.error_message,
+        "restarts": workspace.restarts,
+        "exit_status": workspace.exit_status,
+        "exited_at": _time(workspace.exited_at),
+        "exit_output": workspace.exit_output,
         "standby_ttl_seconds": workspace.standby_ttl_seconds,
         "archive_ttl_seconds": workspace.archive_ttl_seconds,
         "last_access_at": _time(workspace.last_access_at),

@@ -79,6 +79,37 @@ async def idle_for_longer_than_its_ttl_leads_to_standby_and_at_the_instant_it_st
 
 
 @case
+async def idle_time_counts_from_the_last_person_and_not_from_restarts(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.running()
+    for number in range(1, 8):
+        await stage.elapse(STANDBY_TTL / 8)
+        await stage.store.observe({one.id: ObservedStatus.STANDBY}, now=stage.now)
+        assert await stage.store.note_exit(one.id, status=1, output="", at=stage.now, steady=False) == number
+        await stage.store.observe({one.id: ObservedStatus.RUNNING}, now=stage.now)
+        await stage.tick()
+        assert await stage.desired(one) is RUNNING
+    await stage.elapse(STANDBY_TTL / 8 + 0.001)
+    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1)
+    assert only_outcomes(await stage.told(one))[-1] == ENDED
+
+
+@case
+async def one_that_waits_to_be_started_again_lapses_as_if_it_ran(stage: Stage) -> None:
+    await stage.settle()
+    one = await stage.running()
+    await stage.store.observe({one.id: ObservedStatus.STANDBY}, now=stage.now)
+    assert await stage.store.note_exit(one.id, status=1, output="", at=stage.now, steady=False) == 1
+    await stage.elapse(STANDBY_TTL)
+    await stage.tick()
+    assert await stage.desired(one) is RUNNING
+    await stage.elapse(0.001)
+    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1)
+    found = await stage.store.get(one.id)
+    assert (found.observed_status, found.desired_state) == (ObservedStatus.STANDBY, STANDBY)
+
+
+@case
 async def the_archive_is_reached_by_the_database_alone(stage: Stage) -> None:
     one = await stage.idle()
     await stage.settle()

@@ -6,8 +6,8 @@ import asyncio
 
 from msgspec.structs import replace
 
-from lapse.workspaces.errors import InvalidWorkspaceError
-from lapse.workspaces.model import DesiredState, ObservedStatus, Operation, OpId
+from lapse.workspaces.errors import InvalidWorkspaceError, OperationUnderWayError
+from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus, Operation, OpId
 from tests.conformance.workspaces.book import (
     ARCHIVE_TTL_MS,
     NOBODY,
@@ -208,10 +208,10 @@ async def an_error_stays_until_it_is_cleared(world: World) -> None:
         error_message="no answer",
     )
     assert await world.store.observe({made.id: ObservedStatus.RUNNING}, now=later(10)) == set()
-    await unchanged(world, replace(failed, observed_at=later(10)))
+    await unchanged(world, replace(failed, observed_at=later(10), error_status=ObservedStatus.RUNNING))
     assert not await world.store.claim(made.id, Operation.STARTING, OP, now=NOW)
     cleared = await world.store.clear_error(made.id, now=later(11))
-    assert (cleared.error_reason, cleared.error_message) == (None, None)
+    assert (cleared.error_reason, cleared.error_message, cleared.error_status) == (None, None, None)
     assert cleared.observed_status is ObservedStatus.ERROR
     assert await world.store.observe({made.id: ObservedStatus.STANDBY}, now=later(12)) == {made.id}
     assert (await world.store.get(made.id)).status_changed_at == later(12)
@@ -244,6 +244,7 @@ async def a_status_counts_from_when_it_changed(world: World) -> None:
             observed_status=ObservedStatus.RUNNING,
             observed_at=later(50),
             status_changed_at=later(50),
+            running_since=later(50),
             check_after=later(50 + STANDBY_TTL_MS),
         ),
     )
@@ -259,6 +260,123 @@ async def a_change_of_status_says_when_to_look(world: World) -> None:
     assert (await world.store.get(made.id)).check_after == later(1 + ARCHIVE_TTL_MS)
     await world.store.observe({made.id: ObservedStatus.RUNNING}, now=later(2))
     assert (await world.store.get(made.id)).check_after == later(2 + STANDBY_TTL_MS)
+    await world.store.observe({made.id: ObservedStatus.STANDBY}, now=later(3))
+    assert (await world.store.get(made.id)).check_after == later(2 + STANDBY_TTL_MS), "it is to run: no later than then"
+    await user_wants(world.store, made.id, DesiredState.STANDBY)
+    await world.store.observe({made.id: ObservedStatus.RUNNING}, now=later(4))
+    await world.store.observe({made.id: ObservedStatus.STANDBY}, now=later(5))
+    assert (await world.store.get(made.id)).check_after == later(5 + ARCHIVE_TTL_MS)
+
+
+# --- programs that end by themselves ----------------------------------------------------------------------------------
+
+
+async def crashed(world: World, at: int) -> int | None:
+    """Let the program of a running workspace end, and note it."""
+    made = await world.store.by_name("notes")
+    await world.store.observe({made.id: ObservedStatus.STANDBY}, now=later(at))
+    return await world.store.note_exit(made.id, status=-9, output="out \0 of \ud800 luck", at=later(at), steady=False)
+
+
+@case
+async def an_exit_is_noted_and_counted_once(world: World) -> None:
+    made = await running(world)
+    assert await crashed(world, 10) == 1
+    assert await crashed(world, 10) is None, "the same"
+    noted = await world.store.get(made.id)
+    assert (noted.restarts, noted.exit_status, noted.exited_at) == (1, -9, later(10))
+    assert noted.exit_output == "out \N{REPLACEMENT CHARACTER} of ? luck"
+    assert await crashed(world, 20) == 2
+    assert await world.store.note_exit(made.id, status=None, output="", at=later(30), steady=True) == 1
+    assert await world.store.claim(made.id, Operation.STARTING, OP, now=later(31))
+    assert await world.store.note_exit(made.id, status=0, output="", at=later(40), steady=False) is None, "too late"
+    assert await world.store.note_exit(NOBODY, status=0, output="", at=later(40), steady=False) is None
+
+
+@case
+async def a_restart_is_no_new_running_until_a_person_acts(world: World) -> None:
+    made = await running(world)
+    assert made.running_since == NOW
+    await crashed(world, 10)
+    await world.store.observe({made.id: ObservedStatus.RUNNING}, now=later(20))
+    again = await world.store.get(made.id)
+    assert (again.running_since, again.status_changed_at) == (NOW, later(20))
+    assert again.check_after <= later(STANDBY_TTL_MS), "its time goes on, and so does the next look"
+    assert (await user_wants(world.store, made.id, DesiredState.RUNNING)).restarts == 0
+    await world.store.observe({made.id: ObservedStatus.STANDBY}, now=later(30))
+    await world.store.observe({made.id: ObservedStatus.RUNNING}, now=later(40))
+    assert (await world.store.get(made.id)).running_since == later(40)
+
+
+@case
+async def the_end_of_stopping_ends_a_row_of_restarts(world: World) -> None:
+    made = await running(world)
+    await crashed(world, 10)
+    assert await world.store.claim(made.id, Operation.STOPPING, OP, now=later(11))
+    assert await world.store.complete(made.id, OP, now=later(12))
+    assert (await world.store.get(made.id)).restarts == 0
+
+
+@case
+async def one_that_waits_for_a_restart_is_a_candidate_for_standby(world: World) -> None:
+    made = await running(world)
+    asked = await make(world, "asked")
+    await world.store.observe({asked.id: ObservedStatus.STANDBY}, now=NOW)
+    await crashed(world, 10)
+    due = await world.store.standby_candidates(later(2 * STANDBY_TTL_MS))
+    assert [one.name for one in due] == ["notes"], "one that was only not started yet is none"
+    assert await world.store.to_standby([due[0].candidate], now=NOW) == {made.id}
+    assert (await world.store.get(made.id)).desired_state is DesiredState.STANDBY
+
+
+@case
+async def what_is_to_be_known_of_an_operation_ends_with_it(world: World) -> None:
+    made = await busy(world)
+    assert not await world.store.note_operation(made.id, STALE, "late")
+    assert await world.store.note_operation(made.id, OP, "it does not listen")
+    await unchanged(world, replace(made, op_note="it does not listen"))
+    assert await world.store.complete(made.id, OP, now=later(9))
+    assert (await world.store.get(made.id)).op_note is None
+
+
+# --- a visit is an act ------------------------------------------------------------------------------------------------
+
+
+@case
+async def a_visit_clears_an_error_only_where_the_data_is_in_place(world: World) -> None:
+    made = await busy(world, Operation.ARCHIVING)
+    assert await world.store.fail(made.id, OP, reason="timed_out", message="no answer", now=later(9))
+    assert await world.store.revive(made.id, before=later(20), seen=NOW, now=later(20)) is None, "nobody has looked"
+    await world.store.observe({made.id: ObservedStatus.PENDING}, now=later(9))
+    assert await world.store.revive(made.id, before=later(20), seen=NOW, now=later(20)) is None, "there is no volume"
+    await world.store.observe({made.id: ObservedStatus.STANDBY}, now=later(9))
+    assert await world.store.revive(made.id, before=later(8), seen=NOW, now=later(20)) is None, (
+        "it has only just failed"
+    )
+    assert await world.store.revive(made.id, before=later(9), seen=later(10), now=later(20)) is None, "seen long ago"
+    failed = await world.store.get(made.id)
+    revived = await world.store.revive(made.id, before=later(9), seen=later(9), now=later(20))
+    assert revived == replace(
+        failed,
+        error_reason=None,
+        error_message=None,
+        error_status=None,
+        last_access_at=later(20),
+        desired_state=DesiredState.RUNNING,
+        desired_by=DesiredBy.ACCESS,
+        version=failed.version + 1,
+    )
+    await unchanged(world, revived)
+    assert await world.store.revive(made.id, before=later(30), seen=NOW, now=later(30)) is None, "there is no error"
+    assert await world.store.revive(NOBODY, before=later(30), seen=NOW, now=later(30)) is None
+
+
+@case
+async def a_user_may_start_what_is_being_archived_and_nothing_else(world: World) -> None:
+    made = await busy(world, Operation.ARCHIVING)
+    with refused(OperationUnderWayError):
+        await user_wants(world.store, made.id, DesiredState.STANDBY)
+    assert (await user_wants(world.store, made.id, DesiredState.RUNNING)).operation is Operation.ARCHIVING
 
 
 # --- work -------------------------------------------------------------------------------------------------------------

@@ -209,3 +209,22 @@ def test_nothing_is_wider_than_the_window(
             expect(page.get_by_text("connected" if name == "example" else "Workspaces").first).to_be_visible()
             camera.shoot(page, f"{name}-{width}-{scheme}", whole=True)
             assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+
+
+COVERED = """() => {
+    const cells = [...document.querySelectorAll("#live-workspaces tbody tr:not(.why) > :not(.act)")];
+    const buttons = [...document.querySelectorAll("#live-workspaces button")].map(one => one.getBoundingClientRect());
+    return cells.map(cell => cell.getBoundingClientRect()).filter(cell => buttons.some(button =>
+        button.left < cell.right && cell.left < button.right && button.top < cell.bottom && cell.top < button.bottom
+    )).length;
+}"""
+
+
+@pytest.mark.parametrize("width", [320, 400, 640, 1280])
+def test_the_open_button_covers_no_cell(shared_site: Site, browser: Browser, width: int) -> None:
+    with browser.new_context(viewport={"width": width, "height": 700}) as context:
+        page = context.new_page()
+        page.goto(shared_site.server.http)
+        state_of(page, "example", "running")
+        assert page.get_by_role("button", name="Open example", exact=True).count() == 1
+        assert page.evaluate(COVERED) == 0

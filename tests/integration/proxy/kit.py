@@ -55,6 +55,7 @@ class World:
     renewals: int = 0
     down: bool = False
     wakes_to: Destination | None = None
+    revives: bool = False
     """What a workspace becomes when it is woken; None: it stays asleep."""
 
     def add(self, name: str, port: int, *, owner: str = OWNER, condition: Condition = Condition.READY) -> Destination:
@@ -86,6 +87,11 @@ class World:
             for name, place in self.places.items():
                 if place.workspace == workspace:
                     self.places[name] = replace(self.wakes_to, workspace=workspace)
+
+    async def revive(self, workspace: WorkspaceId) -> bool:
+        if self.revives:
+            await self.wake(workspace)
+        return self.revives
 
     async def connected(self, workspace: WorkspaceId) -> None:
         self.announced[workspace] += 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -222,6 +223,26 @@ async def test_somebody_else_wakes_nothing() -> None:
         world.add("b", 1, condition=Condition.ASLEEP)
         assert status(await ask(home.port, by_cookie(home.host("b"), foreign))) == 403
         assert not world.woken
+
+
+async def test_a_visit_revives_a_failed_workspace_and_waits_for_it() -> None:
+    world = World(revives=True)
+    async with house(world) as home:
+        place = world.add("a", 1, condition=Condition.FAILED)
+        page = await ask(home.port, by_cookie(home.host("a"), "Accept: text/html"))
+        assert status(page) == 503
+        assert b"<b>a</b> is starting" in page
+        assert world.woken == {place.workspace: 1}
+
+
+async def test_the_owner_is_told_what_is_wrong() -> None:
+    world = World()
+    async with house(world) as home:
+        for condition in (Condition.FAILED, Condition.ASLEEP):
+            place = world.add("a", 1, condition=condition)
+            world.places["a"] = replace(place, trouble="It listens on <port> 9001.")
+            page = await ask(home.port, by_cookie(home.host("a"), "Accept: text/html"))
+            assert b"It listens on &lt;port&gt; 9001." in page
 
 
 async def test_a_failed_workspace_is_not_woken() -> None:

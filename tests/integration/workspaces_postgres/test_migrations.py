@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -18,6 +19,7 @@ from lapse.db.errors import DatabaseUnavailableError
 from lapse.db.migrating import migrate
 from lapse.db.migrations import REVISIONS
 from lapse.db.postgres_url import PostgresURLError
+from lapse.workspaces.eligibility import anchor
 from lapse.workspaces.errors import StoreMisfitError, StoreUnavailableError
 from lapse.workspaces.postgres_store import open_postgres_store
 from lapse.workspaces.sql_store import COLUMNS
@@ -96,6 +98,33 @@ async def test_making_tables_again_keeps_what_is_in_them(database: str) -> None:
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT text FROM beside").fetchall() == [("mine",)]
     await (await open_postgres_store(database)).close()
+
+
+OLD_ROW = """
+INSERT INTO workspaces (
+    id, name, owner, command, port, desired_state, desired_by, version, observed_status, status_changed_at, operation,
+    op_tries, standby_ttl_seconds, archive_ttl_seconds, last_access_at, check_after, created_at
+) VALUES (
+    '0a0a0a0a-0000-4000-8000-000000000000', 'old', 'ada', {command}, 9, 'RUNNING', 'user', 3, 'RUNNING', 7, 'NONE',
+    0, 10, 20, 5, 6, 1
+)
+"""
+
+
+async def test_rows_of_an_older_version_are_kept_and_count_from_the_same_moment(empty: str) -> None:
+    older = Path(migrations.__file__).parent / "versions"
+    for step in ("v0001_workspaces.sql", "v0002_journal.sql"):
+        run(empty, (older / step).read_text())
+    run(empty, "CREATE TABLE lapse_schema (version_num varchar(32) PRIMARY KEY)")
+    run(empty, "INSERT INTO lapse_schema VALUES ('0002')")
+    run(empty, OLD_ROW.format(command="ARRAY['serve']"))
+    await asyncio.to_thread(migrate, empty)
+    store = await open_postgres_store(empty)
+    try:
+        found = await store.by_name("old")
+        assert (found.version, found.restarts, found.running_since, anchor(found)) == (3, 0, 0, 7)
+    finally:
+        await store.close()
 
 
 async def test_several_who_make_tables_at_the_same_moment_make_them_once(empty: str) -> None:

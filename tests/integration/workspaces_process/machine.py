@@ -44,6 +44,11 @@ def runtime_in(folder: Path, **more: Any) -> ProcessRuntime:  # noqa: ANN401
     return ProcessRuntime(folder, **{"node": "here", "clock": CLOCK, "grace_seconds": 5, **more})
 
 
+async def yes() -> bool:
+    """Confirm what is to be confirmed."""
+    return True
+
+
 def is_there(pid: int) -> bool:
     """Whether a process exists and has not ended."""
     try:

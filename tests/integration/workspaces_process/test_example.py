@@ -13,7 +13,7 @@ import pytest
 import websockets
 
 from lapse.workspaces.model import ObservedStatus
-from tests.integration.workspaces_process.machine import runtime_in, workspace
+from tests.integration.workspaces_process.machine import runtime_in, workspace, yes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,7 +57,7 @@ async def test_cells_run_and_survive_standby_and_the_archive(tmp_path: Path) -> 
             assert len(await run(one, 4, "'x' * 100000")) == 20_000
             await (await one.ping())
         await runtime.stop(found)
-        await runtime.archive(found)
+        await runtime.archive(found, confirm=yes)
         await runtime.provision(found)
         await runtime.start(found)
         async with websockets.connect(f"ws://{address}/socket") as one:

@@ -35,6 +35,7 @@ from tests.integration.workspaces_process.machine import (
     runtime_in,
     until,
     workspace,
+    yes,
 )
 
 if TYPE_CHECKING:
@@ -445,10 +446,10 @@ async def test_a_volume_goes_to_the_archive_and_comes_back(runtime: ProcessRunti
     found = await started(runtime)
     volume = volume_of(tmp_path, found)
     (volume / "work").write_text("of a day")
-    key = await runtime.archive(found)
+    key = await runtime.archive(found, confirm=yes)
     assert await runtime.look() == {}
     assert not volume.exists()
-    assert await runtime.archive(found) == key, "a second time there is nothing to be done"
+    assert await runtime.archive(found, confirm=yes) == key, "a second time there is nothing to be done"
     archived = msgspec.structs.replace(found, archive_key=key)
     assert await runtime.restore(archived) == key
     assert await runtime.restore(archived) == key
@@ -464,7 +465,7 @@ async def test_an_archive_that_the_database_does_not_know_is_not_forgotten(
     found = workspace()
     await runtime.provision(found)
     (volume_of(tmp_path, found) / "work").write_text("of a day")
-    key = await runtime.archive(found)
+    key = await runtime.archive(found, confirm=yes)
     assert await runtime.provision(found) == key
     assert (volume_of(tmp_path, found) / "work").read_text() == "of a day"
 
@@ -482,7 +483,7 @@ async def test_an_archive_that_fails_leaves_the_volume(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(ArchiveFailedError, match="No space left"):
-            await runtime.archive(found)
+            await runtime.archive(found, confirm=yes)
     assert (volume_of(tmp_path, found) / "work").read_text() == "of a day"
     assert await runtime.look() == {found.id: STANDBY}
 
@@ -491,7 +492,7 @@ async def test_a_wrong_checksum_is_a_clear_error_and_the_data_stays(runtime: Pro
     found = workspace()
     await runtime.provision(found)
     (volume_of(tmp_path, found) / "work").write_text("of a day")
-    key = await runtime.archive(found)
+    key = await runtime.archive(found, confirm=yes)
     path = tmp_path / "archives" / str(key)
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     with pytest.raises(ArchiveFailedError, match=r"checksum is not the one noted\.$"):

@@ -16,7 +16,7 @@ from websockets.typing import Origin
 
 from lapse.core.clock import SystemClock
 from tests.integration.workspaces_served.conftest import QUICK, Served, make_token
-from tests.servers.lapse_server import LapseServer, lapse, until
+from tests.servers.lapse_server import PLAIN, LapseServer, lapse, until
 from tests.servers.ports import kept_port
 
 if TYPE_CHECKING:
@@ -213,6 +213,29 @@ def test_a_command_that_ends_at_once_is_an_error_that_a_person_clears(house: Ser
     assert house.ask("POST", "/bad/stop").json()["error_reason"] is None
 
 
+CRASHING = """
+import os, socket, threading
+threading.Timer(0.5, lambda: (print("out of luck", flush=True), os._exit(7))).start()
+with socket.create_server((os.environ["HOST"], int(os.environ["PORT"]))) as server:
+    while True:
+        server.accept()[0].close()
+"""
+
+
+def test_a_program_that_keeps_ending_is_told_of_and_goes_to_standby_all_the_same(house: Served) -> None:
+    house.create("loop", sys.executable, "-c", CRASHING, standby_ttl_seconds=600)
+    told = until(lambda: told if (told := house.show("loop"))["restarts"] >= 2 else None)
+    assert (told["exit_status"], told["exit_output"], told["error_reason"]) == (7, "out of luck", None)
+    why = house.ask("GET", "/loop/why").json()
+    assert "the last time with status 7" in why["trouble"]
+    assert why["anchor"]["source"] in {"the last access", "when it became RUNNING"}
+    assert house.server.metric("lapse_workspace_restarts_total") >= 2
+    assert house.ask("PATCH", "/loop", {"standby_ttl_seconds": 1}).status_code == 200
+    stopped = until(lambda: told if (told := house.show("loop"))["desired_state"] == "STANDBY" else None)
+    assert stopped["desired_by"] == "ttl"
+    assert house.becomes("loop", "STANDBY")["exit_status"] == 7
+
+
 def test_a_deleted_workspace_is_gone_with_its_session(house: Served) -> None:
     made = house.create("gone")
     house.becomes("gone", "RUNNING")
@@ -250,10 +273,19 @@ def test_a_second_server_on_the_folder_lets_nobody_in_until_the_first_has_gone(s
     first.becomes("lab", "RUNNING")
     cookie = first.session("lab")
     second = serve()
+    assert readiness(first) == (200, "")
+    status, reason = readiness(second)
+    assert (status, "waits for another lapse up" in reason) == (503, True)
     with second.browser("lab") as client:
         assert client.get("/", headers={"Cookie": cookie}).status_code == 503
         assert first.server.stop()[0] == 0
         until(lambda: client.get("/", headers={"Cookie": cookie}).status_code == 200)
+    assert readiness(second) == (200, "")
+
+
+def readiness(served: Served) -> tuple[int, str]:
+    answer = httpx2.get(f"{served.server.probes}/readyz", trust_env=False, verify=PLAIN)
+    return answer.status_code, answer.json().get("reason", "")
 
 
 def _hear_to_the_end(client: ClientConnection) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from lapse.cli.waiting import StillWaitingError
 from lapse.cli.workspace_desk import WorkspaceDesk
+from lapse.cli.workspace_parts import FOLDER
 from lapse.cli.workspace_waiting import DeletedMeanwhileError, WantedOtherwiseError, until_as_wanted, until_gone
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.settings import Settings
@@ -24,6 +25,7 @@ from lapse.workspaces.model import (
     OpId,
     Workspace,
 )
+from lapse.workspaces.runtime.process import ProcessRuntime
 from lapse.workspaces.sqlite_store import open_sqlite_store
 from tests.unit.cli.test_workspaces import Person, now
 
@@ -39,7 +41,7 @@ OP = OpId("op")
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[WorkspaceDesk]:
     store = open_sqlite_store(tmp_path / "workspaces.db")
-    yield WorkspaceDesk(store, Settings(), VirtualClock())
+    yield WorkspaceDesk(store, Settings(state_dir=tmp_path), VirtualClock())
     await store.close()
 
 
@@ -120,11 +122,22 @@ async def test_a_deleted_one_is_gone_when_nothing_is_left(desk: WorkspaceDesk) -
 
 async def test_who_waits_too_long_is_told_what_may_be_the_matter(desk: WorkspaceDesk) -> None:
     made = await make(desk)
-    with pytest.raises(StillWaitingError, match=r"PENDING and not RUNNING after 10ms. Is lapse up running, with"):
+    nobody = "No lapse up runs here with the state folder .*: start it, and it goes on"
+    with pytest.raises(StillWaitingError, match=f"PENDING and not RUNNING after 10ms. {nobody}"):
         await until_as_wanted(desk, made, "10ms")
     await desk.store.claim(made.id, Operation.PROVISIONING, OP, now=desk.now)
-    with pytest.raises(StillWaitingError, match=r"PENDING \(PROVISIONING\) and not RUNNING.*It goes on by itself"):
+    with pytest.raises(StillWaitingError, match=rf"PENDING \(PROVISIONING\) and not RUNNING.*{nobody}"):
         await until_as_wanted(desk, made, "10ms")
+    runtime = ProcessRuntime(desk.settings.state_dir / FOLDER, node="local", clock=desk.clock)
+    await runtime.open()
+    try:
+        with pytest.raises(StillWaitingError, match=r"It goes on by itself, as long as lapse up runs\."):
+            await until_as_wanted(desk, made, "10ms")
+        await desk.store.note_operation(made.id, OP, "It does not listen.")
+        with pytest.raises(StillWaitingError, match=r"after 10ms\. It does not listen\."):
+            await until_as_wanted(desk, made, "10ms")
+    finally:
+        await runtime.close()
 
 
 async def test_a_deletion_that_fails_is_told_when_the_time_is_over(desk: WorkspaceDesk) -> None:
@@ -201,7 +214,7 @@ def test_nobody_at_work_is_a_timeout_and_exits_with_1(person: Person) -> None:
         err = person.run(verb, "lab", "--wait", "--timeout", "10ms", code=1)[1]
 
         assert re.search(r"workspace/lab is PENDING and not (RUNNING|gone) after 10ms", err)
-        assert "Is lapse up running, with the same workspaces_url?" in err
+        assert "No lapse up runs here" in err
 
 
 @pytest.mark.parametrize("verb", ["start", "stop", "archive", "delete"])

@@ -20,7 +20,7 @@ from lapse.cli.workspace_logs import print_log
 from lapse.core.clock import SystemClock
 from lapse.keys.aio import open_keys_async
 from lapse.keys.tickets import ticket_records
-from lapse.workspaces.model import Ms, ObservedStatus, Operation, OpId, WorkspaceId
+from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus, Operation, OpId, WorkspaceId
 from lapse.workspaces.sqlite_store import open_sqlite_store
 from lapse.workspaces.tickets import Tickets
 
@@ -51,6 +51,10 @@ class Person:
         assert main(["workspaces", *line]) == code, self.capsys.readouterr()
         found = self.capsys.readouterr()
         return found.out, found.err
+
+    def run_why(self, address: str) -> str:
+        assert main(["why", address]) == 0, self.capsys.readouterr()
+        return " ".join(self.capsys.readouterr().out.split())
 
     def json(self, *line: str) -> Any:  # noqa: ANN401 - whatever it prints
         command, *rest = line
@@ -113,6 +117,47 @@ def test_tables_are_for_people(person: Person) -> None:
     assert re.search(r"^wanted +RUNNING \(by user\)$", shown, re.MULTILINE)
     assert re.search(r"^next +standby in (5m|4m\d+s)$", shown, re.MULTILINE)
     assert "error" not in shown
+
+
+def test_what_is_wrong_with_a_workspace_is_listed_shown_and_part_of_why(person: Person) -> None:
+    made, failed = person.create("lab"), person.create("broken")
+
+    async def run(store: WorkspaceStore) -> None:
+        one, other = WorkspaceId(made["id"]), WorkspaceId(failed["id"])
+        await store.observe({one: ObservedStatus.RUNNING}, now=Ms(now() - 3_600_000))
+        await store.observe({one: ObservedStatus.STANDBY}, now=now())
+        for at in (1, 2):
+            await store.note_exit(one, status=-9, output="out of luck", at=Ms(now() + at), steady=False)
+        await store.claim(other, Operation.STARTING, OpId("op"), now=now())
+        await store.fail(other, OpId("op"), reason="timed_out", message="no answer", now=now())
+
+    person.on_store(run)
+    listed = person.run("list")[0]
+    assert re.search(r"^lab .* ended by signal 9, restarts: 2 ", listed, re.MULTILINE)
+    assert re.search(r"^broken .* ERROR .* timed_out ", listed, re.MULTILINE)
+    shown = person.run("show", "lab")[0]
+    assert re.search(r"^restarts +2$", shown, re.MULTILINE)
+    assert re.search(r"^last exit +by signal 9, \S+ ago$", shown, re.MULTILINE)
+    assert re.search(r"^last output +out of luck$", shown, re.MULTILINE)
+    told = person.json("show", "lab")
+    assert (told["restarts"], told["exit_status"], told["exit_output"]) == (2, -9, "out of luck")
+    why = person.run_why("workspace/broken")
+    assert "it has failed, and stays as it is until a person acts" in why
+    assert "It has failed (timed_out): no answer." in why
+    assert "The program ended by itself 2 times in a row, the last time by signal 9" in person.run_why("workspace/lab")
+
+
+def test_the_list_does_not_claim_to_know_that_nobody_is_connected(person: Person) -> None:
+    person.create("other")  # makes the folder
+
+    async def run(store: WorkspaceStore) -> None:
+        before = Ms(now() - 3_600_000)
+        made = await store.create(NewWorkspace(name="lab", owner="ann", command=("serve",), port=1), now=before)
+        await store.observe({made.id: ObservedStatus.RUNNING}, now=before)
+
+    person.on_store(run)
+    assert "standby at the next look, unless somebody is connected" in person.run("list")[0]
+    assert "unless somebody is connected" in person.run("show", "lab")[0]
 
 
 def test_ttls_are_the_settings_unless_they_are_given(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,5 +156,5 @@ def test_a_removal_that_was_interrupted_is_finished_with_the_leftovers(
     assert list(volume.parent.iterdir()) == []
 
 
-def interrupted(_directory: Path) -> None:
+def interrupted(_directory: Path, _mark: object) -> None:
     raise KeyboardInterrupt

@@ -14,7 +14,7 @@ from lapse.proxy.directory import REMEMBERED_SECONDS, StoreDirectory
 from lapse.proxy.doorkeeper import HouseDoorkeeper
 from lapse.proxy.ports import Address, Condition, GoingDownError, Proof, Reply, Visit, Visitor
 from lapse.proxy.sessions import SESSION_SECONDS, Sessions
-from lapse.proxy.waking import StoreWaker
+from lapse.proxy.waking import SETTLED_SECONDS, StoreWaker
 from lapse.workspaces.model import (
     DesiredBy,
     DesiredState,
@@ -24,6 +24,7 @@ from lapse.workspaces.model import (
     Operation,
     OpId,
     Workspace,
+    WorkspaceId,
 )
 from lapse.workspaces.sqlite_store import SqliteWorkspaceStore, open_sqlite_store
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets
@@ -282,6 +283,38 @@ async def test_one_that_failed_waits_for_a_person(house: House) -> None:
     assert await condition(house) is Condition.FAILED
 
 
+async def failed(house: House, seen: ObservedStatus) -> Workspace:
+    one = await house.create("a")
+    await house.store.claim(one.id, Operation.ARCHIVING, OpId("op"), now=house.now)
+    await house.store.fail(one.id, OpId("op"), reason="timed_out", message="no answer", now=house.now)
+    await house.store.observe({one.id: seen}, now=house.now)
+    return one
+
+
+async def test_a_visit_revives_one_that_failed_where_its_data_is_in_place(house: House) -> None:
+    one = await failed(house, ObservedStatus.STANDBY)
+    found = await house.directory.find("a")
+    assert found is not None
+    assert (found.condition, found.trouble) == (Condition.FAILED, "It has failed (timed_out): no answer.")
+    assert not await house.waker.revive(one.id), "a page that asks again by itself is no new visit"
+    house.clock.advance(SETTLED_SECONDS)
+    assert await house.waker.revive(one.id)
+    revived = await house.store.get(one.id)
+    assert (revived.desired_state, revived.desired_by, revived.error_reason) == (
+        DesiredState.RUNNING,
+        DesiredBy.ACCESS,
+        None,
+    )
+    assert await condition(house) is Condition.ASLEEP, "it comes up"
+
+
+async def test_a_visit_revives_nothing_whose_data_is_not_there(house: House) -> None:
+    one = await failed(house, ObservedStatus.PENDING)
+    house.clock.advance(3600)
+    assert not await house.waker.revive(one.id)
+    assert await condition(house) is Condition.FAILED
+
+
 async def test_what_is_ready_is_remembered_for_a_moment_and_nothing_else_is(house: House) -> None:
     one = await house.create("a")
     assert await condition(house) is Condition.ASLEEP
@@ -307,6 +340,17 @@ async def test_waking_wants_it_to_run_and_waking_again_changes_nothing(house: Ho
 
     assert (woken.desired_state, woken.desired_by) == (DesiredState.RUNNING, DesiredBy.ACCESS)
     assert await house.store.get(one.id) == woken
+
+
+async def test_who_waits_for_a_workspace_that_does_not_come_up_is_there(house: House) -> None:
+    one = await house.create("a")
+    await house.observe(one, ObservedStatus.STANDBY)
+    noted: list[tuple[WorkspaceId, Ms]] = []
+    waker = StoreWaker(house.store, clock=house.clock, access=lambda *access: noted.append(access))
+    house.clock.advance(60)
+    await waker.wake(one.id)
+
+    assert noted == [(one.id, house.now)]
 
 
 async def test_one_that_is_being_stopped_can_be_woken(house: House) -> None:

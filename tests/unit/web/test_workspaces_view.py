@@ -91,8 +91,8 @@ def test_every_state_has_words(observed: str, desired: str, operation: str, key:
 @pytest.mark.parametrize(
     ("signal", "in_use", "then"),
     [
-        (Connected(1), "1 connection", "standby when nobody is there"),
-        (Connected(3), "3 connections", "standby when nobody is there"),
+        (Connected(1), "1 connection", "standby when nobody is connected"),
+        (Connected(3), "3 connections", "standby when nobody is connected"),
         (Timer(400.0), "until just now", "standby in 6m40s"),
         (Timer(1.0), "until just now", "standby in 5m"),
         (Quiet(), "by nobody", "standby in 5m"),
@@ -110,16 +110,32 @@ def test_what_is_due_waits_for_the_next_look_and_what_is_held_for_nothing() -> N
     assert line(workspace(), Quiet(), late).next == "standby at the next look"
     assert line(workspace(hold_reason="mine"), Quiet(), NOW).next == "standby (held)"
     assert line(workspace("STANDBY", "STANDBY"), None, NOW) == Line(
-        "lab", "in standby", "quiet", "", "archive in 1d", None
+        "lab", "in standby", "quiet", "", "archive in 1d", None, failed=False
     )
     assert line(workspace("PENDING", "PENDING", archive_key="key"), None, NOW).next == ""
+    young = line(workspace(), Unknown(Doubt.EPOCH_YOUNG), late).next
+    assert young == "standby when it is known that nobody is connected", "two leases of doubt remain"
+    assert line(workspace(), None, late).next == "standby at the next look, unless somebody is connected"
+    assert line(workspace(), Connected(1), late).next == "standby when nobody is connected"
 
 
 def test_an_error_is_shown_by_its_message_and_not_endlessly() -> None:
     failed = line(workspace("ERROR", error_reason="exited", error_message="It ended. " * 100), None, NOW)
-    assert (failed.mood, failed.error is not None and len(failed.error)) == ("bad", 300)
-    assert line(workspace("ERROR", error_reason="exited", error_message="Why."), None, NOW).error == "Why"
-    assert line(workspace("ERROR", error_reason="exited"), None, NOW).error == "exited"
+    assert (failed.mood, failed.trouble is not None and len(failed.trouble)) == ("bad", 303)
+    told = line(workspace("ERROR", error_reason="exited", error_message="Why."), None, NOW)
+    assert (told.trouble, told.failed) == ("It has failed (exited): Why.", True)
+
+
+def test_a_program_that_keeps_ending_is_told_of() -> None:
+    crashed: dict[str, Any] = {"restarts": 4, "exit_status": 7, "exited_at": NOW, "exit_output": "out of luck"}
+    waits = line(workspace("STANDBY", "RUNNING", **crashed), Quiet(), NOW)
+    assert (waits.state, waits.mood, waits.next) == ("starting again", "bad", "standby in 5m")
+    assert waits.trouble is not None
+    assert waits.trouble.startswith("The program ended by itself 4 times in a row, the last time with status 7, and")
+    assert waits.trouble.endswith("Its last output: out of luck.")
+    assert line(workspace(**crashed), Quiet(), NOW).trouble == waits.trouble, "also while it runs again"
+    slow = line(workspace("STANDBY", "RUNNING", "STARTING", op_note="It listens elsewhere."), None, NOW)
+    assert (slow.trouble, slow.failed) == ("It listens elsewhere.", False)
 
 
 # --- on the page ------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from lapse.db.sqlite import Synchronous
 from lapse.workspaces.health import HealthMonitor
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation
 from lapse.workspaces.reconciler import Reconciler
-from lapse.workspaces.runtime.errors import ArchiveMissingError, RuntimeUnavailableError
-from lapse.workspaces.runtime.port import Turns
+from lapse.workspaces.runtime.errors import ArchiveAbandonedError, ArchiveMissingError, RuntimeUnavailableError
+from lapse.workspaces.runtime.port import Exit, Progress, Turns
 from lapse.workspaces.sqlite_store import open_sqlite_store
 
 if TYPE_CHECKING:
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.workspaces.model import Workspace, WorkspaceId
+    from lapse.workspaces.runtime.port import Confirm
     from lapse.workspaces.store import WorkspaceStore
 
 NODE = "here"
 _STILL = 30
 """Turns of the event loop without a write after which everybody waits for the clock."""
-WRITES = ("claim", "tried", "complete", "fail", "forget", "observe")
+WRITES = ("claim", "tried", "complete", "fail", "forget", "observe", "note_exit", "note_operation")
 
 
 class Crashed(BaseException):
@@ -46,6 +47,8 @@ class Machine:
     archives: dict[WorkspaceId, list[str]] = field(default_factory=dict)
     programs: dict[WorkspaceId, int] = field(default_factory=dict)
     started: list[WorkspaceId] = field(default_factory=list)
+    ended: dict[WorkspaceId, Exit] = field(default_factory=dict)
+    """Programs that ended by themselves."""
 
 
 class World:
@@ -57,6 +60,8 @@ class World:
         self.points: list[str] = []
         self.writing: set[asyncio.Future[Any]] = set()
         """Writes under way: those take real time."""
+        self.arriving: list[asyncio.Future[Any]] = []
+        """Visitors: an archive takes longer than they need to write that they are there."""
         self.hurt: Callable[[str], None] = lambda _point: None
         self.store = open_sqlite_store(folder / "workspaces.db", synchronous=Synchronous.NORMAL)
         self.live()
@@ -65,6 +70,7 @@ class World:
         """Begin a life of Lapse: what an earlier one left running is ended."""
         self.dead = False
         self.machine.programs.clear()
+        self.machine.ended.clear()
         self.runtime = MemoryRuntime(self)
         self.health, self.reconciler = self.another()
 
@@ -113,7 +119,7 @@ class World:
 
     async def settle(self) -> None:
         """Wait for what was taken up."""
-        while working := tuple(self.reconciler._working.values()):
+        while working := tuple(work.task for work in self.reconciler._working.values()):
             await asyncio.wait(working)
 
     async def run(self, *reconcilers: Reconciler, seconds: float = 60, step: float = 1.0) -> None:
@@ -127,6 +133,11 @@ class World:
 
     async def get(self, workspace: Workspace) -> Workspace:
         return await self.store.get(workspace.id)
+
+    def end_program(self, workspace: Workspace, *, after: float = 5.0, status: int = 3) -> None:
+        """Let the program of a workspace end by itself."""
+        del self.machine.programs[workspace.id]
+        self.machine.ended[workspace.id] = Exit(status, self.now, after, "out of luck")
 
     async def brought_to(self, workspace: Workspace, state: DesiredState) -> Workspace:
         """Want a state and see to it that it is reached."""
@@ -167,6 +178,7 @@ class MemoryRuntime:
 
     def __init__(self, world: World) -> None:
         self._world, self._turns = world, Turns()
+        self.far = Progress()
 
     @property
     def _machine(self) -> Machine:
@@ -174,6 +186,12 @@ class MemoryRuntime:
 
     def turn(self, workspace: WorkspaceId) -> AbstractContextManager[bool]:
         return self._turns.turn(workspace)
+
+    def progress(self, workspace: WorkspaceId) -> Progress:
+        return self.far
+
+    def exit_of(self, workspace: WorkspaceId) -> Exit | None:
+        return self._machine.ended.get(workspace)
 
     async def look(self) -> Mapping[WorkspaceId, ObservedStatus | None]:
         try:
@@ -208,21 +226,28 @@ class MemoryRuntime:
         if workspace.id not in self._machine.programs:
             assert workspace.id in self._machine.volumes
             self._machine.programs[workspace.id] = 1
+            self._machine.ended.pop(workspace.id, None)
             self._machine.started.append(workspace.id)
         self._world.at("start:after")
 
     async def stop(self, workspace: Workspace) -> None:
         self._world.at("stop:before")
         self._machine.programs.pop(workspace.id, None)
+        self._machine.ended.pop(workspace.id, None)
         self._world.at("stop:after")
 
-    async def archive(self, workspace: Workspace) -> str | None:
+    async def archive(self, workspace: Workspace, *, confirm: Confirm) -> str | None:
         self._world.at("archive:before")
         kept = self._machine.archives.setdefault(workspace.id, [])
         self._machine.programs.pop(workspace.id, None)
         if workspace.id in self._machine.volumes:
             kept.append(self._machine.volumes[workspace.id])
             self._world.at("archive:written")
+            await asyncio.gather(*self._world.arriving)
+            if not await confirm():
+                kept.pop()
+                raise ArchiveAbandonedError(workspace=workspace.name)
+            self._world.at("archive:confirmed")
             del self._machine.volumes[workspace.id]
         self._world.at("archive:after")
         return str(len(kept)) if kept else None

@@ -10,6 +10,7 @@ import pytest
 from lapse.workspaces.errors import StoreUnavailableError, UnknownWorkspaceError
 from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus, Operation, OpId
 from lapse.workspaces.runtime.errors import CommandExitedError, PortTakenError
+from lapse.workspaces.runtime.port import Progress
 from tests.unit.workspaces.chain import Crashed, World
 
 if TYPE_CHECKING:
@@ -121,9 +122,6 @@ async def test_what_never_ends_is_an_error_when_its_time_is_over(
     for state in before:
         await world.brought_to(workspace, state)
 
-    async def hang(_workspace: Workspace) -> None:
-        await asyncio.Event().wait()
-
     with monkeypatch.context() as patch:
         patch.setattr(world.runtime, action, hang)
         await world.want(workspace, last)
@@ -133,17 +131,114 @@ async def test_what_never_ends_is_an_error_when_its_time_is_over(
         await world.run(seconds=limit / 5, step=limit / 20)
     found = await world.get(workspace)
     assert (found.observed_status, found.error_reason) == (ObservedStatus.ERROR, "timed_out")
-    assert f"after {limit} seconds" in str(found.error_message)
+    assert f"{'after' if limit == 300 else 'no progress for'} {limit} seconds" in str(found.error_message)
 
 
-async def test_an_operation_left_for_too_long_by_a_crash_is_an_error(world: World) -> None:
+async def hang(_workspace: Workspace, **_more: object) -> None:
+    await asyncio.Event().wait()
+
+
+STEPS = [
+    (Operation.PROVISIONING, (), RUNNING),
+    (Operation.STARTING, (STANDBY,), RUNNING),
+    (Operation.STOPPING, (RUNNING,), STANDBY),
+    (Operation.ARCHIVING, (STANDBY,), PENDING),
+    (Operation.RESTORING, (STANDBY, PENDING), RUNNING),
+    (Operation.DELETING, (RUNNING,), None),
+]
+
+
+@pytest.mark.parametrize(("operation", "before", "wanted"), STEPS)
+async def test_time_during_which_no_lapse_ran_is_no_time_of_an_operation(
+    world: World, operation: Operation, before: tuple[DesiredState, ...], wanted: DesiredState | None
+) -> None:
+    workspace = await world.create(desired_state=PENDING)
+    for state in before:
+        await world.brought_to(workspace, state)
+    if wanted is None:
+        await world.store.mark_deleted(workspace.id, now=world.now)
+    else:
+        await world.want(workspace, wanted)
+    assert await world.store.claim(workspace.id, operation, OpId("of a Lapse that is gone"), now=world.now)
+    world.clock.advance(7 * 86_400)
+    world.live()
+    await world.health.look()
+    await world.run()
+    if wanted is None:
+        with pytest.raises(UnknownWorkspaceError):
+            await world.get(workspace)
+        return
+    found = await world.get(workspace)
+    assert (found.observed_status.value, found.error_reason) == (wanted.value, None)
+
+
+async def test_a_lapse_that_takes_over_gives_an_operation_its_whole_time_and_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace = await world.create(desired_state=STANDBY)
     await world.run()
     await world.want(workspace, RUNNING)
     assert await world.store.claim(workspace.id, Operation.STARTING, OpId("gone"), now=world.now)
-    world.clock.advance(301)
-    await world.run(seconds=5)
+    world.clock.advance(3600)
+    monkeypatch.setattr(world.runtime, "start", hang)
+    await world.run(seconds=290, step=10)
+    assert (await world.get(workspace)).error_reason is None
+    await world.run(seconds=20, step=10)
     assert (await world.get(workspace)).error_reason == "timed_out"
+
+
+async def test_a_store_that_fails_does_not_give_an_operation_its_time_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = await world.create(desired_state=STANDBY)
+    await world.run()
+    monkeypatch.setattr(world.runtime, "start", hang)
+    world.hurt = failing("fail:before", StoreUnavailableError(problem="for a moment"), times=1)
+    await world.want(workspace, RUNNING)
+    await world.run(seconds=330, step=5)
+    assert (await world.get(workspace)).error_reason == "timed_out"
+
+
+async def test_an_archive_may_take_as_long_as_it_makes_progress(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = await world.create()
+    await world.run()
+    monkeypatch.setattr(world.runtime, "archive", hang)
+    await world.want(workspace, PENDING)
+    for hours in range(24):
+        world.runtime.far = Progress(marks=hours)
+        await world.run(seconds=1_200, step=60)
+        found = await world.get(workspace)
+        assert (found.operation, found.error_reason) == (Operation.ARCHIVING, None)
+    await world.run(seconds=1_900, step=60)
+    assert (await world.get(workspace)).error_reason == "timed_out"
+
+
+async def test_progress_gives_a_start_no_more_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = await world.create(desired_state=STANDBY)
+    await world.run()
+    monkeypatch.setattr(world.runtime, "start", hang)
+    await world.want(workspace, RUNNING)
+    for marks in range(35):
+        world.runtime.far = Progress(marks=marks)
+        await world.run(seconds=10, step=5)
+    assert (await world.get(workspace)).error_reason == "timed_out"
+
+
+async def test_what_is_to_be_known_of_a_start_is_told_within_seconds_and_goes_with_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = await world.create(desired_state=STANDBY)
+    await world.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.runtime, "start", hang)
+        await world.want(workspace, RUNNING)
+        world.runtime.far = Progress(note="It listens on 127.0.0.1:9001.")
+        await world.run(seconds=3)
+        assert (await world.get(workspace)).op_note == "It listens on 127.0.0.1:9001."
+        await world.run(seconds=310, step=5)
+    failed = await world.get(workspace)
+    assert (failed.op_note, failed.error_reason) == (None, "timed_out")
+    assert "It listens on 127.0.0.1:9001." in str(failed.error_message)
 
 
 async def test_an_operation_whose_end_was_only_not_noted_is_complete_however_late(world: World) -> None:
@@ -266,16 +361,253 @@ async def test_who_comes_while_it_is_stopped_has_it_started_again(world: World) 
     assert world.machine.started == [workspace.id, workspace.id]
 
 
-async def test_a_program_that_keeps_ending_is_started_more_and_more_slowly(world: World) -> None:
-    workspace = await world.create()
-    await world.run()
-    for _ in range(120):
-        world.machine.programs.clear()
+async def crash_for(world: World, workspace: Workspace, *, seconds: int) -> None:
+    """Let time pass in which the program of a workspace never stays for longer than a second."""
+    for _ in range(seconds):
+        if workspace.id in world.machine.programs:
+            world.end_program(workspace)
         await world.health.look()
         await world.tick()
         world.clock.advance(1)
-    assert 4 <= len(world.machine.started) <= 10
+
+
+async def test_a_program_that_keeps_ending_is_started_more_and_more_slowly_and_told_of(world: World) -> None:
+    workspace = await world.create()
+    await world.run()
+    began = (await world.get(workspace)).running_since
+    await crash_for(world, workspace, seconds=600)
+    assert 10 <= len(world.machine.started) <= 20, "a pause of a minute at most, and no more than one each minute"
+    found = await world.get(workspace)
+    assert found.error_reason is None
+    assert found.restarts >= len(world.machine.started) - 1
+    assert (found.exit_status, found.exit_output) == (3, "out of luck")
+    assert found.exited_at is not None
+    assert world.now - found.exited_at <= 70_000
+    assert found.running_since == began, "a restart is no new RUNNING"
+
+
+async def test_a_program_that_ends_as_soon_as_it_listens_is_an_error_that_says_how(world: World) -> None:
+    workspace = await world.create()
+    world.hurt = lambda point: world.end_program(workspace) if point == "start:after" else None
+    await world.run(seconds=60)
+    found = await world.get(workspace)
+    assert found.error_reason == "command_exited"
+    assert "ended with status 3 directly after it had listened. Its last output: out of luck." in str(
+        found.error_message
+    )
+    assert world.points.count("start:before") == 3
+
+
+async def test_a_program_that_ran_for_long_is_started_again_soon(world: World) -> None:
+    workspace = await world.create()
+    await world.run()
+    await crash_for(world, workspace, seconds=300)
+    await world.run(seconds=120)
+    world.end_program(workspace, after=601)
+    await world.health.look()
+    await world.run(seconds=3)
+    found = await world.get(workspace)
+    assert (found.observed_status, found.restarts) == (ObservedStatus.RUNNING, 1)
+
+
+@pytest.mark.parametrize("act", ["start", "stop"])
+async def test_a_person_who_acts_ends_a_row_of_restarts(world: World, act: str) -> None:
+    workspace = await world.create()
+    await world.run()
+    began = (await world.get(workspace)).running_since
+    await crash_for(world, workspace, seconds=60)
+    assert (await world.get(workspace)).observed_status is ObservedStatus.STANDBY
+    if act == "stop":
+        await world.brought_to(workspace, STANDBY)
+    await world.want(workspace, RUNNING)
+    await world.run(seconds=3)
+    found = await world.get(workspace)
+    assert (found.observed_status, found.restarts) == (ObservedStatus.RUNNING, 0), "at once, without the pause"
+    assert found.running_since > began
+    assert found.exit_status == 3, "what happened is still told"
+
+
+async def test_an_exit_is_counted_once_however_often_the_write_of_it_fails(world: World) -> None:
+    workspace = await world.create()
+    await world.run()
+    for point in ("note_exit:before", "note_exit:after", "stop:before"):
+        before = (await world.get(workspace)).restarts
+        await world.run(seconds=120)
+        world.end_program(workspace)
+        world.hurt = failing(point, StoreUnavailableError(problem="for a moment"), times=1)
+        await world.health.look()
+        await world.run(seconds=5)
+        assert (await world.get(workspace)).restarts == before + 1, point
     assert (await world.get(workspace)).error_reason is None
+
+
+# --- an archiving is abandoned when somebody comes -------------------------------------------------------------------
+
+
+async def come(world: World, workspace: Workspace) -> None:
+    await world.store.set_desired(workspace.id, RUNNING, DesiredBy.ACCESS, now=world.now)
+
+
+async def with_data(world: World) -> Workspace:
+    """Return a workspace in standby that has data and an older archive."""
+    workspace = await world.create()
+    await world.run()
+    await world.brought_to(workspace, PENDING)
+    await world.brought_to(workspace, RUNNING)
+    world.machine.volumes[workspace.id] = "data"
+    return await world.brought_to(workspace, STANDBY)
+
+
+async def test_who_comes_while_it_is_packed_has_it_started_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = await with_data(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.runtime, "archive", hang)
+        await world.want(workspace, PENDING)
+        await world.run(seconds=100, step=10)
+        assert (await world.get(workspace)).operation is Operation.ARCHIVING
+        await come(world, workspace)
+        await world.run(seconds=3)
+    found = await world.get(workspace)
+    assert (found.observed_status, found.operation) == (ObservedStatus.RUNNING, Operation.NONE)
+    assert world.machine.volumes == {workspace.id: "data"}
+    assert world.points.count("restore:before") == 1, "the one of before"
+
+
+async def test_a_user_may_start_what_is_being_archived(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = await with_data(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.runtime, "archive", hang)
+        await world.want(workspace, PENDING)
+        await world.run(seconds=5)
+        await world.want(workspace, RUNNING)
+        await world.run(seconds=3)
+    assert (await world.get(workspace)).observed_status is ObservedStatus.RUNNING
+
+
+async def test_who_comes_does_not_wait_for_the_turn_of_an_archiving_that_was_taken_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going = [await world.create(f"going-{number}") for number in range(5)]
+    await world.run()
+    for workspace in going:
+        await world.brought_to(workspace, STANDBY)
+        await world.want(workspace, PENDING)
+        assert await world.store.claim(workspace.id, Operation.ARCHIVING, OpId("gone"), now=world.now)
+    world.live()
+    monkeypatch.setattr(world.runtime, "archive", hang)
+    await world.tick()
+    for workspace in going:
+        await come(world, workspace)
+    await world.run(seconds=3)
+    assert {(await world.get(one)).observed_status for one in going} == {ObservedStatus.RUNNING}
+
+
+@pytest.mark.parametrize("moment", ["archive:before", "archive:written", "archive:confirmed", "archive:after"])
+async def test_who_comes_at_any_moment_of_an_archiving_finds_the_data(world: World, moment: str) -> None:
+    workspace = await with_data(world)
+    tasks = world.arriving
+
+    def hurt(point: str) -> None:
+        if point == moment and not tasks:
+            tasks.append(asyncio.ensure_future(come(world, workspace)))
+
+    world.hurt = hurt
+    await world.want(workspace, PENDING)
+    await world.run()
+    await world.run()
+    assert len(tasks) == 1
+    found = await world.get(workspace)
+    assert (found.observed_status, found.operation) == (ObservedStatus.RUNNING, Operation.NONE)
+    assert world.machine.volumes == {workspace.id: "data"}
+    if moment in {"archive:before", "archive:written"}:
+        assert world.points.count("restore:before") == 1, "the volume was there all the time"
+
+
+@pytest.mark.parametrize("crash", ["archive:written", "archive:confirmed", "archive:after", "complete:before"])
+async def test_who_comes_after_a_crash_in_an_archiving_finds_the_data(world: World, crash: str) -> None:
+    workspace = await with_data(world)
+    world.points.clear()
+
+    def hurt(point: str) -> None:
+        if point == crash:
+            raise Crashed
+
+    world.hurt = hurt
+    await world.want(workspace, PENDING)
+    await world.run(seconds=5)
+    assert world.dead
+    await world.reconciler.end()
+    world.hurt = lambda _point: None
+    await come(world, workspace)
+    world.clock.advance(86_400)
+    world.live()
+    await world.health.look()
+    await world.run()
+    found = await world.get(workspace)
+    assert (found.observed_status, found.error_reason) == (ObservedStatus.RUNNING, None)
+    assert world.machine.volumes == {workspace.id: "data"}
+
+
+async def test_an_archiving_that_goes_wrong_after_the_volume_went_is_followed_by_a_restore(world: World) -> None:
+    workspace = await with_data(world)
+    tasks: list[asyncio.Future[None]] = []
+
+    def hurt(point: str) -> None:
+        if point == "archive:after" and not tasks:
+            tasks.append(asyncio.ensure_future(come(world, workspace)))
+            raise OSError("the disk went away")
+
+    world.hurt = hurt
+    await world.want(workspace, PENDING)
+    await world.run(seconds=30)
+    found = await world.get(workspace)
+    assert (found.observed_status, found.error_reason) == (ObservedStatus.RUNNING, None)
+    assert world.machine.volumes == {workspace.id: "data"}
+
+
+# --- a visit is an act -----------------------------------------------------------------------------------------------
+
+
+async def fail_to_archive(world: World) -> Workspace:
+    workspace = await with_data(world)
+    world.hurt = failing("archive:before", OSError("not today"))
+    await world.want(workspace, PENDING)
+    await world.run(seconds=120)
+    world.hurt = lambda _point: None
+    found = await world.get(workspace)
+    assert found.error_reason == "internal"
+    return found
+
+
+async def test_an_error_tells_whether_the_data_is_in_place(world: World) -> None:
+    workspace = await fail_to_archive(world)
+    assert workspace.error_status is ObservedStatus.STANDBY
+    world.machine.volumes.clear()
+    await world.health.look()
+    assert (await world.get(workspace)).error_status is ObservedStatus.PENDING
+
+
+async def test_a_visit_clears_an_error_and_starts_where_the_data_is(world: World) -> None:
+    workspace = await fail_to_archive(world)
+    world.clock.advance(60)
+    await world.health.look()
+    assert await world.store.revive(workspace.id, before=world.now, seen=world.now, now=world.now) is not None
+    await world.run(seconds=5)
+    found = await world.get(workspace)
+    assert (found.observed_status, found.desired_by) == (ObservedStatus.RUNNING, DesiredBy.ACCESS)
+    assert world.machine.volumes == {workspace.id: "data"}
+
+
+async def test_a_visit_clears_no_error_where_the_data_is_gone(world: World) -> None:
+    workspace = await fail_to_archive(world)
+    world.machine.volumes.clear()
+    await world.health.look()
+    assert await world.store.revive(workspace.id, before=world.now, seen=world.now, now=world.now) is None
+    await world.run(seconds=60)
+    assert (await world.get(workspace)).error_reason == "internal"
+    assert world.machine.volumes == {}, "an older archive is not what the owner left"
 
 
 # --- two at once, and crashes ----------------------------------------------------------------------------------------
@@ -451,7 +783,7 @@ async def test_who_opens_a_workspace_does_not_wait_behind_those_whose_data_goes(
     await world.run()
     never = asyncio.Event()
 
-    async def archive(workspace: Workspace) -> str | None:
+    async def archive(workspace: Workspace, **_more: object) -> str | None:
         await never.wait()
         return None
 

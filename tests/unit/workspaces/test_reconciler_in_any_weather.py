@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.workspaces.errors import OperationUnderWayError, StoreUnavailableError
-from lapse.workspaces.model import DesiredState, Operation
+from lapse.workspaces.model import DesiredState, Ms, Operation
 from tests.unit.workspaces.chain import Crashed, World
 
 WISHES = st.tuples(st.just("want"), st.sampled_from(list(DesiredState)))
@@ -49,7 +49,11 @@ class Weather:
             assert (await self.world.get(self.workspace)).operation is not Operation.NONE
 
     async def visit(self, _: int) -> None:
-        await self.world.store.connected(self.workspace.id, now=self.world.now)
+        found = await self.world.get(self.workspace)
+        if found.error_reason is None:
+            await self.world.store.connected(self.workspace.id, now=self.world.now)
+        else:
+            await self.world.store.revive(self.workspace.id, before=self.world.now, seen=Ms(0), now=self.world.now)
 
     async def work(self, text: int) -> None:
         """What a running program writes."""
@@ -70,7 +74,8 @@ class Weather:
         self.hurt_after(after, StoreUnavailableError(problem="for a moment"))
 
     async def program_ends(self, _: int) -> None:
-        self.world.machine.programs.clear()
+        if self.workspace.id in self.world.machine.programs:
+            self.world.end_program(self.workspace)
 
     def hurt_after(self, count: int, error: BaseException) -> None:
         place = len(self.world.points) + count

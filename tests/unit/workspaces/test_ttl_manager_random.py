@@ -223,7 +223,8 @@ FAR = 10**9
 class CountsFromTheAccessAlone(Around):
     async def standby_candidates(self, now: Ms, **how: Any) -> Sequence[Workspace]:  # noqa: ANN401
         page = await self.inner.standby_candidates(Ms(now + FAR), **how)
-        return [msgspec.structs.replace(one, status_changed_at=one.last_access_at) for one in page]
+        early = {"status_changed_at": 1, "running_since": 1}
+        return [msgspec.structs.replace(one, **early) for one in page]
 
     async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
         whole = [(await self.inner.get(one.id)).candidate for one in candidates]

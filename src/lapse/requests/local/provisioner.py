@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 CLAIM: Final = "claim of a volume"
 """The index of the cache of volumes that finds the volume of a claim."""
-Fill = Callable[[Path, Callable[[Path], None], Stop], None]
+Fill = Callable[[Path, Callable[[Path], None], Stop], object]
 """Fills a directory; tells of it before it gets its name; may be stopped."""
 
 

@@ -47,6 +47,12 @@ class CommandExitedError(RuntimeFailureError):
     reason = FailureReason.COMMAND_EXITED
 
 
+class ProgramEndedError(RuntimeFailureError):
+    """The command of the workspace {workspace} ended {how} directly after it had listened. {output}."""
+
+    reason = FailureReason.COMMAND_EXITED
+
+
 class PortTakenError(RuntimeFailureError):
     """The workspace {workspace} cannot have port {port}: {problem}. Stop what uses it, or set another port."""
 
@@ -69,6 +75,12 @@ class ArchiveFailedError(RuntimeFailureError):
     """The data of the workspace {workspace} stays where it is: {problem}."""
 
     reason = FailureReason.ARCHIVE_FAILED
+
+
+class ArchiveAbandonedError(RuntimeFailureError):
+    """The archiving of the workspace {workspace} was abandoned: it is wanted again. Its data is in place."""
+
+    reason = FailureReason.INTERRUPTED
 
 
 class ArchiveMissingError(RuntimeFailureError):

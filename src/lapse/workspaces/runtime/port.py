@@ -18,13 +18,38 @@ half done behind.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from lapse.workspaces.model import ObservedStatus, Workspace, WorkspaceId
+    from lapse.workspaces.model import Ms, ObservedStatus, Workspace, WorkspaceId
+
+    Confirm = Callable[[], Awaitable[bool]]
+    """Asked once, directly before something that cannot be undone; False: leave it."""
+
+
+class Progress(NamedTuple):
+    """How far an action is."""
+
+    marks: int = 0
+    """A number that changes as long as data is moved."""
+    note: str | None = None
+    """What people should know while they wait."""
+
+
+class Exit(NamedTuple):
+    """How a program ended by itself."""
+
+    status: int | None
+    """Its exit code, or minus the number of a signal; None where that is not known."""
+    at: Ms
+    """When that was seen."""
+    seconds: float
+    """How long it had run."""
+    output: str
+    """The last lines that it wrote."""
 
 
 class Runtime(Protocol):
@@ -62,8 +87,21 @@ class Runtime(Protocol):
         """End its program and all that it started, gracefully, then firmly."""
         ...
 
-    async def archive(self, workspace: Workspace) -> str | None:
-        """Put its volume into an archive and remove it; return the key, or None if there was never a volume."""
+    async def archive(self, workspace: Workspace, *, confirm: Confirm) -> str | None:
+        """Put its volume into an archive and remove it; return the key, or None if there was never a volume.
+
+        ``confirm`` is asked when the archive is complete and verified, before the volume goes. If it says no, or if
+        the action is cancelled before, the volume stays and the archive is discarded: `ArchiveAbandonedError`. After
+        that the removal is carried to its end.
+        """
+        ...
+
+    def progress(self, workspace: WorkspaceId) -> Progress:
+        """Return how far the action on a workspace is."""
+        ...
+
+    def exit_of(self, workspace: WorkspaceId) -> Exit | None:
+        """Return how its program ended by itself after it had listened; None otherwise, and after `stop` or `start`."""
         ...
 
     async def tidy(self, workspace: Workspace) -> None:

@@ -10,8 +10,10 @@ over, where programs are to outlive Lapse). Stopping is a polite signal to all p
 one to those that are left after the grace.
 
 Not guaranteed: any protection of workspaces from each other or of this machine from them. They run as the user that
-Lapse runs as: whoever may create one may run anything. Output goes to a file that is begun anew at each start, and is
-not limited.
+Lapse runs as: whoever may create one may run anything.
+
+Output goes to a file, one run behind the other, with a line at the start of each. A file that has grown beyond
+`LOG_BYTES` becomes the older one of two, in place of the one before; a line that is written at that moment may be lost.
 
 Linux only, as /proc is where processes are known from.
 """
@@ -22,21 +24,24 @@ import asyncio
 import fcntl
 import os
 import signal
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
+from lapse.core.timestamps import to_timestamp
 from lapse.files.archive import remove, remove_leftovers, sync
 from lapse.files.work import in_thread
 from lapse.workspaces.archive import Archives
-from lapse.workspaces.model import ObservedStatus, WorkspaceId, is_id
+from lapse.workspaces.model import Ms, ObservedStatus, WorkspaceId, how_it_ended, is_id
 from lapse.workspaces.runtime import processes
 from lapse.workspaces.runtime.errors import (
+    ArchiveAbandonedError,
     CommandExitedError,
     CommandNotFoundError,
     RuntimeBusyError,
@@ -44,18 +49,22 @@ from lapse.workspaces.runtime.errors import (
     StopFailedError,
     VolumeMissingError,
 )
-from lapse.workspaces.runtime.port import Turns
+from lapse.workspaces.runtime.port import Exit, Progress, Turns
 from lapse.workspaces.runtime.program import (
     HOST,
     Record,
     Records,
+    begin_log,
     check_port,
     environment,
     find,
-    how_it_ended,
     last_words,
+    not_listening,
+    older,
     open_gate,
+    rotate,
     spawn,
+    tail,
 )
 
 if TYPE_CHECKING:
@@ -65,8 +74,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.core.clock import Clock
+    from lapse.files.archive import Stop
     from lapse.workspaces.model import Workspace
-    from lapse.workspaces.runtime.port import Runtime
+    from lapse.workspaces.runtime.port import Confirm, Runtime
+
+    T = TypeVar("T")
 
 GRACE_SECONDS: Final = 10.0
 """What a program has to end by itself."""
@@ -75,7 +87,10 @@ EXIT_GRACE_SECONDS: Final = 4.0
 _KILL_SECONDS: Final = 10.0
 _POLL: Final = (0.02, 0.05, 0.1, 0.25)
 _CONNECT_SECONDS: Final = 2.0
+_SOON_SECONDS: Final = 3.0
+"""A program that does not listen after as long is told of, and looked at again as often."""
 _MARK: Final = ".lapse-node"
+_MS: Final = 1_000_000
 _NS: Final = 1_000_000_000
 _log = get_logger("lapse.workspaces.runtime")
 
@@ -85,8 +100,13 @@ class _Run:
     """A program that was started here, or found running."""
 
     record: Record
+    since_ns: int
+    """Since when it is known here, in monotonic time."""
     child: subprocess.Popen[bytes] | None = None
     """None if an earlier Lapse started it."""
+    log_from: int = 0
+    """Where its output begins."""
+    exit: Exit | None = None
 
     @property
     def status(self) -> int | None:
@@ -116,6 +136,8 @@ class ProcessRuntime:
         self._volumes, self._logs = root / "volumes", root / "logs"
         self._archives, self._records = Archives(root / "archives"), Records(root / "runs")
         self._runs: dict[WorkspaceId, _Run] = {}
+        self._marks: Counter[WorkspaceId] = Counter()
+        self._notes: dict[WorkspaceId, str] = {}
         self._turns = Turns()
         self._lock: int | None = None
         self._boot = ""
@@ -129,7 +151,8 @@ class ProcessRuntime:
             self._take()
             await in_thread(lambda _stop: self._remove_leftover_files())
             found = self._records.read_all()
-            self._runs = {WorkspaceId(one): _Run(record) for one, record in found.items() if is_id(one)}
+            now = self._clock.monotonic_ns()
+            self._runs = {WorkspaceId(one): _Run(record, now) for one, record in found.items() if is_id(one)}
             await self._end_leftovers()
         except OSError as error:
             self._release()
@@ -200,7 +223,7 @@ class ProcessRuntime:
             self._lock = None
 
     def _remove_leftover_files(self) -> None:
-        for folder in (self._volumes, self._root / "runs"):
+        for folder in (self._volumes, self._root / "runs", self._logs):
             remove_leftovers(folder)
         self._archives.remove_leftovers()
 
@@ -225,6 +248,9 @@ class ProcessRuntime:
 
     def _look(self) -> Mapping[WorkspaceId, ObservedStatus | None]:
         self._check_places()
+        for workspace in tuple(self._runs):
+            with suppress(OSError):  # a full disk is no reason not to look
+                rotate(self._log_of(workspace))
         with os.scandir(self._volumes) as entries:
             return {WorkspaceId(entry.name): self._status(entry) for entry in entries if is_id(entry.name)}
 
@@ -243,6 +269,21 @@ class ProcessRuntime:
     def _is_alive(self, run: _Run) -> bool:
         # Asking a child for its status also buries it.
         return run.status is None and processes.is_alive(run.record.leader, self._boot)
+
+    def progress(self, workspace: WorkspaceId) -> Progress:
+        """See `Runtime`."""
+        return Progress(self._marks[workspace], self._notes.get(workspace))
+
+    def exit_of(self, workspace: WorkspaceId) -> Exit | None:
+        """See `Runtime`."""
+        run = self._runs.get(workspace)
+        if run is None or not run.record.ready or self._is_alive(run):
+            return None
+        if run.exit is None:
+            now = Ms(self._clock.wall_ns() // _MS)
+            seconds = (self._clock.monotonic_ns() - run.since_ns) / _NS
+            run.exit = Exit(run.status, now, seconds, tail(self._log_of(workspace), run.log_from))
+        return run.exit
 
     # --- acting ------------------------------------------------------------------------------------------------------
     # What changes files is waited for even when it is cancelled: a thread that comes late would meet the next action.
@@ -264,7 +305,7 @@ class ProcessRuntime:
         if volume.exists() and workspace.archive_key is not None:
             return workspace.archive_key  # whole, as it has its name
         restore = partial(self._archives.restore, workspace.id, volume, expected=workspace.archive_key)
-        return str(await in_thread(lambda stop: restore(stop=stop)))
+        return str(await self._marking(workspace, lambda stop: restore(stop=stop)))
 
     async def start(self, workspace: Workspace) -> None:
         """See `Runtime`."""
@@ -277,7 +318,10 @@ class ProcessRuntime:
         check_port(workspace)
         try:
             run = self._spawn(workspace, volume)
-            await self._until_it_listens(workspace, run)
+            try:
+                await self._until_it_listens(workspace, run)
+            finally:
+                self._notes.pop(workspace.id, None)
             run.record = msgspec.structs.replace(run.record, ready=True)
             self._records.write(workspace.id, run.record)
         except BaseException:
@@ -289,19 +333,34 @@ class ProcessRuntime:
         """See `Runtime`."""
         await self._end(workspace.id, self._grace)
 
-    async def archive(self, workspace: Workspace) -> str | None:
+    async def archive(self, workspace: Workspace, *, confirm: Confirm) -> str | None:
         """See `Runtime`."""
         await self._end(workspace.id, self._grace)
         volume = self._volume(workspace)
         if volume.is_dir():
-            key = await in_thread(lambda stop: self._archives.keep(workspace.id, volume, stop=stop))
-            await in_thread(lambda _stop: remove(volume))
+            key = await self._marking(workspace, lambda stop: self._archives.keep(workspace.id, volume, stop=stop))
+            if not await confirm():
+                await in_thread(lambda _stop: self._archives.discard(key))
+                raise ArchiveAbandonedError(workspace=workspace.name)
+            await self._marking(workspace, lambda stop: remove(volume, mark=stop))
             return str(key)
         newest = await asyncio.to_thread(self._archives.newest, workspace.id)
         if newest is None:
             return None
-        await in_thread(lambda stop: self._archives.check(newest, stop=stop))
+        await self._marking(workspace, lambda stop: self._archives.check(newest, stop=stop))
         return str(newest)
+
+    async def _marking(self, workspace: Workspace, work: Callable[[Stop], T]) -> T:
+        """Do long work in a thread; each time that it asks whether to stop, it has made progress."""
+
+        def marked(stop: Stop) -> T:
+            def asked() -> bool:
+                self._marks[workspace.id] += 1
+                return stop()
+
+            return work(asked)
+
+        return await in_thread(marked)
 
     async def tidy(self, workspace: Workspace) -> None:
         """See `Runtime`."""
@@ -310,9 +369,11 @@ class ProcessRuntime:
     async def delete(self, workspace: Workspace) -> None:
         """See `Runtime`."""
         await self._end(workspace.id, self._grace)
-        await in_thread(lambda _stop: remove(self._volume(workspace)))
+        await self._marking(workspace, lambda stop: remove(self._volume(workspace), mark=stop))
         await in_thread(lambda _stop: self._archives.forget(workspace.id))
-        self._log_of(workspace.id).unlink(missing_ok=True)
+        for log in (self._log_of(workspace.id), older(self._log_of(workspace.id))):
+            log.unlink(missing_ok=True)
+        self._marks.pop(workspace.id, None)
 
     def _volume(self, workspace: Workspace) -> Path:
         if not is_id(workspace.id):  # it becomes a path
@@ -334,20 +395,23 @@ class ProcessRuntime:
         mark = owner_token()
         env = {**environment(workspace, volume, mark), **self._variables(workspace)}
         program = find(workspace, volume, env["PATH"])
+        log = self._log_of(workspace.id)
         try:
-            child = spawn(program, workspace.command, volume=volume, env=env, log=self._log_of(workspace.id))
+            log_from = begin_log(log, to_timestamp(self._clock.wall_ns()))
+            child = spawn(program, workspace.command, volume=volume, env=env, log=log)
         except OSError as error:
             raise CommandNotFoundError(workspace=workspace.name, problem=error.strerror or str(error)) from error
         leader = processes.identify(child.pid, self._boot)
         if leader is None:  # it cannot be gone, as nobody has asked for its status
             raise RuntimeUnavailableError(problem=f"the process {child.pid} is not in /proc")
-        run = self._runs[workspace.id] = _Run(Record(leader, mark), child)
+        record, now = Record(leader, mark), self._clock.monotonic_ns()
+        run = self._runs[workspace.id] = _Run(record, now, child, log_from)
         self._records.write(workspace.id, run.record)
         open_gate(child)
         return run
 
     async def _until_it_listens(self, workspace: Workspace, run: _Run) -> None:
-        tries = 0
+        tries, told_ns = 0, run.since_ns
         while True:
             listens = await _listens(workspace.port)
             if not self._is_alive(run):
@@ -355,10 +419,14 @@ class ProcessRuntime:
                     workspace=workspace.name,
                     how=how_it_ended(run.status),
                     port=workspace.port,
-                    output=last_words(self._log_of(workspace.id)),
+                    output=last_words(self._log_of(workspace.id), run.log_from),
                 )
             if listens:
                 return
+            if self._clock.monotonic_ns() - told_ns >= _SOON_SECONDS * _NS:
+                told_ns = self._clock.monotonic_ns()
+                found = await asyncio.to_thread(processes.listening, await self._members(run))
+                self._notes[workspace.id] = not_listening(workspace.port, found)
             await self._clock.sleep(_POLL[min(tries, len(_POLL) - 1)])
             tries += 1
 
@@ -403,6 +471,21 @@ class ProcessRuntime:
 def log_path(root: Path, workspace: WorkspaceId) -> Path:
     """Return the file of a workspace's output, in the folder of a runtime."""
     return root / "logs" / f"{workspace}.log"
+
+
+def is_hosted(root: Path) -> bool:
+    """Whether a runtime of a living process uses a folder."""
+    try:
+        lock = os.open(root / "lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def _write(path: Path, text: str) -> None:

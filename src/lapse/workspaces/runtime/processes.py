@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -22,13 +24,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 MARK: Final = "LAPSE_RUN"
 """The environment variable that all processes of a run have."""
 _PROC: Final = Path("/proc")
 _GONE: Final = (FileNotFoundError, ProcessLookupError)
 _DEAD: Final = frozenset("ZXx")
+_LISTENS: Final = "0A"
+_BYTES_OF_IPV4: Final = 4
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -83,6 +87,13 @@ def members(leader: Identity, mark: str, boot: str) -> list[Identity]:
     return found
 
 
+def listening(group: Sequence[Identity]) -> list[str]:
+    """Return the addresses that processes listen on for TCP, as far as the system tells."""
+    inodes = {inode for process in group for inode in _sockets(process.pid)}
+    found = {address for process in group[:1] for inode, address in _listeners(process.pid) if inode in inodes}
+    return sorted(found)
+
+
 def send(process: Identity, number: signal.Signals, boot: str) -> bool:
     """Signal this process and no other; return whether it was there."""
     try:
@@ -117,6 +128,35 @@ def _stat(pid: int) -> Stat | None:
     except _GONE:
         return None
     return parse_stat(text)
+
+
+def _sockets(pid: int) -> Iterator[str]:
+    """Yield the inodes of the sockets that a process has open."""
+    with suppress(OSError):
+        for name in os.listdir(_PROC / str(pid) / "fd"):  # noqa: PTH208 - names, no paths
+            with suppress(OSError):
+                target = os.readlink(_PROC / str(pid) / "fd" / name)  # noqa: PTH115 - no path: socket:[inode]
+                if target.startswith("socket:["):
+                    yield target[8:-1]
+
+
+def _listeners(pid: int) -> Iterator[tuple[str, str]]:
+    """Yield inode and address of all that listens in the network of a process."""
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError, ValueError):
+            for line in (_PROC / str(pid) / "net" / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENS:
+                    yield fields[9], _address(fields[1])
+
+
+def _address(text: str) -> str:
+    """Return an address as people write it: the kernel writes words of 32 bits in its own byte order."""
+    host, _, port = text.partition(":")
+    packed = b"".join(int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(host), 8))
+    family = socket.AF_INET if len(packed) == _BYTES_OF_IPV4 else socket.AF_INET6
+    shown = socket.inet_ntop(family, packed)
+    return f"{shown}:{int(port, 16)}" if family == socket.AF_INET else f"[{shown}]:{int(port, 16)}"
 
 
 def _environment(pid: int) -> frozenset[bytes]:

@@ -24,7 +24,7 @@ from lapse.workspaces.runtime.errors import CommandNotFoundError, PortTakenError
 from lapse.workspaces.runtime.processes import MARK, Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from lapse.workspaces.model import Workspace
@@ -36,6 +36,8 @@ _PASSED_ON: Final = frozenset(
     {"PATH", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH"}
 )
 _TAIL: Final = 1_000
+LOG_BYTES: Final = 8 * 1024 * 1024
+"""As much output of a workspace is kept in one file, and as much in the older one."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -125,7 +127,7 @@ def spawn(
     program: str, command: tuple[str, ...], *, volume: Path, env: Mapping[str, str], log: Path
 ) -> subprocess.Popen[bytes]:
     """Start a program in a process group of its own, behind the gate."""
-    with log.open("wb") as output:
+    with log.open("ab") as output:  # to append: it is shortened while the program writes
         return subprocess.Popen(  # noqa: S603 - to run the owner's command is what this is for
             ["/bin/sh", "-c", _GATE, "lapse-workspace", program, *command[1:]],
             stdin=subprocess.PIPE,
@@ -144,19 +146,56 @@ def open_gate(process: subprocess.Popen[bytes]) -> None:
             gate.write(b"go\n")
 
 
-def last_words(log: Path) -> str:
-    """Return the end of a program's output, as a sentence without its full stop."""
+def older(log: Path) -> Path:
+    """Return the file that holds what was written before."""
+    return log.with_name(f"{log.name}.1")
+
+
+def begin_log(log: Path, now: str) -> int:
+    """Put a line at the start of a run behind what earlier runs wrote; return where the run's own output begins."""
+    rotate(log)
+    with log.open("ab") as file:
+        file.write(f"--- started at {now} ---\n".encode())
+        return file.tell()
+
+
+def rotate(log: Path) -> None:
+    """Move what a file holds to the older one when it is too much; whoever writes goes on in the same file."""
+    try:
+        size = log.stat().st_size
+    except FileNotFoundError:
+        return
+    if size <= LOG_BYTES:
+        return
+    part = log.with_name(f".{log.name}.part")
+    with log.open("rb+") as file, part.open("wb") as kept:
+        file.seek(size - LOG_BYTES)
+        shutil.copyfileobj(file, kept)
+        file.truncate(0)
+    part.replace(older(log))
+
+
+def tail(log: Path, start: int = 0) -> str:
+    """Return the end of a program's output; ``start`` is where it began, unless the file was shortened since."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL))
-            text = file.read(_TAIL).decode("utf-8", "replace").strip()
+            size = log.stat().st_size
+            file.seek(max(start if start <= size else 0, size - _TAIL))
+            return file.read(_TAIL).decode("utf-8", "replace").strip()
     except OSError:
-        text = ""
+        return ""
+
+
+def last_words(log: Path, start: int = 0) -> str:
+    """Return the end of a program's output, as a sentence without its full stop."""
+    text = tail(log, start)
     return f"Its last output: {text.rstrip('.')}" if text else "It wrote nothing"
 
 
-def how_it_ended(status: int | None) -> str:
-    """Say in words what a return code means."""
-    if status is None:
-        return "(nobody saw how)"
-    return f"by signal {-status}" if status < 0 else f"with status {status}"
+def not_listening(port: int, found: Sequence[str]) -> str:
+    """Say that a program runs and cannot be reached, and where it listens instead."""
+    where = f"It listens on {', '.join(found)}" if found else "It does not listen on any port"
+    return (
+        f"The program runs, but it does not listen on port {port} of {HOST}. {where}. "
+        "Its address is in its environment: HOST and PORT."
+    )
