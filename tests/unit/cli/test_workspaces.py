@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from lapse.workspaces.store import WorkspaceStore
 
-PORTS = {"a": 9001, "b": 9002, "c": 9003}
+PORTS = {"broken": 9009, "a": 9001, "b": 9002, "c": 9003}
 
 
 def serve(port: int) -> tuple[str, ...]:
