@@ -103,6 +103,8 @@ class _Process:
             reports=EventReports(store.client),
             hold_kinds=holding,
         )
+        selected = KubernetesStore(open_client(settings, clock=clock, user=_policies_user(settings)), kinds=KINDS)
+        stack.push_async_callback(selected.close)
         records = retention(
             loaded,
             store,
@@ -113,6 +115,7 @@ class _Process:
             brake=brakes,
             clock=clock,
             left_alone=[settings.lease_namespace],
+            selected=selected,
         )
         # A client of its own: a renewal must not wait for its turn behind the calls of a sweep.
         leases = KubernetesStore(open_client(settings, clock=clock))
@@ -170,6 +173,12 @@ class _Process:
             cluster=config.cluster.place,
             lease=f"{self.settings.lease_namespace}/{self.settings.lease_name}",
         )
+
+
+def _policies_user(settings: Settings) -> str:
+    from lapse.history.rights import account_user
+
+    return account_user(settings.lease_namespace, settings.retention_account)
 
 
 def _identity() -> str:

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from lapse.history.passes import PassReport, Told
     from lapse.kube.resources import Json
 
+GRANT: Final = (
+    "policies act as a service account of their own, and have its rights only; an administrator grants them with"
+    " lapse retention rbac POLICY.yaml | kubectl apply -f - (to act as that account, the operator needs deploy/base)"
+)
+"""What to do about a right that is missing on a cluster."""
 _LONGEST_MESSAGE: Final = 1024
 _GOES: Final = frozenset({Outcome.ENDED, Outcome.WOULD_END})
 
@@ -89,10 +94,21 @@ class Tally:
 
 
 def of_report(
-    name: str, report: PassReport, *, domain: str, dry_run: bool, deleted: Mapping[str, int], problem: Exception | None
+    name: str,
+    report: PassReport,
+    *,
+    domain: str,
+    dry_run: bool,
+    deleted: Mapping[str, int],
+    problem: Exception | None,
+    advice: str = "",
 ) -> PolicyRun:
-    """Tell of a pass that was made; ``problem`` is the last that was against a deletion."""
+    """Tell of a pass that was made; ``problem`` is the last that was against a deletion.
+
+    ``advice`` says what to do where a right is missing.
+    """
     reason, message = _verdict_on(report, domain=domain, dry_run=dry_run, problem=problem)
+    message = _with_advice(message, reason, advice)
     # What is held by a hold of its own was never due; what another object holds is found when it is to be ended.
     kept = report.kept + Counter({KeepReason.HELD: report.outcomes[Outcome.HELD]})
     return PolicyRun(
@@ -124,8 +140,8 @@ def _verdict_on(report: PassReport, *, domain: str, dry_run: bool, problem: Exce
     return RunReason.COMPLETED, said
 
 
-def of_error(name: str, error: Exception, *, domain: str) -> PolicyRun:
-    """Tell of a pass that could not be made."""
+def of_error(name: str, error: Exception, *, domain: str, advice: str = "") -> PolicyRun:
+    """Tell of a pass that could not be made; ``advice`` says what to do where a right is missing."""
     match error:
         case UnknownKindError():
             reason = RunReason.UNKNOWN_KIND
@@ -137,13 +153,20 @@ def of_error(name: str, error: Exception, *, domain: str) -> PolicyRun:
             reason = RunReason.INCOMPLETE
         case _:
             reason = RunReason.FAILED
-    return PolicyRun(name=name, domain=domain, reason=reason, message=_words(error)[:_LONGEST_MESSAGE])
+    message = _with_advice(_words(error), reason, advice)
+    return PolicyRun(name=name, domain=domain, reason=reason, message=message[:_LONGEST_MESSAGE])
 
 
 def of_broken(error: RetentionPolicyError, *, domain: str) -> PolicyRun:
     """Tell of a policy that cannot be used."""
     name, message = str(error.details["name"]), str(error.details["problem"])[:_LONGEST_MESSAGE]
     return PolicyRun(name=name, domain=domain, reason=RunReason.INVALID_POLICY, message=message)
+
+
+def _with_advice(message: str, reason: RunReason, advice: str) -> str:
+    if not advice or reason is not RunReason.FORBIDDEN:
+        return message
+    return f"{message[: _LONGEST_MESSAGE - len(advice) - 2]}; {advice}"
 
 
 def _words(error: Exception | None) -> str:
