@@ -191,7 +191,7 @@ def _policies(value: object) -> tuple[dict[str, Any], ...]:
     expected = "expected a list of RetentionPolicy documents: in the file each is [[retention.policies]], else JSON"
     try:
         documents = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(expected) from None
     if not isinstance(documents, list | tuple) or not all(isinstance(one, dict) for one in documents):
         raise ValueError(expected)

@@ -15,10 +15,11 @@ import msgspec
 
 from lapse.core.errors import LapseError
 from lapse.core.timestamps import to_timestamp
-from lapse.core.verdict import KeepReason
+from lapse.core.verdict import KeepReason, UnknownReason
 from lapse.engine.ending import HoldUnknownError
 from lapse.engine.journal import Outcome
 from lapse.history.api.kinds import RetentionStatus
+from lapse.history.retention import DoubtReason
 from lapse.kube.conditions import READY, Condition, ConditionStatus, ready_condition
 from lapse.kube.errors import ForbiddenError, ObjectError, StoreUnavailableError, UnknownKindError
 
@@ -102,13 +103,14 @@ def of_report(
     deleted: Mapping[str, int],
     problem: Exception | None,
     advice: str = "",
+    age_from: str = "",
 ) -> PolicyRun:
     """Tell of a pass that was made; ``problem`` is the last that was against a deletion.
 
-    ``advice`` says what to do where a right is missing.
+    ``advice`` says what to do where a right is missing; ``age_from`` is the field that ages are counted from.
     """
     reason, message = _verdict_on(report, domain=domain, dry_run=dry_run, problem=problem)
-    message = _with_advice(message, reason, advice)
+    message = _with_advice(message + _in_doubt(report, age_from), reason, advice)
     # What is held by a hold of its own was never due; what another object holds is found when it is to be ended.
     kept = report.kept + Counter({KeepReason.HELD: report.outcomes[Outcome.HELD]})
     return PolicyRun(
@@ -138,6 +140,16 @@ def _verdict_on(report: PassReport, *, domain: str, dry_run: bool, problem: Exce
     if not report.is_complete:
         return RunReason.INCOMPLETE, f"{said}; it ended before everything was looked at"
     return RunReason.COMPLETED, said
+
+
+def _in_doubt(report: PassReport, age_from: str) -> str:
+    """Say how many stay because a field of theirs does not say enough: nothing else would tell why."""
+    told = ""
+    if ageless := report.kept[UnknownReason.MISSING_ANCHOR]:
+        told += f"; {ageless} kept: {age_from} is missing, or not set to a time, in {'it' if ageless == 1 else 'them'}"
+    if ungrouped := report.kept[DoubtReason.UNKNOWN_GROUP]:
+        told += f"; {ungrouped} kept: a field of groupBy is missing in {'it' if ungrouped == 1 else 'them'}"
+    return told
 
 
 def of_error(name: str, error: Exception, *, domain: str, advice: str = "") -> PolicyRun:

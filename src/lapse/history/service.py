@@ -323,6 +323,7 @@ class Retention:
                 deleted=tally.deleted.get(policy.name, {}),
                 problem=ender.last_problem,
                 advice=self._advice,
+                age_from=str(policy.age_from),
             )
             for policy in policies
             if policy.name in acting

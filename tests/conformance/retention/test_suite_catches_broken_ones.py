@@ -36,6 +36,7 @@ CAUGHT: dict[type[Model], list[str]] = {
     broken.AgesAreCutTo32BitSeconds: ["the_largest_ttl_keeps_for_centuries"],
     broken.AgesCountFromTheRun: ["an_age_counts_from_the_creation_of_the_record_not_from_the_run"],
     broken.WithoutATimeItIsOld: ["without_a_time_at_the_path_nothing_goes_and_no_place_is_taken"],
+    broken.TimesThatAreNotSetAreOld: ["a_time_that_means_not_set_is_no_time"],
     broken.AgeFromIsIgnored: ["an_age_can_count_from_any_field"],
     broken.RetriesReplaceTheRecord: ["a_retried_run_does_not_reset_an_age"],
     broken.RetriesAreRecordedAgain: ["a_retried_run_does_not_reset_an_age"],

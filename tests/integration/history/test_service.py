@@ -450,6 +450,37 @@ def _bare() -> dict[str, Any]:
     return {"experimentRef": ref, "execution": {"startTime": "2030-01-01T00:00:00Z", "status": "success"}}
 
 
+# --- times that mean 'not set' ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "zero", ["0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "1969-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
+)
+async def test_times_that_are_not_set_are_kept_counted_told_and_never_stop_a_pass(world: World, zero: str) -> None:
+    for number in range(300):  # more than a pass has patience for
+        await _timed(world, f"a{number:03}", zero)
+    await _timed(world, "young", to_timestamp(world.clock.wall_ns()))
+    await _timed(world, "z-old", "2020-01-01T00:00:00Z")
+    retention = world.retention(documents=[policy("widgets", ageFrom="spec.when", maxAge="1h")])
+    await tick(retention)
+
+    assert sorted(await world.left(WIDGET)) == [*(f"a{number:03}" for number in range(300)), "young"]
+    found = (await world.policy("widgets")).status
+    assert found is not None
+    assert (found.matched, found.deleted) == (302, {"ttl_expired": 1})
+    assert found.kept == {"missing_anchor": 300, "not_yet": 1}
+    (condition,) = found.conditions
+    assert (condition.reason, condition.message) == (
+        "Completed",
+        "deleted 1 of 302; 300 kept: spec.when is missing, or not set to a time, in them",
+    )
+
+
+async def _timed(world: World, name: str, when: str) -> None:
+    body = {"metadata": {"name": name, "namespace": "default"}, "spec": {"when": when}}
+    await world.store.create(WIDGET, body)
+
+
 # --- one beside others ------------------------------------------------------------------------------------------------
 
 

@@ -302,13 +302,16 @@ def test_whoever_may_create_policies_and_nothing_else_deletes_nothing_of_others(
     kube.kubectl("delete", "retentionpolicy", "claims", "volumes", "keepers", "captures")
 
 
+def patch_rules(kube: KubeServer, rules: list[Json]) -> None:
+    kube.kubectl("patch", "role", "lapse", "-n", NAMESPACE, "--type=merge", "-p", json.dumps({"rules": rules}))
+
+
 def test_an_operator_that_may_not_act_as_the_account_says_so_and_deletes_nothing(
     kube: KubeServer, operator: Operator
 ) -> None:
     until(lambda: reason(kube, "history") == "Completed")
-    binding = json.loads(kube.kubectl("get", "role", "lapse", "-n", NAMESPACE, "-o", "json"))
-    kept = [rule for rule in binding["rules"] if "impersonate" not in rule["verbs"]]
-    kube.kubectl("patch", "role", "lapse", "-n", NAMESPACE, "--type=merge", "-p", json.dumps({"rules": kept}))
+    rules = json.loads(kube.kubectl("get", "role", "lapse", "-n", NAMESPACE, "-o", "json"))["rules"]
+    patch_rules(kube, [rule for rule in rules if "impersonate" not in rule["verbs"]])
     try:
         many = [record_run(kube, "unreachable", number) for number in range(5)]
         until(lambda: reason(kube, "history") == "Forbidden")
@@ -317,6 +320,6 @@ def test_an_operator_that_may_not_act_as_the_account_says_so_and_deletes_nothing
         assert "lapse retention rbac" in said
         assert records(kube, "unreachable") == many
     finally:
-        apply_base(kube)
+        patch_rules(kube, rules)
     until(lambda: len(records(kube, "unreachable")) == 3)
     assert operator.metric('lapse_errors_total{domain="history",kind="policy"}') >= 1

@@ -262,7 +262,7 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(person: Person, command: s
     ("file", "says"),
     [
         ("other.yaml", "it is v1/ConfigMap; expected apiVersion: lapse.dev/v1alpha1 and kind: RetentionPolicy"),
-        ("list.yaml", "it is no document"),
+        ("list.yaml", "it is not a document"),
         ("path.yaml", "spec.groupBy[0]: 'metadata..name' is not a field path"),
         ("age.yaml", "spec.maxAge: must be a duration such as 10m"),
         ("count.yaml", "spec.maxCount: must be at least 0"),

@@ -174,9 +174,9 @@ def test_what_cannot_be_read_is_an_error_at_its_place(spec: dict[str, Any], plac
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        (None, "it is no document"),
-        ([], "it is no document"),
-        ("text", "it is no document"),
+        (None, "it is not a document"),
+        ([], "it is not a document"),
+        ("text", "it is not a document"),
         ({}, "it is nothing; expected apiVersion: lapse.dev/v1alpha1 and kind: RetentionPolicy"),
         ({"apiVersion": "v1", "kind": "ConfigMap"}, "it is v1/ConfigMap; expected"),
         ({"apiVersion": "lapse.dev/v1alpha1", "kind": "RetentionPolicy", "spec": {"selector": JOBS}}, "is required"),
