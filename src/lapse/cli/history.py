@@ -385,8 +385,8 @@ def record(
 ) -> int:
     """Write the record of a run that has ended.
 
-    The same run, of the same experiment with the same start, is recorded
-    once: a second attempt finds the first record and leaves it as it is.
+    The same run, which is the same document, is recorded once: a second
+    attempt finds the first record and leaves it as it is.
     A name, labels and annotations of the document are kept, so a hold in it
     counts from the beginning.
     """

@@ -1,15 +1,18 @@
 """Records as they are stored: what a run did, under a name and labels that are made from nothing but the run.
 
 The same run always has the same name, so that writing a record twice finds the first one: an attempt that is repeated
-after a lost answer makes no second record and gives none a younger age.
+after a lost answer makes no second record and gives none a younger age. A run is what its document says: two documents
+that differ in more than the form of their times are two runs, also when both began in the same second.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from lapse.core.timestamps import from_timestamp, to_micro_timestamp
+import msgspec
+
+from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.history.api.kinds import ChaosExperimentHistory
 from lapse.history.api.labels import (
     EXPERIMENT,
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 LONGEST_NAME: Final = 253
 NOTHING_GIVEN: Final = ObjectMeta()
 _UNNAMED: Final = "experiment"
-_WHOLE_SECOND: Final = "000000"
+_FRACTION: Final = re.compile("[.,]([0-9]+)")
 
 
 def record(spec: HistorySpec, *, namespace: str, given: ObjectMeta = NOTHING_GIVEN) -> ChaosExperimentHistory:
@@ -39,7 +42,7 @@ def record(spec: HistorySpec, *, namespace: str, given: ObjectMeta = NOTHING_GIV
     """
     ref = spec.experiment_ref
     metadata = ObjectMeta(
-        name=given.name or record_name(ref, start_time=spec.execution.start_time),
+        name=given.name or record_name(spec),
         namespace=namespace,
         labels={**given.labels, **experiment_labels(ref), STATUS: label_value(spec.execution.status)},
         annotations={**given.annotations, EXPERIMENT: f"{ref.namespace}/{ref.name}"},
@@ -56,14 +59,34 @@ def experiment_labels(ref: ExperimentRef) -> dict[str, str]:
     }
 
 
-def record_name(ref: ExperimentRef, *, start_time: str) -> str:
-    """Name the record of the run that began then; of one experiment, later runs have greater names."""
-    ending = f"-{_stamp(start_time)}-{short_hash(ref.namespace, ref.name, ref.uid or '', start_time)}"
-    readable = re.sub("[^a-z0-9]+", "-", ref.name.lower())[: LONGEST_NAME - len(ending)].strip("-")
+def record_name(spec: HistorySpec) -> str:
+    """Name the record of a run; of one experiment, later runs have greater names."""
+    ending = f"-{_stamp(spec.execution.start_time)}-{short_hash(_identity(spec))}"
+    readable = re.sub("[^a-z0-9]+", "-", spec.experiment_ref.name.lower())[: LONGEST_NAME - len(ending)].strip("-")
     return f"{readable or _UNNAMED}{ending}"
+
+
+def instant(text: str) -> str:
+    """Return the one form of a moment, in UTC and as exact as it was given; a text that is no moment stays as it is."""
+    moment = from_timestamp(_FRACTION.sub("", text, count=1))
+    if moment is None:
+        return text
+    fraction = _FRACTION.search(text)
+    digits = "" if fraction is None else fraction[1].rstrip("0")
+    return f"{to_timestamp(moment)[:-1]}{f'.{digits}' if digits else ''}Z"
+
+
+def _identity(spec: HistorySpec) -> str:
+    """Return what tells a run from all others: everything about it, with each moment in its one form."""
+    told: dict[str, Any] = msgspec.to_builtins(spec)
+    execution = told["execution"]
+    told["execution"] = execution | {
+        name: instant(execution[name]) for name in ("startTime", "endTime") if execution.get(name)
+    }
+    return msgspec.json.encode(told, order="sorted").decode()
 
 
 def _stamp(start_time: str) -> str:
     """Return a moment in digits that sort as time does; a text that is none still makes a name."""
-    moment = from_timestamp(start_time)
-    return "0" if moment is None else re.sub("[^0-9]", "", to_micro_timestamp(moment)).removesuffix(_WHOLE_SECOND)
+    moment = instant(start_time)
+    return "0" if from_timestamp(moment) is None else re.sub("[^0-9]", "", moment)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp, read_timestamp
+from lapse.history.api.labels import short_hash
 from lapse.history.records import record
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import NO_LABELS, Json, Kind, ObjectKey
@@ -128,6 +129,19 @@ class RetriesAreRecordedAgain(Model):
         body = RECORD.body(record(spec, namespace=namespace))
         body["metadata"]["name"] += unique("")
         return (await self.store.create(RECORD, body)).metadata.name, True
+
+
+class ARunIsItsStart(Model):
+    """As records were named once: by the experiment and the text of the start."""
+
+    async def write(self, spec: HistorySpec, *, namespace: str) -> tuple[str, bool]:
+        body = RECORD.body(record(spec, namespace=namespace))
+        body["metadata"]["name"] = name = f"r-{short_hash(spec.execution.start_time)}"
+        try:
+            await self.store.create(RECORD, body)
+        except AlreadyExistsError:
+            return name, False
+        return name, True
 
 
 # --- count ------------------------------------------------------------------------------------------------------------
