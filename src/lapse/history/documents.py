@@ -72,8 +72,9 @@ def problems_of(kind: Kind[Any], document: object, *, named: bool = True) -> Ite
         return
     given = document.get("apiVersion"), document.get("kind")
     if given != (kind.api_version, kind.kind):
-        said = "/".join(str(one) for one in given if one) or "nothing"
-        yield Problem("", f"it is {said}; expected apiVersion: {kind.api_version} and kind: {kind.kind}")
+        said = "/".join(str(one) for one in given if one)
+        found = f"it is {said}" if said else "it names no apiVersion and no kind"
+        yield Problem("", f"{found}; expected apiVersion: {kind.api_version} and kind: {kind.kind}")
         return
     wrong = [*_metadata_problems(document.get("metadata"), named=named), *unknown_fields(document, _schema(kind))]
     for text in kind.validate(document, None):

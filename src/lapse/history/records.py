@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.history.api.kinds import ChaosExperimentHistory
+from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, ChaosExperimentHistory, ExperimentRef
 from lapse.history.api.labels import (
     EXPERIMENT,
     EXPERIMENT_NAME,
@@ -23,13 +23,19 @@ from lapse.history.api.labels import (
     label_value,
     short_hash,
 )
-from lapse.kube.resources import ObjectMeta
+from lapse.kube.resources import ObjectMeta, Struct
 
 if TYPE_CHECKING:
-    from lapse.history.api.kinds import ExperimentRef, HistorySpec
+    from collections.abc import Iterable, Mapping
+
+    from lapse.history.api.kinds import HistorySpec
+    from lapse.history.policy import Policy
+    from lapse.kube.resources import Json
 
 LONGEST_NAME: Final = 253
 NOTHING_GIVEN: Final = ObjectMeta()
+_KIND: Final = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
+_LABELS: Final = (EXPERIMENT_NAMESPACE, EXPERIMENT_NAME, EXPERIMENT_UID, STATUS)
 _UNNAMED: Final = "experiment"
 _FRACTION: Final = re.compile("[.,]([0-9]+)")
 
@@ -57,6 +63,42 @@ def experiment_labels(ref: ExperimentRef) -> dict[str, str]:
         EXPERIMENT_NAME: label_value(ref.name),
         EXPERIMENT_UID: label_value(ref.uid or ""),
     }
+
+
+def is_about_records(policies: Iterable[Policy]) -> bool:
+    """Whether policies, which are all about one kind, are about records."""
+    return all((one.api_version, one.kind) == _KIND for one in policies)
+
+
+def is_labelled(labels: Mapping[str, str]) -> bool:
+    """Whether a record has all labels that retention needs, as ours have; those of another operator need not."""
+    return all(name in labels for name in _LABELS)
+
+
+def labelled(body: Json) -> Json:
+    """Return the document of a record with the labels that are missing, made of its spec.
+
+    Labels that it has stay. Where the spec does not say what they are, it stays as it is: it is in no group then.
+    """
+    metadata = body["metadata"]
+    labels = metadata.get("labels") or {}
+    try:
+        spec = msgspec.convert(body.get("spec"), _Told, strict=False)
+    except msgspec.ValidationError:
+        return body
+    made = {**experiment_labels(spec.experiment_ref), STATUS: label_value(spec.execution.status)}
+    return {**body, "metadata": {**metadata, "labels": {**made, **labels}}}
+
+
+class _Outcome(Struct, frozen=True):
+    status: str
+
+
+class _Told(Struct, frozen=True):
+    """What of a record's spec its labels say."""
+
+    experiment_ref: ExperimentRef
+    execution: _Outcome
 
 
 def record_name(spec: HistorySpec) -> str:

@@ -69,6 +69,8 @@ class PolicyRun:
     """By reason: what went or, in a dry run, would go."""
     kept: dict[str, int] = field(default_factory=dict)
     """By rule."""
+    unlabelled: int = 0
+    """Records among ``matched`` that another operator wrote, without our labels."""
     is_whole: bool = False
     """Whether everything was looked at."""
 
@@ -122,6 +124,7 @@ def of_report(
         matched=report.matched,
         deleted={str(why): count for why, count in deleted.items()},
         kept={str(why): count for why, count in kept.items() if count},
+        unlabelled=report.unlabelled,
         is_whole=report.is_complete,
     )
 
@@ -143,8 +146,10 @@ def _verdict_on(report: PassReport, *, domain: str, dry_run: bool, problem: Exce
 
 
 def _in_doubt(report: PassReport, age_from: str) -> str:
-    """Say how many stay because a field of theirs does not say enough: nothing else would tell why."""
+    """Say of how many a field or a label does not say enough, and what follows: nothing else would tell why."""
     told = ""
+    if report.unlabelled:
+        told += f"; {report.unlabelled} of another operator, without labels of Lapse, were grouped by experimentRef"
     if ageless := report.kept[UnknownReason.MISSING_ANCHOR]:
         told += f"; {ageless} kept: {age_from} is missing, or not set to a time, in {'it' if ageless == 1 else 'them'}"
     if ungrouped := report.kept[DoubtReason.UNKNOWN_GROUP]:
@@ -205,6 +210,7 @@ def status_changes(run: PolicyRun, policy: RetentionPolicy, *, now: UnixNs, next
         "lastRun": to_timestamp(now),
         "dryRun": run.dry_run,
         "matched": run.matched,
+        "unlabelled": run.unlabelled or None,
         "deleted": _replaced(old.deleted, run.deleted),
         "kept": _replaced(old.kept, run.kept),
     }

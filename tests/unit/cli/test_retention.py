@@ -52,6 +52,15 @@ def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return Person(tmp_path, capsys)
 
 
+def test_a_pass_that_deletes_nothing_says_why(person: Person) -> None:
+    record(person.state, ago="400d")
+    file = person.write(policy("records", maxAge="9d", ageFrom="status.completionTime", dryRun=False))
+    _, err = person.run("run", file)
+
+    assert err == ("records: deleted 0 of 1; 1 kept: status.completionTime is missing, or not set to a time, in it.\n")
+    assert len(left(person.state)) == 1
+
+
 # --- run --------------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Audit, Execution, ExperimentRef, HistorySpec
 from lapse.history.api.labels import EXPERIMENT, EXPERIMENT_NAME, EXPERIMENT_UID, STATUS, label_value
-from lapse.history.records import experiment_labels, record, record_name
+from lapse.history.records import experiment_labels, is_labelled, labelled, record, record_name
 from lapse.objects.metadata_rules import metadata_problems
 
 NOON = "2030-01-31T12:00:00Z"
@@ -122,3 +122,34 @@ def test_of_one_experiment_the_later_run_has_the_greater_name(earlier: str, late
 @pytest.mark.parametrize("text", ["", "yesterday", "2030-02-31T12:00:00Z", "2030-01-31T12:00:00"])
 def test_a_start_that_cannot_be_read_still_makes_a_name(text: str) -> None:
     assert name_of(ref(), start_time=text).startswith("kill-pods-0-")
+
+
+# --- records of other operators ---------------------------------------------------------------------------------------
+
+
+def test_labels_that_are_missing_are_made_of_the_spec_and_those_that_are_there_stay() -> None:
+    ours = CHAOS_EXPERIMENT_HISTORY.body(record(spec(ref()), namespace="a"))
+    theirs = {**ours, "metadata": {"name": "x", "labels": {STATUS: "odd", "app": "b"}}}
+    found = labelled(theirs)["metadata"]["labels"]
+
+    assert found == {**ours["metadata"]["labels"], STATUS: "odd", "app": "b"}
+    assert is_labelled(found)
+    assert not is_labelled(theirs["metadata"]["labels"])
+    assert labelled({**theirs, "metadata": {"name": "x", "labels": None}})["metadata"]["labels"][STATUS] == "success"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        {},
+        {"experimentRef": "kill", "execution": {"status": "success"}},
+        {"experimentRef": {"name": "kill"}, "execution": {"status": "success"}},
+        {"experimentRef": {"name": "kill", "namespace": "shop"}},
+        {"experimentRef": {"name": "kill", "namespace": "shop"}, "execution": {"status": None}},
+    ],
+    ids=str,
+)
+def test_a_record_that_does_not_say_which_experiment_it_is_of_stays_without_labels(spec: object) -> None:
+    body = {"metadata": {"name": "x"}, "spec": spec}
+    assert labelled(body) == body
