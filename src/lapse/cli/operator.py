@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.brakes import Brakes
     from lapse.engine.coordinator import Coordinator, Loop, Service
+    from lapse.engine.holds import HoldLookup
     from lapse.engine.journal import Journal
     from lapse.engine.leadership import Leadership
     from lapse.engine.metrics import Metrics
@@ -111,7 +112,7 @@ class _Process:
             documents=(),  # on a cluster policies are objects, and whoever may make them makes them there
             journal=journal,
             metrics=metrics,
-            holds=requests.holds,
+            holds=_holds_for_policies(requests.holds, selected),
             brake=brakes,
             clock=clock,
             left_alone=[settings.lease_namespace],
@@ -179,6 +180,13 @@ def _policies_user(settings: Settings) -> str:
     from lapse.history.rights import account_user
 
     return account_user(settings.lease_namespace, settings.retention_account)
+
+
+def _holds_for_policies(holds: HoldLookup, selected: KubernetesStore) -> HoldLookup:
+    """Return what finds holds over what policies select: owners may be of kinds that only policies may read."""
+    from lapse.objects.cluster_holds import ClusterHolds
+
+    return holds.reading_also(selected) if isinstance(holds, ClusterHolds) else holds
 
 
 def _identity() -> str:
