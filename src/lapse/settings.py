@@ -35,6 +35,7 @@ from lapse.core.errors import UsageError
 from lapse.engine.budget import OFF, Budget
 from lapse.history import configured
 from lapse.history.errors import HistorySettingError
+from lapse.history.rights import ACCOUNT
 from lapse.requests.api.kinds import KeeperMode
 from lapse.requests.policy import RestoreOwnership, TTLMode
 from lapse.workspaces.model import DEFAULT_ARCHIVE_TTL_SECONDS, DEFAULT_STANDBY_TTL_SECONDS, LONGEST_TTL_SECONDS
@@ -194,7 +195,7 @@ def _policies(value: object) -> tuple[dict[str, Any], ...]:
     expected = "expected a list of RetentionPolicy documents: in the file each is [[retention.policies]], else JSON"
     try:
         documents = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(expected) from None
     if not isinstance(documents, list | tuple) or not all(isinstance(one, dict) for one in documents):
         raise ValueError(expected)
@@ -337,6 +338,9 @@ class Settings(BaseSettings):
     )
     retention_policies: Annotated[tuple[dict[str, Any], ...], PlainValidator(_policies)] = Field(
         default=(), description="RetentionPolicy documents for the embedded store"
+    )
+    retention_account: Annotated[str, PlainValidator(_object_name)] = Field(
+        default=ACCOUNT, description="The service account in lease_namespace that policies act as on a cluster"
     )
     history_deletion_budget: DeletionBudget = Field(default=OFF, description="deletion_budget for records alone")
     retention_deletion_budget: DeletionBudget = Field(

@@ -75,7 +75,7 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"history_retention_limit": "7", "history_keep_last_success": "1"}
     samples |= {"retention_policies": '[{"metadata": {"name": "jobs"}, "spec": {"maxCount": 3}}]'}
     samples |= {"lease_namespace": "storage", "lease_name": "captures", "webhook_port": "1"}
-    samples |= {"kube_qps": "50", "kube_burst": "100", "hold_kinds": "v1/ConfigMap"}
+    samples |= {"kube_qps": "50", "kube_burst": "100", "hold_kinds": "v1/ConfigMap", "retention_account": "cleaner"}
     samples |= {"workspaces_url": "file:///x/w.db", "activity_url": "redis://h", "proxy_suffix": "w.example.org"}
     samples |= {"workspaces_beyond_loopback": "true", "workspaces_stop_on_exit": "false", "proxy_scheme": "https"}
     samples |= dict.fromkeys(("default_standby_ttl", "default_archive_ttl", "ttl_manager_interval"), "7m")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lapse.core.errors import LapseError, UsageError
 from lapse.history.api.kinds import OUR_KINDS as HISTORY_KINDS
 from lapse.history.rights import NEEDED as NEEDED_BY_HISTORY
-from lapse.kube.config import load_config
+from lapse.kube.config import acting_as, load_config
 from lapse.kube.definitions import Definitions
 from lapse.kube.errors import (
     AlreadyExistsError,
@@ -91,8 +91,11 @@ class LeaseNamespaceError(LapseError):
     """The Lease has no namespace; run kubectl create namespace {namespace}, or set lease_namespace to another."""
 
 
-def open_client(settings: Settings, *, clock: Clock) -> Client:
-    """Return a client of the cluster that the settings name; nothing is asked yet."""
+def open_client(settings: Settings, *, clock: Clock, user: str | None = None) -> Client:
+    """Return a client of the cluster that the settings name; nothing is asked yet.
+
+    With ``user`` it acts as that user, with the rights of that user alone.
+    """
     for module in ("aiohttp", "yaml"):
         try:
             import_module(module)
@@ -104,7 +107,7 @@ def open_client(settings: Settings, *, clock: Clock) -> Client:
     limits = Limits(per_second=settings.kube_qps or None, burst=settings.kube_burst or None)
     file = Path(settings.kube_config).expanduser() if settings.kube_config else None
     config = load_config(file=file, context=settings.kube_context or None, environ=os.environ)
-    return Client(config, clock=clock, limits=limits)
+    return Client(config if user is None else acting_as(config, user), clock=clock, limits=limits)
 
 
 def brakes_key(settings: Settings) -> ObjectKey:

@@ -90,11 +90,12 @@ def _yaml(text: str, named: str) -> Iterator[Any]:
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - as PyYAML has it
             seen = set()
             for key, _ in node.value:
-                if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                name = key.value if isinstance(key.value, str) else id(key)  # a key may be a list, which PyYAML refuses
+                if name in seen and key.tag != "tag:yaml.org,2002:merge":
                     raise yaml.constructor.ConstructorError(
                         problem=f"{key.value!r} comes twice", problem_mark=key.start_mark
                     )
-                seen.add(key.value if isinstance(key.value, str) else id(key))
+                seen.add(name)
             return super().construct_mapping(node, deep=deep)
 
     try:

@@ -307,6 +307,15 @@ class LeaseFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class AccountFlags:
+    """Who policies act as."""
+
+    retention_account: Flag = None
+    """The service account that policies act as, in the namespace of the operator."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class DefinitionsFlags(ClusterFlags, ConfigFlags):
     """What `lapse crds` takes."""
 
@@ -314,7 +323,15 @@ class DefinitionsFlags(ClusterFlags, ConfigFlags):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class OperatorFlags(
-    ProcessFlags, HistoryFlags, RequestFlags, HoldFlags, LeaseFlags, CallFlags, ClusterFlags, ConfigFlags
+    ProcessFlags,
+    HistoryFlags,
+    RequestFlags,
+    AccountFlags,
+    HoldFlags,
+    LeaseFlags,
+    CallFlags,
+    ClusterFlags,
+    ConfigFlags,
 ):
     """What `lapse operator` takes."""
 
@@ -336,13 +353,16 @@ class ReviewFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class WebhookFlags(ProcessFlags, ReviewFlags, ClusterFlags, ConfigFlags):
+class WebhookFlags(ProcessFlags, ReviewFlags, AccountFlags, ClusterFlags, ConfigFlags):
     """What `lapse webhook` takes."""
+
+    lease_namespace: Flag = None
+    """Namespace of the operator, and of the service account that policies act as."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Flags(ServerFlags, ReviewFlags, HoldFlags, LeaseFlags, CallFlags, ClusterFlags):
+class Flags(ServerFlags, ReviewFlags, AccountFlags, HoldFlags, LeaseFlags, CallFlags, ClusterFlags):
     """All settings; each given on the command line wins over the environment and the file."""
 
 
@@ -386,7 +406,14 @@ class RetentionFlags(ConfigFlags):
     """Pause between passes, which ages are compared with."""
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GrantFlags(AccountFlags, PlaceFlags):
+    """What `lapse retention rbac` takes."""
+
+
 NO_PLACE_FLAGS = PlaceFlags()
+NO_GRANT_FLAGS = GrantFlags()
 NO_FREEZE_FLAGS = FreezeFlags()
 NO_RETENTION_FLAGS = RetentionFlags()
 NO_HISTORY_PLACE_FLAGS = HistoryPlaceFlags()

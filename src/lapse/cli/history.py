@@ -17,6 +17,7 @@ from lapse.cli.output import Exit, Output, OutputOption, message, print_json, pr
 from lapse.cli.passing import DetailedExitcode, DryRun
 from lapse.cli.stores import InCluster
 from lapse.core.errors import LapseError, UsageError
+from lapse.core.timestamps import from_timestamp
 from lapse.history.api.kinds import ExecutionStatus
 
 if TYPE_CHECKING:
@@ -46,11 +47,15 @@ class NoSuchRecordError(LapseError):
 
 
 class ExperimentNameError(UsageError):
-    """{given!r} is no experiment. Expected NAMESPACE/NAME, as in shop/kill-pods."""
+    """{given!r} is not the name of an experiment. Expected NAMESPACE/NAME, as in shop/kill-pods."""
 
 
 class StatusError(UsageError):
-    """{given!r} is no status. Expected {known}."""
+    """{given!r} is not a status; expected {known}."""
+
+
+class RunTimeError(UsageError):
+    """{flag} is {given!r}, which is not a time. Expected one such as 2026-01-31T12:00:00Z, with a time zone."""
 
 
 class NumberError(UsageError):
@@ -74,7 +79,8 @@ def _status(_: type, tokens: tuple[Token, ...]) -> ExecutionStatus:
     try:
         return ExecutionStatus(given)
     except ValueError:
-        raise StatusError(given=given, known=", ".join(ExecutionStatus)) from None
+        *others, last = ExecutionStatus
+        raise StatusError(given=given, known=f"{', '.join(others)} or {last}") from None
 
 
 def _experiment(_: type, tokens: tuple[Token, ...]) -> tuple[str, str]:
@@ -342,6 +348,9 @@ class Run:
             named = {"--experiment": self.experiment, "--status": self.status, "--start": self.start}
             missing = next(name for name, given in named.items() if given is None)
             raise RecordSourceError(problem=f"{missing} is missing")
+        for flag, given in (("--start", self.start), ("--end", self.end)):
+            if given is not None and from_timestamp(given) is None:
+                raise RunTimeError(flag=flag, given=given)
         namespace, name = self.experiment
         ref = {"name": name, "namespace": namespace, "uid": self.experiment_uid}
         execution = {"startTime": self.start, "endTime": self.end, "status": str(self.status), "message": self.message}
@@ -376,8 +385,8 @@ def record(
 ) -> int:
     """Write the record of a run that has ended.
 
-    The same run, of the same experiment with the same start, is recorded
-    once: a second attempt finds the first record and leaves it as it is.
+    The same run, which is the same document, is recorded once: a second
+    attempt finds the first record and leaves it as it is.
     A name, labels and annotations of the document are kept, so a hold in it
     counts from the beginning.
     """

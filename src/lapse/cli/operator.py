@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.brakes import Brakes
     from lapse.engine.coordinator import Coordinator, Loop, Service
+    from lapse.engine.holds import HoldLookup
     from lapse.engine.journal import Journal
     from lapse.engine.leadership import Leadership
     from lapse.engine.metrics import Metrics
@@ -103,16 +104,19 @@ class _Process:
             reports=EventReports(store.client),
             hold_kinds=holding,
         )
+        selected = KubernetesStore(open_client(settings, clock=clock, user=_policies_user(settings)), kinds=KINDS)
+        stack.push_async_callback(selected.close)
         records = retention(
             loaded,
             store,
             documents=(),  # on a cluster policies are objects, and whoever may make them makes them there
             journal=journal,
             metrics=metrics,
-            holds=requests.holds,
+            holds=_holds_for_policies(requests.holds, selected),
             brake=brakes,
             clock=clock,
             left_alone=[settings.lease_namespace],
+            selected=selected,
         )
         # A client of its own: a renewal must not wait for its turn behind the calls of a sweep.
         leases = KubernetesStore(open_client(settings, clock=clock))
@@ -170,6 +174,19 @@ class _Process:
             cluster=config.cluster.place,
             lease=f"{self.settings.lease_namespace}/{self.settings.lease_name}",
         )
+
+
+def _policies_user(settings: Settings) -> str:
+    from lapse.history.rights import account_user
+
+    return account_user(settings.lease_namespace, settings.retention_account)
+
+
+def _holds_for_policies(holds: HoldLookup, selected: KubernetesStore) -> HoldLookup:
+    """Return what finds holds over what policies select: owners may be of kinds that only policies may read."""
+    from lapse.objects.cluster_holds import ClusterHolds
+
+    return holds.reading_also(selected) if isinstance(holds, ClusterHolds) else holds
 
 
 def _identity() -> str:

@@ -138,6 +138,7 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
     clock: Clock,
     left_alone: Collection[str] = (),
     direct: Reader | None = None,
+    selected: ObjectStore | None = None,
     actor: str = "lapse",
 ) -> Retention:
     """Return what ends records and what policies select; ``left_alone`` are namespaces beside the system's own."""
@@ -157,6 +158,7 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
         left_alone={*LEFT_ALONE, *left_alone},
         history_ttl_is_default=loaded.origins["history_ttl"].layer == "default",
         direct=direct,
+        selected=selected,
         actor=actor,
     )
 

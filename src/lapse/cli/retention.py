@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter
 
 from lapse.cli.commands import commands_of
-from lapse.cli.flags import NO_PLACE_FLAGS, NO_RETENTION_FLAGS, PlaceFlags, RetentionFlags
+from lapse.cli.flags import (
+    NO_GRANT_FLAGS,
+    NO_PLACE_FLAGS,
+    NO_RETENTION_FLAGS,
+    GrantFlags,
+    PlaceFlags,
+    RetentionFlags,
+)
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
 from lapse.cli.passing import DetailedExitcode, DryRun
 from lapse.cli.stores import InCluster
@@ -205,12 +212,12 @@ def _sentence(text: str) -> str:
 
 
 @_command("lapse retention rbac policies.yaml | kubectl apply -f -", "lapse retention rbac policies.yaml --cluster")
-def rbac(*policy: Files, flags: PlaceFlags = NO_PLACE_FLAGS, cluster: InCluster = False) -> int:
+def rbac(*policy: Files, flags: GrantFlags = NO_GRANT_FLAGS, cluster: InCluster = False) -> int:
     """Print the roles that policies need on a cluster.
 
     With their bindings, as YAML for kubectl apply -f -. They are for the service
-    account lapse in --lease-namespace. What a kind is called in them is looked
-    up on the cluster, if one is named.
+    account that policies act as: --retention-account in --lease-namespace. What
+    a kind is called in them is looked up on the cluster, if one is named.
     """
     from lapse.cli.domains import KINDS
     from lapse.cli.stores import at_place
@@ -224,5 +231,7 @@ def rbac(*policy: Files, flags: PlaceFlags = NO_PLACE_FLAGS, cluster: InCluster 
             return [await place.store.resolve(one.api_version, one.kind) for one in policies]
 
         kinds = at_place(flags, work, cluster=True, rights=lambda _: "to ask which kinds there are")
-    print_text(to_text(policies, namespace=flags.load().settings.lease_namespace, kinds=kinds).rstrip("\n"))
+    settings = flags.load().settings
+    text = to_text(policies, namespace=settings.lease_namespace, account=settings.retention_account, kinds=kinds)
+    print_text(text.rstrip("\n"))
     return Exit.DONE

@@ -1,4 +1,4 @@
-"""``lapse webhook``: the admission webhook of manifest captures on a Kubernetes cluster. A composition root.
+"""``lapse webhook``: the admission webhook of captures and policies on a Kubernetes cluster. A composition root.
 
 A process of its own beside the operator: it needs one right and no caches, every replica answers, and it must be there
 also while no operator leads. Ends as ``lapse up`` does.
@@ -30,7 +30,9 @@ class NoCertificateError(UsageError):
 
 
 def webhook(flags: WebhookFlags = NO_WEBHOOK_FLAGS) -> int:
-    """Judge manifest captures for a Kubernetes API server: people may capture only what they may read.
+    """Judge manifest captures and retention policies for a Kubernetes API server.
+
+    People may capture only what they may read, and write policies only about what they may delete.
 
     Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
     """
@@ -57,11 +59,13 @@ class _Process:
         from lapse.core.clock import SystemClock
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.metrics import Metrics
+        from lapse.history.passes import RETENTION
         from lapse.requests.ttl import DOMAIN
         from lapse.web.listener import Endpoint
 
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
-        metrics.expect_domain(DOMAIN, reasons=())
+        for domain in (DOMAIN, RETENTION):
+            metrics.expect_domain(domain, reasons=())
         certificate = _certificate(settings, domain=DOMAIN)
         endpoint = Endpoint(settings.webhook_host, settings.webhook_port, setting="webhook", scheme="https")
         stack.callback(endpoint.close)
@@ -77,15 +81,23 @@ class _Process:
         """Answer until the coordinator is told to stop."""
         import asyncio
 
+        from lapse.history.admission import PolicyJudge
+        from lapse.history.rights import impersonation
         from lapse.requests.access import Judge
         from lapse.web.listener import Listener
         from lapse.web.probes import Readiness
-        from lapse.web.webhook import IDLE_SECONDS, create_webhook
+        from lapse.web.webhook import CAPTURES, IDLE_SECONDS, POLICIES, create_webhook
+        from lapse.web.webhook import Judge as Judged
 
-        loop = asyncio.get_running_loop()
+        loop, settings = asyncio.get_running_loop(), self.settings
+        account = impersonation(settings.lease_namespace, settings.retention_account)
+        judges: dict[str, Judged] = {
+            CAPTURES: Judge(self.client),
+            POLICIES: PolicyJudge(self.client, impersonation=account),
+        }
         listener = Listener(
             "webhook",
-            create_webhook(Judge(self.client), self.metrics),
+            create_webhook(judges, self.metrics),
             self.endpoint,
             tls=self.certificate.context,
             idle_seconds=IDLE_SECONDS,
@@ -111,11 +123,12 @@ class _Process:
     def announce(self) -> None:
         """Tell where it listens, and which cluster it asks."""
         from lapse.core.log import get_logger
-        from lapse.web.webhook import PATH
+        from lapse.web.webhook import CAPTURES, POLICIES
 
         get_logger("lapse.webhook").info(
             "listening",
-            webhook=self.endpoint.url + PATH,
+            webhook=self.endpoint.url + CAPTURES,
+            policies=self.endpoint.url + POLICIES,
             probes=self.probes.url,
             cluster=self.client.config.cluster.place,
         )

@@ -8,11 +8,14 @@ from __future__ import annotations
 from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
-from lapse.core.timestamps import from_timestamp
+from lapse.core.timestamps import from_timestamp, is_moment
 
 
 class MomentError(UsageError, ValueError):
-    """{given!r} is no time: expected a duration from now, such as 7d, or a point in time as 2030-01-31T12:00:00Z."""
+    """{given!r} is not a time: expected a duration from now, such as 7d, or a point in time as 2030-01-31T12:00:00Z.
+
+    The time must be after 1970 and before 2262; never means no end.
+    """
 
 
 class MomentOverError(UsageError, ValueError):
@@ -28,7 +31,11 @@ def read_moment(text: str, now: int) -> UnixNs | None:
         if moment is None:
             raise MomentError(given=text) from error
         return moment
-    return None if duration.nanoseconds is None else UnixNs(now + duration.nanoseconds)
+    if duration.nanoseconds is None:
+        return None
+    if not is_moment(now + duration.nanoseconds):
+        raise MomentError(given=text)
+    return UnixNs(now + duration.nanoseconds)
 
 
 def read_end(text: str, now: int) -> UnixNs | None:

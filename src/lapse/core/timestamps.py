@@ -2,6 +2,10 @@
 
 A moment that starts a TTL is rounded *up*: rounded down, everything would lapse up to a second early. Leases and Events
 have microseconds instead (MicroTime), always with six digits: an API server answers 400 otherwise.
+
+Some texts are times and mean 'not set': ``0001-01-01T00:00:00Z`` is the zero of Go, the Unix epoch that of others, and
+year 9999 is 'never'. `from_timestamp` reads none of them as a moment, so that nobody can count an age from them: before
+1970 or at its start, and beyond what 64 bits of nanoseconds hold (the year 2262), there is no moment.
 """
 
 from __future__ import annotations
@@ -11,22 +15,46 @@ from typing import Final
 
 from lapse.core.clock import UnixNs
 
+LATEST: Final = 2**63 - 1
+"""The last moment, in the year 2262: stores have 64 bits for one."""
 _SECOND: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_SECOND: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
+_LAST_SECOND: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
 
 
 def to_timestamp(moment: int) -> str:
-    """Print a moment, rounded up to the second."""
-    return (_EPOCH + timedelta(seconds=-(-moment // _SECOND))).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Print a moment, rounded up to the second; what is beyond the years 1 to 9999 as the first or last of these."""
+    seconds = min(max(-(-moment // _SECOND), _FIRST_SECOND), _LAST_SECOND)
+    # Not strftime: it prints the year 1 with one digit.
+    return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat() + "Z"
 
 
 def to_micro_timestamp(moment: int) -> str:
-    """Print a moment as a MicroTime."""
-    return (_EPOCH + timedelta(microseconds=moment // 1_000)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    """Print a moment as a MicroTime; what is beyond the years 1 to 9999 as the first or last of these."""
+    micros = min(max(moment // 1_000, _FIRST_SECOND * 1_000_000), _LAST_SECOND * 1_000_000)
+    return (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def is_moment(nanoseconds: int) -> bool:
+    """Whether this many nanoseconds since 1970 are a moment, and not a way to say 'not set'."""
+    return 0 < nanoseconds <= LATEST
 
 
 def from_timestamp(text: str) -> UnixNs | None:
-    """Read a moment exactly, with or without a fraction; None when it cannot be read. Doubt is for the caller."""
+    """Read a moment exactly, with or without a fraction; None when there is none. Doubt is for the caller.
+
+    None is also the answer for a time that means 'not set': see the module.
+    """
+    found = read_timestamp(text)
+    return None if found is None or not is_moment(found) else UnixNs(found)
+
+
+def read_timestamp(text: str) -> int | None:
+    """Return the nanoseconds since 1970 of any time of the years 1 to 9999; None for what is no time.
+
+    For times that nothing is counted from, such as the end of a credential.
+    """
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -34,4 +62,4 @@ def from_timestamp(text: str) -> UnixNs | None:
     if found.tzinfo is None:
         return None
     since = found - _EPOCH
-    return UnixNs((since.days * 86_400 + since.seconds) * _SECOND + since.microseconds * 1_000)
+    return (since.days * 86_400 + since.seconds) * _SECOND + since.microseconds * 1_000

@@ -48,6 +48,8 @@ class PassReport:
     """By reason; doubt is among them, and so is what another policy protects."""
     outcomes: Counter[str] = field(default_factory=Counter)
     """What came of what was due; of a policy that is a dry run, what would have come."""
+    unlabelled: int = 0
+    """Records among ``matched`` that another operator wrote, without our labels: they were read whole."""
     is_complete: bool = True
     """Whether everything was looked at."""
 
@@ -108,6 +110,7 @@ class Several:
         opened: list[tuple[Member, Entry]] = []
         for member, entry in self._pairs(views):
             member.report.matched += 1
+            member.report.unlabelled += entry.is_unlabelled
             found = member.survey.look(entry)
             if found is Look.OPEN:
                 opened.append((member, entry))

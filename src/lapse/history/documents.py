@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from lapse.core.errors import UsageError
+from lapse.core.timestamps import from_timestamp
+from lapse.kube.fields import TIME_PATTERN
+from lapse.kube.plain import plain_problem, shown
 from lapse.kube.resources import Object, ObjectMeta
 from lapse.kube.schema import schema_of
 from lapse.objects.metadata_rules import annotation_problems, label_problems, name_problems
@@ -49,34 +52,58 @@ def read_document(kind: Kind[T], document: object) -> T:
     if problems:
         raise DocumentError(document=f"The {kind.kind} {name_of(document)}", problem="; ".join(map(str, problems)))
     assert isinstance(document, dict)  # noqa: S101 - anything else is a problem
-    try:
-        return kind.convert(document)
-    except msgspec.ValidationError as error:  # in metadata that a store fills in, and no rule is about
-        raise DocumentError(document=f"The {kind.kind} {name_of(document)}", problem=str(error)) from error
+    return kind.convert(document)
 
 
 def name_of(document: object) -> str:
     """Return what a document is called, as far as it can be told."""
     metadata = document.get("metadata") if isinstance(document, Mapping) else None
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    return name if isinstance(name, str) and name else "without a name"
+    return shown(name) if isinstance(name, str) and name else "without a name"
 
 
 def problems_of(kind: Kind[Any], document: object, *, named: bool = True) -> Iterator[Problem]:
     """Tell everything that is wrong with a document; ``named`` says whether it must have a name."""
+    if (odd := plain_problem(document)) is not None:
+        yield Problem(*odd)
+        return
     if not isinstance(document, dict):
-        yield Problem("", f"it is no document; expected apiVersion: {kind.api_version} and kind: {kind.kind}")
+        yield Problem("", f"it is not a document; expected apiVersion: {kind.api_version} and kind: {kind.kind}")
         return
     given = document.get("apiVersion"), document.get("kind")
     if given != (kind.api_version, kind.kind):
-        said = "/".join(str(one) for one in given if one) or "nothing"
-        yield Problem("", f"it is {said}; expected apiVersion: {kind.api_version} and kind: {kind.kind}")
+        said = "/".join(str(one) for one in given if one)
+        found = f"it is {said}" if said else "it names no apiVersion and no kind"
+        yield Problem("", f"{found}; expected apiVersion: {kind.api_version} and kind: {kind.kind}")
         return
-    yield from _metadata_problems(document.get("metadata"), named=named)
-    yield from unknown_fields(document, _schema(kind))
+    wrong = [*_metadata_problems(document.get("metadata"), named=named), *unknown_fields(document, _schema(kind))]
     for text in kind.validate(document, None):
         place, _, what = text.partition(": ")
-        yield Problem(place, what)
+        wrong.append(Problem(place, what))
+    wrong += [] if wrong else _unusable_times(document, _schema(kind))
+    yield from wrong or _unreadable(kind, document)
+
+
+def _unreadable(kind: Kind[Any], document: Json) -> Iterator[Problem]:
+    """Tell what no rule is about, such as null for a field that has another default."""
+    metadata = document.get("metadata")
+    try:
+        kind.convert({**document, "metadata": metadata if isinstance(metadata, dict) else {}})
+    except msgspec.ValidationError as error:
+        yield Problem("", str(error))
+
+
+def _unusable_times(value: object, schema: Json, at: str = "") -> Iterator[Problem]:
+    """Tell of times that have the form of one and cannot be stored: a year 9999, a 30th of February."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            known: Json = schema.get("properties", {}).get(name, {})
+            yield from _unusable_times(part, known, f"{at}.{name}" if at else name)
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _unusable_times(part, schema.get("items", {}), f"{at}[{index}]")
+    elif isinstance(value, str) and schema.get("pattern") == TIME_PATTERN and from_timestamp(value) is None:
+        yield Problem(at, f"{value} is not a time that can be kept; expected one after 1970 and before 2262")
 
 
 def _metadata_problems(metadata: object, *, named: bool) -> Iterator[Problem]:

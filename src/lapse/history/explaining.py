@@ -3,13 +3,15 @@
 The same judgement as that of a pass, on one reading of the store; nothing is decided and nothing is done here. Metadata
 is all that is read where the policies need no more.
 
-Not guaranteed: that what is told is still so a moment later; and a policy that puts records of several namespaces into
-one group is judged by those of the namespace that is looked at.
+Not guaranteed: that what is told is still so a moment later. A policy that puts records of several namespaces into one
+group is judged by those of the namespace that is looked at; and where records are asked for by their labels, those of
+another operator, without our labels, are not among them and not counted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.address import Address
@@ -21,13 +23,14 @@ from lapse.engine.holds import hold_of
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
 from lapse.history.api.labels import EXPERIMENT, EXPERIMENT_NAME, EXPERIMENT_NAMESPACE, EXPERIMENT_UID, STATUS
 from lapse.history.api.labels import label_value as value
-from lapse.history.listing import LEFT_ALONE, PAGE
+from lapse.history.listing import LEFT_ALONE, PAGE, read_pages
 from lapse.history.paths import FieldPath
 from lapse.history.policies import load_policies
 from lapse.history.ranking import judge
 from lapse.history.reading import Reading
+from lapse.history.records import labelled
 from lapse.history.retention import LimitReason, RetainReason, combine
-from lapse.kube.resources import NO_LABELS, Document, PartialObject, metadata_only
+from lapse.kube.resources import NO_LABELS, Document, PartialObject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -198,7 +201,7 @@ async def look(
     entries: list[list[Entry]] = [[] for _ in policies]
     reading = _reading(policies)
     async for one in _objects(direct, policies, namespace=namespace, labels=labels):
-        found.append(one.metadata)
+        found.append(Document(labelled(one.body)).metadata if isinstance(one, Document) else one.metadata)
         for entry, its in zip(reading.views(one), entries, strict=True):
             if entry is not None:
                 its.append(entry)
@@ -234,16 +237,11 @@ def _reading(policies: Sequence[Policy]) -> Reading:
 async def _objects(
     direct: Reader, policies: Sequence[Policy], *, namespace: str | None, labels: Mapping[str, str]
 ) -> AsyncIterator[PartialObject | Document]:
-    is_enough = all(policy.is_metadata_enough for policy in policies)
-    kind: Kind[Any] = metadata_only(_KIND) if is_enough else replace(_KIND, type=Document)
-    after: str | None = None
-    while True:
-        page = await direct.list(kind, namespace=namespace, labels=labels, limit=PAGE, after=after)
-        for one in page.items:
-            yield one
-        after = page.next
-        if after is None:
-            return
+    pages = read_pages(direct, _KIND, _reading(policies), namespace=namespace, labels=labels, limit=PAGE)
+    async with aclosing(pages):
+        async for page in pages:
+            for one in page:
+                yield one
 
 
 def _opinions(policy: Policy, entries: Sequence[Entry], now: UnixNs) -> Iterator[Opinion]:

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.history.policy import CREATED
+from lapse.history.records import is_about_records, is_labelled
 from lapse.kube.resources import ObjectMeta, PartialObject
 from lapse.objects.port import Summarising
 
@@ -49,6 +50,8 @@ async def glance(listing: Listing, limits: Sequence[Limits], now: UnixNs) -> lis
         if found is None:
             return None
         for summary in found:
+            if is_about_records(listing.policies) and not is_labelled(dict(summary.labels)):
+                return None  # which group they are of is not in their labels
             oldest = ObjectMeta(
                 namespace=summary.namespace, labels=dict(summary.labels), creation_timestamp=summary.oldest
             )

@@ -19,7 +19,7 @@ from lapse.history.configured import POLICY_NAME
 from lapse.history.documents import name_of, problems_of
 from lapse.history.errors import FieldPathError, RetentionPolicyError
 from lapse.history.paths import FieldPath
-from lapse.history.plurals import group_of, groups_with, resource_of
+from lapse.history.plurals import group_of, groups_with, plural_of, resource_of
 from lapse.history.policy import SYSTEM_NAMESPACE, Policy
 from lapse.objects.metadata_rules import namespace_problems
 
@@ -35,6 +35,16 @@ _UNIQUE: Final = frozenset(map(FieldPath.parse, ("metadata.uid", "metadata.resou
 _NO_TIMES: Final = frozenset({"name", "namespace", "uid", "resourceVersion", "generation", "labels", "ownerReferences"})
 """What the metadata has that is never a time; a label cannot be one, for it may hold no colon."""
 _NO_TIMES_ANYWHERE: Final = frozenset({"phase", "reason", "message", "replicas", "kind", "apiVersion"})
+_TAKES_ALONG: Final[dict[tuple[str, str], str]] = {
+    ("", "Namespace"): "everything in a namespace goes with it",
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): "all objects of a kind go with its definition",
+    ("", "PersistentVolume"): "the data of a volume may go with it",
+    ("", "PersistentVolumeClaim"): "the data of its volume may go with a claim",
+    ("snapshot.storage.k8s.io", "VolumeSnapshotContent"): "the snapshot itself may go with its content",
+    ("", "Node"): "all pods of a node go with it",
+    ("", "Secret"): "programs stop without their passwords and certificates, which nobody can restore",
+}
+"""Kinds of which a wrong deletion costs most, by group and kind."""
 _DELETED: Final = ("metadata", "deletionTimestamp")
 
 
@@ -283,12 +293,28 @@ def _to_know(subject: _Subject) -> Iterator[_Told]:
     if policy.name == POLICY_NAME:
         what = f"the name {POLICY_NAME} is that of the policy that the settings make for records of experiments"
         yield _Told(Severity.WARNING, "metadata.name", what, "Take another name, or use the settings history_*.")
+    yield from _reach(subject)
     if not policy.namespaces and subject.is_namespaced:
         what = f"it is about all namespaces but {SYSTEM_NAMESPACE} and that of the operator"
         yield _Told(Severity.NOTE, "spec.selector.namespaces", what, "Name them, if they are meant too.")
     if policy.dry_run:
         what = "it is a dry run: it tells what would go, and deletes nothing"
         yield _Told(Severity.NOTE, "spec.dryRun", what, "Set it to false once that is what should go.")
+
+
+def _reach(subject: _Subject) -> Iterator[_Told]:
+    """Warn of a policy that really deletes, where one mistake takes much along."""
+    policy = subject.policy
+    if policy.dry_run or not subject.is_limited:
+        return
+    takes = _TAKES_ALONG.get((group_of(policy.api_version), policy.kind))
+    if takes is not None:
+        what = f"it deletes {plural_of(policy.kind)}, and {takes}"
+        yield _Told(Severity.WARNING, "spec.selector.kind", what, "Select few by labels, and look at a dry run first.")
+    if not policy.namespaces and not policy.labels and not policy.only_when:
+        where = "in all namespaces" if subject.is_namespaced else "of the whole cluster"
+        what = f"it deletes, and is about every {policy.kind} {where}: neither namespaces nor labels limit it"
+        yield _Told(Severity.WARNING, "spec.selector", what, "Name namespaces or labels, or set dryRun to true first.")
 
 
 def _pace(subject: _Subject, interval: int) -> Iterator[_Told]:

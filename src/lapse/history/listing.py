@@ -1,9 +1,10 @@
 """What policies of one kind are about, read from a store in pages, as entries: one listing for all of them.
 
-Metadata is all that is asked for where the policies need no more, and of whole objects no more than entries are kept. A
-listing shows one moment per namespace that the policies name, or one for all of them. A store that can no longer show
-that moment (`GoneError`) is asked anew, and what was given before is not given again: then each object is as it was at
-some time during the listing. Whoever needs one moment says so, and gets the error.
+Metadata is all that is asked for where the policies need no more, and of whole objects no more than entries are kept.
+Records without our labels are read whole. A listing shows one moment per namespace that the policies name, or one for
+all of them. A store that can no longer show that moment (`GoneError`) is asked anew, and what was given before is not
+given again: then each object is as it was at some time during the listing. Whoever needs one moment says so, and gets
+the error.
 """
 
 from __future__ import annotations
@@ -79,17 +80,14 @@ class Listing:
     async def _attempt(
         self, namespace: str | None, given: _Given, proceed: Callable[[], bool]
     ) -> AsyncGenerator[list[Views], None]:
-        is_enough = all(policy.is_metadata_enough for policy in self.policies)
-        kind: Kind[Any] = metadata_only(self.kind) if is_enough else replace(self.kind, type=Document)
-        labels, reading = self.asked_labels(), self.reading()
-        after: str | None = None
-        while proceed():
-            found = await self.direct.list(kind, namespace=namespace, labels=labels, limit=self.page, after=after)
-            yield [views for one in given.new(found.items) if any(views := reading.views(one))]
-            after = found.next
-            if after is None:
-                break
-            await self.clock.sleep(0)  # a page of an embedded store waits for nothing: others have their turn
+        reading, labels = self.reading(), self.asked_labels()
+        pages = read_pages(
+            self.direct, self.kind, reading, namespace=namespace, labels=labels, limit=self.page, proceed=proceed
+        )
+        async with aclosing(pages):
+            async for found in pages:
+                yield [views for one in given.new(found) if any(views := reading.views(one))]
+                await self.clock.sleep(0)  # a page of an embedded store waits for nothing: others have their turn
 
     def namespaces(self) -> tuple[str | None, ...]:
         """Return the namespaces to list, one after the other; None is for all of them."""
@@ -105,6 +103,38 @@ class Listing:
     def reading(self) -> Reading:
         """Return what makes entries of objects that have these labels."""
         return Reading(self.policies, asked=self.asked_labels(), left_alone=self.left_alone)
+
+
+async def read_pages(
+    direct: Reader,
+    kind: Kind[Any],
+    reading: Reading,
+    *,
+    namespace: str | None,
+    labels: Mapping[str, str],
+    limit: int,
+    proceed: Callable[[], bool] = lambda: True,
+) -> AsyncGenerator[Sequence[Any], None]:
+    """Yield the objects of a kind, as far as policies need them: their metadata, or whole; ask before each page.
+
+    A page of records of which some lack our labels is read again, whole, and the next one at once: page by page, so
+    that a store is asked for no more than there are. All pages show one moment.
+    """
+    bare: Kind[Any] = metadata_only(kind)
+    whole: Kind[Any] = replace(kind, type=Document)
+    asked = bare if reading.is_metadata_enough else whole
+    after: str | None = None
+    while proceed():
+        found = await direct.list(asked, namespace=namespace, labels=labels, limit=limit, after=after)
+        if reading.is_metadata_enough:
+            is_lacking = any(map(reading.lacks_labels, found.items))
+            if is_lacking and asked is bare:
+                found = await direct.list(whole, namespace=namespace, labels=labels, limit=limit, after=after)
+            asked = whole if is_lacking else bare
+        yield found.items
+        after = found.next
+        if after is None:
+            return
 
 
 @dataclass(slots=True)

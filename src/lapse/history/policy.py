@@ -14,6 +14,7 @@ import msgspec
 
 from lapse.core.duration import Duration, DurationError
 from lapse.engine.holds import hold_of
+from lapse.history.api.rules import AGE_OF_RECORDS, is_age_of_records
 from lapse.history.errors import FieldPathError, RetentionPolicyError
 from lapse.history.paths import FieldPath
 from lapse.history.retention import Entry, Limits
@@ -68,6 +69,9 @@ class Policy:
         """Understand a policy; raises `RetentionPolicyError`, which names everything that is wrong with it."""
         problems: list[str] = []
         found = _understood(policy.metadata.name, policy.spec, problems)
+        # A server may have older definitions than ours, which let it pass.
+        if not is_age_of_records(msgspec.to_builtins(policy.spec)):
+            problems.append(f"spec.maxAge: {policy.spec.max_age} is too short; {AGE_OF_RECORDS}")
         if problems:
             raise RetentionPolicyError(name=policy.metadata.name, problem="; ".join(problems))
         return found

@@ -1,7 +1,7 @@
-"""The rights that retention policies need on a cluster, as roles to be applied by whoever may grant them. Pure.
+"""The rights that retention policies need on a cluster, as roles for an administrator to apply. Pure.
 
-The operator has rights on our own kinds only, so that nothing of somebody else's can be deleted before an
-administrator has said so, kind by kind: in the namespaces that a policy names, or everywhere when it names none.
+Policies act as a service account of their own, which has rights on records only. So a policy deletes nothing before an
+administrator has granted it, kind by kind: in the namespaces that a policy names, or everywhere when it names none.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.history.api.labels import short_hash
 from lapse.history.plurals import resource_of
+from lapse.history.rights import ACCOUNT
 from lapse.kube.crd import to_yaml
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from lapse.history.policy import Policy
     from lapse.kube.resources import Json, Kind
 
-ACCOUNT: Final = "lapse"
-"""The service account of the operator, as deploy/base has it."""
 VERBS: Final = ("list", "delete")
 _GROUP: Final = "rbac.authorization.k8s.io"
 _PREFIX: Final = "lapse-retention-"
@@ -37,9 +36,9 @@ _OWNERS: Final[Mapping[tuple[str, str], Sequence[tuple[str, Sequence[str]]]]] = 
 _LABELS: Final = {"app.kubernetes.io/name": "lapse"}
 
 
-def manifests(policy: Policy, resource: Resource, *, namespace: str) -> list[Json]:
-    """Return roles and bindings for a policy; ``namespace`` is that of the operator's service account."""
-    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}
+def manifests(policy: Policy, resource: Resource, *, namespace: str, account: str = ACCOUNT) -> list[Json]:
+    """Return roles and bindings for a policy; ``namespace`` and ``account`` are those of the account for policies."""
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     rule = {"apiGroups": [resource.group], "resources": [resource.plural], "verbs": list(VERBS)}
     places: Iterable[str | None] = policy.namespaces if policy.namespaces and resource.namespaced else (None,)
     owners = [
@@ -49,12 +48,14 @@ def manifests(policy: Policy, resource: Resource, *, namespace: str) -> list[Jso
     return [one for place in places for one in _granted(_name(policy.name), [rule, *owners], subject, place)]
 
 
-def to_text(policies: Iterable[Policy], *, namespace: str, kinds: Iterable[Kind[Any]] = ()) -> str:
+def to_text(
+    policies: Iterable[Policy], *, namespace: str, account: str = ACCOUNT, kinds: Iterable[Kind[Any]] = ()
+) -> str:
     """Return the same for several policies as YAML with remarks; what ``kinds`` tell need not be guessed."""
     known, parts = tuple(kinds), []
     for policy in policies:
         resource = resource_of(policy.api_version, policy.kind, kinds=known)
-        first, *rest = (to_yaml(one) for one in manifests(policy, resource, namespace=namespace))
+        first, *rest = (to_yaml(one) for one in manifests(policy, resource, namespace=namespace, account=account))
         parts += ["".join(f"# {line}\n" for line in _remarks(policy, resource)) + first, *rest]
     return "---\n".join(parts)
 

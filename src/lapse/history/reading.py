@@ -11,10 +11,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.holds import hold_of
 from lapse.history.paths import as_text
+from lapse.history.records import is_about_records, is_labelled, labelled
 from lapse.history.retention import Entry
 from lapse.kube.resources import Document, ObjectMeta
 
@@ -42,11 +44,13 @@ class Reading:
         """Make the functions."""
         self._scopes = [_Scope(policy, asked, left_alone) for policy in policies]
         self._fast = [_fast_entry(policy) for policy in policies]
+        self._is_about_records = is_about_records(policies)
+        self.is_metadata_enough = all(policy.is_metadata_enough for policy in policies)
 
     def views(self, found: PartialObject | Document) -> Views:
         """Return an object as each policy sees it."""
         if isinstance(found, Document):
-            return self.of_document(found.body)
+            return self._of_record(found.body) if self.lacks_labels(found) else self.of_document(found.body)
         metadata, document = found.metadata, None
         views: list[Entry | None] = []
         for scope, fast in zip(self._scopes, self._fast, strict=True):
@@ -58,6 +62,18 @@ class Reading:
                 document = document or {"metadata": msgspec.to_builtins(metadata)}
                 views.append(scope.policy.entry(document))
         return tuple(views)
+
+    def lacks_labels(self, found: PartialObject | Document) -> bool:
+        """Whether an object is a record whose labels do not say enough, so that it has to be read whole."""
+        if not self._is_about_records:
+            return False
+        if isinstance(found, Document):
+            return not is_labelled(found.body["metadata"].get("labels") or {})
+        return not is_labelled(found.metadata.labels)
+
+    def _of_record(self, document: Json) -> Views:
+        views = self.of_document(labelled(document))
+        return tuple([None if one is None else replace(one, is_unlabelled=True) for one in views])
 
     def of_document(self, document: Json) -> Views:
         """Return a document as each policy sees it."""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
 from lapse.engine.metrics import ErrorKind, Metrics
-from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, ChaosExperimentHistory, HistorySpec
+from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, ChaosExperimentHistory, ExperimentRef, HistorySpec
 from lapse.history.passes import HISTORY
-from lapse.history.records import NOTHING_GIVEN, record, record_name
+from lapse.history.records import NOTHING_GIVEN, instant, record
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ async def write_record(
         return found, False
 
 
-def _run(spec: HistorySpec) -> str:
-    return record_name(spec.experiment_ref, start_time=spec.execution.start_time)
+def _run(spec: HistorySpec) -> tuple[ExperimentRef, str]:
+    """Return what a name that was given stands for. No more: a server may write a spec in another way."""
+    return spec.experiment_ref, instant(spec.execution.start_time)
 
 
 async def record_completion(

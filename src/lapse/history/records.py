@@ -1,16 +1,19 @@
 """Records as they are stored: what a run did, under a name and labels that are made from nothing but the run.
 
 The same run always has the same name, so that writing a record twice finds the first one: an attempt that is repeated
-after a lost answer makes no second record and gives none a younger age.
+after a lost answer makes no second record and gives none a younger age. A run is what its document says: two documents
+that differ in more than the form of their times are two runs, also when both began in the same second.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from lapse.core.timestamps import from_timestamp, to_micro_timestamp
-from lapse.history.api.kinds import ChaosExperimentHistory
+import msgspec
+
+from lapse.core.timestamps import from_timestamp, to_timestamp
+from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, ChaosExperimentHistory, ExperimentRef
 from lapse.history.api.labels import (
     EXPERIMENT,
     EXPERIMENT_NAME,
@@ -20,15 +23,21 @@ from lapse.history.api.labels import (
     label_value,
     short_hash,
 )
-from lapse.kube.resources import ObjectMeta
+from lapse.kube.resources import ObjectMeta, Struct
 
 if TYPE_CHECKING:
-    from lapse.history.api.kinds import ExperimentRef, HistorySpec
+    from collections.abc import Iterable, Mapping
+
+    from lapse.history.api.kinds import HistorySpec
+    from lapse.history.policy import Policy
+    from lapse.kube.resources import Json
 
 LONGEST_NAME: Final = 253
 NOTHING_GIVEN: Final = ObjectMeta()
+_KIND: Final = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
+_LABELS: Final = (EXPERIMENT_NAMESPACE, EXPERIMENT_NAME, EXPERIMENT_UID, STATUS)
 _UNNAMED: Final = "experiment"
-_WHOLE_SECOND: Final = "000000"
+_FRACTION: Final = re.compile("[.,]([0-9]+)")
 
 
 def record(spec: HistorySpec, *, namespace: str, given: ObjectMeta = NOTHING_GIVEN) -> ChaosExperimentHistory:
@@ -39,7 +48,7 @@ def record(spec: HistorySpec, *, namespace: str, given: ObjectMeta = NOTHING_GIV
     """
     ref = spec.experiment_ref
     metadata = ObjectMeta(
-        name=given.name or record_name(ref, start_time=spec.execution.start_time),
+        name=given.name or record_name(spec),
         namespace=namespace,
         labels={**given.labels, **experiment_labels(ref), STATUS: label_value(spec.execution.status)},
         annotations={**given.annotations, EXPERIMENT: f"{ref.namespace}/{ref.name}"},
@@ -56,14 +65,70 @@ def experiment_labels(ref: ExperimentRef) -> dict[str, str]:
     }
 
 
-def record_name(ref: ExperimentRef, *, start_time: str) -> str:
-    """Name the record of the run that began then; of one experiment, later runs have greater names."""
-    ending = f"-{_stamp(start_time)}-{short_hash(ref.namespace, ref.name, ref.uid or '', start_time)}"
-    readable = re.sub("[^a-z0-9]+", "-", ref.name.lower())[: LONGEST_NAME - len(ending)].strip("-")
+def is_about_records(policies: Iterable[Policy]) -> bool:
+    """Whether policies, which are all about one kind, are about records."""
+    return all((one.api_version, one.kind) == _KIND for one in policies)
+
+
+def is_labelled(labels: Mapping[str, str]) -> bool:
+    """Whether a record has all labels that retention needs, as ours have; those of another operator need not."""
+    return all(name in labels for name in _LABELS)
+
+
+def labelled(body: Json) -> Json:
+    """Return the document of a record with the labels that are missing, made of its spec.
+
+    Labels that it has stay. Where the spec does not say what they are, it stays as it is: it is in no group then.
+    """
+    metadata = body["metadata"]
+    labels = metadata.get("labels") or {}
+    try:
+        spec = msgspec.convert(body.get("spec"), _Told, strict=False)
+    except msgspec.ValidationError:
+        return body
+    made = {**experiment_labels(spec.experiment_ref), STATUS: label_value(spec.execution.status)}
+    return {**body, "metadata": {**metadata, "labels": {**made, **labels}}}
+
+
+class _Outcome(Struct, frozen=True):
+    status: str
+
+
+class _Told(Struct, frozen=True):
+    """What of a record's spec its labels say."""
+
+    experiment_ref: ExperimentRef
+    execution: _Outcome
+
+
+def record_name(spec: HistorySpec) -> str:
+    """Name the record of a run; of one experiment, later runs have greater names."""
+    ending = f"-{_stamp(spec.execution.start_time)}-{short_hash(_identity(spec))}"
+    readable = re.sub("[^a-z0-9]+", "-", spec.experiment_ref.name.lower())[: LONGEST_NAME - len(ending)].strip("-")
     return f"{readable or _UNNAMED}{ending}"
+
+
+def instant(text: str) -> str:
+    """Return the one form of a moment, in UTC and as exact as it was given; a text that is no moment stays as it is."""
+    moment = from_timestamp(_FRACTION.sub("", text, count=1))
+    if moment is None:
+        return text
+    fraction = _FRACTION.search(text)
+    digits = "" if fraction is None else fraction[1].rstrip("0")
+    return f"{to_timestamp(moment)[:-1]}{f'.{digits}' if digits else ''}Z"
+
+
+def _identity(spec: HistorySpec) -> str:
+    """Return what tells a run from all others: everything about it, with each moment in its one form."""
+    told: dict[str, Any] = msgspec.to_builtins(spec)
+    execution = told["execution"]
+    told["execution"] = execution | {
+        name: instant(execution[name]) for name in ("startTime", "endTime") if execution.get(name)
+    }
+    return msgspec.json.encode(told, order="sorted").decode()
 
 
 def _stamp(start_time: str) -> str:
     """Return a moment in digits that sort as time does; a text that is none still makes a name."""
-    moment = from_timestamp(start_time)
-    return "0" if moment is None else re.sub("[^0-9]", "", to_micro_timestamp(moment)).removesuffix(_WHOLE_SECOND)
+    moment = instant(start_time)
+    return "0" if from_timestamp(moment) is None else re.sub("[^0-9]", "", moment)

@@ -104,6 +104,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     hold: Hold | None = None
     owners: tuple[OwnerReference, ...] | None = None
     """None when they were not read."""
+    is_unlabelled: bool = False
+    """Whether it is a record that another operator wrote, without our labels: it was read whole."""
 
 
 class Judgement(msgspec.Struct, frozen=True, gc=False):

@@ -15,10 +15,11 @@ import msgspec
 
 from lapse.core.errors import LapseError
 from lapse.core.timestamps import to_timestamp
-from lapse.core.verdict import KeepReason
+from lapse.core.verdict import KeepReason, UnknownReason
 from lapse.engine.ending import HoldUnknownError
 from lapse.engine.journal import Outcome
 from lapse.history.api.kinds import RetentionStatus
+from lapse.history.retention import DoubtReason
 from lapse.kube.conditions import READY, Condition, ConditionStatus, ready_condition
 from lapse.kube.errors import ForbiddenError, ObjectError, StoreUnavailableError, UnknownKindError
 
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from lapse.history.passes import PassReport, Told
     from lapse.kube.resources import Json
 
+GRANT: Final = (
+    "policies act as a service account of their own, and have its rights only; an administrator grants them with"
+    " lapse retention rbac POLICY.yaml | kubectl apply -f - (to act as that account, the operator needs deploy/base)"
+)
+"""What to do about a right that is missing on a cluster."""
 _LONGEST_MESSAGE: Final = 1024
 _GOES: Final = frozenset({Outcome.ENDED, Outcome.WOULD_END})
 
@@ -63,6 +69,8 @@ class PolicyRun:
     """By reason: what went or, in a dry run, would go."""
     kept: dict[str, int] = field(default_factory=dict)
     """By rule."""
+    unlabelled: int = 0
+    """Records among ``matched`` that another operator wrote, without our labels."""
     is_whole: bool = False
     """Whether everything was looked at."""
 
@@ -89,10 +97,22 @@ class Tally:
 
 
 def of_report(
-    name: str, report: PassReport, *, domain: str, dry_run: bool, deleted: Mapping[str, int], problem: Exception | None
+    name: str,
+    report: PassReport,
+    *,
+    domain: str,
+    dry_run: bool,
+    deleted: Mapping[str, int],
+    problem: Exception | None,
+    advice: str = "",
+    age_from: str = "",
 ) -> PolicyRun:
-    """Tell of a pass that was made; ``problem`` is the last that was against a deletion."""
+    """Tell of a pass that was made; ``problem`` is the last that was against a deletion.
+
+    ``advice`` says what to do where a right is missing; ``age_from`` is the field that ages are counted from.
+    """
     reason, message = _verdict_on(report, domain=domain, dry_run=dry_run, problem=problem)
+    message = _with_advice(message + _in_doubt(report, age_from), reason, advice)
     # What is held by a hold of its own was never due; what another object holds is found when it is to be ended.
     kept = report.kept + Counter({KeepReason.HELD: report.outcomes[Outcome.HELD]})
     return PolicyRun(
@@ -104,6 +124,7 @@ def of_report(
         matched=report.matched,
         deleted={str(why): count for why, count in deleted.items()},
         kept={str(why): count for why, count in kept.items() if count},
+        unlabelled=report.unlabelled,
         is_whole=report.is_complete,
     )
 
@@ -124,8 +145,20 @@ def _verdict_on(report: PassReport, *, domain: str, dry_run: bool, problem: Exce
     return RunReason.COMPLETED, said
 
 
-def of_error(name: str, error: Exception, *, domain: str) -> PolicyRun:
-    """Tell of a pass that could not be made."""
+def _in_doubt(report: PassReport, age_from: str) -> str:
+    """Say of how many a field or a label does not say enough, and what follows: nothing else would tell why."""
+    told = ""
+    if report.unlabelled:
+        told += f"; {report.unlabelled} of another operator, without labels of Lapse, were grouped by experimentRef"
+    if ageless := report.kept[UnknownReason.MISSING_ANCHOR]:
+        told += f"; {ageless} kept: {age_from} is missing, or not set to a time, in {'it' if ageless == 1 else 'them'}"
+    if ungrouped := report.kept[DoubtReason.UNKNOWN_GROUP]:
+        told += f"; {ungrouped} kept: a field of groupBy is missing in {'it' if ungrouped == 1 else 'them'}"
+    return told
+
+
+def of_error(name: str, error: Exception, *, domain: str, advice: str = "") -> PolicyRun:
+    """Tell of a pass that could not be made; ``advice`` says what to do where a right is missing."""
     match error:
         case UnknownKindError():
             reason = RunReason.UNKNOWN_KIND
@@ -137,13 +170,20 @@ def of_error(name: str, error: Exception, *, domain: str) -> PolicyRun:
             reason = RunReason.INCOMPLETE
         case _:
             reason = RunReason.FAILED
-    return PolicyRun(name=name, domain=domain, reason=reason, message=_words(error)[:_LONGEST_MESSAGE])
+    message = _with_advice(_words(error), reason, advice)
+    return PolicyRun(name=name, domain=domain, reason=reason, message=message[:_LONGEST_MESSAGE])
 
 
 def of_broken(error: RetentionPolicyError, *, domain: str) -> PolicyRun:
     """Tell of a policy that cannot be used."""
     name, message = str(error.details["name"]), str(error.details["problem"])[:_LONGEST_MESSAGE]
     return PolicyRun(name=name, domain=domain, reason=RunReason.INVALID_POLICY, message=message)
+
+
+def _with_advice(message: str, reason: RunReason, advice: str) -> str:
+    if not advice or reason is not RunReason.FORBIDDEN:
+        return message
+    return f"{message[: _LONGEST_MESSAGE - len(advice) - 2]}; {advice}"
 
 
 def _words(error: Exception | None) -> str:
@@ -170,6 +210,7 @@ def status_changes(run: PolicyRun, policy: RetentionPolicy, *, now: UnixNs, next
         "lastRun": to_timestamp(now),
         "dryRun": run.dry_run,
         "matched": run.matched,
+        "unlabelled": run.unlabelled or None,
         "deleted": _replaced(old.deleted, run.deleted),
         "kept": _replaced(old.kept, run.kept),
     }

@@ -38,7 +38,7 @@ from lapse.history.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass, add
 from lapse.history.policies import Loaded, is_published, load_policies, publish, read_document, unreadable
 from lapse.history.policy import Policy
 from lapse.history.retention import DoubtReason
-from lapse.history.runs import Tally, of_broken, of_error, of_report
+from lapse.history.runs import GRANT, Tally, of_broken, of_error, of_report
 from lapse.history.telling import Teller
 from lapse.kube.controller import Result
 from lapse.kube.resources import NO_LABELS, ObjectMeta
@@ -128,15 +128,18 @@ class Retention:
         left_alone: Collection[str] = LEFT_ALONE,
         history_ttl_is_default: bool = False,
         direct: Reader | None = None,
+        selected: ObjectStore | None = None,
         actor: str = _ACTOR,
         chance: Chance = chance,
     ) -> None:
         """Put it together; nothing runs yet.
 
         ``history`` and ``documents`` are the policies of the settings; a document that cannot be read is told with the
-        first pass. ``direct`` reads what is judged: the store itself unless said otherwise.
+        first pass. ``direct`` reads what is judged: the store itself unless said otherwise. ``selected`` is the store
+        as the account for policies sees it: what policies select is read and ended there, and nowhere else.
         """
         self._store, self._direct = store, store if direct is None else direct
+        self._selected, self._advice = selected, "" if selected is None else GRANT
         self._journal, self._metrics, self._holds, self._clock = journal, metrics, holds, clock
         self._brake, self._left_alone, self._actor = brake, frozenset(left_alone), actor
         self._is_default = history_ttl_is_default
@@ -164,7 +167,7 @@ class Retention:
         )
         self.leader_services = [
             Completions(
-                store,
+                store if selected is None else selected,
                 self._completed,
                 namespace=history.spec.selector.namespaces[0],
                 clock=clock,
@@ -249,7 +252,7 @@ class Retention:
         except Exception as error:  # noqa: BLE001 - one kind that fails must not stop the others
             if not isinstance(error, LapseError):
                 _log.error("pass_failed", policies=sorted(acting), error=type(error).__name__, exc_info=error)
-            return {name: of_error(name, error, domain=_domain(used[0])) for name in acting}
+            return {name: of_error(name, error, domain=_domain(used[0]), advice=self._advice) for name in acting}
         if cautious and POLICY_NAME in runs and runs[POLICY_NAME].deleted:
             _log.warning(
                 "first_pass_was_dry",
@@ -299,10 +302,10 @@ class Retention:
             tally.take(one)
             told(one)
 
-        ender = self._ender()
+        ender = self._ender(self._selected)
         reports = await Pass(
             policies,
-            direct=self._direct,
+            direct=self._direct if self._selected is None else self._selected,
             ender=ender,
             clock=self._clock,
             left_alone=self._left_alone,
@@ -319,14 +322,16 @@ class Retention:
                 dry_run=policy.dry_run,
                 deleted=tally.deleted.get(policy.name, {}),
                 problem=ender.last_problem,
+                advice=self._advice,
+                age_from=str(policy.age_from),
             )
             for policy in policies
             if policy.name in acting
         }
 
-    def _ender(self) -> Ender:
+    def _ender(self, store: ObjectStore | None = None) -> Ender:
         return Ender(
-            self._store,
+            self._store if store is None else store,
             self._journal,
             holds=self._holds,
             clock=self._clock,

@@ -7,7 +7,7 @@ and certificates are replaced under way), bytes are not. No secret is part of a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -138,6 +138,14 @@ def load_config(
             f" and there is no ~/{DEFAULT_FILE}"
         )
     return read_kubeconfig([home / DEFAULT_FILE], context=context)
+
+
+def acting_as(config: KubeConfig, user: str) -> KubeConfig:
+    """Return a configuration whose calls have the rights of another user, and none of our own.
+
+    The server adds the groups of a service account by itself, so one right is enough: to impersonate that account.
+    """
+    return replace(config, user=replace(config.user, impersonation={"Impersonate-User": user}, groups=()))
 
 
 def in_cluster(environ: Mapping[str, str], *, folder: Path = SERVICE_ACCOUNT) -> KubeConfig:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lapse.core.log import get_logger
-from lapse.core.timestamps import from_timestamp
+from lapse.core.timestamps import read_timestamp
 from lapse.kube.credentials import Credential
 from lapse.kube.errors import CredentialsError
 from lapse.kube.resources import Json, Struct
@@ -157,7 +157,7 @@ class PluginCredentials:
     def _renewal(self, ends: str | None) -> int | None:
         if not ends:
             return None
-        ends_ns, now_ns = from_timestamp(ends), self._clock.wall_ns()
+        ends_ns, now_ns = read_timestamp(ends), self._clock.wall_ns()
         if ends_ns is None:
             raise self._problem("printed an expirationTimestamp that is no RFC 3339 time")
         if ends_ns <= now_ns:

@@ -17,12 +17,15 @@ class Right(NamedTuple):
     subresource: str = ""
     namespace: str | None = None
     """None: in all of them."""
+    name: str = ""
+    """Of the one object that is meant; empty: all of them."""
 
     def __str__(self) -> str:
         """Print as an API server does."""
         part = f"/{self.subresource}" if self.subresource else ""
         place = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{part}{f'.{self.group}' if self.group else ''}{place}"
+        named = f" {self.name}" if self.name else ""
+        return f"{self.verb} {self.resource}{part}{f'.{self.group}' if self.group else ''}{named}{place}"
 
 
 def rights_on(kind: Kind[Any], *verbs: str, subresource: str = "", namespace: str | None = None) -> list[Right]:

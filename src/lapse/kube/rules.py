@@ -74,6 +74,15 @@ _OR_ZERO: Final = " || self == '0'"
 _SECONDS_OF_UNIT: Final = "{" + ", ".join(f"'{unit}': {seconds}" for unit, seconds in _SECONDS.items()) + "}"
 
 
+def seconds_in_cel(text: str) -> str:
+    """Return the CEL of the seconds of a duration, 0.0 for never; ``text`` is the CEL of a text that is one."""
+    return (
+        f"{text}.replace(',', '.').findAll('[0-9.]+{_UNITS}')"
+        f".map(part, double(part.find('[0-9.]+')) * {_SECONDS_OF_UNIT}[part.find('{_UNITS}')])"
+        ".sum()"
+    )
+
+
 def _readable(text: str) -> bool:
     try:
         Duration.parse(text)
@@ -105,9 +114,7 @@ def is_duration(*at: str, zero: bool = False) -> tuple[Rule, ...]:
         *(() if zero else (_above_zero(at),)),
         Rule(
             at,
-            f"self.replace(',', '.').findAll('[0-9.]+{_UNITS}')"
-            f".map(part, double(part.find('[0-9.]+')) * {_SECONDS_OF_UNIT}[part.find('{_UNITS}')])"
-            f".sum() <= {_LONGEST_SECONDS!r}",
+            f"{seconds_in_cel('self')} <= {_LONGEST_SECONDS!r}",
             lambda text, _old: re.fullmatch(DURATION_PATTERN[1:-1], text) is None or _readable(text),
             "must be at most 292 years; write never for no limit",
         ),

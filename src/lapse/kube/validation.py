@@ -15,6 +15,7 @@ from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from lapse.kube.fields import TIME_PATTERN
 from lapse.kube.schema import schema_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Json, Problems, Validate
     from lapse.kube.rules import Rule
 
+_TIME: Final = "must be a time in the form 2026-01-31T12:00:00Z, with a time zone"
 _INT64: Final = range(-(2**63), 2**63)
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
@@ -72,10 +74,12 @@ def _value(value: object, schema: Json, at: str) -> Iterator[str]:
 def _object(value: Json, schema: Json, at: str) -> Iterator[str]:
     before = f"{at}." if at else ""
     properties: Json = schema.get("properties", {})
+    rest: Json | None = schema.get("additionalProperties")
     yield from (f"{before}{name}: is required" for name in schema.get("required", ()) if value.get(name) is None)
     for name, part in value.items():
-        known = properties.get(name, schema.get("additionalProperties"))
-        if known is not None and part is not None:
+        known = properties.get(name, rest)
+        # A field may be null, and counts as absent; a value of a map may not.
+        if known is not None and (part is not None or known is rest):
             yield from _value(part, known, before + name)
 
 
@@ -106,7 +110,8 @@ def _text(value: str, schema: Json, at: str) -> Iterator[str]:
     if value not in schema.get("enum", (value,)):
         yield f"{at}: must be one of {', '.join(schema['enum'])}"
     if "pattern" in schema and not _matches(schema["pattern"], value):
-        yield f"{at}: must match {schema['pattern']}"
+        expected = _TIME if schema["pattern"] == TIME_PATTERN else f"must match {schema['pattern']}"
+        yield f"{at}: {expected}"
 
 
 def _matches(pattern: str, value: str) -> bool:

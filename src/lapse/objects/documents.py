@@ -126,7 +126,7 @@ def as_json(kind: Kind[Any], name: object, value: Any) -> Json:  # noqa: ANN401 
     """Return ``value`` as a JSON object of its own, which nobody else holds."""
     try:
         found = decode(encode(value))
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         _refuse(kind, name, f"it cannot be written as JSON ({error})")
     if not isinstance(found, dict):
         _refuse(kind, name, "it is no JSON object")

@@ -1,8 +1,7 @@
 """Asking the cluster who may read what: one SubjectAccessReview for each distinct target of a capture.
 
 Bounded in every direction: so many questions at once, so many in all (`admission.MAX_TARGETS`), so many seconds. What
-goes wrong on the way is a ruling that denies, never an exception and never a yes. Nothing is remembered between two
-captures but the kinds of the cluster: a right that was taken away counts at once.
+goes wrong on the way is a ruling that denies, never an exception and never a yes.
 
 One question for each name and not one for the whole kind, although that would often do: whoever may read all of a kind
 but one must be asked about that one, and some authorizers know such rules.
@@ -11,48 +10,38 @@ but one must be asked about that one, and some authorizers know such rules.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lapse.core.log import get_logger
-from lapse.kube.discovery import Discovery
+from lapse.kube.access import AccessReviews
 from lapse.kube.errors import ObjectError, UnknownKindError
-from lapse.kube.resources import untyped
-from lapse.requests.admission import (
-    Ruling,
-    access_review,
-    decide,
-    failure,
-    first_look,
-    questions,
-    read_answer,
-    unknown_kind,
-)
+from lapse.requests.admission import decide, failure, first_look, questions, review_of, unknown_kind
+from lapse.requests.ttl import DOMAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from lapse.kube.admission import AdmissionRequest, Ruling
     from lapse.kube.client import Client
     from lapse.kube.resources import Kind
-    from lapse.requests.admission import Person, Question, Review
+    from lapse.requests.admission import Review
 
-ACCESS_REVIEW: Final = untyped(
-    "authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", namespaced=False
-)
-AT_ONCE: Final = 16
-"""Questions under way for one capture, so that a large one leaves connections for others."""
 _log = get_logger("lapse.requests.access")
 
 
 class Judge:
     """See the module. Belongs to one event loop."""
 
+    domain = DOMAIN
+
     def __init__(self, client: Client) -> None:
         """Ask by ``client``, which may create SubjectAccessReviews."""
-        self._client = client
-        self._discovery = Discovery(client)
+        self._reviews = AccessReviews(client)
 
-    async def judge(self, review: Review, *, seconds: float) -> Ruling:
+    async def judge(self, request: AdmissionRequest, *, seconds: float) -> Ruling:
         """Say within ``seconds`` whether the request may be created."""
+        return await self.judge_capture(review_of(request), seconds=seconds)
+
+    async def judge_capture(self, review: Review, *, seconds: float) -> Ruling:
+        """Say the same of a request that was read."""
         ruling = await self._ruling(review, seconds)
         about = {"user": review.person.username, "namespace": review.namespace, "targets": len(review.targets)}
         if ruling.failed:
@@ -78,31 +67,8 @@ class Judge:
             named = (target.api_version, target.kind)
             if named not in kinds:
                 try:
-                    kinds[named] = await self._discovery.find(*named)
+                    kinds[named] = await self._reviews.kind(*named)
                 except UnknownKindError:
                     return unknown_kind(*named)  # the first is enough: who makes up a thousand causes one question
         asked = questions(review, kinds)
-        return decide(review, asked, await self._answers(review.person, asked))
-
-    async def _answers(self, person: Person, asked: tuple[Question, ...]) -> dict[Question, bool]:
-        """Ask all; raises the first `ObjectError`, after which no question is begun."""
-        answers: dict[Question, bool] = {}
-        failures: list[ObjectError] = []
-        waiting = iter(asked)
-
-        async def work(waiting: Iterator[Question]) -> None:
-            for question in waiting:
-                try:
-                    found = await self._client.create(ACCESS_REVIEW, access_review(person, question))
-                    answers[question] = read_answer(found.body)
-                except ObjectError as error:
-                    failures.append(error)
-                if failures:
-                    return
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE, len(asked))):
-                group.create_task(work(waiting))
-        if failures:
-            raise failures[0]
-        return answers
+        return decide(review, asked, await self._reviews.answers(review.person, asked))

@@ -299,7 +299,7 @@ async def list_records(
     },
 )
 async def record(request: Request, body: NewRecord, service: Service) -> Response:
-    """Write the record of a run that has ended; of the same run, which has the same start, there is one record."""
+    """Write the record of a run that has ended; of the same run, which is the same document, there is one record."""
     return await service.record(body, request.url.path)
 
 

@@ -1,16 +1,17 @@
-"""The admission webhook over HTTP: one address, to which the API server sends AdmissionReviews.
+"""The admission webhook over HTTP: an address for each kind that is judged, to which the API server sends reviews.
 
 Whatever is a review is answered with one, in time for the API server to hear it: how long it waits stands in the
 address it calls. Everything else is a problem document with 4xx; a defect of ours is 500. To the API server anything
 but a clear yes is a no, because its configuration says ``failurePolicy: Fail``.
 
-Who calls is not checked: API servers show no certificate unless they are told to. Whoever reaches the port can ask who
-may read what, and gets no object. Nor is the Host: clients have proven the name to themselves by our certificate.
+Who calls is not checked: API servers show no certificate unless they are told to. A client that reaches the port can
+ask who has which right, and gets no object. Nor is the Host: clients have proven the name to themselves by our
+certificate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -25,13 +26,13 @@ from starlette.types import ASGIApp
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import LapseError
 from lapse.engine.metrics import ErrorKind, Metrics
-from lapse.requests.admission import NotAReviewError, Review, Ruling, read_review, response
-from lapse.requests.ttl import DOMAIN
+from lapse.kube.admission import AdmissionRequest, NotAReviewError, Ruling, read_request, response
 from lapse.web.errors import MethodNotAllowedError, NoSuchRouteError, RequestError
 from lapse.web.problems import REQUEST_ID, problem
 from lapse.web.security import Guard
 
-PATH: Final = "/validate-manifest-captures"
+CAPTURES: Final = "/validate-manifest-captures"
+POLICIES: Final = "/validate-retention-policies"
 MAX_BODY_BYTES: Final = 4 << 20
 """An API server takes objects of 3 MiB; a review adds who is asking."""
 IDLE_SECONDS: Final = 120
@@ -49,11 +50,16 @@ class BadReviewError(RequestError):
     status = 400
 
 
-class Judges(Protocol):
-    """`lapse.requests.access.Judge`."""
+class Judge(Protocol):
+    """Judges one kind: `lapse.requests.access.Judge`, `lapse.history.admission.PolicyJudge`."""
 
-    async def judge(self, review: Review, *, seconds: float) -> Ruling:
-        """Say within ``seconds`` whether the request may be created."""
+    @property
+    def domain(self) -> str:
+        """The domain in which failures are counted."""
+        ...
+
+    async def judge(self, request: AdmissionRequest, *, seconds: float) -> Ruling:
+        """Say within ``seconds`` whether the request is granted."""
         ...
 
 
@@ -62,17 +68,18 @@ class _AnyHost(Container[str]):
         return True
 
 
-def create_webhook(judge: Judges, metrics: Metrics) -> ASGIApp:
-    """Put the webhook together."""
+def create_webhook(judges: Mapping[str, Judge], metrics: Metrics) -> ASGIApp:
+    """Put the webhook together; each path has its judge."""
 
     async def validate(request: Request) -> Response:
+        judge = judges[request.url.path]
         try:
-            review = read_review(await request.body())
+            review = read_request(await request.body())
         except NotAReviewError as error:
             raise BadReviewError(reason=str(error).rstrip(".")) from None
         ruling = await judge.judge(review, seconds=time_to_answer(request.query_params.get("timeout")))
         if ruling.failed:
-            metrics.failed(DOMAIN, ErrorKind.REQUEST)
+            metrics.failed(judge.domain, ErrorKind.REQUEST)
         return Response(msgspec.json.encode(response(review.uid, ruling)), media_type="application/json")
 
     async def refuse(request: Request, error: Exception) -> Response:
@@ -84,7 +91,7 @@ def create_webhook(judge: Judges, metrics: Metrics) -> ASGIApp:
         return problem(error, request.scope[REQUEST_ID])
 
     app = Starlette(
-        routes=[Route(PATH, validate, methods=["POST"])],
+        routes=[Route(path, validate, methods=["POST"]) for path in judges],
         exception_handlers={HTTPException: refuse, LapseError: explain},
     )
     app.router.redirect_slashes = False

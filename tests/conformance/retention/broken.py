@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lapse.core.duration import Duration
-from lapse.core.timestamps import from_timestamp
+from lapse.core.timestamps import from_timestamp, read_timestamp
+from lapse.history.api.labels import short_hash
 from lapse.history.records import record
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import NO_LABELS, Json, Kind, ObjectKey
 from tests.conformance.retention.book import EXPIRED, RECORD, TOO_MANY, Result, unique
-from tests.conformance.retention.model import Found, Model, Rule
+from tests.conformance.retention.model import Found, Model, Rule, value
 from tests.conformance.windows import window_of_this_loop
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ class NegativeTtlsAreLimits(Model):
 
     def expired(self, anchor: int, rule: Rule, now: int) -> bool:
         return rule.max_age != 0 and now - anchor > rule.max_age
+
+
+class TimesThatAreNotSetAreOld(Model):
+    """To Go the zero time is a time as any other."""
+
+    def anchor(self, body: Json, rule: Rule) -> int | None:
+        found = value(body, rule.age_from)
+        return read_timestamp(found) if isinstance(found, str) else None
 
 
 class NegativeCountsAreLimits(Model):
@@ -120,6 +129,19 @@ class RetriesAreRecordedAgain(Model):
         body = RECORD.body(record(spec, namespace=namespace))
         body["metadata"]["name"] += unique("")
         return (await self.store.create(RECORD, body)).metadata.name, True
+
+
+class ARunIsItsStart(Model):
+    """As records were named once: by the experiment and the text of the start."""
+
+    async def write(self, spec: HistorySpec, *, namespace: str) -> tuple[str, bool]:
+        body = RECORD.body(record(spec, namespace=namespace))
+        body["metadata"]["name"] = name = f"r-{short_hash(spec.execution.start_time)}"
+        try:
+            await self.store.create(RECORD, body)
+        except AlreadyExistsError:
+            return name, False
+        return name, True
 
 
 # --- count ------------------------------------------------------------------------------------------------------------

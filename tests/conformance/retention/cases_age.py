@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from lapse.core.duration import DAY, HOUR, SECOND
 from tests.conformance.retention.book import EXPIRED, Experiment, World, age, case, counted, left, prune
 
@@ -130,6 +132,30 @@ async def a_retried_run_does_not_reset_an_age(world: World) -> None:
     await age(world, home, name, 720 * HOUR + 1)
     await prune(world, home, ttl=MONTH)
     assert await left(world, home) == [other]
+
+
+@case
+async def two_runs_of_one_second_are_two_records(world: World) -> None:
+    home = await world.namespace()
+    experiment = Experiment(world, home)
+    first = experiment.spec()
+    other = msgspec.structs.replace(first, execution=msgspec.structs.replace(first.execution, status="failure"))
+    names = {await world.tried.write(spec, namespace=home) for spec in (first, other)}
+    assert len(names) == 2
+    assert all(is_new for _, is_new in names)
+    assert len(await left(world, home)) == 2
+
+
+@case
+async def one_instant_written_in_another_way_is_the_same_run(world: World) -> None:
+    home = await world.namespace()
+    first = Experiment(world, home).spec()
+    start = first.execution.start_time.removesuffix("Z")
+    name, _ = await world.tried.write(first, namespace=home)
+    for text in (f"{start}+00:00", f"{start}.000Z", f"{start}.000000-00:00"):
+        again = msgspec.structs.replace(first, execution=msgspec.structs.replace(first.execution, start_time=text))
+        assert await world.tried.write(again, namespace=home) == (name, False)
+    assert await left(world, home) == [name]
 
 
 @case

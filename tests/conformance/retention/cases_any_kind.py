@@ -85,6 +85,18 @@ async def without_a_time_at_the_path_nothing_goes_and_no_place_is_taken(world: W
 
 
 @case
+async def a_time_that_means_not_set_is_no_time(world: World) -> None:
+    home = await world.namespace()
+    times = ("0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59Z")
+    for number, when in enumerate((*times, "2020-01-01T00:00:00Z", "2021-01-01T00:00:00Z")):
+        await widget(world, home, f"w{number}", spec={"when": when})
+    await apply(world, widgets(world, home, ageFrom="spec.when", maxCount=1))
+    assert await left(world, home, WIDGET) == ["w0", "w1", "w2", "w3", "w5"]
+    await apply(world, widgets(world, home, ageFrom="spec.when", maxAge="1h"))
+    assert await left(world, home, WIDGET) == ["w0", "w1", "w2", "w3"]
+
+
+@case
 async def without_a_field_of_the_group_no_count_takes_it(world: World) -> None:
     home = await world.namespace()
     for number in range(3):

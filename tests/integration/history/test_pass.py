@@ -400,3 +400,21 @@ async def test_a_pass_is_over_one_kind(world: World) -> None:
         world.passing(history_policy(), widgets())
     with pytest.raises(ValueError, match="one kind"):
         world.passing()
+
+
+async def test_only_pages_with_records_of_other_operators_are_read_whole(world: World) -> None:
+    await world.runs(9, experiment="a-ours")
+    spec = {
+        "experimentRef": {"name": "theirs", "namespace": "shop"},
+        "execution": {"startTime": "2026-01-31T12:00:00Z", "status": "success"},
+    }
+    for number in range(4):
+        body = {"metadata": {"name": f"b-{number}", "namespace": NAMESPACE}, "spec": spec}
+        await world.store.create(CHAOS_EXPERIMENT_HISTORY, body)
+    await world.runs(6, experiment="c-ours")
+    report = await world.prune(limit=100)
+
+    assert (report.matched, report.unlabelled) == (19, 4)
+    # Pages of three: three of ours, one that is read again, one more of theirs and then ours again.
+    assert world.listed.count(Document) <= 4
+    assert world.listed.count(PartialObject) >= 5

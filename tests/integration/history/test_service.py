@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from lapse.core.clock import SystemClock, VirtualClock
@@ -448,6 +449,81 @@ async def test_a_record_of_somebody_else_without_labels_is_no_completion_and_no_
 def _bare() -> dict[str, Any]:
     ref = {"name": "x", "namespace": "y"}
     return {"experimentRef": ref, "execution": {"startTime": "2030-01-01T00:00:00Z", "status": "success"}}
+
+
+# --- records of other operators ---------------------------------------------------------------------------------------
+
+
+async def _foreign(world: World, name: str, *, experiment: str = "kill", status: str = "success") -> str:
+    """Let another operator write a record: the same kind, without labels of ours."""
+    spec = msgspec.to_builtins(world.spec(experiment, status=status))
+    await world.store.create(
+        CHAOS_EXPERIMENT_HISTORY, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+    )
+    world.clock.advance(HOUR)
+    return name
+
+
+async def test_records_without_labels_are_limited_by_number_and_counted_in_the_status(world: World) -> None:
+    theirs = [await _foreign(world, f"theirs-{number}") for number in range(5)]
+    other = [await _foreign(world, f"other-{number}", experiment="net") for number in range(2)]
+    ours = await world.runs(2)  # of the same experiment: they share its limit
+    await tick(world.retention())
+
+    assert set(await world.left()) == {theirs[-1], *other, *ours}
+    found = (await world.policy()).status
+    assert found is not None
+    assert (found.matched, found.unlabelled, found.deleted) == (9, 7, {"retention_limit": 4})
+    assert found.conditions[0].message == (
+        "deleted 4 of 9; 7 of another operator, without labels of Lapse, were grouped by experimentRef"
+    )
+    await tick(world.retention())
+    found = (await world.policy()).status
+    assert found is not None
+    assert (found.matched, found.unlabelled, found.deleted) == (5, 3, {})
+
+
+async def test_of_records_without_labels_the_last_success_stays_and_the_others_go(world: World) -> None:
+    first = await _foreign(world, "a-success")
+    last = await _foreign(world, "b-success")
+    failures = [await _foreign(world, f"c-failure-{number}", status="failure") for number in range(2)]
+    world.clock.advance(1000 * HOUR)
+    await tick(world.retention(history={"limit": 0, "ttl": Duration.parse("720h"), "keep_last_success": 1}))
+
+    left = await world.left()
+    assert left == [last]
+    assert not {first, *failures} & set(left)
+
+
+# --- times that mean 'not set' ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "zero", ["0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "1969-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
+)
+async def test_times_that_are_not_set_are_kept_counted_told_and_never_stop_a_pass(world: World, zero: str) -> None:
+    for number in range(300):  # more than a pass has patience for
+        await _timed(world, f"a{number:03}", zero)
+    await _timed(world, "young", to_timestamp(world.clock.wall_ns()))
+    await _timed(world, "z-old", "2020-01-01T00:00:00Z")
+    retention = world.retention(documents=[policy("widgets", ageFrom="spec.when", maxAge="1h")])
+    await tick(retention)
+
+    assert sorted(await world.left(WIDGET)) == [*(f"a{number:03}" for number in range(300)), "young"]
+    found = (await world.policy("widgets")).status
+    assert found is not None
+    assert (found.matched, found.deleted) == (302, {"ttl_expired": 1})
+    assert found.kept == {"missing_anchor": 300, "not_yet": 1}
+    (condition,) = found.conditions
+    assert (condition.reason, condition.message) == (
+        "Completed",
+        "deleted 1 of 302; 300 kept: spec.when is missing, or not set to a time, in them",
+    )
+
+
+async def _timed(world: World, name: str, when: str) -> None:
+    body = {"metadata": {"name": name, "namespace": "default"}, "spec": {"when": when}}
+    await world.store.create(WIDGET, body)
 
 
 # --- one beside others ------------------------------------------------------------------------------------------------

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 BASE = Path(__file__).parents[3] / "deploy" / "base"
 NAMESPACE, ACCOUNT = "lapse-system", "lapse"
 USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+POLICIES_ACCOUNT = "lapse-retention"
+"""What policies act as."""
+POLICIES_USER = f"system:serviceaccount:{NAMESPACE}:{POLICIES_ACCOUNT}"
 
 
 def apply_base(kube: KubeServer) -> None:

@@ -16,13 +16,14 @@ import pytest
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.history.records import record
 from lapse.history.rights import NEEDED as NEEDED_BY_HISTORY
+from lapse.history.rights import NEEDED_BY_ACCOUNT
 from lapse.kube.lease import LEASE
 from lapse.kube.rights import Right
 from lapse.requests.caches import WATCHED
 from lapse.requests.policy import TTLMode
 from lapse.requests.rights import NEEDED, rights_on_brakes, rights_on_lease
 from tests.integration.operator.audit import Audit
-from tests.integration.operator.deployed import NAMESPACE, USER, apply_base, start_operator
+from tests.integration.operator.deployed import NAMESPACE, POLICIES_USER, USER, apply_base, start_operator
 from tests.servers import Relay, kube_server
 from tests.servers.kube.csi import CLASS, DRIVER
 from tests.servers.lapse_server import PLAIN, until
@@ -77,9 +78,10 @@ BY_CHANCE = {("get", kind.plural): "past a cache that is behind" for kind in WAT
 """What the operator needs only at moments that a test cannot bring about, and why."""
 
 
-def rights_used(audit: Audit) -> set[Right]:
-    """What it took to be answered, without those that nobody need give."""
-    used = {_right(event) for event in audit.events(user=USER) if "objectRef" in event}
+def rights_used(audit: Audit, acting_as: str | None = None) -> set[Right]:
+    """What it took to be answered, without those that nobody need give; by itself, or acting as another account."""
+    events = [event for event in audit.events(user=USER) if "objectRef" in event]
+    used = {_right(event) for event in events if event.get("impersonatedUser", {}).get("username") == acting_as}
     return used - EVERYBODY - GIVEN_LATER
 
 
@@ -247,6 +249,10 @@ def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_
     granted = {*NEEDED, *NEEDED_BY_HISTORY, *rights_on_lease(NAMESPACE), *rights_on_brakes(NAMESPACE)}
     assert rights_used(audit) - granted == set()
     assert {right for right in granted - rights_used(audit) if (right.verb, right.resource) not in BY_CHANCE} == set()
+    # As the account for policies, and as nobody else, it does what that account may.
+    assert rights_used(audit, POLICIES_USER) == set(NEEDED_BY_ACCOUNT)
+    others = {event["impersonatedUser"]["username"] for event in audit.events(user=USER) if "impersonatedUser" in event}
+    assert others == {POLICIES_USER}
 
 
 def test_probes_of_an_operator_that_talks_to_its_cluster_cost_no_call(

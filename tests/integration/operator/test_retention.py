@@ -13,7 +13,7 @@ import pytest
 
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.history.records import record
-from tests.integration.operator.deployed import ACCOUNT, NAMESPACE, apply_base, start_operator
+from tests.integration.operator.deployed import NAMESPACE, POLICIES_ACCOUNT, apply_base, start_operator
 from tests.integration.operator.own import log_events
 from tests.servers import kube_server
 from tests.servers.lapse_server import until
@@ -115,7 +115,7 @@ def give(kube: KubeServer, role: str, resource: str) -> None:
 
 
 def bind(kube: KubeServer, role: str) -> None:
-    account = f"--serviceaccount={NAMESPACE}:{ACCOUNT}"
+    account = f"--serviceaccount={NAMESPACE}:{POLICIES_ACCOUNT}"
     kube.kubectl("create", "clusterrolebinding", role, f"--clusterrole={role}", account)
 
 
@@ -183,7 +183,9 @@ def test_a_policy_waits_for_its_rights_and_then_deletes_what_is_old_by_a_field_o
         ageFrom=f"metadata.annotations['{MADE_AT}']",
     )
     until(lambda: reason(kube, "aged") == "Forbidden")
-    assert "configmaps" in status(kube, "aged")["conditions"][0]["message"]
+    said = status(kube, "aged")["conditions"][0]["message"]
+    assert 'lapse-retention" cannot list resource "configmaps"' in said
+    assert "lapse retention rbac" in said
     passed_again(kube, "history")
     assert "old" in names(kube, "configmap", "shop", "app=aged")
 
@@ -250,3 +252,74 @@ def test_who_may_list_and_not_delete_is_told_and_nothing_goes(kube: KubeServer, 
     warned = [event for event in log_events(operator, "policy_failed") if event["level"] == "warning"]
     assert [event["policy"] for event in warned] == ["accounts"]
     kube.kubectl("delete", "retentionpolicy", "accounts")
+
+
+# --- a tenant with one right ------------------------------------------------------------------------------------------
+
+
+def grant(kube: KubeServer, role: str, user: str, *rule: str) -> None:
+    kube.kubectl("create", "clusterrole", role, *rule)
+    kube.kubectl("create", "clusterrolebinding", role, f"--clusterrole={role}", f"--user={user}")
+
+
+@pytest.mark.usefixtures("operator")
+def test_whoever_may_create_policies_and_nothing_else_deletes_nothing_of_others(kube: KubeServer) -> None:
+    grant(kube, "write-policies", "mallory", "--verb=create,patch,get", "--resource=retentionpolicies.lapse.dev")
+    kube.kubectl("create", "namespace", "victim")
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}, "storageClassName": ""}
+    meta = {"name": "data", "namespace": "victim", "annotations": {MADE_AT: LONG_AGO}}
+    apply(kube, {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": claim})
+    keeper = {"mode": "TTL", "ttl": "1000h"}
+    meta = {"name": "backup", "annotations": {MADE_AT: LONG_AGO}}
+    apply(kube, {"apiVersion": "deckhouse.io/v1alpha1", "kind": "ObjectKeeper", "metadata": meta, "spec": keeper})
+
+    for name, version, kind in (
+        ("claims", "v1", "PersistentVolumeClaim"),
+        ("volumes", "v1", "PersistentVolume"),
+        ("keepers", "deckhouse.io/v1alpha1", "ObjectKeeper"),
+        ("captures", "storage.deckhouse.io/v1alpha1", "VolumeCaptureRequest"),
+    ):
+        selector = {"apiVersion": version, "kind": kind}
+        spec = {
+            "selector": selector,
+            "maxAge": "1h",
+            "ageFrom": f"metadata.annotations['{MADE_AT}']",
+            "dryRun": False,
+        }
+        body = {"apiVersion": "lapse.dev/v1alpha1", "kind": "RetentionPolicy", "metadata": {"name": name}}
+        kube.kubectl("create", "-f", "-", "--as=mallory", stdin=json.dumps({**body, "spec": spec}))
+        until(lambda name=name: reason(kube, name) == "Forbidden")
+        assert "lapse retention rbac" in status(kube, name)["conditions"][0]["message"]
+    passed_again(kube, "history")
+    left = json.loads(kube.kubectl("get", "pvc", "data", "-n", "victim", "-o", "json"))
+    assert "deletionTimestamp" not in left["metadata"]
+    assert kube.kubectl("get", "objectkeeper", "backup", "-o", "name")
+
+    # With the role that an administrator grants, and with no other, it deletes.
+    give(kube, "delete-claims", "persistentvolumeclaims")
+    until(lambda: not kube.kubectl("get", "pvc", "data", "-n", "victim", "--ignore-not-found", "-o", "name"))
+    assert kube.kubectl("get", "objectkeeper", "backup", "-o", "name")
+    kube.kubectl("delete", "retentionpolicy", "claims", "volumes", "keepers", "captures")
+
+
+def patch_rules(kube: KubeServer, rules: list[Json]) -> None:
+    kube.kubectl("patch", "role", "lapse", "-n", NAMESPACE, "--type=merge", "-p", json.dumps({"rules": rules}))
+
+
+def test_an_operator_that_may_not_act_as_the_account_says_so_and_deletes_nothing(
+    kube: KubeServer, operator: Operator
+) -> None:
+    until(lambda: reason(kube, "history") == "Completed")
+    rules = json.loads(kube.kubectl("get", "role", "lapse", "-n", NAMESPACE, "-o", "json"))["rules"]
+    patch_rules(kube, [rule for rule in rules if "impersonate" not in rule["verbs"]])
+    try:
+        many = [record_run(kube, "unreachable", number) for number in range(5)]
+        until(lambda: reason(kube, "history") == "Forbidden")
+        said = status(kube, "history")["conditions"][0]["message"]
+        assert "cannot impersonate resource" in said
+        assert "lapse retention rbac" in said
+        assert records(kube, "unreachable") == many
+    finally:
+        patch_rules(kube, rules)
+    until(lambda: len(records(kube, "unreachable")) == 3)
+    assert operator.metric('lapse_errors_total{domain="history",kind="policy"}') >= 1

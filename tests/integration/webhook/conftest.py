@@ -117,7 +117,8 @@ class Stage:
     def configure(self, url: str, name: str) -> None:
         """Tell the API server to ask there, as the component does, but about this namespace only."""
         (configuration,) = component("webhook-configuration.yaml")
-        (hook,) = configuration["webhooks"]
+        hook, _policies = configuration["webhooks"]
+        configuration["webhooks"] = [hook]
         hook["name"] = f"{name}.lapse.dev"
         hook["clientConfig"] = {"url": url, "caBundle": ca_bundle(self.authority)}
         hook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": self.name}}

@@ -87,9 +87,14 @@ def asked(server: KubeServer, folder: Path, bundle: str) -> Iterator[None]:
     """Run a webhook that the API server asks instead of the Service."""
     webhook = Webhook.launch(folder, f"--kube-config={server.kubeconfig}")
     try:
-        where = {"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": webhook.url, "caBundle": bundle}}
-        patience = {"op": "replace", "path": "/webhooks/0/timeoutSeconds", "value": 30}
-        patch = json.dumps([where, patience])
+        listening = webhook.event("listening") or {}
+        patch = json.dumps(
+            [
+                {"op": "replace", "path": f"/webhooks/{number}/{field}", "value": value}
+                for number, url in enumerate((listening["webhook"], listening["policies"]))
+                for field, value in (("clientConfig", {"url": url, "caBundle": bundle}), ("timeoutSeconds", 30))
+            ]
+        )
         server.kubectl("patch", "validatingwebhookconfiguration", "lapse-webhook", "--type=json", "-p", patch)
         until(lambda: "denied the request" in complaint(server))
         yield

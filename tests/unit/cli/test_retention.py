@@ -52,6 +52,15 @@ def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return Person(tmp_path, capsys)
 
 
+def test_a_pass_that_deletes_nothing_says_why(person: Person) -> None:
+    record(person.state, ago="400d")
+    file = person.write(policy("records", maxAge="9d", ageFrom="status.completionTime", dryRun=False))
+    _, err = person.run("run", file)
+
+    assert err == ("records: deleted 0 of 1; 1 kept: status.completionTime is missing, or not set to a time, in it.\n")
+    assert len(left(person.state)) == 1
+
+
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
@@ -262,7 +271,7 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(person: Person, command: s
     ("file", "says"),
     [
         ("other.yaml", "it is v1/ConfigMap; expected apiVersion: lapse.dev/v1alpha1 and kind: RetentionPolicy"),
-        ("list.yaml", "it is no document"),
+        ("list.yaml", "it is not a document"),
         ("path.yaml", "spec.groupBy[0]: 'metadata..name' is not a field path"),
         ("age.yaml", "spec.maxAge: must be a duration such as 10m"),
         ("count.yaml", "spec.maxCount: must be at least 0"),

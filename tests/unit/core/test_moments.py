@@ -23,7 +23,13 @@ def test_a_moment_is_a_duration_from_now_a_point_in_time_or_never(text: str, exp
     assert read_moment(text, NOW) == expected
 
 
-@pytest.mark.parametrize("text", ["", "soon", "7", "10minutes", "2023-11-14", "2023-11-14T22:13:20", "7d\n8d"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "soon", "7", "10minutes", "2023-11-14", "2023-11-14T22:13:20", "7d\n8d"),
+        *("0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2500000h", "-500000h"),
+    ],
+)
 def test_what_is_no_moment_is_refused_and_the_message_says_what_was_expected(text: str) -> None:
     with pytest.raises(MomentError, match=r"expected a duration from now, such as 7d, or a point in time"):
         read_moment(text, NOW)

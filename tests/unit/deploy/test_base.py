@@ -13,6 +13,7 @@ from lapse.cli import app
 from lapse.cli.definitions import all_definitions
 from lapse.engine.holds import HOLD
 from lapse.history.rights import NEEDED as NEEDED_BY_HISTORY
+from lapse.history.rights import NEEDED_BY_ACCOUNT, account_user, impersonation
 from lapse.kube.rights import Right
 from lapse.requests.caches import WATCHED
 from lapse.requests.rights import NEEDED, rights_on_brakes, rights_on_lease
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 BASE = DEPLOY / "base"
 NAMESPACE = "lapse-system"
+ACCOUNT = "lapse-retention"
 LABEL = "app.kubernetes.io/name"
 
 
@@ -45,8 +47,9 @@ def named(one: dict[str, Any]) -> str:
 
 def granted(role: dict[str, Any], namespace: str | None = None) -> list[Right]:
     return [
-        Right(verb, group, resource.partition("/")[0], resource.partition("/")[2], namespace)
+        Right(verb, group, resource.partition("/")[0], resource.partition("/")[2], namespace, name)
         for rule in role["rules"]
+        for name in rule.get("resourceNames", [""])
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -89,11 +92,12 @@ def test_names_labels_and_namespaces_are_the_same_everywhere(one: dict[str, Any]
 
 
 @pytest.mark.parametrize("one", [one for one in OBJECTS if one["kind"].endswith("Binding")], ids=named)
-def test_every_binding_gives_a_role_that_there_is_to_the_account_of_the_pod(one: dict[str, Any]) -> None:
-    only(one["roleRef"]["kind"], one["roleRef"]["name"])
-    account = only("ServiceAccount")["metadata"]
+def test_every_binding_gives_a_role_that_there_is_to_the_account_that_it_is_for(one: dict[str, Any]) -> None:
+    role = one["roleRef"]["name"]
+    only(one["roleRef"]["kind"], role)
+    account = only("ServiceAccount", ACCOUNT if role == ACCOUNT else "lapse")["metadata"]
     assert one["subjects"] == [{"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}]
-    assert POD_SPEC["serviceAccountName"] == account["name"]
+    assert POD_SPEC["serviceAccountName"] == "lapse"
 
 
 # --- rights -----------------------------------------------------------------------------------------------------------
@@ -103,9 +107,23 @@ def test_the_rights_are_exactly_those_that_the_controllers_need() -> None:
     assert sorted(map(str, granted(only("ClusterRole")))) == sorted(map(str, [*NEEDED, *NEEDED_BY_HISTORY]))
 
 
-def test_what_replicas_share_is_the_only_thing_in_the_namespace_of_its_own() -> None:
+def test_policies_act_as_an_account_of_their_own_that_has_rights_on_records_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings({}, config=None).settings
+    account = only("ServiceAccount", ACCOUNT)
+    assert (account["metadata"]["namespace"], account["metadata"]["name"]) == (NAMESPACE, settings.retention_account)
+    assert account["automountServiceAccountToken"] is False
+    assert account_user(NAMESPACE, ACCOUNT) == f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+    assert sorted(granted(only("ClusterRole", ACCOUNT))) == sorted(NEEDED_BY_ACCOUNT)
+    assert {right.resource for right in NEEDED_BY_ACCOUNT} == {"chaosexperimenthistories"}
+    assert not {right.resource for right in (*NEEDED, *NEEDED_BY_HISTORY)} & {"chaosexperimenthistories"}
+
+
+def test_what_replicas_share_and_the_account_for_policies_are_all_in_the_namespace_of_its_own() -> None:
     role = granted(only("Role"), NAMESPACE)
-    shared = [*rights_on_lease(NAMESPACE), *rights_on_brakes(NAMESPACE)]
+    shared = [*rights_on_lease(NAMESPACE), *rights_on_brakes(NAMESPACE), impersonation(NAMESPACE)]
     assert sorted(map(str, role)) == sorted(map(str, shared))
 
 

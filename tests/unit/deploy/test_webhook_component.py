@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from lapse.cli import app
+from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST
 from lapse.requests.rights import REVIEWING
 from lapse.settings import load_settings
-from lapse.web.webhook import PATH
+from lapse.web.webhook import CAPTURES, POLICIES
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 FOLDER = DEPLOY / "components" / "webhook"
@@ -27,7 +28,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 FILES = sorted(file.name for file in FOLDER.iterdir() if file.name != "kustomization.yaml")
 OBJECTS = {one["kind"]: one for name in FILES for one in documents(FOLDER / name)}
 _ISSUER, ISSUED = documents(DEPLOY / "components" / "webhook-cert-manager" / "certificate.yaml")
-(HOOK,) = OBJECTS["ValidatingWebhookConfiguration"]["webhooks"]
+CAPTURE_HOOK, POLICY_HOOK = OBJECTS["ValidatingWebhookConfiguration"]["webhooks"]
 POD = OBJECTS["Deployment"]["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 (OPERATOR,) = documents(DEPLOY / "base" / "deployment.yaml")
@@ -50,7 +51,7 @@ def test_names_labels_and_namespaces_are_the_same_everywhere(one: dict[str, Any]
 
 def test_the_api_server_asks_about_the_creation_of_captures_and_takes_only_a_yes_for_one() -> None:
     kind = MANIFEST_CAPTURE_REQUEST
-    (rule,) = HOOK["rules"]
+    (rule,) = CAPTURE_HOOK["rules"]
     assert rule == {
         "apiGroups": [kind.group],
         "apiVersions": [kind.api_version.rpartition("/")[2]],
@@ -58,15 +59,33 @@ def test_the_api_server_asks_about_the_creation_of_captures_and_takes_only_a_yes
         "operations": ["CREATE"],
         "scope": "Namespaced",
     }
-    assert (HOOK["failurePolicy"], HOOK["matchPolicy"], HOOK["sideEffects"]) == ("Fail", "Equivalent", "None")
-    assert HOOK["admissionReviewVersions"] == ["v1"]
-    assert not HOOK.keys() & {"namespaceSelector", "objectSelector", "matchConditions"}, "nobody is left out"
+    demand_a_clear_yes(CAPTURE_HOOK)
 
 
-def test_the_api_server_finds_the_pods() -> None:
-    service, target = OBJECTS["Service"], HOOK["clientConfig"]["service"]
+def test_the_api_server_asks_about_every_write_of_a_policy_and_takes_only_a_yes_for_one() -> None:
+    kind = RETENTION_POLICY
+    (rule,) = POLICY_HOOK["rules"]
+    assert rule == {
+        "apiGroups": [kind.group],
+        "apiVersions": [kind.api_version.rpartition("/")[2]],
+        "resources": [kind.plural],
+        "operations": ["CREATE", "UPDATE"],
+        "scope": "Cluster",
+    }
+    demand_a_clear_yes(POLICY_HOOK)
+
+
+def demand_a_clear_yes(hook: dict[str, Any]) -> None:
+    assert (hook["failurePolicy"], hook["matchPolicy"], hook["sideEffects"]) == ("Fail", "Equivalent", "None")
+    assert hook["admissionReviewVersions"] == ["v1"]
+    assert not hook.keys() & {"namespaceSelector", "objectSelector", "matchConditions"}, "nobody is left out"
+
+
+@pytest.mark.parametrize(("hook", "path"), [(CAPTURE_HOOK, CAPTURES), (POLICY_HOOK, POLICIES)], ids=["mcr", "policies"])
+def test_the_api_server_finds_the_pods(hook: dict[str, Any], path: str) -> None:
+    service, target = OBJECTS["Service"], hook["clientConfig"]["service"]
     (port,) = service["spec"]["ports"]
-    assert target == {"name": NAME, "namespace": NAMESPACE, "path": PATH, "port": port["port"]}
+    assert target == {"name": NAME, "namespace": NAMESPACE, "path": path, "port": port["port"]}
     assert port["targetPort"] in PORTS
     labels = OBJECTS["Deployment"]["spec"]["template"]["metadata"]["labels"]
     for selector in (
@@ -88,7 +107,7 @@ def test_the_certificate_is_for_the_name_that_the_api_server_calls_and_mounted_w
     assert volume["secret"]["secretName"] == ISSUED["spec"]["secretName"]
     (mount,) = [one for one in CONTAINER["volumeMounts"] if one["name"] == volume["name"]]
     assert "subPath" not in mount
-    variables = {one["name"]: one["value"] for one in CONTAINER["env"]}
+    variables = {one["name"]: one.get("value") for one in CONTAINER["env"]}
     assert variables["LAPSE_WEBHOOK_CERT_FILE"] == f"{mount['mountPath']}/tls.crt"
     assert variables["LAPSE_WEBHOOK_KEY_FILE"] == f"{mount['mountPath']}/tls.key"
 
@@ -124,8 +143,9 @@ def test_the_settings_in_the_environment_are_valid_and_the_ports_are_where_other
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LAPSE_CONFIG", raising=False)
     for variable in CONTAINER["env"]:
-        monkeypatch.setenv(variable["name"], variable["value"])
+        monkeypatch.setenv(variable["name"], variable.get("value") or "elsewhere")
     settings = load_settings({}, config=None).settings
+    assert settings.lease_namespace == "elsewhere"
     assert (settings.webhook_host, settings.webhook_port) == ("0.0.0.0", PORTS["webhook"])  # noqa: S104 - in a pod
     assert (settings.probes_host, settings.probes_port) == ("0.0.0.0", PORTS["probes"])  # noqa: S104 - in a pod
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):

@@ -24,7 +24,13 @@ def test_a_hold_says_why_and_until_when() -> None:
     assert found == Hold("audit", NOON)
 
 
-@pytest.mark.parametrize("until", ["tomorrow", "", "2030-13-01T00:00:00Z", "2030-01-01T00:00:00", "1700000000"])
+@pytest.mark.parametrize(
+    "until",
+    [
+        *("tomorrow", "", "2030-13-01T00:00:00Z", "2030-01-01T00:00:00", "1700000000"),
+        *("0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
+    ],
+)
 def test_an_end_that_cannot_be_read_is_no_end(until: str) -> None:
     found = hold_of({HOLD: "true", HOLD_UNTIL: until})
 

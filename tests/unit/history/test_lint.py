@@ -174,10 +174,10 @@ def test_what_cannot_be_read_is_an_error_at_its_place(spec: dict[str, Any], plac
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        (None, "it is no document"),
-        ([], "it is no document"),
-        ("text", "it is no document"),
-        ({}, "it is nothing; expected apiVersion: lapse.dev/v1alpha1 and kind: RetentionPolicy"),
+        (None, "it is not a document"),
+        ([], "it is not a document"),
+        ("text", "it is not a document"),
+        ({}, "it names no apiVersion and no kind; expected apiVersion: lapse.dev/v1alpha1"),
         ({"apiVersion": "v1", "kind": "ConfigMap"}, "it is v1/ConfigMap; expected"),
         ({"apiVersion": "lapse.dev/v1alpha1", "kind": "RetentionPolicy", "spec": {"selector": JOBS}}, "is required"),
         ({**document(), "metadata": {"name": "No"}}, "metadata.name is 'No'; expected"),
@@ -194,7 +194,11 @@ def test_another_kind_of_document_is_an_error(given: object, what: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "place", "what"),
     [
-        ({"selector": {"namespaces": []}}, "spec.selector.namespaces", "all namespaces but kube-system"),
+        (
+            {"selector": {"namespaces": []}, "dryRun": True},
+            "spec.selector.namespaces",
+            "all namespaces but kube-system",
+        ),
         ({"selector": {"namespaces": ["Shop"]}}, "spec.selector.namespaces[0]", "no namespace can be called so"),
         ({"selector": {"apiVersion": "v1"}}, "spec.selector.apiVersion", "Job is not of v1: it is of batch"),
         ({"name": "history"}, "metadata.name", "that of the policy that the settings make"),
@@ -202,17 +206,57 @@ def test_another_kind_of_document_is_an_error(given: object, what: str) -> None:
     ids=str,
 )
 def test_what_it_selects_may_be_odd_as_well(spec: dict[str, Any], place: str, what: str) -> None:
-    found = only(document(**{"maxAge": "9d", **spec}))
+    found = [one for one in told(document(**{"maxAge": "9d", **spec})) if one.place != "spec.dryRun"]
 
-    assert found.place == place
-    assert what in found.what
+    assert [one.place for one in found] == [place]
+    assert what in found[0].what
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "takes"),
+    [
+        ("v1", "Namespace", "everything in a namespace goes with it"),
+        ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "all objects of a kind go with its definition"),
+        ("v1", "PersistentVolume", "the data of a volume may go with it"),
+        ("v1", "PersistentVolumeClaim", "the data of its volume may go with a claim"),
+        ("v1", "Node", "all pods of a node go with it"),
+        ("v1", "Secret", "programs stop without their passwords"),
+    ],
+)
+def test_a_policy_that_really_deletes_all_of_a_kind_that_takes_much_along_is_warned_of(
+    version: str, kind: str, takes: str
+) -> None:
+    selector = {"apiVersion": version, "kind": kind, "namespaces": []}
+    live = [one for one in told(document(selector=selector, maxAge="9d")) if one.severity is WARNING]
+    dry = told(document(selector=selector, maxAge="9d", dryRun=True))
+
+    assert [one.place for one in live] == ["spec.selector.kind", "spec.selector"]
+    assert takes in live[0].what
+    assert f"it deletes, and is about every {kind} " in live[1].what
+    assert not [one for one in dry if one.severity is WARNING]
+
+
+def test_a_live_policy_that_labels_or_namespaces_limit_is_not_warned_of() -> None:
+    assert told(document(selector={"namespaces": [], "labels": {"a": "b"}}, maxAge="9d"))[0].severity is NOTE
+    assert told(document(maxAge="9d")) == []
+
+
+@pytest.mark.parametrize("age", ["1ms", "59m59s", "PT30M", "1ns"])
+def test_records_are_kept_for_an_hour_at_least(age: str) -> None:
+    records = {"apiVersion": "chaos.gushchin.dev/v1alpha1", "kind": "ChaosExperimentHistory"}
+    found = told(document(selector=records, maxAge=age))
+
+    assert [(one.severity, one.place) for one in found] == [(ERROR, "spec")]
+    assert found[0].what == "maxAge of records must be 0 for any age, or 1h or more, such as 720h"
+    assert [one for one in told(document(selector=records, maxAge="1h")) if one.severity is ERROR] == []
 
 
 def test_a_kind_of_the_whole_cluster_is_not_said_to_be_in_namespaces() -> None:
     volumes = {"apiVersion": "v1", "kind": "PersistentVolume", "namespaces": []}
 
-    assert told(document(selector=volumes, maxAge="9d")) == []
-    assert "no two objects" in only(document(selector=volumes, maxCount=3, groupBy=["metadata.name"])).what
+    assert "namespace" not in " ".join(one.place for one in told(document(selector=volumes, maxAge="9d")))
+    found = told(document(selector=volumes, maxCount=3, groupBy=["metadata.name"]))
+    assert [one.place for one in found if "no two objects" in one.what] == ["spec.groupBy"]
 
 
 def test_names_that_occur_in_several_namespaces_are_groups_that_few_people_mean() -> None:
@@ -283,7 +327,7 @@ def test_who_names_no_namespace_does_not_meet_who_names_kube_system() -> None:
         document("b", selector={"namespaces": ["kube-system"]}, maxAge="9d"),
     )
 
-    assert [one.place for one in found] == ["spec.selector.namespaces"]
+    assert [one.place for one in found] == ["spec.selector", "spec.selector.namespaces"]
 
 
 def test_a_policy_that_only_protects_may_overlap() -> None:

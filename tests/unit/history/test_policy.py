@@ -195,3 +195,14 @@ def test_a_digest_changes_with_what_decides_and_with_nothing_else() -> None:
         policy(maxAge="1d", maxCount=1, onlyWhen=[{"fieldPath": "a", "in": ["b"]}]),
     ]
     assert len({one.digest, *(other.digest for other in others)}) == len(others) + 1
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v2"])
+@pytest.mark.parametrize("age", ["1ms", "59m59s", "1ns"])
+def test_a_policy_that_leaves_records_less_than_an_hour_is_not_used(age: str, version: str) -> None:
+    selector = {"apiVersion": f"chaos.gushchin.dev/{version}", "kind": "ChaosExperimentHistory"}
+    with pytest.raises(RetentionPolicyError, match="maxAge of records must be 0 for any age, or 1h or more"):
+        policy(selector=selector, maxAge=age)
+    assert policy(selector=selector, maxAge="1h").limits.max_age is not None
+    assert policy(selector=selector, maxAge="0").limits.max_age is None
+    assert policy(maxAge=age).limits.max_age is not None  # of any other kind it may be short

@@ -41,7 +41,7 @@ def test_a_policy_that_names_no_namespace_needs_a_cluster_role() -> None:
         "kind": "ClusterRole",
         "name": "lapse-retention-jobs",
     }
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "lapse", "namespace": "lapse-system"}]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "lapse-retention", "namespace": "lapse-system"}]
 
 
 def test_a_policy_that_names_namespaces_needs_a_role_in_each_and_nothing_elsewhere() -> None:

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lapse.kube.access import AT_ONCE
+from lapse.kube.admission import Person
 from lapse.requests import access
-from lapse.requests.access import AT_ONCE, Judge
-from lapse.requests.admission import Person, Review
+from lapse.requests.access import Judge
+from lapse.requests.admission import Review
 from lapse.requests.api.kinds import ObjectRef
 from tests.unit.kube.faulty import FaultyServer, client_of, cuts, keeps_silent, refuses, says
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from lapse.requests.admission import Ruling
+    from lapse.kube.admission import Ruling
     from tests.unit.kube.faulty import Answerer
 
 KINDS = says(200, {"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": True}]})
@@ -27,13 +29,13 @@ NO = says(201, {"metadata": {}, "status": {"allowed": False, "reason": "no role 
 
 def capture_of(*names: str, kind: str = "ConfigMap") -> Review:
     targets = tuple(ObjectRef(api_version="v1", kind=kind, name=name) for name in names)
-    return Review("7", Person(username="jane"), "shop", targets)
+    return Review(Person(username="jane"), "shop", targets)
 
 
 async def ruling(*script: Answerer, review: Review | None = None, seconds: float = 5) -> tuple[Ruling, FaultyServer]:
     server = FaultyServer(*script)
     async with client_of(server) as client:
-        return await Judge(client).judge(review or capture_of("a"), seconds=seconds), server
+        return await Judge(client).judge_capture(review or capture_of("a"), seconds=seconds), server
 
 
 async def test_every_target_is_asked_about_once_and_every_yes_together_is_a_yes() -> None:

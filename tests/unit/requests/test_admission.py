@@ -5,21 +5,25 @@ from typing import Any
 
 import pytest
 
-from lapse.kube.errors import StoreUnavailableError
-from lapse.kube.resources import untyped
-from lapse.requests.admission import (
-    MAX_TARGETS,
+from lapse.kube.admission import (
     NotAReviewError,
     Person,
     Question,
     access_review,
+    read_answer,
+    read_request,
+    response,
+)
+from lapse.kube.errors import StoreUnavailableError
+from lapse.kube.resources import untyped
+from lapse.requests.admission import (
+    MAX_TARGETS,
+    Review,
     decide,
     failure,
     first_look,
     questions,
-    read_answer,
-    read_review,
-    response,
+    review_of,
     unknown_kind,
 )
 
@@ -27,12 +31,17 @@ CONFIG_MAP = untyped("v1", "ConfigMap", "configmaps")
 DEPLOYMENT = untyped("apps/v1", "Deployment", "deployments")
 NODE = untyped("v1", "Node", "nodes", namespaced=False)
 KINDS = {(kind.api_version, kind.kind): kind for kind in (CONFIG_MAP, DEPLOYMENT, NODE)}
+UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 USER = {
     "username": "jane@example.org",
     "uid": "42",
     "groups": ["writers", "system:authenticated"],
     "extra": {"scopes.example.org/some": ["a", "b"], "empty": None},
 }
+
+
+def read_review(body: bytes) -> Review:
+    return review_of(read_request(body))
 
 
 def target(name: str = "web", kind: str = "ConfigMap", api_version: str = "v1") -> dict[str, str]:
@@ -43,7 +52,7 @@ def sent(*targets: Any, **request: Any) -> bytes:  # noqa: ANN401 - any JSON
     """What the API server sends about a capture of these, with fields of the request replaced."""
     capture = {"apiVersion": "state-snapshotter.deckhouse.io/v1alpha1", "kind": "ManifestCaptureRequest"}
     fields: dict[str, Any] = {
-        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "uid": UID,
         "kind": {"group": "state-snapshotter.deckhouse.io", "version": "v1alpha1", "kind": "ManifestCaptureRequest"},
         "resource": {
             "group": "state-snapshotter.deckhouse.io",
@@ -125,7 +134,7 @@ def test_a_review_of_anything_but_the_creation_of_a_capture_is_denied(
     assert ruling is not None
     assert (ruling.allowed, ruling.failed, ruling.code) == (False, False, 400)
     assert problem in ruling.message
-    assert response(review.uid, ruling)["response"]["uid"] == "705ab4f5-6393-11e8-b7cc-42010a800002"
+    assert response(UID, ruling)["response"]["uid"] == UID
 
 
 # --- questions --------------------------------------------------------------------------------------------------------
@@ -157,7 +166,7 @@ def test_every_distinct_target_is_one_question(targets: list[dict[str, str]], ex
     review = read_review(sent(*targets))
 
     assert first_look(review) is None
-    assert [tuple(one) for one in questions(review, KINDS)] == expected
+    assert list(questions(review, KINDS)) == [(*one, "get") for one in expected]
 
 
 @pytest.mark.parametrize(
@@ -256,10 +265,10 @@ def test_a_capture_is_allowed_when_every_answer_is_yes() -> None:
     review, asked = read_review(sent(target())), [question("a"), question("b")]
     ruling = decide(review, asked, dict.fromkeys(asked, True))
 
-    assert response(review.uid, ruling) == {
+    assert response(UID, ruling) == {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
-        "response": {"uid": review.uid, "allowed": True},
+        "response": {"uid": UID, "allowed": True},
     }
 
 
@@ -273,8 +282,8 @@ def test_a_denial_names_the_person_and_exactly_what_they_may_not_read() -> None:
     ]
     ruling = decide(review, asked, {one: one.name == "a" for one in asked})
 
-    assert response(review.uid, ruling)["response"] == {
-        "uid": review.uid,
+    assert response(UID, ruling)["response"] == {
+        "uid": UID,
         "allowed": False,
         "status": {
             "code": 403,

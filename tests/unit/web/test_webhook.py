@@ -9,12 +9,14 @@ import httpx2
 import pytest
 
 from lapse.engine.metrics import Metrics
-from lapse.requests.admission import Ruling, failure
-from lapse.web.webhook import MAX_BODY_BYTES, PATH, create_webhook, time_to_answer
+from lapse.kube.admission import Ruling
+from lapse.requests.admission import failure
+from lapse.web.webhook import CAPTURES as PATH
+from lapse.web.webhook import MAX_BODY_BYTES, create_webhook, time_to_answer
 from tests.unit.requests.test_admission import sent, target
 
 if TYPE_CHECKING:
-    from lapse.requests.admission import Review
+    from lapse.kube.admission import AdmissionRequest
 
 JSON = {"Content-Type": "application/json"}
 
@@ -22,11 +24,13 @@ JSON = {"Content-Type": "application/json"}
 class Always:
     """A judge who says the same to all, and remembers how long each may take."""
 
+    domain = "requests"
+
     def __init__(self, ruling: Ruling | Exception) -> None:
         self.ruling = ruling
         self.seconds: list[float] = []
 
-    async def judge(self, review: Review, *, seconds: float) -> Ruling:
+    async def judge(self, request: AdmissionRequest, *, seconds: float) -> Ruling:
         self.seconds.append(seconds)
         if isinstance(self.ruling, Exception):
             raise self.ruling
@@ -36,7 +40,7 @@ class Always:
 async def post(
     judge: Always, body: bytes, *, path: str = PATH, headers: dict[str, str] | None = None, method: str = "POST"
 ) -> httpx2.Response:
-    app = create_webhook(judge, Metrics("0"))
+    app = create_webhook({PATH: judge}, Metrics("0"))
     transport = httpx2.ASGITransport(app)
     async with httpx2.AsyncClient(transport=transport, base_url="https://lapse-webhook.lapse-system.svc") as client:
         return await client.request(method, path, content=body, headers=JSON if headers is None else headers)

@@ -149,7 +149,10 @@ class RetentionSpec(Struct, frozen=True):
 
 
 class RetentionStatus(Struct, frozen=True):
-    """What the last run did: ``kept`` tells by which rule, ``deleted`` what went or, in a dry run, what would go."""
+    """What the last run did: ``kept`` tells by which rule, ``deleted`` what went or, in a dry run, what would go.
+
+    ``unlabelled`` are records of another operator, without labels of Lapse, among ``matched``: they were read whole.
+    """
 
     conditions: Conditions = ()
     observed_generation: int | None = None
@@ -157,6 +160,7 @@ class RetentionStatus(Struct, frozen=True):
     next_run: Time | None = None
     dry_run: bool | None = None
     matched: Count | None = None
+    unlabelled: Count | None = None
     deleted: dict[str, int] = msgspec.field(default_factory=dict)
     kept: dict[str, int] = msgspec.field(default_factory=dict)
 
