@@ -288,7 +288,7 @@ def test_whoever_may_create_policies_and_nothing_else_deletes_nothing_of_others(
         }
         body = {"apiVersion": "lapse.dev/v1alpha1", "kind": "RetentionPolicy", "metadata": {"name": name}}
         kube.kubectl("create", "-f", "-", "--as=mallory", stdin=json.dumps({**body, "spec": spec}))
-        until(lambda name=name: reason(kube, name) == "Forbidden")
+        until(partial(is_forbidden, kube, name))
         assert "lapse retention rbac" in status(kube, name)["conditions"][0]["message"]
     passed_again(kube, "history")
     left = json.loads(kube.kubectl("get", "pvc", "data", "-n", "victim", "-o", "json"))
@@ -323,3 +323,7 @@ def test_an_operator_that_may_not_act_as_the_account_says_so_and_deletes_nothing
         patch_rules(kube, rules)
     until(lambda: len(records(kube, "unreachable")) == 3)
     assert operator.metric('lapse_errors_total{domain="history",kind="policy"}') >= 1
+
+
+def is_forbidden(kube: KubeServer, policy: str) -> bool:
+    return bool(reason(kube, policy) == "Forbidden")
