@@ -371,7 +371,7 @@ async def crash_for(world: World, workspace: Workspace, *, seconds: int) -> None
         world.clock.advance(1)
 
 
-async def test_a_program_that_keeps_ending_is_started_more_and_more_slowly_and_told_of(world: World) -> None:
+async def test_a_program_that_keeps_ending_is_started_more_and_more_slowly(world: World) -> None:
     workspace = await world.create()
     await world.run()
     began = (await world.get(workspace)).running_since
