@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
     from contextlib import AsyncExitStack
 
+    from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
     from lapse.engine.brakes import Brake
     from lapse.engine.budget import Budgets
@@ -98,6 +99,14 @@ async def _run(loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Awaitab
         process.announce()
         settle_memory()
         await process.run()
+
+
+def believed_clock(settings: Settings, machine: Clock) -> BelievedClock:
+    """Return what domains decide by; where a time that nobody knows has passed, all is dry for one interval."""
+    from lapse.core.believed_clock import DRY_SECONDS, BelievedClock
+
+    interval = settings.retention_interval
+    return BelievedClock(machine, dry_seconds=DRY_SECONDS if interval.is_never else interval.seconds)
 
 
 def request_policy(settings: Settings) -> Policy:

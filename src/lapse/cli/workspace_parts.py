@@ -14,12 +14,11 @@ from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from contextlib import AsyncExitStack
 
     from lapse.core.clock import Clock
-    from lapse.engine.brakes import Brakes
-    from lapse.engine.clock_guard import ClockGuard
+    from lapse.engine.clock_guard import Source
     from lapse.engine.coordinator import Loop, Service
     from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
@@ -89,12 +88,10 @@ def node_of(settings: Settings) -> str | None:
     return None if settings.workspaces_url.startswith("file:") else socket.gethostname()
 
 
-def clock_guard(store: WorkspaceStore, brakes: Brakes, *, clock: Clock) -> ClockGuard:
-    """Return the brakes with a guard against a clock that jumps; a server's time, where there is one, is asked."""
-    from lapse.engine.clock_guard import ClockGuard
-
-    now_ns: Callable[[], Awaitable[int]] | None = getattr(store.database, "now_ns", None)
-    return ClockGuard(brakes, clock=clock, second=now_ns)
+def time_of(store: WorkspaceStore) -> list[Source]:
+    """Return the server of the workspaces as a source of time; nothing where they are in a file."""
+    now_ns: Source | None = getattr(store.database, "now_ns", None)
+    return [] if now_ns is None else [now_ns]
 
 
 def user_name() -> str:
@@ -132,6 +129,7 @@ class WorkspaceParts:
         endpoint: Endpoint,
         keys: AsyncKeys,
         state: StateDatabase,
+        clock: Clock,
         hosting: Metrics | None = None,
     ) -> WorkspaceParts:
         """Open it all; ``stack`` closes it, last opened first. With ``hosting``, which counts errors, they run here."""
@@ -143,7 +141,7 @@ class WorkspaceParts:
         from lapse.workspaces.opening import open_activity, open_workspaces
         from lapse.workspaces.tickets import Tickets
 
-        clock = SystemClock()
+        machine = SystemClock()  # what other processes share, such as tickets, has no time but the wall clock's
         store = await open_workspaces(settings.workspaces_url)
         stack.push_async_callback(store.close)
         host = None if hosting is None else _host(settings, store, clock=clock, metrics=hosting)
@@ -161,8 +159,8 @@ class WorkspaceParts:
             store=store,
             activity=activity,
             access=AccessTimes(store, clock, throttle_seconds=THROTTLE_SECONDS),
-            tickets=Tickets(ticket_records(keys, clock=clock)),
-            tokens=TokenStore(state, clock=clock),
+            tickets=Tickets(ticket_records(keys, clock=machine)),
+            tokens=TokenStore(state, clock=machine),
             secret=state.secret(SECRET),
             host=host,
         )

@@ -19,6 +19,7 @@ from lapse.db.database import Database
 from lapse.db.errors import DatabaseError
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.sqlite_brakes import NOTES_SCRIPTS
 from lapse.engine.sqlite_brakes import SCHEMA_SCRIPTS as BRAKES_SCRIPTS
 from lapse.workspaces.model import WorkspaceId
 from lapse.workspaces.sql_store import COLUMNS, SqlStore, load_sql, translate, workspace_of
@@ -43,7 +44,7 @@ SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"],)
 # Files remember how many of these they have: what is new goes to the end.
 SCHEMA: Final = Schema(
     application_id=0x4C617057,  # "LapW"
-    scripts=(*SCHEMA_SCRIPTS, *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS),
+    scripts=(*SCHEMA_SCRIPTS, *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS, *NOTES_SCRIPTS),
 )
 _STEPS: Final = {"observe": ("observe_changed", "observe_same")}
 """What takes two statements for each row here, because RETURNING does not tell what was before."""
