@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
-    from lapse.engine.brakes import Brake
     from lapse.engine.budget import Budgets
+    from lapse.engine.clock_guard import GuardedBrakes
     from lapse.engine.coordinator import Coordinator
     from lapse.engine.holds import HoldLookup
     from lapse.engine.journal import Journal
@@ -143,7 +143,7 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
     journal: Journal,
     metrics: Metrics,
     holds: HoldLookup,
-    brake: Brake,
+    brake: GuardedBrakes,
     clock: Clock,
     left_alone: Collection[str] = (),
     direct: Reader | None = None,
@@ -165,6 +165,7 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
         brake=brake,
         left_alone={*LEFT_ALONE, *left_alone},
         history_ttl_is_default=loaded.origins["history_ttl"].layer == "default",
+        notes=brake.notes,
         direct=direct,
         actor=actor,
     )

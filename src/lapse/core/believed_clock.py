@@ -56,13 +56,18 @@ class BelievedClock:
         self._off_ns = 0
         """How wrong it is for another reason than a jump: see `distrust`."""
         self._dry_until_ns = 0
+        self._seen = 0
+        """The last time of the wall clock that was compared, and believed."""
 
     def wall_ns(self) -> int:
         """See `Clock`: the wall clock's time, or the last believed one plus what has passed since."""
         wall = self._wall()
+        if 0 <= wall - self._seen < _NS:  # nearly always: hardly later than a time that was compared
+            return wall
         offset = wall - self._boottime()
         if -self.limit_ns <= offset - self._offset <= self.limit_ns:
             self._offset = offset  # small corrections are followed
+            self._seen = wall
             return wall
         self.jump_ns()  # follows, if the process only stood still between the two readings
         return self._offset + self._boottime()
@@ -89,7 +94,7 @@ class BelievedClock:
     def believe(self) -> None:
         """Take the wall clock for right, as it is now."""
         self._offset = self._wall() - self._boottime()
-        self._off_ns = self._dry_until_ns = 0
+        self._off_ns = self._dry_until_ns = self._seen = 0
 
     def distrust(self, off_ns: int) -> None:
         """Be in doubt, because something that knows better says that the wall clock is off by so much."""
@@ -105,7 +110,7 @@ class BelievedClock:
         boot_id = self.boot_id()
         if mark is None or not boot_id or not mark.boot_id:
             return
-        self._off_ns = 0
+        self._off_ns = self._seen = 0
         if mark.boot_id == boot_id:
             self._offset, self._dry_until_ns = mark.wall_ns - mark.boottime_ns, mark.dry_until_ns
             return

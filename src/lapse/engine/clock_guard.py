@@ -70,7 +70,7 @@ class ClockGuard:
     ) -> None:
         """Read nothing yet; with ``refresh_seconds`` of None a note is written only when something else is believed."""
         self.clock = clock
-        self._notes, self._sources, self._refresh_seconds = notes, tuple(sources), refresh_seconds
+        self.notes, self._sources, self._refresh_seconds = notes, tuple(sources), refresh_seconds
         self._lock = asyncio.Lock()
         self._is_recalled = self._is_confirmed = False
         self.is_agreed = False
@@ -105,7 +105,7 @@ class ClockGuard:
         if known is not None and not self._is_news(mark, known):
             return
         try:
-            await self._notes.write_note(CLOCK, msgspec.json.encode(mark).decode())
+            await self.notes.write_note(CLOCK, msgspec.json.encode(mark).decode())
         except LapseError as error:  # what is not known after a restart is in doubt then
             _log.warning("clock_not_noted", problem=str(error))
         self._written = mark
@@ -119,7 +119,7 @@ class ClockGuard:
     async def _recall(self) -> None:
         if self._is_recalled:
             return
-        self._written = read_mark(await self._notes.read_note(CLOCK))
+        self._written = read_mark(await self.notes.read_note(CLOCK))
         self.clock.recall(self._written, is_fresh_within=REFRESH_SECONDS)
         self._is_recalled = True
 
@@ -196,6 +196,11 @@ class GuardedBrakes:
         """Domains that were frozen while the clock was in doubt."""
         self._written: dict[str, str] = {}
         """Those of them that were frozen here, and why."""
+
+    @property
+    def notes(self) -> Notes:
+        """What outlives the process, beside what is frozen."""
+        return self._guard.notes
 
     async def allow(self, domain: str, count: int = 1) -> Grant:
         """See `Brake`."""

@@ -92,6 +92,7 @@ def of_report(
     name: str, report: PassReport, *, domain: str, dry_run: bool, deleted: Mapping[str, int], problem: Exception | None
 ) -> PolicyRun:
     """Tell of a pass that was made; ``problem`` is the last that was against a deletion."""
+    dry_run = dry_run or report.outcomes[Outcome.WOULD_END] > 0  # also where the clock guard has made it dry
     reason, message = _verdict_on(report, domain=domain, dry_run=dry_run, problem=problem)
     # What is held by a hold of its own was never due; what another object holds is found when it is to be ended.
     kept = report.kept + Counter({KeepReason.HELD: report.outcomes[Outcome.HELD]})

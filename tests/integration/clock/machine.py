@@ -162,7 +162,8 @@ class Process:
             for one in (await self.store.list(kind)).items:
                 await controller.reconcile(one.metadata.key)
         await self._caught_up()
-        for loop in (*self.requests.loops, *self.retention.loops):
+        loops: list[Any] = [*self.requests.loops, *self.retention.loops]
+        for loop in loops:
             await loop.tick()
         await self.manager.tick(self.now)
         await self._caught_up()

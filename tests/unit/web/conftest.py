@@ -60,6 +60,7 @@ class API:
     journal: SQLiteJournal
     workspaces: WorkspaceStore
     activity: InProcessActivity
+    retention: Retention
 
 
 @pytest.fixture
@@ -138,8 +139,9 @@ async def api(
             transport = httpx2.ASGITransport(app=app)
             async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8750") as client:
                 yield API(
-                    client, clock, keys, tokens, metrics, coordinator, admission, objects, journal, workspaces, activity
-                )
+                    client, clock, keys, tokens, metrics, coordinator, admission, objects, journal, workspaces,
+                    activity, retention,
+                )  # fmt: skip
 
 
 @pytest.fixture
