@@ -39,7 +39,10 @@ from lapse.requests.rights import NEEDED as NEEDED_BY_REQUESTS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
+    from lapse.engine.clock_guard import ClockGuard
+    from lapse.engine.freeze import Notes
     from lapse.kube.client import Client
     from lapse.kube.rights import Right
     from lapse.objects.kubernetes import KubernetesStore
@@ -113,6 +116,15 @@ def open_client(settings: Settings, *, clock: Clock, user: str | None = None) ->
 def brakes_key(settings: Settings) -> ObjectKey:
     """Return which ConfigMap says what is frozen: one for all replicas, so it is beside their Lease."""
     return ObjectKey(settings.lease_namespace, BRAKES)
+
+
+def guard_on(client: Client, notes: Notes, *, clock: BelievedClock) -> ClockGuard:
+    """Return the clock guard of a process that ends things on a cluster: its API server knows the time as well."""
+    from lapse.cli.state_folder import kernel_of
+    from lapse.engine.clock_guard import ClockGuard
+
+    sources = [client.now_ns, *kernel_of(clock)]
+    return ClockGuard(clock, notes=notes, sources=sources, refresh_seconds=None)
 
 
 @contextmanager

@@ -16,7 +16,8 @@ import msgspec
 
 from lapse.cli.flags import StateFlags
 from lapse.cli.state_folder import open_store
-from lapse.core.clock import Clock, SystemClock
+from lapse.core.believed_clock import BelievedClock
+from lapse.core.clock import SystemClock
 from lapse.core.errors import LapseError
 from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
@@ -39,7 +40,7 @@ class Desk:
     """An open store, and what is needed to read it for people."""
 
     store: EmbeddedStore
-    clock: Clock
+    clock: BelievedClock
     rule: TTLRule
     folder: Path
 
@@ -89,7 +90,7 @@ def at_desk(flags: StateFlags, work: Callable[[Desk], Coroutine[Any, Any, T]]) -
 
 async def with_store(folder: Path, rule: TTLRule, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
     """Do some work on the store of a folder, and close it."""
-    clock = SystemClock()
+    clock = BelievedClock(SystemClock())
     try:
         store = open_store(folder, clock=clock)
     except OSError as error:

@@ -7,6 +7,7 @@ long a record stays is the judgement of the policies that are in force there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
@@ -459,12 +460,15 @@ def _tell(done: list[tuple[ChaosExperimentHistory, bool]], output: Output) -> No
 
 @_command(
     "lapse history prune --dry-run",
-    "lapse history prune",
+    "lapse history prune --yes",
     "lapse history prune --history-ttl 2160h --history-keep-last-success 1 --dry-run",
 )
 def prune(
     *,
     dry_run: DryRun = False,
+    yes: Annotated[
+        bool, Parameter(help="Delete also where no pass has ever deleted by the default TTL.", show_default=False)
+    ] = False,
     detailed_exitcode: DetailedExitcode = False,
     flags: HistoryPlaceFlags = NO_HISTORY_PLACE_FLAGS,
     cluster: InCluster = False,
@@ -475,18 +479,24 @@ def prune(
     Lists what goes, by the policy of the history that is in force; limits
     given as flags take its place, this time. All other policies protect what
     they keep, what is held stays, and nothing goes while history is frozen
-    or its deletion budget is spent.
+    or its deletion budget is spent. Where nobody chose a TTL and no pass has
+    ever deleted by the default one, it lists what would go and asks.
     """
+    from lapse.cli.output import confirm
     from lapse.cli.passing import Done, finish, pass_over
     from lapse.cli.process import history_policy_document
     from lapse.cli.stores import at_place
     from lapse.history.configured import POLICY_NAME
 
-    async def work(place: Place) -> Done:
+    async def work(place: Place, *, sure: bool) -> Done:
         instead = [history_policy_document(place.settings)] if _is_asked(place) else []
-        return await pass_over(place, only={POLICY_NAME}, instead=instead, dry_run=dry_run)
+        return await pass_over(place, only={POLICY_NAME}, instead=instead, dry_run=dry_run, yes=sure)
 
-    done = at_place(flags, work, cluster=cluster, rights=_ending)
+    done = at_place(flags, partial(work, sure=yes), cluster=cluster, rights=_ending)
+    code = finish(done, output, pending=detailed_exitcode)
+    if not done.waits_for_yes or not confirm(f"Delete {len(done.told)} of these records now?"):
+        return code
+    done = at_place(flags, partial(work, sure=True), cluster=cluster, rights=_ending)
     return finish(done, output, pending=detailed_exitcode)
 
 

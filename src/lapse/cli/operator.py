@@ -11,14 +11,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lapse.cli.flags import NO_OPERATOR_FLAGS, OperatorFlags
-from lapse.cli.process import NotSyncedError, deletion_budgets, probes_listener, request_policy, retention, stay
+from lapse.cli.process import (
+    NotSyncedError,
+    believed_clock,
+    deletion_budgets,
+    probes_listener,
+    request_policy,
+    retention,
+    stay,
+)
 
 if TYPE_CHECKING:
     import asyncio
     from contextlib import AsyncExitStack
 
+    from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
-    from lapse.engine.brakes import Brakes
+    from lapse.engine.clock_guard import GuardedBrakes
     from lapse.engine.coordinator import Coordinator, Loop, Service
     from lapse.engine.holds import HoldLookup
     from lapse.engine.journal import Journal
@@ -67,6 +76,7 @@ class _Process:
         from lapse.cli.cluster import hold_kinds, in_plain_words, look_over, open_client
         from lapse.cli.domains import KINDS
         from lapse.core.clock import SystemClock
+        from lapse.engine.clock_guard import ClockLoop
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.log_journal import LogJournal
         from lapse.engine.metrics import Metrics
@@ -77,12 +87,14 @@ class _Process:
         from lapse.requests.provisioning import EventReports
         from lapse.requests.service import Requests
         from lapse.requests.telling import TellingJournal
+        from lapse.requests.ttl import DOMAIN as REQUESTS
         from lapse.web.listener import Endpoint
 
-        settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
+        settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
+        clock = believed_clock(settings, machine)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
-        store = KubernetesStore(open_client(settings, clock=clock), kinds=[*KINDS, LEASE])
+        store = KubernetesStore(open_client(settings, clock=machine), kinds=[*KINDS, LEASE])
         stack.push_async_callback(store.close)
         lease = ObjectKey(settings.lease_namespace, settings.lease_name)
         with in_plain_words(store.client, rights="of the roles in deploy/base"):
@@ -90,8 +102,7 @@ class _Process:
         await look_over(store, lease, holding=holding)
         identity, journal = _identity(), LogJournal()
         recorder = await _recorder(store, lease, identity=identity, clock=clock, metrics=metrics)
-        brakes = _brakes(store, settings, journal, clock=clock, metrics=metrics)
-        await brakes.look()
+        brakes = await _brakes(store, settings, journal, clock=clock, metrics=metrics)
         requests = Requests(
             store,
             policy=request_policy(settings),
@@ -119,10 +130,10 @@ class _Process:
             selected=selected,
         )
         # A client of its own: a renewal must not wait for its turn behind the calls of a sweep.
-        leases = KubernetesStore(open_client(settings, clock=clock))
+        leases = KubernetesStore(open_client(settings, clock=machine))
         stack.push_async_callback(leases.close)
-        leadership = _leadership(leases, lease, identity=identity, clock=clock)
-        loops: list[Loop] = [*requests.loops, *records.loops]
+        leadership = _leadership(leases, lease, identity=identity, clock=machine)
+        loops: list[Loop] = [*requests.loops, *records.loops, ClockLoop(brakes, domain=REQUESTS)]
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=loops, leadership=leadership)
         return cls(settings, metrics, store, leases, requests, records, recorder, probes, coordinator)
 
@@ -217,14 +228,19 @@ async def _recorder(
     )
 
 
-def _brakes(store: KubernetesStore, settings: Settings, journal: Journal, *, clock: Clock, metrics: Metrics) -> Brakes:
-    from lapse.cli.cluster import brakes_key
+async def _brakes(
+    store: KubernetesStore, settings: Settings, journal: Journal, *, clock: BelievedClock, metrics: Metrics
+) -> GuardedBrakes:
+    """Return what stops this process: freezes and budgets of the cluster, and a clock that is in doubt."""
+    from lapse.cli.cluster import brakes_key, guard_on
     from lapse.cli.domains import ACTOR, DOMAINS
     from lapse.engine.brakes import Brakes
+    from lapse.engine.clock_guard import GuardedBrakes
     from lapse.objects.config_map_brakes import RUN, ConfigMapBrakes
 
-    return Brakes(
-        ConfigMapBrakes(store, brakes_key(settings), domains=DOMAINS, clock=clock, journal=journal),
+    kept = ConfigMapBrakes(store, brakes_key(settings), domains=DOMAINS, clock=clock, journal=journal)
+    brakes = Brakes(
+        kept,
         budgets=deletion_budgets(settings),
         domains=DOMAINS,
         clock=clock,
@@ -232,6 +248,8 @@ def _brakes(store: KubernetesStore, settings: Settings, journal: Journal, *, clo
         actor=ACTOR,
         run=RUN,
     )
+    await brakes.look()  # not at the clock yet: what is believed of it is written by the replica that leads
+    return GuardedBrakes(brakes, guard_on(store.client, kept, clock=clock))
 
 
 def _leadership(store: KubernetesStore, lease: ObjectKey, *, identity: str, clock: Clock) -> Leadership:

@@ -38,10 +38,17 @@ class Done:
     """Whether that was asked for."""
     doubt: str = ""
     """What stopped it, when nobody has frozen anything."""
+    waits_for_yes: bool = False
+    """Whether it was only dry because a person has to say yes first."""
 
 
-async def pass_over(place: Place, *, only: Collection[str], instead: Sequence[RetentionPolicy], dry_run: bool) -> Done:
-    """Let the policies that ``only`` names pass; those of ``instead`` are taken as if they were stored."""
+async def pass_over(
+    place: Place, *, only: Collection[str], instead: Sequence[RetentionPolicy], dry_run: bool, yes: bool = True
+) -> Done:
+    """Let the policies that ``only`` names pass; those of ``instead`` are taken as if they were stored.
+
+    Without ``yes`` the first pass by a limit that nobody chose is dry.
+    """
     from lapse import __version__
     from lapse.cli.process import retention
     from lapse.cli.stores import who
@@ -66,9 +73,10 @@ async def pass_over(place: Place, *, only: Collection[str], instead: Sequence[Re
         actor=who(),
     )
     told: list[Told] = []
-    runs = await passes.run_once(only=only, dry_run=dry_run, told=told.append)
+    waits = not (dry_run or yes) and await passes.is_unproved(only)
+    runs = await passes.run_once(only=only, dry_run=dry_run or waits, told=told.append)
     doubt = await _doubt(place, {run.domain for run in runs.values() if run.reason is RunReason.FROZEN})
-    return Done(runs, sorted(told, key=lambda one: one.address), dry_run, doubt)
+    return Done(runs, sorted(told, key=lambda one: one.address), dry_run or waits, doubt, waits and bool(told))
 
 
 async def _ownable(place: Place) -> Callable[[Kind[Any]], Sequence[Kind[Any]]]:
@@ -124,6 +132,8 @@ def finish(done: Done, output: Output, *, pending: bool) -> int:
         print_json({"items": [told_json(one) for one in done.told], "policies": [run_json(one) for one in _runs(done)]})
     else:
         _print(done)
+    if done.waits_for_yes:
+        return Exit.PENDING if pending else Exit.FAILED
     outcomes = {one.outcome for one in done.told}
     if not outcomes & {Outcome.FAILED, Outcome.REFUSED} and all(run.is_ready for run in done.runs.values()):
         return Exit.PENDING if pending and Outcome.WOULD_END in outcomes else Exit.DONE
@@ -149,3 +159,9 @@ def _print(done: Done) -> None:
         message(f"{run.name}{f' ({why})' if run.dry_run else ''}: {run.message}.", style="" if run.is_ready else "red")
     if done.doubt:
         message(done.doubt, style="red")
+    if done.waits_for_yes:
+        message(
+            "Nothing was deleted: nobody chose --history-ttl, and no pass has ever deleted a record here by its"
+            " default. To delete what is listed, run this again with --yes, or with the --history-ttl that you want.",
+            style="yellow",
+        )

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
     from contextlib import AsyncExitStack
 
+    from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
-    from lapse.engine.brakes import Brake
     from lapse.engine.budget import Budgets
+    from lapse.engine.clock_guard import GuardedBrakes
     from lapse.engine.coordinator import Coordinator
     from lapse.engine.holds import HoldLookup
     from lapse.engine.journal import Journal
@@ -102,6 +103,14 @@ async def _run(loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Awaitab
         await process.run()
 
 
+def believed_clock(settings: Settings, machine: Clock) -> BelievedClock:
+    """Return what domains decide by; where a time that nobody knows has passed, all is dry for one interval."""
+    from lapse.core.believed_clock import DRY_SECONDS, BelievedClock
+
+    interval = settings.retention_interval
+    return BelievedClock(machine, dry_seconds=DRY_SECONDS if interval.is_never else interval.seconds)
+
+
 def request_policy(settings: Settings) -> Policy:
     """Return what the settings say about requests."""
     from lapse.requests.policy import Policy
@@ -136,7 +145,7 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
     journal: Journal,
     metrics: Metrics,
     holds: HoldLookup,
-    brake: Brake,
+    brake: GuardedBrakes,
     clock: Clock,
     left_alone: Collection[str] = (),
     direct: Reader | None = None,
@@ -159,6 +168,7 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
         brake=brake,
         left_alone={*LEFT_ALONE, *left_alone},
         history_ttl_is_default=loaded.origins["history_ttl"].layer == "default",
+        notes=brake.notes,
         direct=direct,
         selected=selected,
         actor=actor,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lapse.cli.flags import NO_PROXY_PROCESS_FLAGS, ProxyProcessFlags
-from lapse.cli.process import probes_listener, stay
+from lapse.cli.process import believed_clock, probes_listener, stay
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.workspace_parts import WorkspaceParts, demand_shared_tickets, proxy_endpoint
+        from lapse.core.clock import SystemClock
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.metrics import Metrics
         from lapse.keys.aio import open_keys_async
@@ -67,7 +68,8 @@ class _Process:
         stack.callback(probes.close)
         state = stack.enter_context(StateDatabase(settings.state_dir))
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, sweep=False))
-        parts = await WorkspaceParts.open(settings, stack, endpoint=endpoint, keys=keys, state=state)
+        clock = believed_clock(settings, SystemClock())
+        parts = await WorkspaceParts.open(settings, stack, endpoint=endpoint, keys=keys, state=state, clock=clock)
         coordinator = Coordinator(clock=parts.clock, metrics=metrics, loops=parts.loops)
         return cls(settings, metrics, parts, probes, coordinator)
 

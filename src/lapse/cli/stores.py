@@ -15,8 +15,8 @@ from cyclopts import Parameter
 from lapse.cli.flags import PlaceFlags
 
 if TYPE_CHECKING:
-    from lapse.core.clock import Clock
-    from lapse.engine.brakes import Brakes
+    from lapse.core.believed_clock import BelievedClock
+    from lapse.engine.clock_guard import ClockGuard, GuardedBrakes
     from lapse.engine.freeze import BrakeStore
     from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
@@ -40,7 +40,7 @@ class Place:
     """For messages."""
     store: ObjectStore
     loaded: Loaded
-    clock: Clock
+    guard: ClockGuard
     journal: Journal
     freezes: BrakeStore
     """Where it is written what is frozen."""
@@ -49,18 +49,24 @@ class Place:
     is_cluster: bool
 
     @property
+    def clock(self) -> BelievedClock:
+        """What is decided by."""
+        return self.guard.clock
+
+    @property
     def settings(self) -> Settings:
         """What file, environment and flags say."""
         return self.loaded.settings
 
-    def brakes(self, metrics: Metrics, *, actor: str) -> Brakes:
-        """Return what stops a command that ends things: the same freezes and budgets as for whoever runs."""
+    def brakes(self, metrics: Metrics, *, actor: str) -> GuardedBrakes:
+        """Return what stops a command that ends things: freezes, budgets and the clock, as for whoever runs."""
         from lapse.cli.domains import DOMAINS, FOLDER_DOMAINS
         from lapse.cli.process import deletion_budgets
         from lapse.engine.brakes import Brakes
+        from lapse.engine.clock_guard import GuardedBrakes
         from lapse.objects.config_map_brakes import RUN
 
-        return Brakes(
+        brakes = Brakes(
             self.freezes,
             budgets=deletion_budgets(self.settings),
             domains=DOMAINS if self.is_cluster else FOLDER_DOMAINS,
@@ -69,6 +75,7 @@ class Place:
             actor=actor,
             run=RUN if self.is_cluster else "lapse resume",
         )
+        return GuardedBrakes(brakes, self.guard)
 
 
 def at_place(
@@ -89,7 +96,7 @@ def at_place(
 async def _in_folder(loaded: Loaded, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
     from lapse.cli.desk import Desk, with_store
     from lapse.cli.process import deletion_budgets
-    from lapse.cli.state_folder import open_brakes
+    from lapse.cli.state_folder import guard_of, open_brakes
     from lapse.engine.journal import SQLiteJournal
     from lapse.requests.policy import TTLRule
 
@@ -101,7 +108,7 @@ async def _in_folder(loaded: Loaded, work: Callable[[Place], Coroutine[Any, Any,
                 name=str(settings.state_dir),
                 store=desk.store,
                 loaded=loaded,
-                clock=desk.clock,
+                guard=guard_of(desk.store, clock=desk.clock),
                 journal=SQLiteJournal(desk.store.database),
                 freezes=open_brakes(desk.store, budgets=deletion_budgets(settings), actors=[who()]),
                 where_frozen=str(settings.state_dir),
@@ -113,24 +120,27 @@ async def _in_folder(loaded: Loaded, work: Callable[[Place], Coroutine[Any, Any,
 
 
 async def _on_cluster(loaded: Loaded, work: Callable[[Place], Coroutine[Any, Any, T]], rights: str) -> T:
-    from lapse.cli.cluster import DefinitionsMissingError, brakes_key, in_plain_words, open_client
+    from lapse.cli.cluster import DefinitionsMissingError, brakes_key, guard_on, in_plain_words, open_client
     from lapse.cli.domains import DOMAINS, KINDS
+    from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import SystemClock
     from lapse.engine.log_journal import LogJournal
     from lapse.kube.errors import UnknownKindError
     from lapse.objects.config_map_brakes import CONFIG_MAP, ConfigMapBrakes
     from lapse.objects.kubernetes import KubernetesStore
 
-    clock, key, journal = SystemClock(), brakes_key(loaded.settings), LogJournal()
-    client = open_client(loaded.settings, clock=clock)
+    machine, key, journal = SystemClock(), brakes_key(loaded.settings), LogJournal()
+    clock = BelievedClock(machine)
+    client = open_client(loaded.settings, clock=machine)
     store = KubernetesStore(client, kinds=[*KINDS, CONFIG_MAP])
+    freezes = ConfigMapBrakes(store, key, domains=DOMAINS, clock=clock, journal=journal)
     place = Place(
         name=client.config.cluster.place,
         store=store,
         loaded=loaded,
-        clock=clock,
+        guard=guard_on(client, freezes, clock=clock),
         journal=journal,
-        freezes=ConfigMapBrakes(store, key, domains=DOMAINS, clock=clock, journal=journal),
+        freezes=freezes,
         where_frozen=f"the ConfigMap {key} of {client.config.cluster.place}",
         is_cluster=True,
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from lapse.cli.flags import NO_TTL_MANAGER_FLAGS, TTLManagerFlags
-from lapse.cli.process import deletion_budgets, probes_listener, stay
+from lapse.cli.process import believed_clock, deletion_budgets, probes_listener, stay
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class _Process:
     async def open(cls, loaded: Loaded, stack: AsyncExitStack, *, dry_run: bool) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
-        from lapse.cli.state_folder import brakes_of, open_store
-        from lapse.cli.workspace_parts import clock_guard
+        from lapse.cli.state_folder import brakes_of, guard_of, open_store
+        from lapse.cli.workspace_parts import time_of
         from lapse.cli.workspace_record import ServerRecord
         from lapse.core.clock import SystemClock
         from lapse.engine.brakes import BrakeLoop
@@ -91,31 +91,32 @@ class _Process:
         from lapse.workspaces.opening import open_activity, open_workspaces
         from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
 
-        settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
+        settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
+        clock = believed_clock(settings, machine)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
         # First, because it makes the folder that the keys may be in.
         state = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(state.close)
-        keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
+        keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=machine, sweep=False))
         store = await open_workspaces(settings.workspaces_url)
         stack.push_async_callback(store.close)
         activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)
         stack.push_async_callback(activity.close)
         record = ServerRecord.of(store, settings)
+        guard = guard_of(state, clock=clock, sources=time_of(store))
         if record is None:
             journal: Journal = SQLiteJournal(state.database)
-            brakes = brakes_of(state, budgets=deletion_budgets(settings), clock=clock, metrics=metrics)
+            brake = brakes_of(state, budgets=deletion_budgets(settings), guard=guard, metrics=metrics)
         else:
-            journal, brakes = record.journal, record.brakes(settings, clock=clock, metrics=metrics)
-        brake = clock_guard(store, brakes, clock=clock)
+            journal, brake = record.journal, record.brakes(settings, guard=guard, metrics=metrics)
         manager = TtlManager(store, activity, journal, clock=clock, metrics=metrics, brake=brake, dry_run=dry_run)
         loop = TtlLoop(manager, interval=settings.ttl_manager_interval.seconds, clock=clock)
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
-            loops=[loop, BrakeLoop(brakes, domain=DOMAIN)],
-            leadership=Election(keys, LEADER, ttl_seconds=_LEADER_SECONDS, clock=clock),
+            loops=[loop, BrakeLoop(brake, domain=DOMAIN)],
+            leadership=Election(keys, LEADER, ttl_seconds=_LEADER_SECONDS, clock=machine),
         )
         return cls(settings, metrics, keys, store, probes, coordinator)
 

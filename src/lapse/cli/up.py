@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
 from lapse.cli.process import (
     NotSyncedError,
+    believed_clock,
     deletion_budgets,
     history_policy_document,
     probes_listener,
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 
     from lapse.cli.workspace_parts import WorkspaceParts
     from lapse.core.clock import Clock
-    from lapse.engine.brakes import Brakes
+    from lapse.engine.clock_guard import ClockGuard, GuardedBrakes
     from lapse.engine.coordinator import Coordinator, Loop, Service
     from lapse.engine.journal import Journal, SQLiteJournal
     from lapse.engine.metrics import Metrics
     from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.loop import SweepLoop
+    from lapse.objects.embedded import EmbeddedStore
     from lapse.requests.embedded import LocalRequests
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint
@@ -50,7 +52,7 @@ class _Shared(TypedDict):
     """What all domains are built with."""
 
     journal: SQLiteJournal
-    brake: Brakes
+    brake: GuardedBrakes
     clock: Clock
     metrics: Metrics
 
@@ -102,7 +104,10 @@ class _Process:
     """Everything that is open, and what is built from it."""
 
     settings: Settings
+    machine: Clock
+    """The machine's own clock: keys are shared with other processes, which have no other."""
     clock: Clock
+    """What domains decide by."""
     metrics: Metrics
     state: StateDatabase
     admission: Admission
@@ -120,10 +125,9 @@ class _Process:
     async def open(cls, loaded: Loaded, stack: AsyncExitStack, *, example: bool) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
-        from lapse.cli.domains import DOMAINS, FOLDER_DOMAINS
         from lapse.cli.example_workspace import ensure_example
-        from lapse.cli.state_folder import brakes_of, open_store
-        from lapse.cli.workspace_record import is_on_server
+        from lapse.cli.state_folder import guard_of, open_store
+        from lapse.cli.workspace_parts import time_of
         from lapse.core.clock import SystemClock
         from lapse.core.verdict import DueReason
         from lapse.engine.brakes import BrakeLoop
@@ -138,37 +142,41 @@ class _Process:
         from lapse.web.state import StateDatabase
         from lapse.web.tokens import Admission, TokenStore
 
-        settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
+        settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
+        clock = believed_clock(settings, machine)
         metrics.expect_domain(KEYS, reasons=[DueReason.TTL_EXPIRED])
         doors = _Doors.open(settings, stack)
         state = stack.enter_context(StateDatabase(settings.state_dir))
-        tokens = TokenStore(state, clock=clock)
+        tokens = TokenStore(state, clock=machine)
         if not doors.http.loopback_only and not tokens.any_usable():
             raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
-        keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
-        workspaces = await _open_workspaces(settings, stack, doors=doors, keys=keys, state=state, metrics=metrics)
-        example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
+        keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=machine, sweep=False))
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
+        workspaces = await _open_workspaces(
+            settings, stack, doors=doors, keys=keys, state=state, clock=clock, metrics=metrics
+        )
+        example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
         local = settings.state_dir / "local"
-        domains = DOMAINS if is_on_server(settings) else FOLDER_DOMAINS
-        brakes = brakes_of(store, budgets=deletion_budgets(settings), clock=clock, metrics=metrics, domains=domains)
+        guard = guard_of(store, clock=clock, sources=[] if workspaces is None else time_of(workspaces.store))
+        brakes = _brakes(store, settings, guard, metrics)
         shared: _Shared = {
             "journal": SQLiteJournal(store.database), "brake": brakes, "clock": clock, "metrics": metrics,
         }  # fmt: skip
         requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
         records = retention(loaded, store, documents=settings.retention_policies, holds=store, **shared)
-        loops: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces, shared)]
+        loops: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces, shared, guard)]
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
             loops=[*_loops(loaded, keys, metrics), *loops, BrakeLoop(brakes, domain=REQUESTS)],
-            leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
+            leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=machine),
         )
         admission = Admission(tokens, loopback_only=doors.http.loopback_only)
         return cls(
-            settings, clock, metrics, state, admission, keys, requests, records, workspaces, example, doors, coordinator
-        ).built()
+            settings, machine, clock, metrics, state, admission, keys, requests, records, workspaces, example, doors,
+            coordinator,
+        ).built()  # fmt: skip
 
     def built(self) -> _Process:
         """Build what serves before anybody is told: who hears that it listens may call, or end it, at once."""
@@ -244,7 +252,7 @@ class _Process:
         from lapse.web.tags import Tagger
 
         return create_app(
-            keys=KeysService(self.keys, clock=self.clock, tagger=Tagger(self.state.secret("etag"))),
+            keys=KeysService(self.keys, clock=self.machine, tagger=Tagger(self.state.secret("etag"))),
             requests=RequestsService(
                 self.requests.store,
                 holds=self.requests.store,
@@ -273,6 +281,15 @@ class _Process:
         )
 
 
+def _brakes(store: EmbeddedStore, settings: Settings, guard: ClockGuard, metrics: Metrics) -> GuardedBrakes:
+    from lapse.cli.domains import DOMAINS, FOLDER_DOMAINS
+    from lapse.cli.state_folder import brakes_of
+    from lapse.cli.workspace_record import is_on_server
+
+    domains = DOMAINS if is_on_server(settings) else FOLDER_DOMAINS
+    return brakes_of(store, budgets=deletion_budgets(settings), guard=guard, metrics=metrics, domains=domains)
+
+
 async def _open_workspaces(
     settings: Settings,
     stack: AsyncExitStack,
@@ -280,6 +297,7 @@ async def _open_workspaces(
     doors: _Doors,
     keys: AsyncKeys,
     state: StateDatabase,
+    clock: Clock,
     metrics: Metrics,
 ) -> WorkspaceParts | None:
     from lapse.cli.workspace_parts import WorkspaceParts
@@ -287,13 +305,19 @@ async def _open_workspaces(
     if doors.proxy is None:
         return None
     return await WorkspaceParts.open(
-        settings, stack, endpoint=doors.proxy, keys=keys, state=state, hosting=metrics, server=doors.http.url
+        settings,
+        stack,
+        endpoint=doors.proxy,
+        keys=keys,
+        state=state,
+        clock=clock,
+        hosting=metrics,
+        server=doors.http.url,
     )
 
 
-def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop]:
+def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared, guard: ClockGuard) -> list[Loop]:
     """Return what is done about workspaces again and again, here or by the leader alone."""
-    from lapse.cli.workspace_parts import clock_guard
     from lapse.cli.workspace_record import BRAKE_LOOP, ServerRecord
     from lapse.engine.brakes import BrakeLoop
     from lapse.workspaces.model import DOMAIN
@@ -304,11 +328,10 @@ def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop
     clock, metrics = shared["clock"], shared["metrics"]
     settings, loops = parts.settings, list(parts.loops)
     journal: Journal = shared["journal"]
-    brakes, record = shared["brake"], ServerRecord.of(parts.store, settings)
+    brake, record = shared["brake"], ServerRecord.of(parts.store, settings)
     if record is not None:
-        journal, brakes = record.journal, record.brakes(settings, clock=clock, metrics=metrics)
-        loops.append(BrakeLoop(brakes, domain=DOMAIN, name=BRAKE_LOOP))
-    brake = clock_guard(parts.store, brakes, clock=clock)
+        journal, brake = record.journal, record.brakes(settings, guard=guard, metrics=metrics)
+        loops.append(BrakeLoop(brake, domain=DOMAIN, name=BRAKE_LOOP))
     manager = TtlManager(parts.store, parts.activity, journal, clock=clock, metrics=metrics, brake=brake)
     return [*loops, TtlLoop(manager, interval=settings.ttl_manager_interval.seconds, clock=clock)]
 

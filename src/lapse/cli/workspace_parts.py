@@ -14,13 +14,12 @@ from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AsyncExitStack
     from pathlib import Path
 
     from lapse.core.clock import Clock
-    from lapse.engine.brakes import Brakes
-    from lapse.engine.clock_guard import ClockGuard
+    from lapse.engine.clock_guard import Source
     from lapse.engine.coordinator import Loop, Service
     from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
@@ -105,12 +104,10 @@ def log_of(settings: Settings, workspace: Workspace) -> Path:
     return log_path(settings.state_dir / FOLDER, workspace.id)
 
 
-def clock_guard(store: WorkspaceStore, brakes: Brakes, *, clock: Clock) -> ClockGuard:
-    """Return the brakes with a guard against a clock that jumps; a server's time, where there is one, is asked."""
-    from lapse.engine.clock_guard import ClockGuard
-
-    now_ns: Callable[[], Awaitable[int]] | None = getattr(store.database, "now_ns", None)
-    return ClockGuard(brakes, clock=clock, second=now_ns)
+def time_of(store: WorkspaceStore) -> list[Source]:
+    """Return the server of the workspaces as a source of time; nothing where they are in a file."""
+    now_ns: Source | None = getattr(store.database, "now_ns", None)
+    return [] if now_ns is None else [now_ns]
 
 
 def user_name() -> str:
@@ -148,6 +145,7 @@ class WorkspaceParts:
         endpoint: Endpoint,
         keys: AsyncKeys,
         state: StateDatabase,
+        clock: Clock,
         hosting: Metrics | None = None,
         server: str = "",
     ) -> WorkspaceParts:
@@ -163,8 +161,8 @@ class WorkspaceParts:
         from lapse.workspaces.opening import open_activity, open_workspaces
         from lapse.workspaces.tickets import Tickets
 
-        clock = SystemClock()
-        tokens = TokenStore(state, clock=clock)
+        machine = SystemClock()  # what other processes share, such as tickets, has no time but the wall clock's
+        tokens = TokenStore(state, clock=machine)
         store = await open_workspaces(settings.workspaces_url)
         stack.push_async_callback(store.close)
         variables = _variables(tokens, server)
@@ -183,7 +181,7 @@ class WorkspaceParts:
             store=store,
             activity=activity,
             access=AccessTimes(store, clock, throttle_seconds=THROTTLE_SECONDS),
-            tickets=Tickets(ticket_records(keys, clock=clock)),
+            tickets=Tickets(ticket_records(keys, clock=machine)),
             tokens=tokens,
             secret=state.secret(SECRET),
             host=host,

@@ -18,10 +18,9 @@ from lapse.workspaces.model import DOMAIN
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from lapse.core.clock import Clock
     from lapse.db.postgres import Postgres
-    from lapse.engine.brakes import Brakes
     from lapse.engine.budget import Ledger
+    from lapse.engine.clock_guard import ClockGuard, GuardedBrakes
     from lapse.engine.freeze import BrakeState, BrakeStore, Freeze
     from lapse.engine.journal import Entry, Journal
     from lapse.engine.metrics import Metrics
@@ -60,12 +59,14 @@ class ServerRecord:
         budgets = deletion_budgets(settings)
         return cls(journal, PostgresBrakes(journal, budgets=budgets, domains=[DOMAIN], actors=[ACTOR]))
 
-    def brakes(self, settings: Settings, *, clock: Clock, metrics: Metrics) -> Brakes:
+    def brakes(self, settings: Settings, *, guard: ClockGuard, metrics: Metrics) -> GuardedBrakes:
         """Return the brakes of a process that lets workspaces lapse."""
         from lapse.engine.brakes import Brakes
+        from lapse.engine.clock_guard import GuardedBrakes
 
-        budgets = deletion_budgets(settings)
-        return Brakes(self.freezes, budgets=budgets, domains=[DOMAIN], clock=clock, metrics=metrics, actor=ACTOR)
+        budgets, clock = deletion_budgets(settings), guard.clock
+        brakes = Brakes(self.freezes, budgets=budgets, domains=[DOMAIN], clock=clock, metrics=metrics, actor=ACTOR)
+        return GuardedBrakes(brakes, guard)
 
 
 class ServerLeftOutError(LapseError):

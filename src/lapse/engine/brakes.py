@@ -25,7 +25,7 @@ from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger
 from lapse.core.verdict import Reason, UnknownReason
-from lapse.engine.freeze import ALL, BrakeState, BrakeStore, Freeze, FreezeReason, freeze_row
+from lapse.engine.freeze import ALL, BrakeState, BrakeStore, Freeze, FreezeReason, freeze_row, resume_row
 from lapse.kube.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class Grant:
     """Why none may be done."""
     domain: str = ""
     block: Block | None = None
+    is_dry: bool = False
+    """Whether what would be done is to be told instead; then the count is 0."""
 
 
 class Brake(Protocol):
@@ -124,7 +126,7 @@ class Brakes:
     ) -> None:
         """Read nothing yet; ``domains`` are those of this process, and ``run`` is what a person is to run."""
         self._run = run
-        self._store, self._budgets, self._domains = store, budgets, tuple(domains)
+        self._store, self._budgets, self.domains = store, budgets, tuple(domains)
         self._clock, self._metrics, self._actor, self._chance = clock, metrics, actor, chance
         self._trust_ns = round(trust_seconds * _NS)
         self._lock = asyncio.Lock()
@@ -143,7 +145,7 @@ class Brakes:
         self._failures = 0
         self._retry_ns = 0
         self._refusals: dict[str, Reason] = {}
-        metrics.expect_brakes(self._domains)
+        metrics.expect_brakes(self.domains)
 
     async def allow(self, domain: str, count: int = 1) -> Grant:
         """See `Brake`."""
@@ -191,10 +193,20 @@ class Brakes:
         async with self._lock:
             await self._stop(self._state or BrakeState(), domain, why, reason)
 
+    async def thaw(self, domain: str, why: str) -> None:
+        """Let ``domain`` go on, if it is frozen for ``why``; raises what the store raises."""
+        async with self._lock:
+            self._good_until_ns = 0
+            freeze = (await self._fresh()).frozen.get(domain)
+            if freeze is not None and freeze.reason == why:
+                row = resume_row(domain, by=self._actor, now=self._clock.wall_ns(), reason=FreezeReason.CLOCK_CONFIRMED)
+                await self._store.resume(domain, row)
+                self._good_until_ns = 0
+
     async def look(self) -> None:
         """Read what is frozen, for the metrics; doubt is told by the log."""
         async with self._lock:
-            for domain in self._domains:
+            for domain in self.domains:
                 await self._ask(domain, 0)
 
     # --- the slow way, one at a time ----------------------------------------------------------------------------------
@@ -342,7 +354,7 @@ class Brakes:
         )
 
     def _tell(self, found: BrakeState) -> None:
-        for domain in self._domains:
+        for domain in self.domains:
             before = None if self._state is None else self._state.freeze_of(domain)
             after = found.freeze_of(domain)
             self._metrics.frozen(domain, frozen=after is not None)
@@ -354,13 +366,21 @@ class Brakes:
                 _log.info("domain_resumed", domain=domain)
 
 
+class Looked(Protocol):
+    """What `BrakeLoop` looks at."""
+
+    async def look(self) -> None:
+        """Read what is frozen, for the metrics."""
+        ...
+
+
 class BrakeLoop:
     """A `lapse.engine.coordinator.Loop` that keeps the metrics right while nothing is to be ended."""
 
     interval: Final = 10.0
     leader_only: Final = False
 
-    def __init__(self, brakes: Brakes, *, domain: str, name: str = "brakes") -> None:
+    def __init__(self, brakes: Looked, *, domain: str, name: str = "brakes") -> None:
         """Look at ``brakes``, where a look costs next to nothing; failures are those of ``domain``."""
         self._brakes, self.domain, self.name = brakes, domain, name
 

@@ -11,6 +11,22 @@ CREATE TABLE brakes (
     counted_after INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- name: schema_2
+-- Short texts that outlive a process: what was believed of the clock, and when a policy was first seen.
+CREATE TABLE safety_notes (
+    name TEXT PRIMARY KEY,
+    text TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- name: note
+SELECT text FROM safety_notes WHERE name = ?
+
+-- name: write_note
+INSERT INTO safety_notes (name, text) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET text = excluded.text
+
+-- name: forget_note
+DELETE FROM safety_notes WHERE name = ?
+
 -- name: all
 SELECT name, since_ns, reason, by, counted_after FROM brakes
 

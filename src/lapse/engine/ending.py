@@ -168,6 +168,8 @@ class Ender:
             now = UnixNs(self._clock.wall_ns())
             if grant.refusal is not None:
                 return outcomes + [await self._refuse(ending, grant.refusal, now) for ending in left]
+            if grant.is_dry:
+                return outcomes + [await self._would_end(ending, now) for ending in left]
             acts = [(ending, self._entry(ending, Outcome.ENDED, now)) for ending in left[: grant.count]]
             ended = grant.count  # if nobody lives to tell
             try:
@@ -209,8 +211,11 @@ class Ender:
         if objection is not None:
             return await self._refuse(ending, objection, now)
         if self.dry_run or ending.dry_run:
-            return await self._stays(self._entry(ending, Outcome.WOULD_END, now), Outcome.WOULD_END)
+            return await self._would_end(ending, now)
         return None
+
+    async def _would_end(self, ending: Ending, now: UnixNs) -> Outcome:
+        return await self._stays(self._entry(ending, Outcome.WOULD_END, now), Outcome.WOULD_END)
 
     def _objection(self, ending: Ending, now: UnixNs) -> Reason | None:
         try:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ALL: Final = TOTAL
 """Freezes every domain."""
+CLOCK: Final = "clock"
+"""The note that holds what was believed of the clock."""
 
 
 class BrakesUnreadableError(LapseError):
@@ -33,6 +35,8 @@ class FreezeReason(Reason):
     FROZEN = "frozen"
     BUDGET_SPENT = "budget_spent"
     CLOCK_JUMPED = "clock_jumped"
+    CLOCK_CONFIRMED = "clock_confirmed"
+    """A second source agrees with the clock."""
     BY_PERSON = "by_person"
 
 
@@ -83,7 +87,22 @@ class BrakeStore(Protocol):
         ...
 
     async def resume(self, name: str, row: Entry) -> list[str]:
-        """Let a domain go on, or all of them; return what was frozen. Counting begins anew."""
+        """Let a domain go on, or all of them; return what was frozen. Counting begins anew.
+
+        What was believed of the clock is forgotten: who resumes has looked at it.
+        """
+        ...
+
+
+class Notes(Protocol):
+    """Keeps short texts beside what is frozen: what was believed of the clock, and when policies were first seen."""
+
+    async def read_note(self, name: str) -> str | None:
+        """Return a text; None when there is none. Raises a `LapseError` when it cannot be read."""
+        ...
+
+    async def write_note(self, name: str, text: str) -> None:
+        """Replace a text; raises a `LapseError` when it may not have been written."""
         ...
 
 
@@ -93,9 +112,9 @@ def freeze_row(name: str, freeze: Freeze, *, reason: FreezeReason, now: int) -> 
     return _row(name, Outcome.FROZEN, reason=reason, actor=freeze.by, now=now, details=about)
 
 
-def resume_row(name: str, *, by: str, now: int) -> Entry:
+def resume_row(name: str, *, by: str, now: int, reason: FreezeReason = FreezeReason.BY_PERSON) -> Entry:
     """Return the journal row of a domain that goes on."""
-    return _row(name, Outcome.RESUMED, reason=FreezeReason.BY_PERSON, actor=by, now=now, details=None)
+    return _row(name, Outcome.RESUMED, reason=reason, actor=by, now=now, details=None)
 
 
 def _row(

@@ -15,24 +15,27 @@ from typing import TYPE_CHECKING, Final
 from lapse.core.clock import UnixNs
 from lapse.db.statements import load_statements
 from lapse.engine.budget import TOTAL, Budget, Ledger
-from lapse.engine.freeze import ALL, BrakeState, BrakeStore, Freeze
+from lapse.engine.freeze import ALL, CLOCK, BrakeState, BrakeStore, Freeze, Notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import apsw
 
+    from lapse.db.database import Database
     from lapse.engine.budget import Budgets
     from lapse.engine.journal import Entry, SQLiteJournal
 
 _SQL: Final = load_statements("lapse.engine", "brakes.sql")
 SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"],)
 """For whoever opens the database that the journal lives in."""
+NOTES_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_2"],)
+"""The same, for notes. Files remember how many scripts they have, so it comes after all that there were before."""
 TRUST_SECONDS: Final = 1.0
 
 
 class SQLiteBrakes:
-    """See the module; a `BrakeStore`. Needs `SCHEMA_SCRIPTS` in the journal's database."""
+    """See the module; a `BrakeStore` with `Notes`. Needs both scripts in the journal's database."""
 
     keeps_spending: Final = False
 
@@ -76,9 +79,22 @@ class SQLiteBrakes:
                 for found in resumed:
                     cursor.execute(_SQL["resume"], (found, last))
                 cursor.execute(_SQL["count_anew"], (TOTAL, last))
+                cursor.execute(_SQL["forget_note"], (CLOCK,))
             return resumed
 
         return await self._journal.database.write(write)
+
+    async def read_note(self, name: str) -> str | None:
+        """See `Notes`."""
+        return note_in(self._journal.database, name)
+
+    async def write_note(self, name: str, text: str) -> None:
+        """See `Notes`."""
+
+        def write(cursor: apsw.Cursor) -> None:
+            cursor.execute(_SQL["write_note"], (name, text))
+
+        await self._journal.database.write(write)
 
     def _spent(self, counted_after: Mapping[str, int], now: int) -> Iterator[tuple[str, dict[int, int]]]:
         for domain in self._domains:
@@ -98,5 +114,12 @@ class SQLiteBrakes:
         return slices
 
 
+def note_in(database: Database, name: str) -> str | None:
+    """Return a note of an open database."""
+    rows = database.read(_SQL["note"], (name,))
+    return str(rows[0][0]) if rows else None
+
+
 if TYPE_CHECKING:
     _conforms: type[BrakeStore] = SQLiteBrakes
+    _keeps: type[Notes] = SQLiteBrakes

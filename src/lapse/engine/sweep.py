@@ -50,6 +50,8 @@ HELD_SECONDS: Final = 600.0
 """How often something held is looked at again: its hold may stand on another object, whose release nobody reports."""
 REFUSED_SECONDS: Final = 60.0
 """How often something that a guard was against is tried again."""
+_NOT_YET: Final = frozenset({Outcome.REFUSED, Outcome.WOULD_END})
+"""What the brake knows when to try again."""
 _BATCHES_PER_SECOND: Final = 10
 _SHORTEST_WAIT_SECONDS: Final = 0.1
 _SOONEST_SECONDS: Final = 0.01
@@ -324,12 +326,14 @@ class Sweep(Generic[S]):
             for candidate, _ in acts:
                 pull.counts[await self._failed(candidate, error)] += 1
             return
-        pause = self._ender.brake.pause(self.domain.name) if Outcome.REFUSED in outcomes else None
-        if pause is not None:  # whatever comes next would be refused as well, with a row for each
+        pause = None if _NOT_YET.isdisjoint(outcomes) else self._ender.brake.pause(self.domain.name)
+        if (
+            pause is not None and Outcome.REFUSED in outcomes
+        ):  # whatever comes next would be refused as well, with a row for each
             pull.stopped = True
         next_look = None if pause is None else _later(self._now(), pause)
         for (candidate, _), outcome in zip(acts, outcomes, strict=True):
-            again = next_look if outcome is Outcome.REFUSED else None
+            again = next_look if outcome in _NOT_YET else None
             pull.counts[self._settle(candidate, outcome, next_check=again)] += 1
 
     async def held_back(self) -> float | None:

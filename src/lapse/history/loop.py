@@ -37,6 +37,10 @@ class Passing(Protocol):
         """Let every policy pass; raises `StoreUnavailableError`."""
         ...
 
+    def first_pass_ends(self) -> UnixNs | None:
+        """Return when a pass that is dry today would not be any more."""
+        ...
+
 
 class RetentionLoop:
     """A `lapse.engine.coordinator.Loop`: passes over everything, where this process leads."""
@@ -69,7 +73,9 @@ class RetentionLoop:
             return retry
         if any(run.reason is RunReason.STORE_UNAVAILABLE for run in runs.values()):
             return retry
-        return max(0.0, (next_run - self._clock.wall_ns()) / _NS)
+        ends = self._retention.first_pass_ends()
+        again = next_run if ends is None else min(next_run, ends)
+        return max(0.0, (again - self._clock.wall_ns()) / _NS)
 
     def _proceed(self) -> bool:
         return self._turn is None or self._turn.proceed()

@@ -111,6 +111,7 @@ def of_report(
 
     ``advice`` says what to do where a right is missing; ``age_from`` is the field that ages are counted from.
     """
+    dry_run = dry_run or report.outcomes[Outcome.WOULD_END] > 0  # also where the clock guard has made it dry
     reason, message = _verdict_on(report, domain=domain, dry_run=dry_run, problem=problem)
     message = _with_advice(message + _in_doubt(report, age_from), reason, advice)
     # What is held by a hold of its own was never due; what another object holds is found when it is to be ended.

@@ -4,8 +4,9 @@ One path: a policy is an object of the store, wherever it came from, and all pol
 over one listing. Whatever is wrong with one policy or one kind is told in its status and in the log, and the others go
 on.
 
-**The first pass.** Where nobody chose a TTL, a store that was never passed over is passed over dry at first, and what
-would go is told; and until a full pass has really been made, no completion deletes anything either.
+**The first pass.** Where nobody chose a TTL, a store that was never swept by it is passed over dry for a whole
+interval, and what would go is told; until a full pass has really been made, no completion deletes anything either. See
+`lapse.history.first_pass`. A `RetentionPolicy` needs none of it: its author has set ``dryRun`` to false.
 
 Two processes that do this at once are no harm: acts carry the version that was judged, and whoever comes second finds
 it done.
@@ -22,6 +23,7 @@ from lapse.core.clock import UnixNs
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, chance
 from lapse.core.log import get_logger
+from lapse.core.timestamps import to_timestamp
 from lapse.core.verdict import DueReason, KeepReason, Reason, UnknownReason
 from lapse.engine.brakes import Brake, NoBrake
 from lapse.engine.ending import Ender, Ending
@@ -32,6 +34,7 @@ from lapse.history.blocking import blocked
 from lapse.history.completions import Completions, labels_of
 from lapse.history.configured import POLICY_NAME
 from lapse.history.errors import RetentionPolicyError
+from lapse.history.first_pass import FirstPasses, MemoryNotes
 from lapse.history.listing import LEFT_ALONE
 from lapse.history.loop import RetentionLoop
 from lapse.history.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass, address
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
+    from lapse.engine.freeze import Notes
     from lapse.engine.holds import HoldLookup
     from lapse.engine.journal import Journal
     from lapse.engine.metrics import Metrics
@@ -67,7 +71,7 @@ _NO_BRAKE: Final = NoBrake()
 _DOUBT: Final = frozenset({*UnknownReason, *DoubtReason})
 _RECORDS: Final = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
 _NS: Final = 1_000_000_000
-_CAUTION: Final = "nobody chose history_ttl, and no pass over all records was made before"
+_CAUTION: Final = "nobody chose history_ttl, and no pass over all records has deleted anything by it"
 _log = get_logger("lapse.history")
 
 Member = tuple["RetentionPolicy", Policy]
@@ -127,6 +131,7 @@ class Retention:
         brake: Brake = _NO_BRAKE,
         left_alone: Collection[str] = LEFT_ALONE,
         history_ttl_is_default: bool = False,
+        notes: Notes | None = None,
         direct: Reader | None = None,
         selected: ObjectStore | None = None,
         actor: str = _ACTOR,
@@ -136,13 +141,15 @@ class Retention:
 
         ``history`` and ``documents`` are the policies of the settings; a document that cannot be read is told with the
         first pass. ``direct`` reads what is judged: the store itself unless said otherwise. ``selected`` is the store
-        as the account for policies sees it: what policies select is read and ended there, and nowhere else.
+        as the account for policies sees it: what policies select is read and ended there, and nowhere else. ``notes``
+        outlive the process.
         """
         self._store, self._direct = store, store if direct is None else direct
         self._selected, self._advice = selected, "" if selected is None else GRANT
         self._journal, self._metrics, self._holds, self._clock = journal, metrics, holds, clock
         self._brake, self._left_alone, self._actor = brake, frozenset(left_alone), actor
         self._is_default = history_ttl_is_default
+        self._first = FirstPasses(notes or MemoryNotes(), interval=interval, clock=clock)
         self._wanted = [history]
         self._unusable: dict[str, RetentionPolicyError] = {}
         self._teller = Teller(store, metrics=metrics, clock=clock)
@@ -212,6 +219,17 @@ class Retention:
             self._metrics.holding(domain, held)
         return runs
 
+    def first_pass_ends(self) -> UnixNs | None:
+        """Return when a first pass that is under way ends; None when none is."""
+        return self._first.ends
+
+    async def is_unproved(self, only: Collection[str]) -> bool:
+        """Whether a pass would be the first real one by a limit that nobody chose: a person is asked before."""
+        if not self._is_default or POLICY_NAME not in only:
+            return False
+        unchosen = _unchosen((await self._load()).policies)
+        return not all([await self._first.has_acted(policy) for policy in unchosen])
+
     # --- passes -------------------------------------------------------------------------------------------------------
 
     async def _run(self, order: _Order) -> dict[str, PolicyRun]:
@@ -245,7 +263,7 @@ class Retention:
     async def _run_acting(
         self, order: _Order, members: Sequence[Member], acting: Collection[str]
     ) -> dict[str, PolicyRun]:
-        cautious = order.is_careful and self._is_first(members)
+        cautious = order.is_careful and await self._is_first(members)
         used = [_dry(read) if order.dry_run or (cautious and read.name == POLICY_NAME) else read for _, read in members]
         try:
             runs = await self._pass(used, acting=acting, labels=order.labels, told=order.told, proceed=order.proceed)
@@ -254,11 +272,14 @@ class Retention:
                 _log.error("pass_failed", policies=sorted(acting), error=type(error).__name__, exc_info=error)
             return {name: of_error(name, error, domain=_domain(used[0]), advice=self._advice) for name in acting}
         if cautious and POLICY_NAME in runs and runs[POLICY_NAME].deleted:
+            ends = self._first.ends
+            until = "until that can be written down" if ends is None else f"until {to_timestamp(ends)}"
             _log.warning(
-                "first_pass_was_dry",
-                would_delete=runs[POLICY_NAME].deleted,
-                reason=f"{_CAUTION}; the next one deletes these",
+                "first_pass_was_dry", would_delete=runs[POLICY_NAME].deleted, reason=f"{_CAUTION}; {until} none does"
             )
+        own = runs.get(POLICY_NAME)
+        if self._is_default and own is not None and own.is_ready and not (own.dry_run or order.labels):
+            await self._first.acted(POLICY_NAME)
         return runs
 
     async def _load(self) -> Loaded:
@@ -345,7 +366,7 @@ class Retention:
         loaded = await self._load()
         members = _by_kind(loaded).get(_RECORDS, [])
         if any(read.name == POLICY_NAME for _, read in members) and POLICY_NAME not in blocked(loaded):
-            cautious = self._is_first(members) or self._was_first(members)
+            cautious = await self._is_first(members) or self._was_first(members)
             used = [_dry(read) if cautious and read.name == POLICY_NAME else read for _, read in members]
             labels = labels_of(experiment)
             runs = await self._pass(used, acting={POLICY_NAME}, labels=labels, told=_tell_nobody, proceed=_always)
@@ -355,12 +376,9 @@ class Retention:
 
     # --- the first time -----------------------------------------------------------------------------------------------
 
-    def _is_first(self, members: Sequence[Member]) -> bool:
-        """Whether nobody chose a TTL, and no pass over records was ever made."""
-        return self._is_default and any(
-            read.name == POLICY_NAME and not read.dry_run and (policy.status is None or policy.status.last_run is None)
-            for policy, read in members
-        )
+    async def _is_first(self, members: Sequence[Member]) -> bool:
+        """Whether nobody chose a TTL, and the first interval of it is not over."""
+        return self._is_default and any([await self._first.is_under_way(policy) for policy in _unchosen(members)])
 
     def _was_first(self, members: Sequence[Member]) -> bool:
         """Whether the last pass over everything was that one."""
@@ -395,6 +413,15 @@ def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Ending:
         hold=hold_of(metadata.annotations),
         owners=metadata.owner_references,
     )
+
+
+def _unchosen(members: Sequence[Member]) -> list[RetentionPolicy]:
+    """Return the policy of the settings, unless it is dry anyway; one that a person has stored was chosen."""
+    return [
+        policy
+        for policy, read in members
+        if read.name == POLICY_NAME and not read.dry_run and (not policy.metadata.uid or is_published(policy.metadata))
+    ]
 
 
 def _dry(policy: Policy) -> Policy:

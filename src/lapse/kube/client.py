@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import platform
 from contextlib import aclosing
+from email.utils import parsedate_to_datetime
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -137,6 +138,14 @@ class Client:
         """Whether the server has granted a call, or reported in a watch, so recently. Asks nothing; any thread may."""
         answered_ns = self._transport.answered_ns
         return answered_ns is not None and self.clock.boottime_ns() - answered_ns <= seconds * _NS
+
+    async def now_ns(self) -> int | None:
+        """Return the server's time as Unix nanoseconds, to the second; None when its answer does not tell."""
+        answer = await self._transport.call("GET", "/version", accept=wire.JSON)  # refused or not: it has a date
+        try:
+            return None if answer.date is None else round(parsedate_to_datetime(answer.date).timestamp() * _NS)
+        except (ValueError, OverflowError):
+            return None
 
     async def check(self) -> None:
         """Raise unless the server answers, and says that it is ready."""

@@ -19,7 +19,8 @@ _WITHOUT_BODY: Final = frozenset({204, 304})
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,16}")
 _FIELDS: Final = re.compile(
-    rb"^(connection|content-encoding|content-length|retry-after|transfer-encoding):(.*)$", re.IGNORECASE | re.MULTILINE
+    rb"^(connection|content-encoding|content-length|date|retry-after|transfer-encoding):(.*)$",
+    re.IGNORECASE | re.MULTILINE,
 )
 """What is looked at, of the dozen that a server sends."""
 _NO_HEADERS: Final[dict[bytes, bytes]] = {}

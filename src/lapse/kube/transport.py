@@ -69,6 +69,7 @@ class Answer:
     status: int
     content: bytes
     retry_after: str | None = None
+    date: str | None = None
 
 
 class Transport:
@@ -187,8 +188,13 @@ class Transport:
             context=context if isinstance(context, ssl.SSLContext) else None,
             again=method == "GET",
         )
-        retry_after = reply.headers.get(b"retry-after")
-        return Answer(reply.status, reply.content, None if retry_after is None else retry_after.decode("latin-1"))
+        retry_after, date = (reply.headers.get(name) for name in (b"retry-after", b"date"))
+        return Answer(
+            reply.status,
+            reply.content,
+            None if retry_after is None else retry_after.decode("latin-1"),
+            None if date is None else date.decode("latin-1"),
+        )
 
     def _fixed_lines(self, credential: Credential) -> str:
         """Return the lines of a request's head that are the same for every call."""
@@ -209,7 +215,8 @@ class Transport:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_seconds)
         response = await self._open(method, path, headers, body=body, credential=credential, timeout=timeout)
         async with response:
-            return Answer(response.status, await response.read(), response.headers.get("Retry-After"))
+            told = response.headers
+            return Answer(response.status, await response.read(), told.get("Retry-After"), told.get("Date"))
 
     async def _open(
         self,

@@ -1,10 +1,10 @@
 """What is frozen and what was spent, in a ConfigMap: for replicas that share nothing but the cluster.
 
-``data`` holds one key ``frozen.DOMAIN`` (or ``frozen.all``) for each freeze, and ``spent``, the ledger. A person may
-freeze with kubectl by writing any text there, which is taken for the reason; an empty text or ``false`` freezes
-nothing, as with holds. Everything else that is not understood is doubt, and doubt means keep: a freeze of a domain that
-does not exist freezes all of them, and a key of another name or a ledger that cannot be read makes the whole thing
-unreadable, until ``lapse resume all`` writes it anew.
+``data`` holds one key ``frozen.DOMAIN`` (or ``frozen.all``) for each freeze, one key ``note.NAME`` for each note, and
+``spent``, the ledger. A person may freeze with kubectl by writing any text to a freeze's key, which is taken for the
+reason; an empty text or ``false`` freezes nothing, as with holds. Everything else that is not understood is doubt, and
+doubt means keep: a freeze of a domain that does not exist freezes all of them, and a key of another name or a ledger
+that cannot be read makes the whole thing unreadable, until ``lapse resume all`` writes it anew.
 
 What was spent is compared and written in one step, on the version that was read, so that two leaders, one of which does
 not know yet that it is none, cannot spend the same twice. Not guaranteed: anything after somebody deletes the
@@ -20,7 +20,7 @@ import msgspec
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.budget import TOTAL, Ledger
-from lapse.engine.freeze import ALL, BrakeState, BrakeStore, BrakesUnreadableError, Freeze
+from lapse.engine.freeze import ALL, CLOCK, BrakeState, BrakeStore, BrakesUnreadableError, Freeze, Notes
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import Kind, ObjectMeta, Struct
 
@@ -37,6 +37,7 @@ RUN: Final = "lapse resume --cluster"
 """What a person runs to let something go on."""
 _FROZEN: Final = "frozen."
 _SPENT: Final = "spent"
+_NOTE: Final = "note."
 _NOT_FROZEN: Final = frozenset({"", "false"})
 _ATTEMPTS: Final = 10
 _LONGEST_REASON: Final = 1_000
@@ -61,7 +62,7 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigMapBrakes:
-    """See the module; a `BrakeStore`."""
+    """See the module; a `BrakeStore` with `Notes`."""
 
     keeps_spending: Final = True
 
@@ -119,6 +120,15 @@ class ConfigMapBrakes:
             return resumed
         raise ConflictError(kind=CONFIG_MAP.kind, name=self._key, problem=f"{_ATTEMPTS} attempts came too late")
 
+    async def read_note(self, name: str) -> str | None:
+        """See `Notes`."""
+        return ((await self._found()).data or {}).get(_NOTE + name)
+
+    async def write_note(self, name: str, text: str) -> None:
+        """See `Notes`."""
+        await self._found()
+        await self._store.patch(CONFIG_MAP, self._key, {"data": {_NOTE + name: text}})
+
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _found(self) -> ConfigMap:
@@ -138,7 +148,7 @@ class ConfigMapBrakes:
 
     def _state(self, found: ConfigMap) -> BrakeState:
         data = found.data or {}
-        unknown = sorted(key for key in data if key != _SPENT and not key.startswith(_FROZEN))
+        unknown = sorted(key for key in data if key != _SPENT and not key.startswith((_FROZEN, _NOTE)))
         if unknown:
             self._unreadable(f"it has the key {unknown[0]}, expected {_FROZEN}DOMAIN or {_SPENT}")
         try:
@@ -164,12 +174,14 @@ class ConfigMapBrakes:
         data = found.data or {}
         if name == ALL:
             frozen = sorted(key.removeprefix(_FROZEN) for key in data if key.startswith(_FROZEN))
-            return (dict.fromkeys(data) if frozen or not self._is_readable(found) else {}), frozen
+            gone = [key for key in data if not key.startswith(_NOTE) or key == _NOTE + CLOCK]
+            return (dict.fromkeys(gone) if frozen or not self._is_readable(found) else {}), frozen
         state = self._state(found)
         if _FROZEN + name not in data:
             return {}, []
         spent = {account: slices for account, slices in state.spent.items() if account not in {name, TOTAL}}
-        return {_FROZEN + name: None, _SPENT: msgspec.json.encode(spent).decode()}, [name]
+        forgotten = {_FROZEN + name: None, _NOTE + CLOCK: None}
+        return {**forgotten, _SPENT: msgspec.json.encode(spent).decode()}, [name]
 
     def _is_readable(self, found: ConfigMap) -> bool:
         try:
@@ -193,3 +205,4 @@ def _read(text: str) -> Freeze:
 
 if TYPE_CHECKING:
     _conforms: type[BrakeStore] = ConfigMapBrakes
+    _keeps: type[Notes] = ConfigMapBrakes

@@ -32,6 +32,7 @@ from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseErr
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
 from lapse.engine.holds import held_error
 from lapse.engine.journal import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.sqlite_brakes import NOTES_SCRIPTS
 from lapse.engine.sqlite_brakes import SCHEMA_SCRIPTS as BRAKES_SCRIPTS
 from lapse.kube.errors import (
     AlreadyExistsError,
@@ -80,7 +81,9 @@ T = TypeVar("T", bound=Object)
 A = TypeVar("A")
 
 # Files remember how many of these they have: what is new goes to the end.
-_SCRIPTS: Final = (SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS, SQL["schema_2"], SQL["schema_3"])
+_SCRIPTS: Final = (
+    SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS, SQL["schema_2"], SQL["schema_3"], *NOTES_SCRIPTS,
+)  # fmt: skip
 SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=_SCRIPTS)  # "LapO"
 CHANGES_KEPT: Final = 100_000
 BYTES_KEPT: Final = 256 * 1024 * 1024

@@ -146,9 +146,9 @@ class RequestController(ABC, Generic[R]):
         return End(Reason.DEADLINE_EXCEEDED, f"the request was not finished within {limit}{why}")
 
     def is_late(self, request: R) -> bool:
-        """Whether the deadline of a request is over."""
+        """Whether the deadline of a request is over; none is, while it is not known what time it is."""
         deadline = self._deadline(request)
-        return deadline is not None and self._clock.wall_ns() > deadline
+        return deadline is not None and self._clock.wall_ns() > deadline and not self._clock.in_doubt()
 
     def _deadline(self, request: R) -> UnixNs | None:
         created = from_timestamp(request.metadata.creation_timestamp or "")
@@ -157,7 +157,7 @@ class RequestController(ABC, Generic[R]):
 
     def _look_again(self, request: R, step: Wait) -> Result:
         deadline = self._deadline(request)
-        if deadline is None:
+        if deadline is None or self._clock.in_doubt():
             return Result(requeue_after=step.seconds)
         # A nanosecond more: at the deadline itself it is not over yet.
         left = (deadline - self._clock.wall_ns() + 1) / _NS

@@ -104,14 +104,20 @@ def _by_ttl(anchor: UnixNs | None, ttl: Duration | None, now: UnixNs) -> Verdict
 
 def state_of(keeper: ObjectKeeper, followed: Followed) -> KeeperState:
     """Return what is to be decided on."""
-    status = keeper.status
     return KeeperState(
         mode=keeper.spec.mode,
         followed=followed,
         created=from_timestamp(keeper.metadata.creation_timestamp or ""),
-        lost=from_timestamp(status.lost_at or "") if status is not None else None,
+        lost=_lost(keeper),
         ttl=_ttl(keeper.spec.ttl),
     )
+
+
+def _lost(keeper: ObjectKeeper) -> UnixNs | None:
+    """Return since when what is followed is lost; not from before the keeper was made, which a wrong clock wrote."""
+    lost = from_timestamp(keeper.status.lost_at or "") if keeper.status is not None else None
+    created = from_timestamp(keeper.metadata.creation_timestamp or "")
+    return lost if lost is None or created is None else max(lost, created)
 
 
 def _ttl(text: str | None) -> Duration | None:
@@ -215,6 +221,8 @@ class KeeperController:
             self._keepers.lost(keeper, UnixNs(self._clock.wall_ns()))
             return
         known = keeper.status.lost_at if keeper.status is not None else None
+        if known is None and self._clock.in_doubt():
+            return  # the TTL would count from a moment that nobody knows; it is looked at again soon
         lost_at = known or to_timestamp(self._clock.wall_ns())
         await self._write(keeper, phase=KeeperPhase.EXPIRING, lost_at=lost_at, anchor=from_timestamp(lost_at))
 

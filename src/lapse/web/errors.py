@@ -115,6 +115,12 @@ class UnknownParameterError(RequestError):
     status = 422
 
 
+class ConfirmationNeededError(RequestError):
+    """Nobody chose history_ttl, no pass has deleted by its default yet, and {count} would go: send confirm as true."""
+
+    status = 409
+
+
 class OwnerMissingError(RequestError):
     """Say whose workspace it is: owner is missing, and the token is not for exactly one owner's."""
 

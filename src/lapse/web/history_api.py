@@ -40,7 +40,7 @@ from lapse.history.service import Retention
 from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey, metadata_only
 from lapse.objects.port import ObjectStore
-from lapse.web.errors import UnknownParameterError
+from lapse.web.errors import ConfirmationNeededError, UnknownParameterError
 from lapse.web.requests_api import After, Limit, Name, Namespace
 
 _RECORD: Final[Kind[Any]] = CHAOS_EXPERIMENT_HISTORY
@@ -72,6 +72,9 @@ class PassOrder(_Form):
     """How a pass is to be made."""
 
     dry_run: Annotated[bool, Field(alias="dryRun", description="End nothing, and tell what would go")] = False
+    confirm: Annotated[
+        bool, Field(description="End also what nobody chose a TTL for, where no pass has ever deleted by the default")
+    ] = False
 
 
 class Policies(_Form):
@@ -237,9 +240,12 @@ class HistoryService:
     async def run(self, name: str, order: PassOrder) -> Response:
         """Let one policy pass now."""
         told: list[Told] = []
-        runs = await self._retention.run_once(only={name}, dry_run=order.dry_run, told=told.append)
+        waits = not (order.dry_run or order.confirm) and await self._retention.is_unproved({name})
+        runs = await self._retention.run_once(only={name}, dry_run=order.dry_run or waits, told=told.append)
         if name not in runs:
             raise NotFoundError(kind=RETENTION_POLICY.kind, name=name)
+        if waits and told:
+            raise ConfirmationNeededError(count=len(told))
         items = [told_json(one) for one in sorted(told, key=lambda one: one.address)]
         return JSONResponse({"items": items, "policies": [run_json(runs[name])]})
 
@@ -305,7 +311,10 @@ async def record(request: Request, body: NewRecord, service: Service) -> Respons
 
 @router.post("/history/prune", summary="Prune records", responses=_PASSED)
 async def prune(body: PassOrder, service: Service) -> Response:
-    """End the records that are too old or too many, now; nothing goes while history is frozen."""
+    """End the records that are too old or too many, now; nothing goes while history is frozen.
+
+    Where nobody chose a TTL and no pass has ever deleted by the default one, confirm has to be true.
+    """
     return await service.run("history", body)
 
 

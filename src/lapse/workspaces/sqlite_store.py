@@ -19,6 +19,7 @@ from lapse.db.database import Database
 from lapse.db.errors import DatabaseError
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.sqlite_brakes import NOTES_SCRIPTS
 from lapse.engine.sqlite_brakes import SCHEMA_SCRIPTS as BRAKES_SCRIPTS
 from lapse.workspaces.model import WorkspaceId
 from lapse.workspaces.sql_store import COLUMNS, SqlStore, load_sql, translate, workspace_of
@@ -41,7 +42,7 @@ _SQL: Final = load_sql("sqlite_store.sql")
 # Files remember how many of these they have: what is new goes to the end.
 SCHEMA: Final = Schema(
     application_id=0x4C617057,  # "LapW"
-    scripts=(_SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS, _SQL["schema_2"], _SQL["schema_3"]),
+    scripts=(_SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS, _SQL["schema_2"], _SQL["schema_3"], *NOTES_SCRIPTS),
 )
 _STEPS: Final = {"observe": ("observe_changed", "observe_same")}
 """What takes two statements for each row here, because RETURNING does not tell what was before."""

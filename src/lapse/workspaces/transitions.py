@@ -150,6 +150,9 @@ class Transitions:
             if grant.refusal is not None:
                 await self._note_all([self._stays(act, action, Outcome.REFUSED, grant.refusal) for act in left])
                 return outcomes + [Outcome.REFUSED] * len(left)
+            if grant.is_dry:
+                await self._note_all([self._stays(act, action, Outcome.WOULD_END) for act in left])
+                return outcomes + [Outcome.WOULD_END] * len(left)
             done = grant.count  # if nobody lives to tell
             try:
                 came_to = await self._journalled(action, left[: grant.count], now)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lapse.cli.desk import Desk
 from lapse.cli.domains import KINDS
 from lapse.cli.requests import _delete
+from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
@@ -173,7 +174,7 @@ class Stage:
     async def by_person(self) -> Target:
         request = await self.world.completed(VOLUME_CAPTURE_REQUEST)
         place = Located(VOLUME_CAPTURE_REQUEST, request.metadata.key)
-        desk = Desk(self.store, self.world.clock, TTLRule(Duration.parse("10m")), self.world.folder)
+        desk = Desk(self.store, BelievedClock(self.world.clock), TTLRule(Duration.parse("10m")), self.world.folder)
 
         async def delete() -> None:
             try:

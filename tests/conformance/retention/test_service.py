@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.clock import SystemClock, VirtualClock
-from lapse.core.duration import DAY, HOUR, Duration
+from lapse.core.duration import DAY, HOUR, SECOND, Duration
 from lapse.db.sqlite import Synchronous
 from lapse.engine.journal import SQLiteJournal
 from lapse.engine.log_journal import LogJournal
 from lapse.engine.metrics import Metrics
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.configured import history_document, read_ttl
+from lapse.history.first_pass import MemoryNotes
 from lapse.history.recording import record_completion
 from lapse.history.service import Retention
 from lapse.kube.client import Client
@@ -72,6 +73,8 @@ class Scene:
     def __init__(self, world: EmbeddedWorld, around: Surroundings, home: str) -> None:
         self.world, self.home, self.around = world, home, around
         self.store, self.clock = world.store, world.clock
+        self.notes = MemoryNotes()
+        """What outlives a process."""
 
     def service(
         self,
@@ -93,6 +96,7 @@ class Scene:
             clock=around.clock,
             interval=Duration(HOUR),
             history_ttl_is_default=is_default,
+            notes=self.notes,
         )
 
     def restart(self) -> None:
@@ -234,7 +238,7 @@ async def test_the_pass_is_hourly_and_only_where_the_process_leads(scene: Scene)
     assert (loop.interval, loop.leader_only) == (3600.0, True)
 
 
-async def test_where_nobody_chose_a_ttl_the_first_pass_is_dry_and_the_next_one_is_not(scene: Scene) -> None:
+async def test_where_nobody_chose_a_ttl_passes_are_dry_for_an_interval_and_then_are_not(scene: Scene) -> None:
     names = await Experiment(scene.world, scene.home).runs(3)
     await scene.age(names[-1], YEAR)
     service = scene.service(is_default=True)
@@ -243,6 +247,10 @@ async def test_where_nobody_chose_a_ttl_the_first_pass_is_dry_and_the_next_one_i
     status = await scene.status("history")
     assert (status.dry_run, status.deleted, status.matched) == (True, {EXPIRED: 3}, 3)
     assert counted(scene.world, EXPIRED) == 0
+    scene.restart()
+    await tick(scene.service(is_default=True))
+    assert await scene.records() == names
+    scene.clock.advance(ns=HOUR + SECOND)
     await tick(service)
     assert await scene.records() == []
     assert (await scene.status("history")).dry_run is False
@@ -256,6 +264,8 @@ async def test_a_ttl_that_somebody_chose_is_in_force_at_once(scene: Scene) -> No
 
 
 async def test_a_store_that_was_passed_over_before_has_no_dry_pass_again(scene: Scene) -> None:
+    await tick(scene.service(is_default=True))
+    scene.clock.advance(ns=HOUR + SECOND)
     await tick(scene.service(is_default=True))
     names = await Experiment(scene.world, scene.home).runs(2)
     await scene.age(names[-1], YEAR)
@@ -341,6 +351,7 @@ async def test_before_the_first_real_pass_no_completion_deletes_anything(scene: 
         names.append(await experiment.run())
         assert (await scene.status("history")).dry_run
         assert await scene.records() == names
+    scene.clock.advance(ns=HOUR + SECOND)
     await tick(service)
     assert await scene.records() == names[-1:]
 

@@ -38,7 +38,7 @@ def test_records_are_written_listed_and_pruned_and_the_dry_run_names_what_the_re
     new = told(tmp_path, "history", "record", "run.yaml")
 
     listed = told(tmp_path, "history", "list")["items"]
-    line = ("history", "prune", "--history-retention-limit=2")
+    line = ("history", "prune", "--history-retention-limit=2", "--yes")
     dry = told(tmp_path, *line, "--dry-run", "--detailed-exitcode", code=2)
     assert left(state) == {one["name"] for one in listed} == expired | too_many | kept | {held, new["name"]}
     real = told(tmp_path, *line)

@@ -112,12 +112,12 @@ def test_records_are_written_once_listed_shown_and_pruned(cluster: Cluster) -> N
     names = cluster.record(1, 2, 3)
     assert cluster.record(1, 2, 3) == names
     other = cluster.record(1, experiment="bank/net", status="failure")
-    shown = cluster.json("history", "show", names[0], "--history-retention-limit=2")
+    shown = cluster.json("history", "show", names[0], "--history-retention-limit=2", "--yes")
     assert shown["object"]["metadata"]["name"] == names[0]
     assert {one["name"] for one in cluster.json("history", "list")["items"]} == {*names, *other}
     assert [one["name"] for one in cluster.json("history", "list", "--status=failure")["items"]] == other
 
-    line = ("history", "prune", "--history-retention-limit=2")
+    line = ("history", "prune", "--history-retention-limit=2", "--yes")
     dry = cluster.json(*line, "--dry-run", "--detailed-exitcode", code=2)
     assert cluster.left() == {*names, *other}
     real = cluster.json(*line)
@@ -129,7 +129,7 @@ def test_records_are_written_once_listed_shown_and_pruned(cluster: Cluster) -> N
 
 def test_what_is_ended_by_a_command_is_in_the_log_as_the_journal_of_a_cluster_is(cluster: Cluster) -> None:
     cluster.record(1, 2)
-    done = cluster.run("history", "prune", "--history-retention-limit=1")
+    done = cluster.run("history", "prune", "--history-retention-limit=1", "--yes")
 
     assert done.stderr.count("journal") >= 2
     assert "cli (" in done.stderr
@@ -164,12 +164,12 @@ def test_a_policy_of_a_file_passes_over_any_kind(cluster: Cluster) -> None:
 def test_nothing_goes_while_history_is_frozen_on_the_cluster(cluster: Cluster) -> None:
     names = cluster.record(1, 2)
     cluster.run("freeze", "history")
-    done = cluster.run("history", "prune", "--history-retention-limit=1", code=1)
+    done = cluster.run("history", "prune", "--history-retention-limit=1", "--yes", code=1)
 
     assert "must wait until somebody runs lapse resume" in done.stderr
     assert cluster.left() == set(names)
     cluster.run("resume", "history")
-    cluster.run("history", "prune", "--history-retention-limit=1")
+    cluster.run("history", "prune", "--history-retention-limit=1", "--yes")
     assert cluster.left() == {names[1]}
 
 

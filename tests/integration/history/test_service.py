@@ -18,11 +18,13 @@ from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
 from lapse.db.sqlite import Synchronous
 from lapse.engine.brakes import Grant, NoBrake
+from lapse.engine.budget import Budgets
 from lapse.engine.coordinator import Turn
 from lapse.engine.freeze import FreezeReason
 from lapse.engine.journal import Outcome, SQLiteJournal
 from lapse.engine.log_journal import LogJournal
 from lapse.engine.metrics import Metrics
+from lapse.engine.sqlite_brakes import SQLiteBrakes
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
     OUR_KINDS,
@@ -33,6 +35,7 @@ from lapse.history.api.kinds import (
     RetentionPolicy,
 )
 from lapse.history.configured import history_document
+from lapse.history.first_pass import MemoryNotes
 from lapse.history.policies import FROM, SETTINGS
 from lapse.history.recording import record_completion, write_record
 from lapse.history.records import experiment_labels
@@ -318,11 +321,12 @@ async def test_a_pass_that_must_stop_tells_nothing_and_the_next_leader_goes_on(w
 # --- the first time ---------------------------------------------------------------------------------------------------
 
 
-async def test_where_nobody_chose_a_ttl_the_first_pass_is_dry_and_the_second_is_not(world: World) -> None:
+async def test_where_nobody_chose_a_ttl_passes_are_dry_for_a_whole_interval_over_restarts(world: World) -> None:
     await world.runs(5)
-    retention = world.retention(history_ttl_is_default=True)
+    notes = SQLiteBrakes(SQLiteJournal(world.store.database), budgets=Budgets(), domains=[], actors=[])
+    start = partial(world.retention, history_ttl_is_default=True, notes=notes)
     with capture_logs() as logs:
-        await tick(retention)
+        await tick(start())
 
     assert len(await world.left()) == 5
     found = (await world.policy()).status
@@ -330,8 +334,49 @@ async def test_where_nobody_chose_a_ttl_the_first_pass_is_dry_and_the_second_is_
     assert (found.dry_run, found.deleted) == (True, {"retention_limit": 2})
     assert [line["would_delete"] for line in logs if line["event"] == "first_pass_was_dry"] == [{"retention_limit": 2}]
     assert await world.outcomes() == [Outcome.WOULD_END] * 2
+    for _ in range(3):
+        world.clock.advance(HOUR / 4)
+        await tick(start())
+        assert len(await world.left()) == 5, "a restart does not end it"
 
-    await tick(world.retention(history_ttl_is_default=True))
+    world.clock.advance(HOUR / 4)
+    await tick(start())
+    assert len(await world.left()) == 3
+
+
+async def test_the_loop_comes_back_when_the_first_interval_is_over(world: World) -> None:
+    await world.runs(5)
+    (loop,) = world.retention(history_ttl_is_default=True).loops
+    loop.begin(Turn(lambda: True, lambda: None))
+    world.clock.advance(await loop.tick() / 2)
+    world.clock.advance(await loop.tick())
+    await loop.tick()
+    assert len(await world.left()) == 3
+
+
+async def test_a_first_interval_that_cannot_be_written_down_goes_on(world: World) -> None:
+    class Away:
+        async def read_note(self, name: str) -> str | None:
+            raise StoreUnavailableError(problem=name)
+
+        write_note: Any = None
+
+    await world.runs(5)
+    retention = world.retention(history_ttl_is_default=True, notes=Away())
+    for _ in range(3):
+        await tick(retention)
+        world.clock.advance(HOUR)
+    assert len(await world.left()) == 5
+
+
+async def test_a_first_look_by_a_clock_that_was_ahead_is_taken_again(world: World) -> None:
+    await world.runs(5)
+    notes = MemoryNotes()
+    await notes.write_note("first-pass.history", "2100-01-01T00:00:00Z")
+    retention = world.retention(history_ttl_is_default=True, notes=notes)
+    await tick(retention)
+    world.clock.advance(HOUR)
+    await tick(retention)
     assert len(await world.left()) == 3
 
 
@@ -348,6 +393,7 @@ async def test_no_completion_deletes_before_a_full_pass_did(world: World) -> Non
         if passes == 0:
             await tick(retention)
 
+    world.clock.advance(HOUR)
     await tick(retention)
     assert len(await world.left()) == 3 + 2
 
@@ -365,12 +411,17 @@ async def test_where_somebody_chose_a_ttl_the_first_pass_deletes(world: World) -
 async def test_a_person_who_runs_a_pass_means_it(world: World) -> None:
     await world.runs(5)
     retention = world.retention(history_ttl_is_default=True)
+    assert await retention.is_unproved(["history"]), "and is asked before, by whoever runs it for them"
     dry = await retention.run_once(dry_run=True)
     assert len(await world.left()) == 5
     real = await retention.run_once()
 
     assert dry["history"].deleted == real["history"].deleted == {"retention_limit": 2}
     assert len(await world.left()) == 3
+    assert not await retention.is_unproved(["history"])
+    await world.runs(2)
+    await tick(retention)
+    assert len(await world.left()) == 3, "what a person has begun goes on"
 
 
 async def test_a_dry_run_and_the_real_one_name_the_same_records(world: World) -> None:

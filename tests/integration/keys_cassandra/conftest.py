@@ -31,6 +31,7 @@ class ShiftedClock:
         self.monotonic_ahead_ns = 0
         self._system = SystemClock()
         self.boottime_ns = self._system.boottime_ns
+        self.boot_id, self.in_doubt = self._system.boot_id, self._system.in_doubt
         self.sleep = self._system.sleep
 
     def wall_ns(self) -> int:

@@ -25,6 +25,7 @@ from lapse.cli.requests import _delete
 from lapse.cli.state_folder import open_store
 from lapse.cli.waiting import StillWaitingError
 from lapse.cli.watching import GoneMeanwhileError, until_gone, until_ready
+from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock
 from lapse.core.duration import Duration
 from lapse.engine.holds import HeldError
@@ -47,7 +48,7 @@ NIGHTLY = Located(VOLUME_CAPTURE_REQUEST, ObjectKey("default", "nightly"))
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    clock = SystemClock()
+    clock = BelievedClock(SystemClock())
     store = open_store(tmp_path / "state", clock=clock)
     yield Desk(store, clock, TTLRule(Duration.parse("10m")), tmp_path / "state")
     await store.close()

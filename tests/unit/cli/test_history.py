@@ -304,7 +304,7 @@ def test_the_dry_run_and_the_real_run_name_the_same_records(person: Person) -> N
     before = left(person.state)
     dry = person.json(*line, "--dry-run")
     assert left(person.state) == before
-    real = person.json(*line)
+    real = person.json(*line, "--yes")
 
     for run in (dry, real):
         assert {(one["name"], one["reason"]) for one in run["items"]} == {
@@ -317,9 +317,45 @@ def test_the_dry_run_and_the_real_run_name_the_same_records(person: Person) -> N
     assert real["policies"][0]["kept"] == {"held": 1, "not_yet": 4}
 
 
+def test_where_nobody_chose_a_ttl_the_first_prune_lists_what_would_go_and_deletes_nothing(person: Person) -> None:
+    name = record(person.state, ago="40d")
+    out, err = person.run("prune", code=1)
+    assert name in out
+    assert "would_end" in out
+    assert "Nothing was deleted: nobody chose --history-ttl" in err
+    assert "--yes" in err
+    person.run("prune", "--detailed-exitcode", code=2)
+    assert left(person.state) == {name}
+
+    person.run("prune", "--yes")
+    assert left(person.state) == set()
+    record(person.state, ago="41d")
+    person.run("prune")
+    assert left(person.state) == set(), "it has acted here before"
+
+
+def test_who_says_the_ttl_is_not_asked(person: Person) -> None:
+    record(person.state, ago="40d")
+    person.run("prune", "--history-ttl", "720h")
+    assert left(person.state) == set()
+
+
+@pytest.mark.parametrize(("answer", "stays"), [("y\n", 0), ("no\n", 1), ("", 1)])
+def test_at_a_terminal_a_prune_asks(person: Person, monkeypatch: pytest.MonkeyPatch, answer: str, stays: int) -> None:
+    record(person.state, ago="40d")
+    terminal = io.StringIO(answer)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    _, err = person.run("prune", code=1 if stays else 0)
+
+    assert "Delete 1 of these records now? [y/N]" in err
+    assert len(left(person.state)) == stays
+
+
 def test_a_person_who_prunes_is_named_in_the_journal(person: Person) -> None:
     record(person.state, ago="40d")
-    out, err = person.run("prune")
+    out, err = person.run("prune", "--yes")
     (row,) = rows(person.state)
 
     assert (row.domain, row.reason, row.outcome) == ("history", "ttl_expired", "ended")
@@ -333,14 +369,14 @@ def test_the_exit_code_of_a_dry_run_tells_when_it_is_asked_to(person: Person) ->
     record(person.state, ago="40d")
     person.run("prune", "--dry-run", code=0)
     person.run("prune", "--dry-run", "--detailed-exitcode", code=2)
-    person.run("prune", "--detailed-exitcode", code=0)
+    person.run("prune", "--detailed-exitcode", "--yes", code=0)
 
 
 def test_nothing_goes_while_history_is_frozen(person: Person) -> None:
     record(person.state, ago="40d")
     assert main(["freeze", "history"]) == 0
     person.capsys.readouterr()
-    out, err = person.run("prune", code=1)
+    out, err = person.run("prune", "--yes", code=1)
 
     assert "refused" in out
     assert "1 must wait until somebody runs lapse resume history" in err
@@ -353,11 +389,11 @@ def test_past_its_budget_a_prune_is_partly_done_and_history_is_frozen(
     monkeypatch.setenv("LAPSE_HISTORY_DELETION_BUDGET", "2/1h")
     for hours in range(3):
         record(person.state, ago=f"{960 + hours}h")
-    found = person.json("prune", code=3)
+    found = person.json("prune", "--yes", code=3)
 
     assert sorted(one["outcome"] for one in found["items"]) == ["ended", "ended", "refused"]
     assert len(left(person.state)) == 1
-    person.run("prune", code=1)
+    person.run("prune", "--yes", code=1)
 
 
 def test_another_policy_protects_what_it_keeps(person: Person) -> None:
@@ -367,7 +403,7 @@ def test_another_policy_protects_what_it_keeps(person: Person) -> None:
         person.state,
         policy("protects", keepLast={"count": 1}, groupBy=["metadata.labels['lapse.dev/experiment-name']"]),
     )
-    found = person.json("prune")
+    found = person.json("prune", "--yes")
 
     assert left(person.state) == {name}
     assert len(found["items"]) == 1

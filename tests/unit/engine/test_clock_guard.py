@@ -1,4 +1,4 @@
-"""A clock that jumps freezes what would end things by it, until a person or a second clock has the word."""
+"""A clock that jumps stops whatever would end things by it, until a person or a second clock has the word."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.errors import LapseError
 from lapse.core.verdict import UnknownReason
@@ -15,8 +16,8 @@ from lapse.engine import journal as journals
 from lapse.engine import sqlite_brakes
 from lapse.engine.brakes import Brakes
 from lapse.engine.budget import Budgets
-from lapse.engine.clock_guard import ClockGuard
-from lapse.engine.freeze import FreezeReason, resume_row
+from lapse.engine.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedBrakes, read_mark
+from lapse.engine.freeze import CLOCK, FreezeReason, resume_row
 from lapse.engine.journal import Outcome, SQLiteJournal
 from lapse.engine.metrics import Metrics
 from lapse.engine.sqlite_brakes import SQLiteBrakes
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+HOUR, DAY = 3_600, 86_400
 YEAR = 365 * 86_400
-SCRIPTS = (*journals.SCHEMA_SCRIPTS, *sqlite_brakes.SCHEMA_SCRIPTS)
+SCRIPTS = (*journals.SCHEMA_SCRIPTS, *sqlite_brakes.SCHEMA_SCRIPTS, *sqlite_brakes.NOTES_SCRIPTS)
 
 
 class AwayError(LapseError):
@@ -40,23 +42,26 @@ class World:
         file = SQLiteFile(path / "journal.db", synchronous=Synchronous.NORMAL)
         self.database = Database(file, Schema(application_id=0x4C54, scripts=SCRIPTS))
         self.journal = SQLiteJournal(self.database)
-        self.clock, self.metrics = VirtualClock(), Metrics("test")
+        self.clock, self.metrics = VirtualClock(boot_id="one"), Metrics("test")
         self.store = SQLiteBrakes(self.journal, budgets=Budgets(), domains=["things"], actors=["lapse"])
         self.true_ns = 0
         """What the second clock is ahead of the first one."""
         self.away = False
 
-    def guard(self, *, second: bool = False) -> ClockGuard:
+    def guard(self, *, second: bool = False) -> GuardedBrakes:
+        """What a process that starts now has."""
+        clock = BelievedClock(self.clock, dry_seconds=HOUR)
         brakes = Brakes(
             self.store,
             budgets=Budgets(),
             domains=["things"],
-            clock=self.clock,
+            clock=clock,
             metrics=self.metrics,
             actor="lapse",
             trust_seconds=0,
         )
-        return ClockGuard(brakes, clock=self.clock, second=self.second if second else None)
+        sources = [self.second] if second else []
+        return GuardedBrakes(brakes, ClockGuard(clock, notes=self.store, sources=sources))
 
     async def second(self) -> int:
         if self.away:
@@ -86,11 +91,13 @@ async def test_a_jump_freezes_the_domain_until_somebody_resumes_it(world: World,
 
     assert await guard.objection("things") is FreezeReason.CLOCK_JUMPED
     assert (await guard.allow("things", 5)).refusal is FreezeReason.FROZEN
-    assert await world.guard().objection("things") is FreezeReason.FROZEN, "also after a restart"
+    again = world.guard()
+    assert await again.objection("things") is FreezeReason.FROZEN, "also after a restart"
     assert await world.outcomes() == [Outcome.FROZEN]
     await world.resume()
-    assert await guard.objection("things") is None
-    assert (await guard.allow("things", 5)).count == 5
+    for one in (guard, again, world.guard()):
+        assert await one.objection("things") is None
+        assert (await one.allow("things", 5)).count == 5
 
 
 async def test_an_act_in_the_middle_of_a_jump_is_refused(world: World) -> None:
@@ -159,3 +166,96 @@ async def test_while_the_freeze_cannot_be_written_nothing_is_ended(world: World)
     world.database.close()
 
     assert isinstance(await guard.objection("things"), UnknownReason)
+
+
+@pytest.mark.parametrize("seconds", [HOUR, YEAR, -HOUR, -YEAR])
+async def test_a_jump_while_no_process_ran_is_noticed_at_the_start(world: World, seconds: int) -> None:
+    assert await world.guard().objection("things") is None
+    world.clock.advance(DAY)
+    world.clock.jump_wall(seconds)
+
+    assert await world.guard().objection("things") is FreezeReason.CLOCK_JUMPED
+    assert (await world.guard().allow("things", 5)).refusal is FreezeReason.FROZEN
+    await world.resume()
+    assert (await world.guard().allow("things", 5)).count == 5, "resumed while no process ran"
+
+
+async def test_a_look_freezes_where_nothing_is_to_be_ended_and_goes_on_when_resumed(world: World) -> None:
+    guard = world.guard()
+    await guard.look()
+    world.clock.jump_wall(YEAR)
+    await guard.look()
+    assert await world.outcomes() == [Outcome.FROZEN]
+    await world.resume()
+    await guard.look()
+    assert (await guard.allow("things", 5)).count == 5
+
+
+async def test_what_is_believed_is_written_at_the_start_and_then_rarely(world: World) -> None:
+    guard, mark = world.guard(), None
+    for seconds, expected in ((0, 0), (10, 0), (REFRESH_SECONDS, REFRESH_SECONDS + 10), (1, REFRESH_SECONDS + 10)):
+        world.clock.advance(seconds)
+        await guard.look()
+        mark = read_mark(await world.store.read_note(CLOCK))
+        assert mark is not None
+        assert (mark.boot_id, mark.boottime_ns) == ("one", expected * 1_000_000_000)
+    world.clock.jump_wall(YEAR)
+    world.clock.advance(REFRESH_SECONDS)
+    await guard.look()
+    assert read_mark(await world.store.read_note(CLOCK)) == mark, "what is in doubt is not written"
+
+
+@pytest.mark.parametrize("away", [-HOUR, -YEAR, 31 * DAY, YEAR])
+async def test_another_boot_that_is_behind_or_far_ahead_freezes(world: World, away: int) -> None:
+    assert await world.guard().objection("things") is None
+    world.clock.reboot("two", seconds=away)
+
+    assert await world.guard().objection("things") is FreezeReason.CLOCK_JUMPED
+    assert await world.guard(second=True).objection("things") is FreezeReason.FROZEN, "a person has the word now"
+    await world.resume()
+    assert (await world.guard().allow("things", 5)).count == 5
+
+
+async def test_another_boot_after_a_while_is_dry_for_one_interval_over_restarts(world: World) -> None:
+    assert await world.guard().objection("things") is None
+    world.clock.reboot("two", seconds=2 * DAY)
+    guard = world.guard()
+    for _ in range(2):
+        guard = world.guard()
+        grant = await guard.allow("things", 5)
+        assert (grant.count, grant.refusal, grant.is_dry) == (0, None, True)
+        assert await guard.objection("things") is None
+        assert guard.pause("things") == pytest.approx(HOUR - world.clock.boottime_ns() / 1e9)
+        world.clock.advance(HOUR / 2)
+    assert (await guard.allow("things", 5)).count == 5
+    assert await world.outcomes() == []
+
+
+async def test_another_boot_is_not_dry_where_a_second_clock_agrees_and_soon_after_the_last_look(world: World) -> None:
+    assert await world.guard().objection("things") is None
+    world.clock.reboot("two", seconds=REFRESH_SECONDS)
+    assert (await world.guard().allow("things", 5)).count == 5
+    world.clock.reboot("three", seconds=2 * DAY)
+    assert (await world.guard(second=True).allow("things", 5)).count == 5
+    assert (await world.guard().allow("things", 5)).count == 5
+
+
+async def test_a_second_clock_that_does_not_know_is_none(world: World) -> None:
+    async def unsure() -> int | None:
+        return None
+
+    guard = world.guard()
+    guard._guard._sources = (unsure,)
+    assert await guard.objection("things") is None
+    world.clock.jump_wall(YEAR)
+    assert await guard.objection("things") is FreezeReason.CLOCK_JUMPED
+
+
+async def test_a_clock_that_is_believed_costs_no_call(world: World) -> None:
+    guard = world.guard()
+    assert (await guard.allow("things", 5)).count == 5
+    await guard.watch()
+    world.database.close()
+    for _ in range(3):
+        world.clock.advance(60)
+        await guard.watch()

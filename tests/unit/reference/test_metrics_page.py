@@ -6,8 +6,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from lapse.cli.state_folder import brakes_of, open_store
+from lapse.cli.state_folder import brakes_of, guard_of, open_store
 from lapse.cli.workspace_record import BRAKE_LOOP
+from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.engine.brakes import BrakeLoop
@@ -43,7 +44,8 @@ async def exposition() -> str:
         keys = await stack.enter_async_context(open_keys_async("memory://", clock=clock, sweep=False))
         store = open_store(folder, clock=clock)
         stack.push_async_callback(store.close)
-        brakes = brakes_of(store, budgets=Budgets(), clock=clock, metrics=metrics)
+        guard = guard_of(store, clock=BelievedClock(clock))
+        brakes = brakes_of(store, budgets=Budgets(), guard=guard, metrics=metrics)
         journal = SQLiteJournal(store.database)
         requests = LocalRequests.build(
             store, folder / "local", policy=Policy(), journal=journal, brake=brakes, clock=clock, metrics=metrics

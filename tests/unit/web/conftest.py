@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from lapse.cli.state_folder import brakes_of, open_store
+from lapse.cli.state_folder import brakes_of, guard_of, open_store
+from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.engine.budget import Budgets
@@ -59,6 +60,7 @@ class API:
     journal: SQLiteJournal
     workspaces: WorkspaceStore
     activity: InProcessActivity
+    retention: Retention
 
 
 @pytest.fixture
@@ -94,7 +96,9 @@ async def api(
         holds=objects,
         clock=clock,
         interval=Duration.parse("1h"),
-        brake=brakes_of(objects, budgets=Budgets(), clock=clock, metrics=metrics),
+        brake=brakes_of(
+            objects, budgets=Budgets(), guard=guard_of(objects, clock=BelievedClock(clock)), metrics=metrics
+        ),
     )
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=[SweepLoop(keys, interval=1, metrics=metrics)])
@@ -135,8 +139,9 @@ async def api(
             transport = httpx2.ASGITransport(app=app)
             async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8750") as client:
                 yield API(
-                    client, clock, keys, tokens, metrics, coordinator, admission, objects, journal, workspaces, activity
-                )
+                    client, clock, keys, tokens, metrics, coordinator, admission, objects, journal, workspaces,
+                    activity, retention,
+                )  # fmt: skip
 
 
 @pytest.fixture

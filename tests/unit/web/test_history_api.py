@@ -170,6 +170,19 @@ async def test_a_dry_prune_and_a_real_one_name_the_same_records(api: API) -> Non
     assert await names(api) == [young]
 
 
+@pytest.mark.parametrize("path", [f"{HISTORY}/prune", f"{RETENTION}/history/run"])
+async def test_where_nobody_chose_a_ttl_the_first_real_pass_has_to_be_confirmed(path: str, api: API) -> None:
+    api.retention._is_default = True
+    await run(api, days=31)
+    refused = await api.client.post(path, json={})
+    assert code(refused) == (409, "ConfirmationNeededError")
+    assert "1 would go: send confirm as true" in refused.json()["detail"]
+    assert len(await names(api)) == 1
+    assert (await api.client.post(path, json={"confirm": True})).json()["items"][0]["outcome"] == "ended"
+    await run(api, days=31)
+    assert (await api.client.post(path, json={})).json()["items"][0]["outcome"] == "ended", "it has acted before"
+
+
 async def test_nothing_goes_while_history_is_frozen(api: API) -> None:
     await run(api, days=31)
     now = UnixNs(api.clock.wall_ns())

@@ -6,9 +6,10 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
+from lapse.core.believed_clock import BelievedClock
 from lapse.engine.brakes import Brakes
 from lapse.engine.budget import Budget, Budgets
-from lapse.engine.clock_guard import ClockGuard
+from lapse.engine.clock_guard import ClockGuard, GuardedBrakes
 from lapse.engine.coordinator import Coordinator, Turn
 from lapse.engine.freeze import FreezeReason
 from lapse.engine.journal import SQLiteJournal
@@ -91,17 +92,12 @@ async def test_of_two_coordinators_the_leader_ticks_by_time_and_the_other_goes_o
         assert await rests(stage, again) > 0
 
 
-def real_brakes(stage: Stage, budgets: Budgets) -> Brakes:
+def real_brakes(stage: Stage, budgets: Budgets) -> GuardedBrakes:
     assert isinstance(stage.store, SqliteWorkspaceStore)
-    journal = SQLiteJournal(stage.store.database)
-    return Brakes(
-        SQLiteBrakes(journal, budgets=budgets, domains=[DOMAIN], actors=["lapse"]),
-        budgets=budgets,
-        domains=[DOMAIN],
-        clock=stage.clock,
-        metrics=stage.metrics,
-        actor="lapse",
-    )
+    clock = BelievedClock(stage.clock)
+    store = SQLiteBrakes(SQLiteJournal(stage.store.database), budgets=budgets, domains=[DOMAIN], actors=["lapse"])
+    brakes = Brakes(store, budgets=budgets, domains=[DOMAIN], clock=clock, metrics=stage.metrics, actor="lapse")
+    return GuardedBrakes(brakes, ClockGuard(clock, notes=store))
 
 
 async def test_a_clock_that_is_a_year_ahead_archives_nothing_and_stops_nobody(tmp_path: Path) -> None:
@@ -109,7 +105,7 @@ async def test_a_clock_that_is_a_year_ahead_archives_nothing_and_stops_nobody(tm
         await stage.settle()
         running, asleep = await stage.running("running"), await stage.idle("asleep")
         await stage.store.flush_access({running.id: stage.now})
-        guard = ClockGuard(real_brakes(stage, Budgets()), clock=stage.clock)
+        guard = real_brakes(stage, Budgets())
         assert (await stage.tick(brake=guard)).standby.ended == 1
         await stage.stopped(asleep)
         stage.clock.jump_wall(365 * 86_400)
