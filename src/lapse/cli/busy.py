@@ -25,6 +25,7 @@ from cyclopts import Parameter
 
 from lapse.cli.flags import NO_BUSY_FLAGS, BusyFlags
 from lapse.cli.output import message
+from lapse.cli.usage import check_program
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def busy(
     """
     if not command:
         raise NothingToRunError
+    check_program(command)
     seconds = _seconds(most)
     place = asyncio.run(_place(workspace, server, flags))
     return asyncio.run(_run(command, place, seconds))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cyclopts import (
     App,
@@ -17,6 +17,11 @@ from cyclopts import (
     UnknownOptionError,
     UnusedCliTokensError,
 )
+
+from lapse.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _OPTION: Final = re.compile(r"--[a-z][a-z-]*|-[a-zA-Z]")
 
@@ -67,3 +72,14 @@ def _unknown_option(text: str, given: str) -> str:
     if _OPTION.fullmatch(given):
         return f"{text} Put -- before a key or value that starts with -."
     return "An argument starts with - but is no option. Put -- before a value that starts with -, or pipe it in."
+
+
+class NoSuchOptionError(UsageError):
+    """{word} is no option of this command, and no program either. What is to be run stands after --."""
+
+
+def check_program(command: Sequence[str]) -> None:
+    """Raise unless a command to run can be one: an option that is misspelt would be taken for its first word."""
+    if command and command[0].startswith("-"):
+        name = command[0].partition("=")[0]
+        raise NoSuchOptionError(word=name if _OPTION.fullmatch(name) else "The first word")

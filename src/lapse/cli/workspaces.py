@@ -14,6 +14,7 @@ from cyclopts import App, Parameter, Token
 from lapse.cli.commands import commands_of
 from lapse.cli.flags import NO_OPEN_WORKSPACE_FLAGS, NO_WORKSPACE_FLAGS, OpenWorkspaceFlags, WorkspaceFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.usage import check_program
 from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import LapseError, UsageError
 
@@ -134,6 +135,7 @@ def create(  # noqa: PLR0913 - one per option, all of them named
 
     if not command:
         raise NoCommandError
+    check_program(command)
     waiting.check()
 
     async def work(desk: WorkspaceDesk) -> tuple[Workspace, Ms]:
@@ -482,6 +484,7 @@ def set_workspace(  # noqa: PLR0913 - one per option, all of them named
     )
     if changes == Changes():
         raise NothingToSetError
+    check_program(command)
     waiting = Waiting(wait=True, timeout=timeout)
     waiting.check()
 

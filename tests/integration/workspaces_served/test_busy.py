@@ -166,6 +166,7 @@ def test_the_time_of_a_lease_is_bounded(served: Served) -> None:
     [
         (("--", "true"), "Say which workspace"),
         (("--workspace=lab",), "Say what is to be run"),
+        (("--worksapce=lab", "--", "true"), "--worksapce is no option of this command"),
         (("--workspace=lab", "--most=never", "--", "true"), "--most is never"),
         (("--workspace=lab", "--server=nowhere", "--", "true"), "nowhere is no address of a server"),
         (("--workspace=vcr/a/b", "--", "true"), "workspace/NAME"),

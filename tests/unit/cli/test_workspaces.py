@@ -245,6 +245,8 @@ def test_ttls_are_durations(person: Person) -> None:
         (("create", "lab", "--standby-ttl", "5minutes", *SERVE), "is not a duration"),
         (("ttl", "lab"), "Say which TTL"),
         (("set", "lab"), "Say what is to be different"),
+        (("set", "lab", "--prot", "9001"), "--prot is no option of this command"),
+        (("create", "lab", "--port", "9001", "--ownr", "eve", "--", "x"), "--ownr is no option of this command"),
         (("create", "lab", "--probe", "http://x/", *SERVE), "a path on its port"),
         (("list", "--limit", "-1"), "--limit"),
         (("show", "vcr/default/x"), "it is none of a workspace"),
