@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from lapse.requests.embedded import LocalRequests
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint
+    from lapse.web.sessions import BrowserSessions
     from lapse.web.state import StateDatabase
-    from lapse.web.tokens import Admission
 
 _LEADER_SECONDS: Final = 15
 """How long another process waits to lead after this one has died without a word."""
@@ -104,8 +104,9 @@ class _Process:
     settings: Settings
     clock: Clock
     metrics: Metrics
-    state: StateDatabase
-    admission: Admission
+    sessions: BrowserSessions
+    owner_id: str
+    """Of the owner's token."""
     keys: AsyncKeys
     requests: LocalRequests
     retention: Retention
@@ -135,16 +136,12 @@ class _Process:
         from lapse.keys.loop import DOMAIN as KEYS
         from lapse.requests.embedded import LocalRequests
         from lapse.requests.ttl import DOMAIN as REQUESTS
-        from lapse.web.state import StateDatabase
-        from lapse.web.tokens import Admission, TokenStore
 
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         metrics.expect_domain(KEYS, reasons=[DueReason.TTL_EXPIRED])
         doors = _Doors.open(settings, stack)
-        state = stack.enter_context(StateDatabase(settings.state_dir))
-        tokens = TokenStore(state, clock=clock)
-        if not doors.http.loopback_only and not tokens.any_usable():
-            raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
+        sessions, owner_id = _open_state(settings, stack, doors=doors, clock=clock)
+        state = sessions.state
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
         workspaces = await _open_workspaces(settings, stack, doors=doors, keys=keys, state=state, metrics=metrics)
         example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
@@ -165,9 +162,19 @@ class _Process:
             loops=[*_loops(loaded, keys, metrics), *loops, BrakeLoop(brakes, domain=REQUESTS)],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
         )
-        admission = Admission(tokens, loopback_only=doors.http.loopback_only)
         return cls(
-            settings, clock, metrics, state, admission, keys, requests, records, workspaces, example, doors, coordinator
+            settings,
+            clock,
+            metrics,
+            sessions,
+            owner_id,
+            keys,
+            requests,
+            records,
+            workspaces,
+            example,
+            doors,
+            coordinator,
         ).built()
 
     def built(self) -> _Process:
@@ -213,15 +220,18 @@ class _Process:
         """Tell where it listens."""
         from lapse.cli.output import message
         from lapse.core.log import get_logger
+        from lapse.web.sessions import ticket_url
 
         http, probes, proxy = self.doors.http.url, self.doors.probes.url, self.doors.proxy
-        if sys.stderr.isatty():
-            message(f"Lapse listens at {http}/ (Ctrl-C stops it).", style="bold")
+        if sys.stderr.isatty():  # a ticket is for a person, and never for a log
+            link = ticket_url(http, self.sessions.issue(self.owner_id))
+            message(f"Lapse runs (Ctrl-C stops it). Open it in your browser: {link}", style="bold")
+            message("The link works once, within ten minutes; lapse open prints another.")
             if self.example:
                 message("An example workspace is there: lapse workspaces open example prints its address.")
         log = get_logger("lapse.up")
         shown = {"proxy": proxy.url} if proxy is not None else {}
-        log.info("listening", http=http, probes=probes, **shown, open=self.admission.is_open())
+        log.info("listening", http=http, probes=probes, **shown)
         if proxy is None:
             reason = "other machines can call this one, and workspaces_beyond_loopback is false"
             log.warning("workspaces_not_served", reason=reason)
@@ -238,7 +248,7 @@ class _Process:
         from lapse.web.tags import Tagger
 
         return create_app(
-            keys=KeysService(self.keys, clock=self.clock, tagger=Tagger(self.state.secret("etag"))),
+            keys=KeysService(self.keys, clock=self.clock, tagger=Tagger(self.sessions.state.secret("etag"))),
             requests=RequestsService(
                 self.requests.store,
                 holds=self.requests.store,
@@ -260,11 +270,28 @@ class _Process:
                 backend=str(parse_url(self.settings.keys_url)),
                 coordinator=self.coordinator,
             ),
-            places=lambda: Places(self.doors.http.url, self.doors.probes.url, self.admission.is_open()),
+            places=lambda: Places(self.doors.http.url, self.doors.probes.url),
             hosts=AllowedHosts(self.settings.http_host, self.doors.http.port, self.settings.http_allowed_hosts),
-            admit=self.admission,
+            sessions=self.sessions,
             metrics=self.metrics,
         )
+
+
+def _open_state(
+    settings: Settings, stack: AsyncExitStack, *, doors: _Doors, clock: Clock
+) -> tuple[BrowserSessions, str]:
+    """Open the state database; return its sessions and the id of the owner's token. Raises `OpenBindError`."""
+    from lapse.web.owner import owner_of
+    from lapse.web.sessions import BrowserSessions
+    from lapse.web.state import StateDatabase
+    from lapse.web.tokens import TokenStore
+
+    state = stack.enter_context(StateDatabase(settings.state_dir))
+    tokens = TokenStore(state, clock=clock)
+    if not doors.http.loopback_only and not tokens.any_named():
+        raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
+    owner_id, _ = owner_of(settings.state_dir, state, tokens)
+    return BrowserSessions(state, tokens, clock), owner_id
 
 
 async def _open_workspaces(

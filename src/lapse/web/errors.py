@@ -33,18 +33,29 @@ class OriginNotAllowedError(RequestError):
     status = 403
 
 
-class TokenMissingError(RequestError):
-    """This server asks for a token. Send it as Authorization: Bearer TOKEN; lapse tokens create makes one."""
+class NotLoggedInError(RequestError):
+    """The request carries neither a token nor a session that counts."""
 
     status = 401
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
 
 
-class TokenInvalidError(RequestError):
+class TokenMissingError(NotLoggedInError):
+    """Send a token as Authorization: Bearer TOKEN. On this machine lapse tokens owner prints yours."""
+
+
+class TokenInvalidError(NotLoggedInError):
     """The token is unknown or revoked."""
 
-    status = 401
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
+
+
+class SessionInvalidError(NotLoggedInError):
+    """The cookie is no session of this server. lapse open prints a link that begins one."""
+
+
+class TicketUsedError(NotLoggedInError):
+    """This link was used already, or is too old. lapse open prints a new one."""
 
 
 class TokensUnavailableError(RequestError):

@@ -273,9 +273,9 @@ class WorkspacesService:
         self.store, self._tickets, self._journal, self._clock = store, tickets, journal, clock
         self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
 
-    async def overview(self) -> Overview:
-        """Say how all of them are, for the start page."""
-        return await overview(self.store, self._activity, now=self._now())
+    async def overview(self, openable: Owners) -> Overview:
+        """Say how all of them are, for the start page, and which of them the caller can open."""
+        return await overview(self.store, self._activity, now=self._now(), openable=openable)
 
     async def page(self, owners: Owners, *, owner: str | None, limit: int, after: str | None) -> Response:
         """Answer one page of those that the caller may see."""
@@ -476,6 +476,12 @@ def _service(request: Request) -> WorkspacesService:
 def _owners(request: Request) -> Owners:
     principal: Principal = request.scope[PRINCIPAL]
     return owners_in(principal.scopes, request.method)
+
+
+def opened_by(request: Request) -> Owners:
+    """Return whose workspaces the caller can open."""
+    principal: Principal = request.scope[PRINCIPAL]
+    return owners_in(principal.scopes, "POST")
 
 
 def _nothing(body: Nothing = Nothing()) -> None:  # noqa: B008 - for the framework, which refuses what is said
