@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lapse.proxy.bodies import Body
     from lapse.proxy.heads import RequestHead
     from lapse.proxy.limits import Limits
-    from lapse.proxy.ports import WorkspaceId
+    from lapse.proxy.ports import Visitor, WorkspaceId
     from lapse.proxy.upstream import Upstream
 
 _AHEAD: Final = 65_536
@@ -69,7 +69,7 @@ class Front(asyncio.Protocol):
 
     __slots__ = (
         *("_body", "_buffer", "_chunked_in", "_chunked_out", "_house", "_paused", "_taken", "_task", "_upstream"),
-        *("_write", "closed", "peer", "phase", "since", "transport", "workspace", "write_paused"),
+        *("_write", "closed", "peer", "phase", "since", "transport", "visitor", "workspace", "write_paused"),
     )
 
     def __init__(self, house: House) -> None:
@@ -81,6 +81,8 @@ class Front(asyncio.Protocol):
         self.since = house.now
         self.workspace: WorkspaceId | None = None
         """Whom the request at hand is for."""
+        self.visitor: Visitor | None = None
+        """Who sent it."""
         self.closed = False
         self.write_paused = False
         self._paused = False
@@ -304,7 +306,7 @@ class Front(asyncio.Protocol):
 
     def _finish(self, *, keep: bool) -> None:
         done = self.request_done
-        self._upstream = self._task = self._body = self.workspace = None
+        self._upstream = self._task = self._body = self.workspace = self.visitor = None
         self._chunked_out = False
         if self.closed:
             return

@@ -370,11 +370,11 @@ class WorkspacesService:
         """Give the name free, unless it is held; what else there is goes by and by."""
         return await delete_by_person(self.store, self._journal, workspace, actor=actor, clock=self._clock)
 
-    async def open(self, name: str, owners: Owners) -> Response:
-        """Make a ticket, and answer the address that it opens."""
+    async def open(self, name: str, owners: Owners, token_id: str) -> Response:
+        """Make a ticket in the name of a token, and answer the address that it opens."""
         found = await self._find(name, owners)
         until = self._clock.wall_ns() + TICKET_SECONDS * _SECOND
-        ticket = await self._tickets.issue(found.id)
+        ticket = await self._tickets.issue(found.id, token_id)
         url = ticket_url(self._url_of(found.name), ticket)
         return JSONResponse({"url": url, "expires_at": to_timestamp(until)}, 201)
 
@@ -632,9 +632,10 @@ async def delete_workspace(request: Request, name: Name, *, service: Service, wh
     responses={201: {"model": Opened, "description": "A ticket was made"}},
     dependencies=_BARE,
 )
-async def open_workspace(name: Name, *, service: Service, whose: Whose) -> Response:
+async def open_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
     """Return an address that opens the workspace in a browser: once, within a minute."""
-    return await service.open(name, whose)
+    principal: Principal = request.scope[PRINCIPAL]
+    return await service.open(name, whose, principal.token_id)
 
 
 async def _ask(request: Request, name: str, verb: Verb, *, service: WorkspacesService, whose: Owners) -> Response:

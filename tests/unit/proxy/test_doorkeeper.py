@@ -30,7 +30,7 @@ from lapse.workspaces.sqlite_store import SqliteWorkspaceStore, open_sqlite_stor
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 OPEN = "/.lapse/open?ticket="
@@ -42,6 +42,7 @@ class House:
     store: SqliteWorkspaceStore
     directory: StoreDirectory
     tickets: Tickets
+    rights: Rights
     doorkeeper: HouseDoorkeeper
     waker: StoreWaker
 
@@ -61,7 +62,7 @@ class House:
 
     async def session(self, one: Workspace) -> bytes:
         """Open a workspace in a browser; return the cookie that it sends from now on."""
-        reply = await self.ask(one.name, OPEN + await self.tickets.issue(one.id))
+        reply = await self.ask(one.name, OPEN + await self.tickets.issue(one.id, "of-ann"))
         assert isinstance(reply, Reply)
         assert reply.status == 303
         return dict(reply.headers)["Set-Cookie"].partition(";")[0].encode()
@@ -73,14 +74,22 @@ def visit(name: str, target: str = "/", **more: object) -> Visit:
     return replace(plain, **more)  # type: ignore[arg-type]
 
 
-def rights(token: str) -> Callable[[str], bool] | None:
-    owners = {"of-ann": {"ann"}, "of-both": {"ann", "bob"}, "of-nobody": set()}.get(token)
-    return None if owners is None else owners.__contains__
+class Rights:
+    """Tokens that are their own ids."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, set[str]] = {"of-ann": {"ann"}, "of-both": {"ann", "bob"}, "of-nobody": set()}
+
+    def holder(self, token: str) -> str | None:
+        return token if token in self.owners else None
+
+    def opens(self, token_id: str, owner: str) -> bool:
+        return owner in self.owners.get(token_id, ())
 
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    clock, store = VirtualClock(), open_sqlite_store(tmp_path / "workspaces.db")
+    clock, store, rights = VirtualClock(), open_sqlite_store(tmp_path / "workspaces.db"), Rights()
     directory = StoreDirectory(store, lambda one: Address("127.0.0.1", one.port), clock=clock)
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         tickets = Tickets(ticket_records(keys, clock=clock))
@@ -92,7 +101,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
             clock=clock,
             suffix="w.localhost",
         )
-        yield House(clock, store, directory, tickets, doorkeeper, StoreWaker(store, clock=clock))
+        yield House(clock, store, directory, tickets, rights, doorkeeper, StoreWaker(store, clock=clock))
     await store.close()
 
 
@@ -110,7 +119,7 @@ async def test_a_stranger_is_asked_who_they_are_whether_there_is_such_a_workspac
 
 async def test_a_ticket_opens_a_session_once(house: House) -> None:
     one = await house.create("a")
-    ticket = await house.tickets.issue(one.id)
+    ticket = await house.tickets.issue(one.id, "of-ann")
     first, second = [await house.ask("a", OPEN + ticket) for _ in range(2)]
 
     assert isinstance(first, Reply)
@@ -122,7 +131,7 @@ async def test_a_ticket_opens_a_session_once(house: House) -> None:
 
 async def test_a_ticket_is_too_old_after_a_minute(house: House) -> None:
     one = await house.create("a")
-    ticket = await house.tickets.issue(one.id)
+    ticket = await house.tickets.issue(one.id, "of-ann")
     house.clock.advance(TICKET_SECONDS)
     reply = await house.ask("a", OPEN + ticket)
 
@@ -132,7 +141,7 @@ async def test_a_ticket_is_too_old_after_a_minute(house: House) -> None:
 
 async def test_a_ticket_shown_at_another_workspace_is_refused_and_stays(house: House) -> None:
     one, _ = await house.create("a"), await house.create("b")
-    ticket = await house.tickets.issue(one.id)
+    ticket = await house.tickets.issue(one.id, "of-ann")
     elsewhere, nowhere = await house.ask("b", OPEN + ticket), await house.ask("none", OPEN + ticket)
     here = await house.ask("a", OPEN + ticket)
 
@@ -152,7 +161,7 @@ async def test_what_is_no_ticket_is_refused(house: House, target: str) -> None:
 
 async def test_a_ticket_is_taken_by_a_plain_get_only(house: House) -> None:
     one = await house.create("a")
-    ticket = await house.tickets.issue(one.id)
+    ticket = await house.tickets.issue(one.id, "of-ann")
     replies = [await house.ask("a", OPEN + ticket, method="POST"), await house.ask("a", OPEN + ticket, upgrade=True)]
 
     assert [one.status for one in replies if isinstance(one, Reply)] == [405, 405]
@@ -162,7 +171,7 @@ async def test_a_ticket_is_taken_by_a_plain_get_only(house: House) -> None:
 async def test_the_cookie_of_a_session_is_its_owner(house: House) -> None:
     cookie = await house.session(await house.create("a"))
 
-    assert await house.ask("a", fields={b"cookie": b"theme=dark; " + cookie}) == Visitor("ann", Proof.COOKIE)
+    assert await house.ask("a", fields={b"cookie": b"theme=dark; " + cookie}) == Visitor("ann", Proof.COOKIE, "of-ann")
 
 
 async def test_a_session_of_one_workspace_is_none_of_another_of_the_same_owner(house: House) -> None:
@@ -188,20 +197,46 @@ async def test_a_session_does_not_outlive_its_workspace(house: House) -> None:
     assert isinstance(await house.ask("a", fields={b"cookie": cookie}), Reply)
 
 
+async def test_a_ticket_and_a_session_are_worth_what_their_token_is_worth_now(house: House) -> None:
+    one = await house.create("a")
+    cookie, ticket = await house.session(one), await house.tickets.issue(one.id, "of-ann")
+    visitor = await house.ask("a", fields={b"cookie": cookie})
+    assert isinstance(visitor, Visitor)
+    assert house.doorkeeper.still_admits(visitor)
+    del house.rights.owners["of-ann"]
+
+    refused = await house.ask("a", OPEN + ticket)
+    assert isinstance(refused, Reply)
+    assert refused.status == 403
+    assert await house.ask("a", fields={b"cookie": cookie}) == await house.ask("a")
+    assert not house.doorkeeper.still_admits(visitor)
+
+
+async def test_a_session_ends_when_its_token_is_for_other_owners_workspaces(house: House) -> None:
+    cookie = await house.session(await house.create("a"))
+    house.rights.owners["of-ann"] = {"bob"}
+
+    assert isinstance(await house.ask("a", fields={b"cookie": cookie}), Reply)
+
+
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
 async def test_a_token_of_the_owner_gets_in(house: House, scheme: str) -> None:
     await house.create("a")
     fields = {b"authorization": f"{scheme} of-ann".encode()}
 
-    assert await house.ask("a", fields=fields) == Visitor("ann", Proof.TOKEN)
+    assert await house.ask("a", fields=fields) == Visitor("ann", Proof.TOKEN, "of-ann")
 
 
 async def test_a_token_of_somebody_else_is_nobody_here(house: House) -> None:
     await house.create("a", owner="bob")
     fields = {b"authorization": b"Bearer of-ann"}
 
-    assert await house.ask("a", fields=fields) == await house.ask("none", fields=fields) == Visitor("", Proof.TOKEN)
-    assert await house.ask("a", fields={b"authorization": b"Bearer of-both"}) == Visitor("bob", Proof.TOKEN)
+    assert (
+        await house.ask("a", fields=fields)
+        == await house.ask("none", fields=fields)
+        == Visitor("", Proof.TOKEN, "of-ann")
+    )
+    assert await house.ask("a", fields={b"authorization": b"Bearer of-both"}) == Visitor("bob", Proof.TOKEN, "of-both")
 
 
 @pytest.mark.parametrize("value", [b"Bearer wrong", b"Bearer ", b"Bearer"])
