@@ -10,8 +10,6 @@ request on.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +20,7 @@ import apsw
 
 from lapse.core.errors import LapseError
 from lapse.core.identity import secret_bytes
+from lapse.core.ownership import distrust
 from lapse.db.errors import DatabaseError
 from lapse.db.sqlite import Schema, SQLiteFile, explain, open_writer
 from lapse.db.statements import load_statements
@@ -41,11 +40,9 @@ class StateFolderError(LapseError):
 
 def check_folder(folder: Path) -> None:
     """Raise `StateFolderError` unless this user alone (and root) decides what is in a folder."""
-    found = folder.stat()
-    if found.st_uid not in {os.geteuid(), 0}:
-        raise StateFolderError(path=folder, problem="belongs to another user")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise StateFolderError(path=folder, problem="can be written by other users")
+    problem = distrust(folder.stat())
+    if problem is not None:
+        raise StateFolderError(path=folder, problem=problem)
 
 
 class StateDatabase:
