@@ -36,6 +36,7 @@ from pydantic_settings import (
 
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
+from lapse.core.masking import masked
 from lapse.core.ownership import distrust
 from lapse.engine.budget import OFF, Budget
 from lapse.history import configured
@@ -536,12 +537,7 @@ def show_value(value: object) -> str:
     """Print a value for people: as it would be written, with a URL's credentials masked."""
     if isinstance(value, list | tuple):
         return ", ".join(_policy_name(one) if isinstance(one, dict) else str(one) for one in value)
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    before, at, after = text.rpartition("@")  # the last one: a password may hold others
-    if not at or text.startswith(("file:", "memory:")):
-        return text
-    scheme, separator, _ = before.partition("://")
-    return f"{scheme}{separator}***@{after}" if separator else f"***@{after}"
+    return masked(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: list[str]) -> Settings | None:

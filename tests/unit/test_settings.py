@@ -219,10 +219,10 @@ def test_nothing_that_can_run_programs_is_taken_from_the_working_directory(text:
         f"lapse.toml:{line}: {key}: not taken from the working directory, as it can run programs; "
         f"name the file with --config lapse.toml, or set the key in {tmp_path}/config/lapse/lapse.toml"
     )
-    assert load_settings(config="lapse.toml").settings, "who names the file means it"
+    assert load_settings(config="lapse.toml").file is not None, "who names the file means it"
     write(text + "\n", "config/lapse/lapse.toml")
     Path("lapse.toml").unlink()
-    assert load_settings().settings
+    assert load_settings().file is not None
 
 
 @pytest.mark.parametrize("text", ["[kube]\nconfig = 'kube'", "state_dir = 'state'"])
@@ -359,6 +359,36 @@ def test_a_password_in_a_url_is_never_shown(url: str) -> None:
     assert "hunter2" not in show_value(url)
     assert "ter2" not in show_value(url)
     assert "hunter2" not in "".join(problems({"keys_url": url}))
+
+
+SECRET_URLS = [
+    "postgresql://db.example.org/lapse?user=me&password=hunter2",
+    "postgresql://db.example.org/lapse?pass%77ord=hunter2&sslmode=require",
+    "postgresql://db.example.org/lapse?sslpassword=hunter2",
+    "postgresql://me:x@db.example.org/lapse?password=hunter2@more",
+    "redis://h?password=hunter2",
+    "redis://h?Secret=hunter2",
+    "redis://h?auth_token=hunter2",
+    "redis://u:hunter2?x@h",
+    "redis://h/0#password=hunter2",
+]
+
+
+@pytest.mark.parametrize("url", SECRET_URLS)
+@pytest.mark.parametrize("key", ["keys_url", "workspaces_url", "activity_url"])
+def test_a_secret_behind_the_question_mark_is_never_shown_either(key: str, url: str) -> None:
+    assert "hunter2" not in show_value(url)
+    try:
+        shown = str(list(load_settings({key: url}).shown()))
+    except SettingsError as error:
+        shown = f"{error} {error!r}"
+    assert "hunter2" not in shown
+
+
+def test_options_that_are_no_secrets_are_shown() -> None:
+    url = "postgresql://me:x@db.example.org:5432/lapse?sslmode=require&password=y&keyspace=a"
+    assert show_value(url) == "postgresql://***@db.example.org:5432/lapse?sslmode=require&password=***&keyspace=a"
+    assert show_value("file:///var/lib/lapse/keys.db?sync=full") == "file:///var/lib/lapse/keys.db?sync=full"
 
 
 def test_a_path_with_an_at_sign_is_no_password() -> None:

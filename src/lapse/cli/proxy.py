@@ -80,7 +80,7 @@ class _Process:
         loop = asyncio.get_running_loop()
         probes = probes_listener(
             self.probes,
-            readiness=Readiness(lambda: self.parts.check(loop)),
+            readiness=Readiness({"workspaces": lambda: self.parts.check(loop)}),
             settings=self.settings,
             coordinator=self.coordinator,
             metrics=self.metrics,

@@ -23,6 +23,7 @@ from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
     from contextlib import AsyncExitStack
 
     from starlette.types import ASGIApp
@@ -197,7 +198,7 @@ class _Process:
         loop = asyncio.get_running_loop()
         probes = probes_listener(
             self.doors.probes,
-            readiness=Readiness(lambda: self.check(loop)),
+            readiness=Readiness(self.checks(loop)),
             settings=self.settings,
             coordinator=self.coordinator,
             metrics=self.metrics,
@@ -207,14 +208,17 @@ class _Process:
             here += self.workspaces.services
         return here
 
-    def check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise a `LapseError` unless the stores answer and the caches are filled. Blocks, beside ``loop``."""
-        self.keys.backend.check()
+    def checks(self, loop: asyncio.AbstractEventLoop) -> dict[str, Callable[[], None]]:
+        """Return what raises an error unless a store answers and its caches are filled. Blocks, beside ``loop``."""
+        checks: dict[str, Callable[[], None]] = {"keys": self.keys.backend.check, "objects": self._check_objects}
+        if self.workspaces is not None:
+            checks["workspaces"] = partial(self.workspaces.check, loop)
+        return checks
+
+    def _check_objects(self) -> None:
         self.requests.store.database.read("SELECT 1")
         if not self.requests.requests.caches.synced:
             raise NotSyncedError
-        if self.workspaces is not None:
-            self.workspaces.check(loop)
 
     def announce(self) -> None:
         """Tell where it listens."""
