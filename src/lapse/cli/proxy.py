@@ -50,7 +50,9 @@ class _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.cli.workspace_parts import WorkspaceParts, demand_shared_tickets, proxy_endpoint
+        from lapse.core.clock import SystemClock
         from lapse.engine.coordinator import Coordinator
+        from lapse.engine.logins import LoginFailures
         from lapse.engine.metrics import Metrics
         from lapse.keys.aio import open_keys_async
         from lapse.web.listener import Endpoint
@@ -67,7 +69,8 @@ class _Process:
         stack.callback(probes.close)
         state = stack.enter_context(StateDatabase(settings.state_dir))
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, sweep=False))
-        parts = await WorkspaceParts.open(settings, stack, endpoint=endpoint, keys=keys, state=state)
+        failures = LoginFailures(SystemClock(), metrics)
+        parts = await WorkspaceParts.open(settings, stack, endpoint=endpoint, keys=keys, state=state, failures=failures)
         coordinator = Coordinator(clock=parts.clock, metrics=metrics, loops=parts.loops)
         return cls(settings, metrics, parts, probes, coordinator)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lapse.engine.brakes import Brakes
     from lapse.engine.coordinator import Coordinator, Loop, Service
     from lapse.engine.journal import Journal, SQLiteJournal
+    from lapse.engine.logins import LoginFailures
     from lapse.engine.metrics import Metrics
     from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint
     from lapse.web.sessions import BrowserSessions
-    from lapse.web.state import StateDatabase
 
 _LEADER_SECONDS: Final = 15
 """How long another process waits to lead after this one has died without a word."""
@@ -99,15 +99,41 @@ class _Doors:
 
 
 @dataclass(frozen=True)
+class _Access:
+    """Who may call: sessions and tokens of the state folder."""
+
+    sessions: BrowserSessions
+    owner_id: str
+    """Of the owner's token."""
+    failures: LoginFailures
+
+    @classmethod
+    def open(
+        cls, settings: Settings, stack: AsyncExitStack, *, doors: _Doors, clock: Clock, metrics: Metrics
+    ) -> _Access:
+        """Open the state database, and make the owner's token if need be. Raises `OpenBindError`."""
+        from lapse.engine.logins import LoginFailures
+        from lapse.web.owner import owner_of
+        from lapse.web.sessions import BrowserSessions
+        from lapse.web.state import StateDatabase
+        from lapse.web.tokens import TokenStore
+
+        state = stack.enter_context(StateDatabase(settings.state_dir))
+        tokens = TokenStore(state, clock=clock)
+        if not doors.http.loopback_only and not tokens.any_named():
+            raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
+        owner_id, _ = owner_of(settings.state_dir, state, tokens)
+        return cls(BrowserSessions(state, tokens, clock), owner_id, LoginFailures(clock, metrics))
+
+
+@dataclass(frozen=True)
 class _Process:
     """Everything that is open, and what is built from it."""
 
     settings: Settings
     clock: Clock
     metrics: Metrics
-    sessions: BrowserSessions
-    owner_id: str
-    """Of the owner's token."""
+    access: _Access
     keys: AsyncKeys
     requests: LocalRequests
     retention: Retention
@@ -141,10 +167,9 @@ class _Process:
         settings, clock, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         metrics.expect_domain(KEYS, reasons=[DueReason.TTL_EXPIRED])
         doors = _Doors.open(settings, stack)
-        sessions, owner_id = _open_state(settings, stack, doors=doors, clock=clock)
-        state = sessions.state
+        access = _Access.open(settings, stack, doors=doors, clock=clock, metrics=metrics)
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=clock, sweep=False))
-        workspaces = await _open_workspaces(settings, stack, doors=doors, keys=keys, state=state, metrics=metrics)
+        workspaces = await _open_workspaces(settings, stack, doors=doors, keys=keys, access=access, metrics=metrics)
         example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
@@ -164,18 +189,7 @@ class _Process:
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=clock),
         )
         return cls(
-            settings,
-            clock,
-            metrics,
-            sessions,
-            owner_id,
-            keys,
-            requests,
-            records,
-            workspaces,
-            example,
-            doors,
-            coordinator,
+            settings, clock, metrics, access, keys, requests, records, workspaces, example, doors, coordinator
         ).built()
 
     def built(self) -> _Process:
@@ -228,7 +242,7 @@ class _Process:
 
         http, probes, proxy = self.doors.http.url, self.doors.probes.url, self.doors.proxy
         if sys.stderr.isatty():  # a ticket is for a person, and never for a log
-            link = ticket_url(http, self.sessions.issue(self.owner_id))
+            link = ticket_url(http, self.access.sessions.issue(self.access.owner_id))
             message(f"Lapse runs (Ctrl-C stops it). Open it in your browser: {link}", style="bold")
             message("The link works once, within ten minutes; lapse open prints another.")
             if self.example:
@@ -252,7 +266,7 @@ class _Process:
         from lapse.web.tags import Tagger
 
         return create_app(
-            keys=KeysService(self.keys, clock=self.clock, tagger=Tagger(self.sessions.state.secret("etag"))),
+            keys=KeysService(self.keys, clock=self.clock, tagger=Tagger(self.access.sessions.state.secret("etag"))),
             requests=RequestsService(
                 self.requests.store,
                 holds=self.requests.store,
@@ -276,26 +290,10 @@ class _Process:
             ),
             places=lambda: Places(self.doors.http.url, self.doors.probes.url),
             hosts=AllowedHosts(self.settings.http_host, self.doors.http.port, self.settings.http_allowed_hosts),
-            sessions=self.sessions,
+            sessions=self.access.sessions,
+            failures=self.access.failures,
             metrics=self.metrics,
         )
-
-
-def _open_state(
-    settings: Settings, stack: AsyncExitStack, *, doors: _Doors, clock: Clock
-) -> tuple[BrowserSessions, str]:
-    """Open the state database; return its sessions and the id of the owner's token. Raises `OpenBindError`."""
-    from lapse.web.owner import owner_of
-    from lapse.web.sessions import BrowserSessions
-    from lapse.web.state import StateDatabase
-    from lapse.web.tokens import TokenStore
-
-    state = stack.enter_context(StateDatabase(settings.state_dir))
-    tokens = TokenStore(state, clock=clock)
-    if not doors.http.loopback_only and not tokens.any_named():
-        raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
-    owner_id, _ = owner_of(settings.state_dir, state, tokens)
-    return BrowserSessions(state, tokens, clock), owner_id
 
 
 async def _open_workspaces(
@@ -304,7 +302,7 @@ async def _open_workspaces(
     *,
     doors: _Doors,
     keys: AsyncKeys,
-    state: StateDatabase,
+    access: _Access,
     metrics: Metrics,
 ) -> WorkspaceParts | None:
     from lapse.cli.workspace_parts import WorkspaceParts
@@ -312,7 +310,14 @@ async def _open_workspaces(
     if doors.proxy is None:
         return None
     return await WorkspaceParts.open(
-        settings, stack, endpoint=doors.proxy, keys=keys, state=state, hosting=metrics, server=doors.http.url
+        settings,
+        stack,
+        endpoint=doors.proxy,
+        keys=keys,
+        state=access.sessions.state,
+        failures=access.failures,
+        hosting=metrics,
+        server=doors.http.url,
     )
 
 

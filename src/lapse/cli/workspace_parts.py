@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lapse.engine.clock_guard import ClockGuard
     from lapse.engine.coordinator import Loop, Service
     from lapse.engine.journal import Journal
+    from lapse.engine.logins import LoginFailures
     from lapse.engine.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
     from lapse.proxy.directory import StoreDirectory
@@ -136,6 +137,7 @@ class WorkspaceParts:
     tickets: Tickets
     tokens: TokenStore
     secret: bytes
+    failures: LoginFailures
     host: WorkspaceHost | None
     """Who runs them; None where somebody else does."""
 
@@ -148,6 +150,7 @@ class WorkspaceParts:
         endpoint: Endpoint,
         keys: AsyncKeys,
         state: StateDatabase,
+        failures: LoginFailures,
         hosting: Metrics | None = None,
         server: str = "",
     ) -> WorkspaceParts:
@@ -186,6 +189,7 @@ class WorkspaceParts:
             tickets=Tickets(ticket_records(keys, clock=clock)),
             tokens=tokens,
             secret=state.secret(SECRET),
+            failures=failures,
             host=host,
         )
 
@@ -279,6 +283,7 @@ class WorkspaceParts:
             tokens=_Rights(self.tokens),
             clock=self.clock,
             suffix=self.settings.proxy_suffix,
+            failures=self.failures,
         )
         return Ports(
             directory=self._directory,

@@ -14,12 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from lapse.engine import logins
 from lapse.proxy.hosts import workspace_of
 from lapse.proxy.ports import Proof, Reply, Visitor
 from lapse.workspaces.tickets import OPEN_PATH
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
+    from lapse.engine.logins import LoginFailures
     from lapse.proxy.ports import Destination, Directory, Visit, WorkspaceId
     from lapse.proxy.sessions import Sessions
 
@@ -66,9 +68,10 @@ class HouseDoorkeeper:
     tokens: Tokens
     clock: Clock
     suffix: str
+    failures: LoginFailures
 
     async def identify(self, visit: Visit) -> Visitor | Reply:
-        """See `Doorkeeper`."""
+        """See `Doorkeeper`. The answer to a wrong token, ticket or session may wait."""
         path, _, query = visit.target.partition("?")
         if path == OPEN_PATH:
             return await self._open(visit, query)
@@ -82,6 +85,8 @@ class HouseDoorkeeper:
             for token_id in named:
                 if found is not None and self.tokens.opens(token_id, found.owner):
                     return Visitor(found.owner, Proof.COOKIE, token_id)
+            if self.sessions.is_forged(cookies):
+                await self.failures.failed(logins.Proof.SESSION, visit.peer)
         return _WHO
 
     def still_admits(self, visitor: Visitor) -> bool:
@@ -91,6 +96,7 @@ class HouseDoorkeeper:
     async def _by_token(self, visit: Visit, token: str) -> Visitor | Reply:
         token_id = self.tokens.holder(token)
         if token_id is None:
+            await self.failures.failed(logins.Proof.TOKEN, visit.peer)
             return _WRONG_TOKEN
         found = await self._workspace(visit)
         # Nobody owns what has no name as its owner: somebody else's workspace is answered as none is.
@@ -104,6 +110,7 @@ class HouseDoorkeeper:
         found = await self._workspace(visit) if ticket != query else None
         token_id = None if found is None else await self.tickets.redeem(ticket, found.workspace)
         if found is None or token_id is None or not self.tokens.opens(token_id, found.owner):
+            await self.failures.failed(logins.Proof.TICKET, visit.peer)
             return _USED
         cookie = self.sessions.set_cookie(found.workspace, token_id, now_seconds=self._seconds())
         # 303 and no-referrer: neither the address with the ticket nor its being used goes any further.

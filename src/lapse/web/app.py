@@ -11,6 +11,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from lapse import __version__
+from lapse.engine.logins import LoginFailures
 from lapse.engine.metrics import Metrics
 from lapse.web import busy_api, entrance, history_api, keys_api, pages, problems, requests_api, status, workspaces_api
 from lapse.web.admission import Admission
@@ -69,6 +70,7 @@ def create_app(  # noqa: PLR0913 - as many as there are domains, each by its nam
     places: Callable[[], Places],
     hosts: AllowedHosts,
     sessions: BrowserSessions,
+    failures: LoginFailures,
     metrics: Metrics,
 ) -> ASGIApp:
     """Put the API and the pages together; without ``workspaces`` they are refused."""
@@ -86,7 +88,7 @@ def create_app(  # noqa: PLR0913 - as many as there are domains, each by its nam
     app.state.keys, app.state.requests, app.state.history = keys, requests, history
     app.state.workspaces = workspaces
     app.state.status, app.state.places = status_service, places
-    app.state.sessions = sessions
+    app.state.sessions, app.state.failures = sessions, failures
     app.include_router(keys_api.router, prefix=API)
     app.include_router(requests_api.router, prefix=API)
     app.include_router(history_api.router, prefix=API)
@@ -104,4 +106,5 @@ def create_app(  # noqa: PLR0913 - as many as there are domains, each by its nam
         admit=Admission(sessions),
         is_public=partial(is_public, api=API),
         log_in_page=pages.log_in,
+        failures=failures,
     )

@@ -12,8 +12,9 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from lapse.web.errors import TicketUsedError
+from lapse.web.errors import TicketUsedError, TokenInvalidError
 from lapse.web.pages import log_in
+from lapse.web.security import wait_after
 from lapse.web.sessions import OPEN_PATH, BrowserSessions
 
 SESSION_PATH: Final = "/session"
@@ -55,6 +56,7 @@ async def open_with_ticket(request: Request, sessions: Sessions, port: Port) -> 
     try:
         cookie = sessions.redeem(request.query_params.get("ticket", ""), port=port)
     except TicketUsedError as error:
+        await wait_after(error, request.scope, request.app.state.failures)
         return log_in(error)
     # 303 and, as everywhere, no-referrer: the address with the ticket goes no further.
     return Response(status_code=303, headers={"Location": "/", "Set-Cookie": cookie})
@@ -63,7 +65,11 @@ async def open_with_ticket(request: Request, sessions: Sessions, port: Port) -> 
 @router.post(SESSION_PATH, summary="Begin a session", status_code=204)
 async def begin(request: Request, body: LogIn, sessions: Sessions, port: Port) -> Response:
     """Give a browser a session with the rights of a token, as a cookie that no script can read."""
-    token_id = sessions.tokens.principal(body.token.strip()).token_id
+    try:
+        token_id = sessions.tokens.principal(body.token.strip()).token_id
+    except TokenInvalidError as error:
+        await wait_after(error, request.scope, request.app.state.failures)
+        raise
     secure = request.headers.get("origin", "").startswith("https:")
     return Response(status_code=204, headers={"Set-Cookie": sessions.begin(token_id, port=port, secure=secure)})
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from lapse.core.errors import LapseError
+from lapse.engine.logins import Proof
 
 
 class RequestError(LapseError):
@@ -36,6 +37,8 @@ class OriginNotAllowedError(RequestError):
 class NotLoggedInError(RequestError):
     """The request carries neither a token nor a session that counts."""
 
+    proof: ClassVar[Proof | None] = None
+    """What was wrong; None: nothing was given."""
     status = 401
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
 
@@ -47,15 +50,20 @@ class TokenMissingError(NotLoggedInError):
 class TokenInvalidError(NotLoggedInError):
     """The token is unknown or revoked."""
 
+    proof = Proof.TOKEN
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 
 
 class SessionInvalidError(NotLoggedInError):
     """The cookie is no session of this server. lapse open prints a link that begins one."""
 
+    proof = Proof.SESSION
+
 
 class TicketUsedError(NotLoggedInError):
     """This link was used already, or is too old. lapse open prints a new one."""
+
+    proof = Proof.TICKET
 
 
 class TokensUnavailableError(RequestError):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
@@ -26,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
+from lapse.engine.logins import LoginFailures
 from lapse.web.errors import (
     BodyTooLargeError,
     CutOffError,
@@ -185,16 +187,18 @@ class Guard:
         admit: Admit | None,
         is_public: Callable[[str], bool] = lambda _: False,
         log_in_page: Callable[[LapseError], Response] | None = None,
+        failures: LoginFailures | None = None,
         max_body: int = MAX_BODY_BYTES,
     ) -> None:
         """Stand in front of ``app``; without ``admit`` everybody is let in, but only by a right Host and Origin.
 
-        ``is_public`` tells which paths need no token, ``log_in_page`` makes the page that a browser without one gets.
+        ``is_public`` tells which paths need no token, ``log_in_page`` makes the page that a browser without one gets,
+        and ``failures`` is told of wrong tokens and sessions, and says when to answer.
         """
         self._app = app
         self._hosts = hosts
         self._admit, self._is_public = admit, is_public
-        self._log_in_page = log_in_page
+        self._log_in_page, self._failures = log_in_page, failures
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -209,6 +213,8 @@ class Guard:
             if body is not None:
                 await self._app(scope, _replay(body, receive), answer)
         except LapseError as error:
+            if self._failures is not None:
+                await wait_after(error, scope, self._failures)
             await self._refusal(scope, error, request_id)(scope, receive, answer)
         except asyncio.CancelledError:
             # Only a server that stops does this, to requests that it will not wait for any longer.
@@ -248,6 +254,13 @@ class Guard:
         if self._log_in_page is not None and wants_page and isinstance(error, NotLoggedInError):
             return self._log_in_page(error)
         return problem(error, request_id)
+
+
+async def wait_after(error: LapseError, scope: Scope, failures: LoginFailures) -> None:
+    """Count a failed log-in, and wait until it may be answered."""
+    if isinstance(error, NotLoggedInError) and error.proof is not None:
+        with suppress(asyncio.CancelledError):  # the server stops; the answer can still go out
+            await failures.failed(error.proof, (scope.get("client") or ("",))[0])
 
 
 class _Answer:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
+from lapse.engine.logins import LoginFailures
+from lapse.engine.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.tickets import ticket_records
 from lapse.proxy.directory import REMEMBERED_SECONDS, StoreDirectory
@@ -45,6 +47,7 @@ class House:
     rights: Rights
     doorkeeper: HouseDoorkeeper
     waker: StoreWaker
+    metrics: Metrics
 
     @property
     def now(self) -> Ms:
@@ -90,6 +93,7 @@ class Rights:
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     clock, store, rights = VirtualClock(), open_sqlite_store(tmp_path / "workspaces.db"), Rights()
+    metrics = Metrics("test")
     directory = StoreDirectory(store, lambda one: Address("127.0.0.1", one.port), clock=clock)
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         tickets = Tickets(ticket_records(keys, clock=clock))
@@ -100,8 +104,9 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
             tokens=rights,
             clock=clock,
             suffix="w.localhost",
+            failures=LoginFailures(clock, metrics),
         )
-        yield House(clock, store, directory, tickets, rights, doorkeeper, StoreWaker(store, clock=clock))
+        yield House(clock, store, directory, tickets, rights, doorkeeper, StoreWaker(store, clock=clock), metrics)
     await store.close()
 
 
@@ -252,6 +257,20 @@ async def test_a_wrong_token_is_not_made_good_by_a_cookie(house: House) -> None:
     cookie = await house.session(await house.create("a"))
 
     assert isinstance(await house.ask("a", fields={b"cookie": cookie, b"authorization": b"Bearer wrong"}), Reply)
+
+
+async def test_a_wrong_token_ticket_or_cookie_is_counted_and_nothing_else(house: House) -> None:
+    cookie = await house.session(await house.create("a"))
+    await house.ask("a")
+    await house.ask("a", fields={b"cookie": cookie})
+    await house.ask("none", fields={b"cookie": cookie})
+    for wrong in ({b"authorization": b"Bearer x"}, {b"cookie": b"lapse_session=x.y.1.z"}):
+        await house.ask("a", fields=wrong)
+    await house.ask("a", OPEN + "x" * 43)
+    text = house.metrics.exposition().decode()
+
+    for proof in ("token", "ticket", "session"):
+        assert f'lapse_login_failures_total{{proof="{proof}"}} 1.0' in text
 
 
 # --- what a row means -------------------------------------------------------------------------------------------------

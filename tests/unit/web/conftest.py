@@ -14,6 +14,7 @@ from lapse.core.duration import Duration
 from lapse.engine.budget import Budgets
 from lapse.engine.coordinator import Coordinator
 from lapse.engine.journal import SQLiteJournal
+from lapse.engine.logins import LoginFailures
 from lapse.engine.metrics import Metrics
 from lapse.history.configured import history_document
 from lapse.history.service import Retention
@@ -138,6 +139,7 @@ async def api(
                 places=lambda: Places("http://localhost:8750", "http://localhost:8751"),
                 hosts=AllowedHosts("127.0.0.1", 8750, ["lapse.example.org"]),
                 sessions=sessions,
+                failures=LoginFailures(clock, metrics),
                 metrics=metrics,
             )
             transport = httpx2.ASGITransport(app=app)
