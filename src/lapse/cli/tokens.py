@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 app = App(
     "tokens",
     help="Create, list and revoke tokens of the HTTP API.",
-    help_epilogue="Scopes: admin (everything), read (every GET), keys:APP (one application's keys), workspaces:OWNER.",
+    help_epilogue="Scopes: admin (everything), read (every GET), monitor (no values of anybody), operate, approve,\n"
+    "holds, legal, keys:APP (one application's keys), workspaces:OWNER (one owner's workspaces).",
 )
 
 

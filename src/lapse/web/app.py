@@ -51,12 +51,13 @@ def authorise(request: Request) -> None:
     if is_public(request.url.path, api=API):
         return
     app: str | None = request.path_params.get("app")
-    about_work = request.scope["route"] in busy_api.router.routes
+    route = request.scope["route"]
+    about_work = route in busy_api.router.routes
     if about_work and busy_in(principal.scopes) is not None:
         return  # which workspace is meant is decided where that is known
-    workspaces = about_work or request.scope["route"] in workspaces_api.router.routes
-    if not allowed(principal.scopes, request.method, app, workspaces=workspaces):
-        wanted = wanted_scopes(request.method, app, workspaces=workspaces)
+    workspaces = about_work or route in workspaces_api.router.routes
+    if not allowed(principal.scopes, request.method, route.path, app, workspaces=workspaces):
+        wanted = wanted_scopes(request.method, route.path, app, workspaces=workspaces)
         raise ScopeMissingError(wanted=", ".join(wanted))
 
 

@@ -41,7 +41,7 @@ _MAX_NAME: Final = 100
 
 
 class NoScopeError(UsageError):
-    """A token needs at least one scope: --scope admin, read, keys:APP or workspaces:OWNER."""
+    """A token needs at least one scope, such as --scope admin, read, monitor, keys:APP or workspaces:OWNER."""
 
 
 class TokenNameError(UsageError, ValueError):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.web.scopes import ScopeError, allowed, check_scope
+from lapse.web.scopes import PLAIN, ScopeError, allowed, check_scope
 from lapse.web.state import StateDatabase, StateError
 from lapse.web.tokens import NoScopeError, NoSuchTokenError, TokenNameError, TokenStore
 
@@ -24,9 +24,7 @@ def bearer(token: str) -> dict[str, str]:
 # --- scopes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "scope", ["admin", "read", "keys:0", "keys:7", "keys:4294967295", "workspaces:alice@example.org"]
-)
+@pytest.mark.parametrize("scope", [*PLAIN, "keys:0", "keys:7", "keys:4294967295", "workspaces:alice@example.org"])
 def test_a_scope_of_the_list_is_accepted(scope: str) -> None:
     assert check_scope(scope) == scope
 
@@ -48,7 +46,7 @@ def test_a_scope_of_the_list_is_accepted(scope: str) -> None:
     ],
 )
 def test_any_other_scope_is_an_error_that_lists_the_valid_ones(scope: str) -> None:
-    with pytest.raises(ScopeError, match="Expected admin, read, keys:APP"):
+    with pytest.raises(ScopeError, match="Expected admin, operate, approve, holds, legal, read, monitor, keys:APP"):
         check_scope(scope)
 
 
@@ -71,7 +69,7 @@ def test_any_other_scope_is_an_error_that_lists_the_valid_ones(scope: str) -> No
     ],
 )
 def test_a_scope_allows_exactly_what_it_says(scope: str, method: str, app: str | None, expected: bool) -> None:  # noqa: FBT001
-    assert allowed({scope}, method, app) is expected
+    assert allowed({scope}, method, "/somewhere", app) is expected
 
 
 # --- the store -------------------------------------------------------------------------------------------------------
