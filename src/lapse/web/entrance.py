@@ -70,6 +70,8 @@ async def begin(request: Request, body: LogIn, sessions: Sessions, port: Port) -
     except TokenInvalidError as error:
         await wait_after(error, request.scope, request.app.state.failures)
         raise
+    if sessions.tokens.find(token_id) is None:
+        raise TokenInvalidError  # that of a workspace's program, which no browser has
     secure = request.headers.get("origin", "").startswith("https:")
     return Response(status_code=204, headers={"Set-Cookie": sessions.begin(token_id, port=port, secure=secure)})
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PAGES = [("GET", path) for path in ("/", f"{API}/docs", f"{API}/openapi.json")]
 PUBLIC = {("POST", f"{API}/session"), ("DELETE", f"{API}/session")}
 ALL = sorted({*routes(), *PAGES} - PUBLIC)
-FILLED = {"{app}": "7", "{key}": "a", "{kind}": "vcr", "{namespace}": "default", "{name}": "x"}
+FILLED = {"{app}": "7", "{key}": "a", "{kind}": "vcr", "{namespace}": "default", "{name}": "x", "{lease}": "x"}
 SCOPES = [*PLAIN, "keys:7", "keys:8", "workspaces:ann"]
 
 
@@ -49,7 +49,7 @@ async def answer(client: httpx2.AsyncClient, method: str, path: str, token: str)
     if "/artifacts/" in path:
         path = path.replace("/vcr", "/vsc")
     headers = {"Authorization": f"Bearer {token}"}
-    body = None if method == "GET" else {}
+    body: dict[str, str] | None = None if method == "GET" else {}
     return (await client.request(method, path, headers=headers, json=body)).status_code
 
 
