@@ -8,6 +8,10 @@ Everything that is wrong is reported at once, with the line of the file where th
 file is an error; an unknown ``LAPSE_`` variable is only a warning, because the environment belongs to other
 programs as well (test runs, wrappers, newer versions of Lapse). Read by `cli` and `web` only: everything below is
 given its values.
+
+A file that another user owns or may write is refused. From ``./lapse.toml`` nothing is taken that can lead to a program
+that is run: a folder that somebody else has filled, such as a download, must not decide that by being the working
+directory.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ from pydantic_settings import (
 
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
+from lapse.core.masking import masked
+from lapse.core.ownership import distrust
 from lapse.engine.budget import OFF, Budget
 from lapse.history import configured
 from lapse.history.errors import HistorySettingError
@@ -59,6 +65,8 @@ _NO_SETTINGS: Final = frozenset(
     PREFIX + name for name in ("CONFIG", "SERVER", "TOKEN", "WORKSPACE", "WORKSPACE_TOKEN", "RUN")
 )
 """Variables of ours that are read, or given to the programs of workspaces, and are no settings."""
+RUNNING_KEYS: Final = ("kube_config", "state_dir", "workspaces_url")
+"""What can lead to programs: a kubeconfig names plugins, and workspaces, wherever they are stored, have commands."""
 _MAX_PORT: Final = 65_535
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _KIND: Final = re.compile(r"(?:[a-z0-9.-]+/)?v[0-9][a-z0-9]*/[A-Z][A-Za-z0-9]*")
@@ -500,12 +508,12 @@ def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str 
 
     Raises `SettingsError` with everything that is wrong.
     """
-    path = _find_file(config)
+    path, is_named = _find_file(config)
     values: dict[str, Any] = {}
     origins = {key: Origin("default") for key in Settings.model_fields}
     problems: list[str] = []
     if path is not None:
-        for key, value, origin in _read_file(path, problems):
+        for key, value, origin in _read_file(path, problems, is_named=is_named):
             values[key], origins[key] = value, origin
     for key, value, origin in _read_environment():
         values[key], origins[key] = value, origin
@@ -539,12 +547,7 @@ def show_value(value: object) -> str:
     """Print a value for people: as it would be written, with a URL's credentials masked."""
     if isinstance(value, list | tuple):
         return ", ".join(_policy_name(one) if isinstance(one, dict) else str(one) for one in value)
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    before, at, after = text.rpartition("@")  # the last one: a password may hold others
-    if not at or text.startswith(("file:", "memory:")):
-        return text
-    scheme, separator, _ = before.partition("://")
-    return f"{scheme}{separator}***@{after}" if separator else f"***@{after}"
+    return masked(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: list[str]) -> Settings | None:
@@ -588,22 +591,31 @@ def _closest(key: str, spell: Any = str) -> str:  # noqa: ANN401 - any way to pr
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def _find_file(config: str | Path | None) -> Path | None:
-    """Return the file to read. One that was named must exist; one that is looked for need not."""
+def _find_file(config: str | Path | None) -> tuple[Path | None, bool]:
+    """Return the file to read, and whether it was named by the user rather than found in the working directory.
+
+    One that was named must exist; one that is looked for need not.
+    """
     named = config or os.environ.get(CONFIG_VARIABLE)
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
             source = "--config" if config else CONFIG_VARIABLE
             raise SettingsError(listing=f"\n  {source} names {path}, which is no file")
-        return path
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
-    return next((path for path in (Path(FILE_NAME), home / "lapse" / FILE_NAME) if path.is_file()), None)
+        return path, True
+    local, own = Path(FILE_NAME), _own_file()
+    if local.is_file():
+        return local, False
+    return (own if own.is_file() else None), True
 
 
-def _read_file(path: Path, problems: list[str]) -> Iterator[tuple[str, Any, Origin]]:
+def _own_file() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "lapse" / FILE_NAME
+
+
+def _read_file(path: Path, problems: list[str], *, is_named: bool) -> Iterator[tuple[str, Any, Origin]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _read_own(path, problems)
         document = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         problems.append(_unreadable(path, error))
@@ -617,9 +629,33 @@ def _read_file(path: Path, problems: list[str]) -> Iterator[tuple[str, Any, Orig
             problems.append(f"{where}: {dotted}: no such key{_closest(key, _in_file)}")
         elif key in seen:
             problems.append(f"{where}: {dotted}: the key {key} is given twice")
+        elif key in RUNNING_KEYS and not is_named:
+            told = f"not taken from the working directory, as it can run programs; name the file with --config {path}"
+            problems.append(f"{where}: {dotted}: {told}, or set the key in {_own_file()}")
+        elif key in RUNNING_KEYS and _is_relative(value):
+            told = "expected an absolute path: a relative one depends on the working directory"
+            problems.append(f"{where}: {dotted}: {told}")
         else:
             seen.add(key)
             yield key, value, Origin("file", where)
+
+
+def _read_own(path: Path, problems: list[str]) -> str:
+    """Return what is in the file; nothing, and a problem, where another user decides about it."""
+    with path.open(encoding="utf-8") as file:
+        # The file that is open, not its name: that may lead to another one by now. And the link, where it is one.
+        problem = distrust(os.fstat(file.fileno()))
+        if problem is None and path.is_symlink() and path.lstat().st_uid not in {os.geteuid(), 0}:
+            problem = "is a link of another user"
+        if problem is None:
+            return file.read()
+    instead = f"chmod go-w {path}" if "written" in problem else "use a file of your own, or work in another folder"
+    problems.append(f"{path}: it {problem}, and settings can run programs; {instead}")
+    return ""
+
+
+def _is_relative(value: object) -> bool:
+    return isinstance(value, str) and "://" not in value and value != "" and value[0] not in "/~"
 
 
 def _unreadable(path: Path, error: Exception) -> str:

@@ -150,6 +150,7 @@ def run_block(block: Block, server: LapseServer, *, folder: Path, state: Path, *
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     for command, expected in steps(block.body):
         wired = command.replace("http://127.0.0.1:8750", server.http).replace("http://127.0.0.1:8751", server.probes)
+        wired = wired.replace("lapse tokens owner ", f"lapse tokens owner --state-dir={server.state_dir} ")
         result = subprocess.run(
             ["bash", "-c", wired.replace("/var/lib/app", str(folder))],
             cwd=folder,

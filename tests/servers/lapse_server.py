@@ -67,6 +67,7 @@ class LapseServer:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
+        self.state_dir: Path | None = None
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -81,7 +82,15 @@ class LapseServer:
     ) -> Self:
         """Start it, with ``settings`` in its environment, and wait until it says where it listens."""
         arguments = ["up", f"--state-dir={state_dir}", "--http-port=0", "--proxy-port=0", *flags]
-        return cls.spawn(state_dir, *arguments, command=command, settings=settings)
+        server = cls.spawn(state_dir, *arguments, command=command, settings=settings)
+        server.state_dir = state_dir
+        return server
+
+    @property
+    def owner_token(self) -> str:
+        """The token of the user who started it."""
+        assert self.state_dir is not None
+        return (self.state_dir / "owner-token").read_text().strip()
 
     @classmethod
     def spawn(
@@ -142,8 +151,9 @@ class LapseServer:
 
     @contextmanager
     def client(self, token: str | None = None) -> Iterator[httpx2.Client]:
-        """Give a client of the API."""
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        """Give a client of the API with a token: the owner's, unless another is given, or an empty one for none."""
+        given = self.owner_token if token is None else token
+        headers = {"Authorization": f"Bearer {given}"} if given else {}
         with httpx2.Client(base_url=self.http, headers=headers, trust_env=False, verify=PLAIN) as client:
             yield client
 

@@ -76,6 +76,7 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"retention_policies": '[{"metadata": {"name": "jobs"}, "spec": {"maxCount": 3}}]'}
     samples |= {"lease_namespace": "storage", "lease_name": "captures", "webhook_port": "1"}
     samples |= {"kube_qps": "50", "kube_burst": "100", "hold_kinds": "v1/ConfigMap", "retention_account": "cleaner"}
+    samples |= {"kube_config": "/x"}
     samples |= {"workspaces_url": "file:///x/w.db", "activity_url": "redis://h", "proxy_suffix": "w.example.org"}
     samples |= {"workspaces_beyond_loopback": "true", "workspaces_stop_on_exit": "false", "proxy_scheme": "https"}
     samples |= dict.fromkeys(("default_standby_ttl", "default_archive_ttl", "ttl_manager_interval"), "7m")
@@ -83,7 +84,7 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= dict.fromkeys([name for name in Settings.model_fields if "_max_connections" in name], "77")
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
-    write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n")
+    write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n", "config/lapse/lapse.toml")
     by_file = load_settings()
     monkeypatch.setenv(f"LAPSE_{key.upper()}", text)
     by_environment = load_settings()
@@ -159,6 +160,80 @@ def test_a_file_that_was_named_and_is_not_there_is_an_error(monkeypatch: pytest.
     assert problems() == ["LAPSE_CONFIG names absent.toml, which is no file"]
 
 
+# --- whose file ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+def test_a_file_that_others_may_write_is_refused_wherever_it_is(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("[http]\nport = 2\n").chmod(mode)
+    refusal = "lapse.toml: it can be written by other users, and settings can run programs; chmod go-w lapse.toml"
+
+    assert problems() == [refusal]
+    assert problems(config="lapse.toml") == [refusal]
+    monkeypatch.setenv("LAPSE_CONFIG", "lapse.toml")
+    assert problems() == [refusal]
+
+
+@pytest.mark.parametrize("config", [None, "lapse.toml"])
+def test_a_file_of_another_user_is_refused_wherever_it_is(config: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("[http]\nport = 2\n")
+    be_another_user(path, monkeypatch)
+
+    refusal = "lapse.toml: it belongs to another user, and settings can run programs; "
+    assert problems(config=config) == [refusal + "use a file of your own, or work in another folder"]
+
+
+def test_a_link_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("[http]\nport = 2\n", "mine.toml")
+    Path("lapse.toml").symlink_to("mine.toml")
+    assert load_settings().settings.http_port == 2
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a link away")
+    os.chown("lapse.toml", 12345, -1, follow_symlinks=False)
+
+    refusal = "lapse.toml: it is a link of another user, and settings can run programs; "
+    assert problems() == [refusal + "use a file of your own, or work in another folder"]
+
+
+def be_another_user(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[kube]\nconfig = '/tmp/kube'", "kube.config"),
+        ("state_dir = '/tmp/state'", "state_dir"),
+        ("[workspaces]\nurl = 'file:///tmp/workspaces.db'", "workspaces.url"),
+        ("[workspaces]\nurl = 'postgresql://db.example.org/lapse'", "workspaces.url"),
+    ],
+)
+def test_nothing_that_can_run_programs_is_taken_from_the_working_directory(text: str, key: str, tmp_path: Path) -> None:
+    write(text + "\n")
+    (found,) = problems()
+    line = text.count("\n") + 1
+
+    assert found == (
+        f"lapse.toml:{line}: {key}: not taken from the working directory, as it can run programs; "
+        f"name the file with --config lapse.toml, or set the key in {tmp_path}/config/lapse/lapse.toml"
+    )
+    assert load_settings(config="lapse.toml").file is not None, "who names the file means it"
+    write(text + "\n", "config/lapse/lapse.toml")
+    Path("lapse.toml").unlink()
+    assert load_settings().file is not None
+
+
+@pytest.mark.parametrize("text", ["[kube]\nconfig = 'kube'", "state_dir = 'state'"])
+def test_a_path_that_can_run_programs_does_not_depend_on_the_working_directory(text: str) -> None:
+    write(text + "\n", "config/lapse/lapse.toml")
+    (found,) = problems()
+
+    assert "expected an absolute path" in found
+
+
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +265,6 @@ def test_everything_that_is_wrong_is_reported_at_once_with_its_place(monkeypatch
         ("[keys]\nurl = 5", "lapse.toml:2: keys_url = '5': expected a URL"),
         ("[keys]\nurl = 'mongo://x'", "lapse.toml:2: keys_url = 'mongo://x': The keys URL mongo://x cannot be used"),
         ("[keys]\nurl = 'memory://?a=b'", "lapse.toml:2: keys_url = 'memory://?a=b': The keys URL memory:// cannot"),
-        ("state_dir = ''", "lapse.toml:1: state_dir = '': expected the path of a folder"),
         (
             "keys_url = 'memory://'\n[keys]\nurl = 'memory://'",
             "lapse.toml:3: keys.url: the key keys_url is given twice",
@@ -286,6 +360,36 @@ def test_a_password_in_a_url_is_never_shown(url: str) -> None:
     assert "hunter2" not in show_value(url)
     assert "ter2" not in show_value(url)
     assert "hunter2" not in "".join(problems({"keys_url": url}))
+
+
+SECRET_URLS = [
+    "postgresql://db.example.org/lapse?user=me&password=hunter2",
+    "postgresql://db.example.org/lapse?pass%77ord=hunter2&sslmode=require",
+    "postgresql://db.example.org/lapse?sslpassword=hunter2",
+    "postgresql://me:x@db.example.org/lapse?password=hunter2@more",
+    "redis://h?password=hunter2",
+    "redis://h?Secret=hunter2",
+    "redis://h?auth_token=hunter2",
+    "redis://u:hunter2?x@h",
+    "redis://h/0#password=hunter2",
+]
+
+
+@pytest.mark.parametrize("url", SECRET_URLS)
+@pytest.mark.parametrize("key", ["keys_url", "workspaces_url", "activity_url"])
+def test_a_secret_behind_the_question_mark_is_never_shown_either(key: str, url: str) -> None:
+    assert "hunter2" not in show_value(url)
+    try:
+        shown = str(list(load_settings({key: url}).shown()))
+    except SettingsError as error:
+        shown = f"{error} {error!r}"
+    assert "hunter2" not in shown
+
+
+def test_options_that_are_no_secrets_are_shown() -> None:
+    url = "postgresql://me:x@db.example.org:5432/lapse?sslmode=require&password=y&keyspace=a"
+    assert show_value(url) == "postgresql://***@db.example.org:5432/lapse?sslmode=require&password=***&keyspace=a"
+    assert show_value("file:///var/lib/lapse/keys.db?sync=full") == "file:///var/lib/lapse/keys.db?sync=full"
 
 
 def test_a_path_with_an_at_sign_is_no_password() -> None:

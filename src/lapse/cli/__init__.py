@@ -34,6 +34,12 @@ app = App(
 # By name, so that `lapse --help` imports no backend and no web framework; hence the help texts here.
 app.command("lapse.cli.up:up", name="up", help="Run everything that is enabled: loops, HTTP API, start page.")
 app.command(
+    "lapse.cli.tokens:open_page",
+    name="open",
+    help="Print a link that opens the start page in a browser.",
+    help_epilogue=examples("lapse open", "lapse open --browser"),
+)
+app.command(
     "lapse.cli.proxy:proxy",
     name="proxy",
     help="Serve workspaces to their owners, beside lapse up.",

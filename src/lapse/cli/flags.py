@@ -44,6 +44,17 @@ class StateFlags(ConfigFlags):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class OpenFlags(StateFlags):
+    """What `lapse open` takes."""
+
+    http_host: Flag = None
+    """Address of the API and the pages, as for lapse up."""
+    http_port: Flag = None
+    """Port of the API and the pages, as for lapse up."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class RequestFlags:
     """How long requests and what they made stay."""
 
@@ -427,6 +438,7 @@ NO_RETENTION_FLAGS = RetentionFlags()
 NO_HISTORY_PLACE_FLAGS = HistoryPlaceFlags()
 NO_RECORDING_FLAGS = RecordingFlags()
 NO_STATE_FLAGS = StateFlags()
+NO_OPEN_FLAGS = OpenFlags()
 NO_FLAGS = Flags()
 NO_SERVER_FLAGS = ServerFlags()
 NO_TTL_MANAGER_FLAGS = TTLManagerFlags()

@@ -146,7 +146,7 @@ class _Process:
         loop = asyncio.get_running_loop()
         listener = probes_listener(
             self.probes,
-            readiness=Readiness(lambda: self.check(loop)),
+            readiness=Readiness({"cluster": lambda: self.check(loop)}),
             settings=self.settings,
             coordinator=self.coordinator,
             metrics=self.metrics,

@@ -52,6 +52,7 @@ class _Process:
         from lapse.cli.workspace_parts import WorkspaceParts, demand_shared_tickets, proxy_endpoint
         from lapse.core.clock import SystemClock
         from lapse.engine.coordinator import Coordinator
+        from lapse.engine.logins import LoginFailures
         from lapse.engine.metrics import Metrics
         from lapse.keys.aio import open_keys_async
         from lapse.web.listener import Endpoint
@@ -68,8 +69,16 @@ class _Process:
         stack.callback(probes.close)
         state = stack.enter_context(StateDatabase(settings.state_dir))
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, sweep=False))
-        clock = believed_clock(settings, SystemClock())
-        parts = await WorkspaceParts.open(settings, stack, endpoint=endpoint, keys=keys, state=state, clock=clock)
+        machine = SystemClock()
+        parts = await WorkspaceParts.open(
+            settings,
+            stack,
+            endpoint=endpoint,
+            keys=keys,
+            state=state,
+            clock=believed_clock(settings, machine),
+            failures=LoginFailures(machine, metrics),
+        )
         coordinator = Coordinator(clock=parts.clock, metrics=metrics, loops=parts.loops)
         return cls(settings, metrics, parts, probes, coordinator)
 
@@ -82,7 +91,7 @@ class _Process:
         loop = asyncio.get_running_loop()
         probes = probes_listener(
             self.probes,
-            readiness=Readiness(lambda: self.parts.check(loop)),
+            readiness=Readiness({"workspaces": lambda: self.parts.check(loop)}),
             settings=self.settings,
             coordinator=self.coordinator,
             metrics=self.metrics,

@@ -1,6 +1,7 @@
-"""``lapse tokens``: who may call the HTTP API.
+"""``lapse tokens`` and ``lapse open``: who may call the HTTP API, and who may see its pages.
 
-Works on the state database itself, so it needs no running server; a running one sees the change with the next request.
+Both work on the state database itself, so they need no running server; a running one sees the change with the next
+request.
 """
 
 from __future__ import annotations
@@ -12,27 +13,42 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from lapse.cli.flags import NO_STATE_FLAGS, StateFlags
-from lapse.cli.output import Output, OutputOption, message, print_json, print_result, print_table
+from lapse.cli.commands import examples
+from lapse.cli.flags import NO_OPEN_FLAGS, NO_STATE_FLAGS, OpenFlags, StateFlags
+from lapse.cli.output import Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from lapse.settings import Settings
+    from lapse.web.state import StateDatabase
     from lapse.web.tokens import Token, TokenStore
 
 app = App(
     "tokens",
     help="Create, list and revoke tokens of the HTTP API.",
-    help_epilogue="Scopes: admin (everything), read (every GET), keys:APP (one application's keys), workspaces:OWNER.",
+    help_epilogue="Scopes: admin (everything), read (every GET), monitor (no values of anybody), operate, approve,\n"
+    "holds, legal, keys:APP (one application's keys), workspaces:OWNER (one owner's workspaces).",
 )
 
 
+class HTTPPortUnknownError(UsageError):
+    """http_port is 0, so lapse up picks one, and this command does not know which. Name it with --http-port."""
+
+
 @contextmanager
-def _store(flags: StateFlags) -> Iterator[TokenStore]:
+def _opened(settings: Settings) -> Iterator[tuple[StateDatabase, TokenStore]]:
     from lapse.core.clock import SystemClock
     from lapse.web.state import StateDatabase
     from lapse.web.tokens import TokenStore
 
-    with StateDatabase(flags.load().settings.state_dir) as state:
-        yield TokenStore(state, clock=SystemClock())
+    with StateDatabase(settings.state_dir) as state:
+        yield state, TokenStore(state, clock=SystemClock())
+
+
+@contextmanager
+def _store(flags: StateFlags) -> Iterator[TokenStore]:
+    with _opened(flags.load().settings) as (_, tokens):
+        yield tokens
 
 
 @app.command
@@ -43,10 +59,7 @@ def create(
     scope: Annotated[list[str], Parameter(help="What it allows; give it several times for several.", negative=())],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a token and print it, once: it is not stored and cannot be shown again.
-
-    From the first token on, every request needs one.
-    """
+    """Make a token and print it, once: it is not stored and cannot be shown again."""
     with _store(flags) as store:
         token_id, token = store.create(name, scope)
     if output is Output.JSON:
@@ -76,10 +89,66 @@ def revoke(
     *,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a token useless, in running servers too. Revoking the last one does not open the server again."""
+    """Make a token useless, in running servers too; its sessions, websockets and tickets end with it."""
     with _store(flags) as store:
         store.revoke(token_id)
     print_result(output, {"id": token_id, "revoked": True}, f"Token {token_id} is revoked.")
+
+
+@app.command(help_epilogue=examples("lapse tokens owner", "lapse tokens owner --header | curl -H @- URL"))
+def owner(
+    flags: StateFlags = NO_STATE_FLAGS,
+    *,
+    header: Annotated[
+        bool, Parameter(help="As an Authorization header, for curl -H @-.", negative=(), show_default=False)
+    ] = False,
+) -> None:
+    """Print the owner's token, which may do everything: that of the user of lapse up, on this machine.
+
+    It lies in owner-token in the state folder. One that was revoked is
+    replaced here, or by the next lapse up.
+    """
+    from lapse.web.owner import owner_of
+
+    settings = flags.load().settings
+    with _opened(settings) as (state, tokens):
+        _, token = owner_of(settings.state_dir, state, tokens)
+    print_text(f"Authorization: Bearer {token}" if header else token)
+
+
+def open_page(
+    flags: OpenFlags = NO_OPEN_FLAGS,
+    *,
+    browser: Annotated[bool, Parameter(help="Open it in a browser, too.", negative=(), show_default=False)] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Print a link that opens the start page in a browser, with the rights of the owner.
+
+    It works once, within ten minutes.
+    """
+    from lapse.core.clock import SystemClock
+    from lapse.web.owner import owner_of
+    from lapse.web.security import in_url
+    from lapse.web.sessions import TICKET_SECONDS, BrowserSessions, ticket_url
+
+    settings = flags.load().settings
+    if not settings.http_port:
+        raise HTTPPortUnknownError
+    with _opened(settings) as (state, tokens):
+        owner_id, _ = owner_of(settings.state_dir, state, tokens)
+        ticket = BrowserSessions(state, tokens, SystemClock()).issue(owner_id)
+    anywhere = settings.http_host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+    host = "localhost" if anywhere else in_url(settings.http_host)
+    url = ticket_url(f"http://{host}:{settings.http_port}", ticket)
+    if output is Output.JSON:
+        print_json({"url": url, "expires_in_seconds": TICKET_SECONDS})
+    else:
+        print_text(url)
+        message("It works once, within ten minutes.")
+    if browser:
+        import webbrowser
+
+        webbrowser.open(url)
 
 
 def _row(token: Token) -> dict[str, object]:

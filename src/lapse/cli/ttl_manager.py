@@ -129,7 +129,7 @@ class _Process:
         loop = asyncio.get_running_loop()
         listener = probes_listener(
             self.probes,
-            readiness=Readiness(lambda: self.check(loop)),
+            readiness=Readiness({"stores": lambda: self.check(loop)}),
             settings=self.settings,
             coordinator=self.coordinator,
             metrics=self.metrics,

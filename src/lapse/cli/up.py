@@ -24,6 +24,7 @@ from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
     from contextlib import AsyncExitStack
 
     from starlette.types import ASGIApp
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from lapse.engine.clock_guard import ClockGuard, GuardedBrakes
     from lapse.engine.coordinator import Coordinator, Loop, Service
     from lapse.engine.journal import Journal, SQLiteJournal
+    from lapse.engine.logins import LoginFailures
     from lapse.engine.metrics import Metrics
     from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
@@ -41,8 +43,7 @@ if TYPE_CHECKING:
     from lapse.requests.embedded import LocalRequests
     from lapse.settings import Loaded, Settings
     from lapse.web.listener import Endpoint
-    from lapse.web.state import StateDatabase
-    from lapse.web.tokens import Admission
+    from lapse.web.sessions import BrowserSessions
 
 _LEADER_SECONDS: Final = 15
 """How long another process waits to lead after this one has died without a word."""
@@ -100,6 +101,34 @@ class _Doors:
 
 
 @dataclass(frozen=True)
+class _Access:
+    """Who may call: sessions and tokens of the state folder."""
+
+    sessions: BrowserSessions
+    owner_id: str
+    """Of the owner's token."""
+    failures: LoginFailures
+
+    @classmethod
+    def open(
+        cls, settings: Settings, stack: AsyncExitStack, *, doors: _Doors, clock: Clock, metrics: Metrics
+    ) -> _Access:
+        """Open the state database, and make the owner's token if need be. Raises `OpenBindError`."""
+        from lapse.engine.logins import LoginFailures
+        from lapse.web.owner import owner_of
+        from lapse.web.sessions import BrowserSessions
+        from lapse.web.state import StateDatabase
+        from lapse.web.tokens import TokenStore
+
+        state = stack.enter_context(StateDatabase(settings.state_dir))
+        tokens = TokenStore(state, clock=clock)
+        if not doors.http.loopback_only and not tokens.any_named():
+            raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
+        owner_id, _ = owner_of(settings.state_dir, state, tokens)
+        return cls(BrowserSessions(state, tokens, clock), owner_id, LoginFailures(clock, metrics))
+
+
+@dataclass(frozen=True)
 class _Process:
     """Everything that is open, and what is built from it."""
 
@@ -109,8 +138,7 @@ class _Process:
     clock: Clock
     """What domains decide by."""
     metrics: Metrics
-    state: StateDatabase
-    admission: Admission
+    access: _Access
     keys: AsyncKeys
     requests: LocalRequests
     retention: Retention
@@ -139,22 +167,17 @@ class _Process:
         from lapse.keys.loop import DOMAIN as KEYS
         from lapse.requests.embedded import LocalRequests
         from lapse.requests.ttl import DOMAIN as REQUESTS
-        from lapse.web.state import StateDatabase
-        from lapse.web.tokens import Admission, TokenStore
 
         settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         clock = believed_clock(settings, machine)
         metrics.expect_domain(KEYS, reasons=[DueReason.TTL_EXPIRED])
         doors = _Doors.open(settings, stack)
-        state = stack.enter_context(StateDatabase(settings.state_dir))
-        tokens = TokenStore(state, clock=machine)
-        if not doors.http.loopback_only and not tokens.any_usable():
-            raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
+        access = _Access.open(settings, stack, doors=doors, clock=machine, metrics=metrics)
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=machine, sweep=False))
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         workspaces = await _open_workspaces(
-            settings, stack, doors=doors, keys=keys, state=state, clock=clock, metrics=metrics
+            settings, stack, doors=doors, keys=keys, access=access, clock=clock, metrics=metrics
         )
         example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
         local = settings.state_dir / "local"
@@ -172,11 +195,9 @@ class _Process:
             loops=[*_loops(loaded, keys, metrics), *loops, BrakeLoop(brakes, domain=REQUESTS)],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=machine),
         )
-        admission = Admission(tokens, loopback_only=doors.http.loopback_only)
         return cls(
-            settings, machine, clock, metrics, state, admission, keys, requests, records, workspaces, example, doors,
-            coordinator,
-        ).built()  # fmt: skip
+            settings, machine, clock, metrics, access, keys, requests, records, workspaces, example, doors, coordinator
+        ).built()
 
     def built(self) -> _Process:
         """Build what serves before anybody is told: who hears that it listens may call, or end it, at once."""
@@ -199,7 +220,7 @@ class _Process:
         loop = asyncio.get_running_loop()
         probes = probes_listener(
             self.doors.probes,
-            readiness=Readiness(lambda: self.check(loop)),
+            readiness=Readiness(self.checks(loop)),
             settings=self.settings,
             coordinator=self.coordinator,
             metrics=self.metrics,
@@ -214,28 +235,34 @@ class _Process:
             here += self.workspaces.services
         return here
 
-    def check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise a `LapseError` unless the stores answer and the caches are filled. Blocks, beside ``loop``."""
-        self.keys.backend.check()
+    def checks(self, loop: asyncio.AbstractEventLoop) -> dict[str, Callable[[], None]]:
+        """Return what raises an error unless a store answers and its caches are filled. Blocks, beside ``loop``."""
+        checks: dict[str, Callable[[], None]] = {"keys": self.keys.backend.check, "objects": self._check_objects}
+        if self.workspaces is not None:
+            checks["workspaces"] = partial(self.workspaces.check, loop)
+        return checks
+
+    def _check_objects(self) -> None:
         self.requests.store.database.read("SELECT 1")
         if not self.requests.requests.caches.synced:
             raise NotSyncedError
-        if self.workspaces is not None:
-            self.workspaces.check(loop)
 
     def announce(self) -> None:
         """Tell where it listens."""
         from lapse.cli.output import message
         from lapse.core.log import get_logger
+        from lapse.web.sessions import ticket_url
 
         http, probes, proxy = self.doors.http.url, self.doors.probes.url, self.doors.proxy
-        if sys.stderr.isatty():
-            message(f"Lapse listens at {http}/ (Ctrl-C stops it).", style="bold")
+        if sys.stderr.isatty():  # a ticket is for a person, and never for a log
+            link = ticket_url(http, self.access.sessions.issue(self.access.owner_id))
+            message(f"Lapse runs (Ctrl-C stops it). Open it in your browser: {link}", style="bold")
+            message("The link works once, within ten minutes; lapse open prints another.")
             if self.example:
                 message("An example workspace is there: lapse workspaces open example prints its address.")
         log = get_logger("lapse.up")
         shown = {"proxy": proxy.url} if proxy is not None else {}
-        log.info("listening", http=http, probes=probes, **shown, open=self.admission.is_open())
+        log.info("listening", http=http, probes=probes, **shown)
         if proxy is None:
             reason = "other machines can call this one, and workspaces_beyond_loopback is false"
             log.warning("workspaces_not_served", reason=reason)
@@ -252,7 +279,7 @@ class _Process:
         from lapse.web.tags import Tagger
 
         return create_app(
-            keys=KeysService(self.keys, clock=self.machine, tagger=Tagger(self.state.secret("etag"))),
+            keys=KeysService(self.keys, clock=self.machine, tagger=Tagger(self.access.sessions.state.secret("etag"))),
             requests=RequestsService(
                 self.requests.store,
                 holds=self.requests.store,
@@ -274,9 +301,10 @@ class _Process:
                 backend=str(parse_url(self.settings.keys_url)),
                 coordinator=self.coordinator,
             ),
-            places=lambda: Places(self.doors.http.url, self.doors.probes.url, self.admission.is_open()),
+            places=lambda: Places(self.doors.http.url, self.doors.probes.url),
             hosts=AllowedHosts(self.settings.http_host, self.doors.http.port, self.settings.http_allowed_hosts),
-            admit=self.admission,
+            sessions=self.access.sessions,
+            failures=self.access.failures,
             metrics=self.metrics,
         )
 
@@ -296,7 +324,7 @@ async def _open_workspaces(
     *,
     doors: _Doors,
     keys: AsyncKeys,
-    state: StateDatabase,
+    access: _Access,
     clock: Clock,
     metrics: Metrics,
 ) -> WorkspaceParts | None:
@@ -309,8 +337,9 @@ async def _open_workspaces(
         stack,
         endpoint=doors.proxy,
         keys=keys,
-        state=state,
+        state=access.sessions.state,
         clock=clock,
+        failures=access.failures,
         hosting=metrics,
         server=doors.http.url,
     )

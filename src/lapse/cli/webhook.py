@@ -104,7 +104,7 @@ class _Process:
         )
         probes = probes_listener(
             self.probes,
-            readiness=Readiness(lambda: self.check(loop)),
+            readiness=Readiness({"cluster": lambda: self.check(loop)}),
             settings=self.settings,
             coordinator=self.coordinator,
             metrics=self.metrics,

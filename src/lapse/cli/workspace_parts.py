@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lapse.engine.clock_guard import Source
     from lapse.engine.coordinator import Loop, Service
     from lapse.engine.journal import Journal
+    from lapse.engine.logins import LoginFailures
     from lapse.engine.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
     from lapse.proxy.directory import StoreDirectory
@@ -133,11 +134,12 @@ class WorkspaceParts:
     tickets: Tickets
     tokens: TokenStore
     secret: bytes
+    failures: LoginFailures
     host: WorkspaceHost | None
     """Who runs them; None where somebody else does."""
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - all of them named, one per dependency
         cls,
         settings: Settings,
         stack: AsyncExitStack,
@@ -146,6 +148,7 @@ class WorkspaceParts:
         keys: AsyncKeys,
         state: StateDatabase,
         clock: Clock,
+        failures: LoginFailures,
         hosting: Metrics | None = None,
         server: str = "",
     ) -> WorkspaceParts:
@@ -184,6 +187,7 @@ class WorkspaceParts:
             tickets=Tickets(ticket_records(keys, clock=machine)),
             tokens=tokens,
             secret=state.secret(SECRET),
+            failures=failures,
             host=host,
         )
 
@@ -279,9 +283,10 @@ class WorkspaceParts:
             directory=self._directory,
             tickets=self.tickets,
             sessions=Sessions(self.secret, self.settings.proxy_scheme),
-            tokens=self._opens,
+            tokens=_Rights(self.tokens),
             clock=self.clock,
             suffix=self.settings.proxy_suffix,
+            failures=self.failures,
         )
         return Ports(
             directory=self._directory,
@@ -308,16 +313,28 @@ class WorkspaceParts:
         """Whether a connection through this process is known to whoever lets workspaces lapse."""
         return bool(self.settings.activity_url) or (self.host is not None and self.host.since_ns is not None)
 
-    def _opens(self, token: str) -> Callable[[str], bool] | None:
-        """Tell the proxy what a token opens: what it may change in the API."""
+
+@dataclass(frozen=True)
+class _Rights:
+    """What tokens open, for the proxy: what they may change in the API. A `lapse.proxy.doorkeeper.Tokens`."""
+
+    tokens: TokenStore
+
+    def holder(self, token: str) -> str | None:
+        """Return the id of a token; None if it is unknown or revoked."""
         from lapse.web.errors import TokenInvalidError
-        from lapse.web.scopes import owners_in
 
         try:
-            principal = self.tokens.principal(token)
+            return self.tokens.principal(token).token_id
         except TokenInvalidError:
             return None
-        return owners_in(principal.scopes, "POST").__contains__
+
+    def opens(self, token_id: str, owner: str) -> bool:
+        """Whether the token of this id counts, and may change an owner's workspaces."""
+        from lapse.web.scopes import owners_in
+
+        principal = self.tokens.find(token_id)
+        return principal is not None and owner in owners_in(principal.scopes, "POST")
 
 
 def _variables(tokens: TokenStore, server: str) -> Callable[[Workspace], Mapping[str, str]]:

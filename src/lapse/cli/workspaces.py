@@ -1,8 +1,8 @@
 """``lapse workspaces``: programs that run while somebody uses them. Create, look, start, stop, archive, delete, open.
 
 The commands work on the workspace store itself, so they need no server: what is asked for is carried out by whoever
-runs ``lapse up`` on the same store. A ticket is made in the keys store that ``lapse up`` and the proxies read, so
-opening needs no token either; whoever can write these stores is trusted with what is in them.
+runs ``lapse up`` on the same store. A ticket is made in the keys store that ``lapse up`` and the proxies read, in the
+name of the owner's token of the state folder; whoever can write these stores is trusted with what is in them.
 """
 
 from __future__ import annotations
@@ -649,12 +649,17 @@ async def _ticketed(desk: WorkspaceDesk, workspace: Workspace) -> str:
     from lapse.cli.workspace_parts import demand_shared_tickets, url_of
     from lapse.keys.aio import open_keys_async
     from lapse.keys.tickets import ticket_records
+    from lapse.web.owner import owner_of
+    from lapse.web.state import StateDatabase
+    from lapse.web.tokens import TokenStore
     from lapse.workspaces.tickets import Tickets, ticket_url
 
     settings = desk.settings
     demand_shared_tickets(settings, "Ask the HTTP API of lapse up instead, or name a store that both can reach")
     if not settings.proxy_port and settings.proxy_scheme == "http":
         raise ProxyPortUnknownError
+    with StateDatabase(settings.state_dir) as state:
+        owner_id, _ = owner_of(settings.state_dir, state, TokenStore(state, clock=desk.clock))
     async with open_keys_async(settings.keys_url, clock=desk.clock, sweep=False) as keys:
-        ticket = await Tickets(ticket_records(keys, clock=desk.clock)).issue(workspace.id)
+        ticket = await Tickets(ticket_records(keys, clock=desk.clock)).issue(workspace.id, owner_id)
     return ticket_url(url_of(settings, settings.proxy_port)(workspace.name), ticket)

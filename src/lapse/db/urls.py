@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lapse.core.duration import Duration, DurationError
+from lapse.core.masking import masked_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -145,6 +146,7 @@ def _options(shown: str, parts: SplitResult, known: Mapping[str, Option], refusa
         try:
             values[name] = known[name].parse(text)
         except (ValueError, DurationError) as error:
-            problem = f"the option {name}={text} is not valid; expected {known[name].expected}"
+            given = masked_option(name, "=", text)
+            problem = f"the option {given} is not valid; expected {known[name].expected}"
             raise refusal(url=shown, problem=problem) from error
     return values

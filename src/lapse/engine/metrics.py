@@ -104,6 +104,19 @@ class Metrics:
             "lapse_loop_interval_seconds", "The longest time between two ticks, when nothing is due earlier", "loop"
         )
 
+        self._login_failures = self._counter(
+            "lapse_login_failures", "Tokens, tickets and sessions that were refused", "proof"
+        )
+
+    def expect_logins(self, proofs: Iterable[str]) -> None:
+        """Set every series of failed log-ins to zero."""
+        for proof in proofs:
+            self._login_failures.labels(proof)
+
+    def login_failed(self, proof: str) -> None:
+        """Count a token, ticket or session that was refused."""
+        self._login_failures.labels(proof).inc()
+
     def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
         return Gauge(name, meaning, labels, registry=self._registry)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from lapse.core.ownership import distrust
 from lapse.kube.config import Cluster, KubeConfig, Material, Plugin, User
 from lapse.kube.errors import KubeConfigError
 
@@ -123,9 +124,12 @@ def read_kubeconfig(files: Sequence[Path], *, context: str | None = None, must_e
         raise _problem(origin, f"there is no cluster {chosen.cluster or 'without a name'}")
     if chosen.user and chosen.user not in users:
         raise _problem(origin, f"there is no user {chosen.user}")
+    user = _user(origin, *users[chosen.user]) if chosen.user else User()
+    if user.plugin is not None:
+        _demand_own(origin, files)
     return KubeConfig(
         cluster=_cluster(origin, *clusters[chosen.cluster]),
-        user=_user(origin, *users[chosen.user]) if chosen.user else User(),
+        user=user,
         namespace=chosen.namespace or "default",
         origin=origin,
     )
@@ -188,6 +192,14 @@ def _user(origin: str, folder: Path, found: _User) -> User:
         impersonation=_impersonation(origin, found),
         groups=tuple(found.impersonate_groups or ()),
     )
+
+
+def _demand_own(origin: str, files: Sequence[Path]) -> None:
+    """Refuse to run a program because another user wrote so."""
+    for file in files:
+        problem = distrust(file.stat()) if file.exists() else None
+        if problem is not None:
+            raise _problem(origin, f"it names an exec plugin, and {file} {problem}; use a file that only you can write")
 
 
 def _plugin(origin: str, found: _Exec, folder: Path) -> Plugin:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE
 from base64 import b64encode
@@ -109,9 +110,12 @@ class PluginCredentials:
 
     async def _run(self) -> bytes:
         plugin = self._plugin
+        command = _found(plugin.command, self._environ.get("PATH", os.defpath))
+        if command is None:
+            raise self._problem(f"cannot be started (No such file in the folders of PATH){_hint(plugin)}")
         try:
             process = await asyncio.create_subprocess_exec(
-                plugin.command,
+                command,
                 *plugin.args,
                 env=self._environ,
                 stdin=DEVNULL,
@@ -120,8 +124,7 @@ class PluginCredentials:
                 start_new_session=True,
             )
         except OSError as error:
-            hint = f". {plugin.install_hint}" if plugin.install_hint else ""
-            raise self._problem(f"cannot be started ({error.strerror}){hint}") from None
+            raise self._problem(f"cannot be started ({error.strerror}){_hint(plugin)}") from None
         printed = None
         try:
             async with asyncio.timeout(self._timeout):
@@ -167,6 +170,18 @@ class PluginCredentials:
 
     def _problem(self, what: str) -> CredentialsError:
         return CredentialsError(problem=f"the credential plugin {Path(self._plugin.command).name} {what}")
+
+
+def _found(command: str, path: str) -> str | None:
+    """Return where a command is. Entries of PATH that depend on the working directory do not count."""
+    if "/" in command:
+        return command
+    folders = [folder for folder in path.split(os.pathsep) if Path(folder).is_absolute()]
+    return shutil.which(command, path=os.pathsep.join(folders)) if folders else None
+
+
+def _hint(plugin: Plugin) -> str:
+    return f". {plugin.install_hint}" if plugin.install_hint else ""
 
 
 def _same(kept: Credential, shown: Credential) -> bool:

@@ -141,7 +141,7 @@ class Exchange:
         if front.transport.is_closing() or upstream.transport.is_closing():
             raise CutError
         front.write(upgrade_bytes(answer, self.cookies))
-        tunnel = Tunnel(workspace, connection, self.end)
+        tunnel = Tunnel(workspace, connection, self.end, visitor=front.visitor)
         ahead, behind = front.detach(), upstream.detach()
         tunnel.join(front.transport, upstream.transport)
         self.begin(front, tunnel)

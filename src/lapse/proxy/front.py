@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lapse.proxy.bodies import Body
     from lapse.proxy.heads import RequestHead
     from lapse.proxy.limits import Limits
-    from lapse.proxy.ports import WorkspaceId
+    from lapse.proxy.ports import Visitor, WorkspaceId
     from lapse.proxy.tunnel import Tunnel
     from lapse.proxy.upstream import Upstream
 
@@ -84,8 +84,8 @@ class Front(asyncio.Protocol):
             "_paused",
             "_taken",
         ),
-        *("_task", "_upstream", "_write", "_written", "closed", "peer", "phase", "since", "transport", "workspace"),
-        "write_paused",
+        *("_task", "_upstream", "_write", "_written", "closed", "peer", "phase", "since", "transport", "visitor"),
+        *("workspace", "write_paused"),
     )
 
     def __init__(self, house: House) -> None:
@@ -97,6 +97,8 @@ class Front(asyncio.Protocol):
         self.since = house.now
         self.workspace: WorkspaceId | None = None
         """Whom the request at hand is for."""
+        self.visitor: Visitor | None = None
+        """Who sent it."""
         self.closed = False
         self.write_paused = False
         self._paused = False
@@ -350,7 +352,7 @@ class Front(asyncio.Protocol):
 
     def _finish(self, *, keep: bool) -> None:
         done = self.request_done
-        self._upstream = self._task = self._body = self.workspace = None
+        self._upstream = self._task = self._body = self.workspace = self.visitor = None
         self._chunked_out = False
         self._enter(Phase.KEEP)
         if self.closed:

@@ -92,6 +92,8 @@ class Visitor:
 
     name: str
     proof: Proof
+    token_id: str = ""
+    """By which they did, also where a session was given for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,13 @@ class Doorkeeper(Protocol):
 
     async def identify(self, visit: Visit) -> Visitor | Reply:
         """Return who asks by bearer token or session cookie, or what to answer instead."""
+        ...
+
+    def still_admits(self, visitor: Visitor) -> bool:
+        """Whether a visitor who was let in would be let in again: their token may have been revoked.
+
+        Raises a `LapseError` when that cannot be found out.
+        """
         ...
 
 

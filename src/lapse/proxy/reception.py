@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.proxy.heads import RequestHead
     from lapse.proxy.limits import Limits
-    from lapse.proxy.ports import Directory, Doorkeeper, Waker
+    from lapse.proxy.ports import Directory, Doorkeeper, Visitor, Waker
 
 _LOOK_SECONDS: Final = 0.25
 _SECOND_NS: Final = 1_000_000_000
@@ -36,8 +36,8 @@ class Reception:
     suffix: str
     scheme: str
 
-    async def receive(self, head: RequestHead, peer: bytes) -> Destination | Reply:
-        """Return the workspace, ready, or what to answer. A websocket waits here until its workspace is up."""
+    async def receive(self, head: RequestHead, peer: bytes) -> tuple[Visitor, Destination | Reply] | Reply:
+        """Return who asks and the workspace, ready, or what to answer. A websocket waits until its workspace is up."""
         name = self._name(head)
         if name is None:
             return pages.NOT_FOUND
@@ -51,8 +51,8 @@ class Reception:
         if is_foreign(head.values, host=visit.host, scheme=self.scheme, proof=visitor.proof, upgrade=visit.upgrade):
             return pages.FOREIGN
         if found.condition is Condition.READY:
-            return found
-        return await self.wake(head, found)
+            return visitor, found
+        return visitor, await self.wake(head, found)
 
     async def wake(self, head: RequestHead, found: Destination) -> Destination | Reply:
         """Let a workspace come up: a websocket waits for it, everybody else is asked to come again."""

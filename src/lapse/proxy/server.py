@@ -80,6 +80,7 @@ class Proxy:
         )
         self.stopping = False
         self._clock, self._access = ports.clock, ports.access
+        self._still_admits = ports.doorkeeper.still_admits
         self.now = self._seconds()
         self._tunnels: set[Tunnel] = set()
         self._servers: list[asyncio.Server] = []
@@ -185,7 +186,10 @@ class Proxy:
 
     async def _serve(self, front: Front, head: RequestHead) -> Reply | None:
         carry = self._exchange.upgrade if head.upgrade else self._exchange.request
-        decided = await self._reception.receive(head, front.peer)
+        received = await self._reception.receive(head, front.peer)
+        if isinstance(received, Reply):
+            return received
+        front.visitor, decided = received
         while not isinstance(decided, Reply):
             if decided.address is None:
                 return pages.UNAVAILABLE
@@ -215,6 +219,7 @@ class Proxy:
         """Look at all connections once."""
         now = self.now = self._seconds()
         moment = self._moment()
+        self._part_with_refused()
         for front in tuple(self.fronts):
             if front.workspace is not None and front.phase in _UNDER_WAY:
                 self._access(front.workspace, moment)
@@ -226,6 +231,20 @@ class Proxy:
             if tunnel.is_half:
                 self._check_half(tunnel, now)
         self._upstreams.sweep(now)
+
+    def _part_with_refused(self) -> None:
+        """End connections of visitors who would not be let in any more; all stay while that is not known."""
+        under_way = [front for front in self.fronts if front.visitor is not None and front.phase in _UNDER_WAY]
+        connections: list[Front | Tunnel] = [*under_way, *self._tunnels]
+        visitors = {each.visitor for each in connections if each.visitor is not None}
+        try:
+            refused = {visitor for visitor in visitors if not self._still_admits(visitor)}
+        except LapseError as error:
+            _log.warning("tokens_not_checked", error=type(error).__name__)
+            return
+        for each in connections:
+            if each.visitor in refused:
+                each.abort()
 
     def _check_half(self, tunnel: Tunnel, now: float) -> None:
         if tunnel.half_since is None:

@@ -1,21 +1,18 @@
-"""Sessions of browsers: a signed cookie for one workspace. Pure.
+"""Sessions of browsers with workspaces: a signed cookie for one workspace, in the name of a token. Pure.
 
-A cookie says for which workspace it is and until when, signed with a secret that all proxies of one state folder share;
-nothing is stored, so any of them accepts it. It belongs to one host (no Domain), no script can read it, and no other
-page makes a browser send it along but by a plain link. It names the workspace because all workspaces under one suffix
-are one site to a browser: a program of one may make the browser send a cookie of its own to the others, and there it
-is worth nothing.
-
-Not guaranteed: that a session ends before its time. A token that was revoked opens no new one.
+A cookie says for which workspace it is, by which token it was given and until when, signed with a secret that all
+proxies of one state folder share; nothing is stored, so any of them accepts it. It names the workspace because all
+workspaces under one suffix are one site to a browser: a program of one may make the browser send a cookie of its own to
+the others, and there it is worth nothing. It names the token so that it ends with it: whether a token still counts, and
+for whose workspaces, is for the caller to ask, with every request.
 """
 
 from __future__ import annotations
 
-import base64
-import hmac
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal
+
+from lapse.core.signed_cookie import SignedCookie
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +24,6 @@ _OVER_TLS: Final = "__Host-lapse_session"
 _PLAIN: Final = "lapse_session"
 COOKIES: Final = frozenset({_OVER_TLS, _PLAIN})
 """All names that are ours, whichever is in use."""
-_PURPOSE: Final = b"lapse-session-1"
-_PARTS: Final = 3
-_LONGEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +33,26 @@ class Sessions:
     secret: bytes
     scheme: Literal["http", "https"] = "http"
 
-    @property
-    def cookie(self) -> str:
-        """The name of the cookie: over TLS one that a browser takes from the very host only."""
-        return _OVER_TLS if self.scheme == "https" else _PLAIN
-
-    def set_cookie(self, workspace: WorkspaceId, *, now_seconds: int) -> str:
+    def set_cookie(self, workspace: WorkspaceId, token_id: str, *, now_seconds: int) -> str:
         """Return the Set-Cookie field that begins a session."""
-        until = now_seconds + SESSION_SECONDS
-        value = f"{workspace}.{until}.{self._sign(workspace, until)}"
-        secure = "; Secure" if self.scheme == "https" else ""
-        return f"{self.cookie}={value}; Path=/; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Lax{secure}"
+        return self._cookie.issue(workspace, token_id, now_seconds=now_seconds, secure=self.scheme == "https")
 
-    def is_open(self, field: str, workspace: WorkspaceId, *, now_seconds: int) -> bool:
-        """Whether a Cookie field holds a session of this workspace. One of several is enough: others may be planted."""
-        return any(self._is_good(value, workspace, now_seconds) for value in self.given(field))
+    def tokens(self, field: str, workspace: WorkspaceId, *, now_seconds: int) -> Iterator[str]:
+        """Give the ids of the tokens whose sessions of this workspace a Cookie field holds; others may be planted."""
+        for (named, *rest), until in self._cookie.read(field):
+            if named == workspace and now_seconds < until:
+                yield "".join(rest)
 
     def given(self, field: str) -> Iterator[str]:
         """Give the values of our cookie in a Cookie field."""
-        for part in field.split(";"):
-            name, equals, value = part.strip().partition("=")
-            if equals and name == self.cookie and len(value) <= _LONGEST:
-                yield value
+        return self._cookie.given(field)
 
-    def _is_good(self, value: str, workspace: WorkspaceId, now_seconds: int) -> bool:
-        parts = value.split(".")
-        if len(parts) != _PARTS or not (parts[1].isascii() and parts[1].isdigit()):
-            return False
-        until = int(parts[1])
-        signed = hmac.compare_digest(parts[2].encode(), self._sign(workspace, until).encode())
-        return signed and parts[0] == workspace and now_seconds < until
+    def is_forged(self, field: str) -> bool:
+        """Whether a Cookie field holds cookies of our name, and none of them was made here."""
+        return any(self.given(field)) and not any(self._cookie.read(field))
 
-    def _sign(self, workspace: WorkspaceId, until: int) -> str:
-        digest = hmac.digest(self.secret, b"%b\0%b\0%d" % (_PURPOSE, workspace.encode(), until), sha256)
-        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+    @property
+    def _cookie(self) -> SignedCookie:
+        # Over TLS a name that a browser takes from the very host only.
+        name = _OVER_TLS if self.scheme == "https" else _PLAIN
+        return SignedCookie(name, self.secret, b"lapse-session-2", SESSION_SECONDS)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lapse.proxy.ports import ConnectionId, WorkspaceId
+    from lapse.proxy.ports import ConnectionId, Visitor, WorkspaceId
 
 _WATCHFUL: Final = (
     ("TCP_KEEPIDLE", 60),
@@ -74,11 +74,18 @@ class Half(asyncio.Protocol):
 class Tunnel:
     """Two sides that are one connection."""
 
-    __slots__ = ("_left", "_on_end", "client", "connection", "half_since", "moved", "upstream", "workspace")
+    __slots__ = ("_left", "_on_end", "client", "connection", "half_since", "moved", "upstream", "visitor", "workspace")
 
-    def __init__(self, workspace: WorkspaceId, connection: ConnectionId, on_end: Callable[[Tunnel], None]) -> None:
-        """Begin with no sides; ``on_end`` is called once, when both have ended."""
-        self.workspace, self.connection = workspace, connection
+    def __init__(
+        self,
+        workspace: WorkspaceId,
+        connection: ConnectionId,
+        on_end: Callable[[Tunnel], None],
+        *,
+        visitor: Visitor | None = None,
+    ) -> None:
+        """Begin with no sides; ``on_end`` is called once, when both have ended. ``visitor`` is who was let in."""
+        self.workspace, self.connection, self.visitor = workspace, connection, visitor
         self.moved = True
         """Whether anything came since somebody last looked."""
         self.half_since: float | None = None

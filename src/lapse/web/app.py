@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from fastapi import Depends, FastAPI, Request
@@ -10,15 +11,19 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from lapse import __version__
+from lapse.engine.logins import LoginFailures
 from lapse.engine.metrics import Metrics
-from lapse.web import busy_api, history_api, keys_api, pages, problems, requests_api, status, workspaces_api
+from lapse.web import busy_api, entrance, history_api, keys_api, pages, problems, requests_api, status, workspaces_api
+from lapse.web.admission import Admission
+from lapse.web.entrance import is_public
 from lapse.web.errors import ScopeMissingError
 from lapse.web.history_api import HistoryService
 from lapse.web.keys_api import KeysService
 from lapse.web.pages import Places
 from lapse.web.requests_api import RequestsService
 from lapse.web.scopes import allowed, busy_in, wanted_scopes
-from lapse.web.security import PRINCIPAL, Admit, AllowedHosts, Guard, Principal
+from lapse.web.security import PRINCIPAL, AllowedHosts, Guard, Principal
+from lapse.web.sessions import BrowserSessions
 from lapse.web.status import StatusService
 from lapse.web.workspaces_api import WorkspacesService
 
@@ -31,25 +36,28 @@ _PROBLEM: Final[dict[str, Any]] = {
 
 class _Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """Add what the framework does not know: how errors look, and that a token may be needed."""
+        """Add what the framework does not know: how errors look, and that a token or a session is needed."""
         document = super().openapi()
         components = document.setdefault("components", {})
         components.setdefault("schemas", {})["Problem"] = problems.Problem.model_json_schema()
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"token": []}, {}]  # or none, in open mode
+        document["security"] = [{"token": []}]
         return document
 
 
 def authorise(request: Request) -> None:
     """Refuse what the caller's scopes do not allow. On every route, so that one added without a thought is closed."""
     principal: Principal = request.scope[PRINCIPAL]
+    if is_public(request.url.path, api=API):
+        return
     app: str | None = request.path_params.get("app")
-    about_work = request.scope["route"] in busy_api.router.routes
+    route = request.scope["route"]
+    about_work = route in busy_api.router.routes
     if about_work and busy_in(principal.scopes) is not None:
         return  # which workspace is meant is decided where that is known
-    workspaces = about_work or request.scope["route"] in workspaces_api.router.routes
-    if not allowed(principal.scopes, request.method, app, workspaces=workspaces):
-        wanted = wanted_scopes(request.method, app, workspaces=workspaces)
+    workspaces = about_work or route in workspaces_api.router.routes
+    if not allowed(principal.scopes, request.method, route.path, app, workspaces=workspaces):
+        wanted = wanted_scopes(request.method, route.path, app, workspaces=workspaces)
         raise ScopeMissingError(wanted=", ".join(wanted))
 
 
@@ -62,7 +70,8 @@ def create_app(  # noqa: PLR0913 - as many as there are domains, each by its nam
     status_service: StatusService,
     places: Callable[[], Places],
     hosts: AllowedHosts,
-    admit: Admit,
+    sessions: BrowserSessions,
+    failures: LoginFailures,
     metrics: Metrics,
 ) -> ASGIApp:
     """Put the API and the pages together; without ``workspaces`` they are refused."""
@@ -80,13 +89,23 @@ def create_app(  # noqa: PLR0913 - as many as there are domains, each by its nam
     app.state.keys, app.state.requests, app.state.history = keys, requests, history
     app.state.workspaces = workspaces
     app.state.status, app.state.places = status_service, places
+    app.state.sessions, app.state.failures = sessions, failures
     app.include_router(keys_api.router, prefix=API)
     app.include_router(requests_api.router, prefix=API)
     app.include_router(history_api.router, prefix=API)
     app.include_router(workspaces_api.router, prefix=API)
     app.include_router(busy_api.router, prefix=API)
     app.include_router(status.router, prefix=API)
+    app.include_router(entrance.router, prefix=API)
+    app.include_router(entrance.page)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     problems.install(app, metrics)
-    return Guard(app, hosts=hosts, admit=admit)
+    return Guard(
+        app,
+        hosts=hosts,
+        admit=Admission(sessions),
+        is_public=partial(is_public, api=API),
+        log_in_page=pages.log_in,
+        failures=failures,
+    )

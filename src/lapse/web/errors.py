@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from lapse.core.errors import LapseError
+from lapse.engine.logins import Proof
 
 
 class RequestError(LapseError):
@@ -33,18 +34,36 @@ class OriginNotAllowedError(RequestError):
     status = 403
 
 
-class TokenMissingError(RequestError):
-    """This server asks for a token. Send it as Authorization: Bearer TOKEN; lapse tokens create makes one."""
+class NotLoggedInError(RequestError):
+    """The request carries neither a token nor a session that counts."""
 
+    proof: ClassVar[Proof | None] = None
+    """What was wrong; None: nothing was given."""
     status = 401
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
 
 
-class TokenInvalidError(RequestError):
+class TokenMissingError(NotLoggedInError):
+    """Send a token as Authorization: Bearer TOKEN. On this machine lapse tokens owner prints yours."""
+
+
+class TokenInvalidError(NotLoggedInError):
     """The token is unknown or revoked."""
 
-    status = 401
+    proof = Proof.TOKEN
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
+
+
+class SessionInvalidError(NotLoggedInError):
+    """The cookie is no session of this server. lapse open prints a link that begins one."""
+
+    proof = Proof.SESSION
+
+
+class TicketUsedError(NotLoggedInError):
+    """This link was used already, or is too old. lapse open prints a new one."""
+
+    proof = Proof.TICKET
 
 
 class TokensUnavailableError(RequestError):

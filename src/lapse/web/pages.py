@@ -20,9 +20,11 @@ from fastapi import APIRouter, Depends, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from lapse.core.errors import LapseError
+from lapse.web.errors import TokenMissingError
 from lapse.web.lengths import span
 from lapse.web.status import StatusService, status_service
-from lapse.web.workspaces_api import WorkspacesService
+from lapse.web.workspaces_api import WorkspacesService, opened_by
 
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"
@@ -41,8 +43,6 @@ class Places:
     """This server, as ``http://host:port``."""
     probes: str
     """The listener of the probes."""
-    open_mode: bool
-    """Whether it may be called without a token."""
 
 
 @cache
@@ -100,9 +100,15 @@ def _fields(document: dict[str, Any], operation: dict[str, Any]) -> Iterator[tup
         yield name, name in model.get("required", []), field.get("description", field.get("type", ""))
 
 
-def _page(name: str, *, policy: str = _POLICY, **values: object) -> Response:
+def _page(name: str, *, policy: str = _POLICY, status_code: int = 200, **values: object) -> Response:
     text = _templates().get_template(name).render(values)
-    return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+    return HTMLResponse(text, status_code, headers={"Content-Security-Policy": policy})
+
+
+def log_in(error: LapseError) -> Response:
+    """Tell a browser without a session how to get one. Shows nothing of anybody's."""
+    told = None if isinstance(error, TokenMissingError) else str(error)
+    return _page("log_in.html", policy=_WITH_SCRIPT, status_code=401, told=told)
 
 
 router = APIRouter(include_in_schema=False)
@@ -117,7 +123,7 @@ async def start(request: Request, service: Annotated[StatusService, Depends(stat
         "start.html",
         policy=_WITH_SCRIPT,
         status=await service.snapshot(),
-        workspaces=None if workspaces is None else await workspaces.overview(),
+        workspaces=None if workspaces is None else await workspaces.overview(opened_by(request)),
         places=places,
         ago=ago,
         until=until,

@@ -48,7 +48,8 @@ from lapse.requests.policy import TTLRule
 from lapse.requests.summary import summarise
 from lapse.web.conditions import read_conditions
 from lapse.web.errors import ContradictoryConditionsError, UnknownParameterError, VersionChangedError
-from lapse.web.security import actor_of
+from lapse.web.scopes import sees_values
+from lapse.web.security import PRINCIPAL, Principal, actor_of
 
 PAGE_LIMIT: Final = 1_000
 _DEFAULT_PAGE: Final = 100
@@ -124,8 +125,8 @@ class Thing(BaseModel):
     """When it goes, in words, if no moment is known."""
     held: bool
     keeper: str | None
-    object: dict[str, Any]
-    """The document."""
+    object: dict[str, Any] | None
+    """The document; None where the token shows no values."""
 
 
 class Things(BaseModel):
@@ -167,6 +168,9 @@ class RequestsService:
         namespace = request.query_params.get("namespace")
         found = await self.store.list(_whole(kind), namespace=namespace, limit=limit, after=after)
         items = [self.thing(kind, one) for one in found.items]
+        principal: Principal = request.scope[PRINCIPAL]
+        if not sees_values(principal.scopes):
+            items = [{**item, "object": None} for item in items]
         return JSONResponse({"items": items, "next": found.next})
 
     async def one(self, kind: Kind[Any], key: ObjectKey) -> Response:

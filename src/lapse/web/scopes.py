@@ -1,12 +1,16 @@
 """What a token may do: scopes, and the one rule that decides.
 
-``admin`` may do everything, ``read`` every GET, ``keys:APP`` everything with the keys of one application.
-``workspaces:OWNER`` everything with the workspaces of one owner, which somebody with ``read`` may look at too.
+``admin`` may do everything and ``read`` every GET; ``keys:APP`` everything with the keys of one application,
+``workspaces:OWNER`` everything with the workspaces of one owner. ``monitor`` sees what runs and lists of what there is,
+without anybody's values: no key, no document, no command. ``operate``, ``approve``, ``holds`` and ``legal`` see the
+same, and each may do one kind of thing besides; what that is stands in `FURTHER`, by route. A route that is not there
+is for ``admin``, and for ``read`` if it only reads, so that one added without a thought is closed.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +20,30 @@ from lapse.keys.validation import MAX_APP_ID
 
 ADMIN: Final = "admin"
 READ: Final = "read"
+MONITOR: Final = "monitor"
+OPERATE: Final = "operate"
+APPROVE: Final = "approve"
+HOLDS: Final = "holds"
+LEGAL: Final = "legal"
+PLAIN: Final = (ADMIN, OPERATE, APPROVE, HOLDS, LEGAL, READ, MONITOR)
+"""The scopes that are about everything, rather than about an application or an owner."""
+_LOOKING: Final = frozenset({MONITOR, OPERATE, APPROVE, HOLDS, LEGAL})
+_LISTS: Final = (
+    *("/", "/status", "/api/v1/docs", "/api/v1/openapi.json"),
+    *("/requests/{kind}", "/claims", "/keepers", "/artifacts/{kind}", "/history", "/retention", "/workspaces"),
+)
+FURTHER: Final[Mapping[tuple[str, str], frozenset[str]]] = {
+    **{("GET", path): _LOOKING for path in _LISTS},
+    ("POST", "/history/prune"): frozenset({OPERATE}),
+    ("POST", "/retention/lint"): frozenset({OPERATE}),
+    ("POST", "/retention/{name}/run"): frozenset({OPERATE}),
+    ("POST", "/workspaces/{name}/start"): frozenset({OPERATE}),
+    ("POST", "/workspaces/{name}/stop"): frozenset({OPERATE}),
+    ("POST", "/workspaces/{name}/archive"): frozenset({OPERATE}),
+    ("POST", "/workspaces/{name}/hold"): frozenset({HOLDS}),
+    ("POST", "/workspaces/{name}/release"): frozenset({HOLDS}),
+}
+"""By method and path of a route, as its router has it: which scopes beside admin and read may do it."""
 _OWNED: Final = "workspaces:"
 _BUSY: Final = "busy:"
 """Of the token of a workspace's own program, with the workspace's id: no token that people make has it."""
@@ -24,19 +52,19 @@ _OWNER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,252}")
 
 
 class ScopeError(UsageError, ValueError):
-    """{text!r} is no scope. Expected admin, read, keys:APP as in keys:7, or workspaces:OWNER as in workspaces:alice."""
+    """{text!r} is no scope. Expected {plain}, keys:APP as in keys:7, or workspaces:OWNER as in workspaces:alice."""
 
 
 def check_scope(text: str) -> str:
     """Return a scope as it is stored; raises `ScopeError`."""
     kind, colon, argument = text.partition(":")
-    if not colon and kind in {ADMIN, READ}:
+    if not colon and kind in PLAIN:
         return text
     if kind == "keys" and app_number(argument) is not None:
         return text
     if kind == "workspaces" and _OWNER.fullmatch(argument):
         return text
-    raise ScopeError(text=text)
+    raise ScopeError(text=text, plain=", ".join(PLAIN))
 
 
 def app_number(text: str) -> int | None:
@@ -53,16 +81,23 @@ class Owners:
 
     names: frozenset[str] | None
     """None: everybody's."""
+    with_commands: bool = True
+    """Whether their commands may be seen, too: arguments can be secrets."""
 
     def __contains__(self, owner: object) -> bool:
         """Whether this owner's are among them."""
         return self.names is None or owner in self.names
 
 
-def owners_in(scopes: AbstractSet[str], method: str) -> Owners:
-    """Return whose workspaces a caller with these scopes may see (GET) or change; none, perhaps."""
+def owners_in(scopes: AbstractSet[str], method: str, path: str = "") -> Owners:
+    """Return whose workspaces a caller with these scopes may see (GET) or change; none, perhaps.
+
+    ``path`` is that of the route; without it, what only some routes allow does not count.
+    """
     if ADMIN in scopes or (READ in scopes and method in _READING):
         return Owners(None)
+    if not FURTHER.get((method, path), frozenset()).isdisjoint(scopes):
+        return Owners(None, with_commands=READ in scopes)
     return Owners(frozenset(scope.removeprefix(_OWNED) for scope in scopes if scope.startswith(_OWNED)))
 
 
@@ -76,12 +111,18 @@ def busy_in(scopes: AbstractSet[str]) -> str | None:
     return next((scope.removeprefix(_BUSY) for scope in scopes if scope.startswith(_BUSY)), None)
 
 
-def wanted_scopes(method: str, app: str | None, *, workspaces: bool = False) -> list[str]:
+def sees_values(scopes: AbstractSet[str]) -> bool:
+    """Whether documents may be shown whole to a caller who may see lists of them."""
+    return not scopes.isdisjoint({ADMIN, READ})
+
+
+def wanted_scopes(method: str, path: str, app: str | None, *, workspaces: bool = False) -> list[str]:
     """Return the scopes of which one is needed.
 
-    ``app`` is the application that the path names, if any; ``workspaces`` is whether it is about workspaces.
+    ``path`` is that of the route, ``app`` the application that the path names, if any; ``workspaces`` is whether it is
+    about workspaces.
     """
-    wanted = [ADMIN]
+    wanted = [ADMIN, *sorted(FURTHER.get((method, path), frozenset()))]
     if method in _READING:
         wanted.append(READ)
     if app is not None and app_number(app) is not None:
@@ -91,8 +132,8 @@ def wanted_scopes(method: str, app: str | None, *, workspaces: bool = False) -> 
     return wanted
 
 
-def allowed(scopes: AbstractSet[str], method: str, app: str | None, *, workspaces: bool = False) -> bool:
+def allowed(scopes: AbstractSet[str], method: str, path: str, app: str | None, *, workspaces: bool = False) -> bool:
     """Whether these scopes are enough to be let in; whose workspaces are meant is decided where that is known."""
-    if workspaces and owners_in(scopes, method).names != frozenset():
+    if workspaces and owners_in(scopes, method, path).names != frozenset():
         return True
-    return not scopes.isdisjoint(wanted_scopes(method, app))
+    return not scopes.isdisjoint(wanted_scopes(method, path, app))

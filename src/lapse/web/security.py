@@ -15,16 +15,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
 
 from starlette.requests import HTTPConnection
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
+from lapse.engine.logins import LoginFailures
 from lapse.web.errors import (
     BodyTooLargeError,
     CutOffError,
@@ -32,8 +35,8 @@ from lapse.web.errors import (
     InternalError,
     MethodNotAllowedError,
     NotJSONError,
+    NotLoggedInError,
     OriginNotAllowedError,
-    RequestError,
     StoppingError,
 )
 from lapse.web.problems import REQUEST_ID, problem
@@ -41,14 +44,15 @@ from lapse.web.problems import REQUEST_ID, problem
 PRINCIPAL: Final = "lapse.principal"
 """Where the caller is kept in the ASGI scope."""
 
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
+
 MAX_BODY_BYTES: Final = 1 << 20
 """A swap of two values of 65536 control characters, each of them six in JSON, takes 786 kB: the largest request."""
 
 _log = get_logger("lapse.web")
 _ORIGIN: Final = re.compile(r"https?://([^/@\s]+)")
-_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_METHODS: Final = _READING | {"POST", "PUT", "PATCH", "DELETE"}
-_CHALLENGE: Final = 'Basic realm="Lapse: leave the name empty, the password is your token", charset="UTF-8"'
+_METHODS: Final = READING | {"POST", "PUT", "PATCH", "DELETE"}
 # For everything that does not bring its own: nothing may be loaded, framed, sniffed or kept.
 _HEADERS: Final[Mapping[bytes, bytes]] = {
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
@@ -63,15 +67,18 @@ _HEADERS: Final[Mapping[bytes, bytes]] = {
 class Principal:
     """Who is calling."""
 
-    token_id: str | None
-    """None in open mode, where there are no tokens."""
+    token_id: str
     scopes: frozenset[str]
+
+
+NOBODY: Final = Principal("", frozenset())
+"""At addresses that need no token."""
 
 
 def actor_of(request: HTTPConnection) -> str:
     """Return how the journal names whoever sent a request."""
     principal: Principal = request.scope[PRINCIPAL]
-    return "http" if principal.token_id is None else f"http token {principal.token_id}"
+    return f"http token {principal.token_id}"
 
 
 Admit = Callable[["Head"], Principal]
@@ -164,7 +171,7 @@ def check_origin(head: Head, hosts: Container[str]) -> None:
 
 def check_json(head: Head) -> None:
     """Refuse a change that is not JSON. A DELETE needs no body, and then no type either."""
-    if head.method in _READING:
+    if head.method in READING:
         return
     has_body = "transfer-encoding" in head.headers or head.only("content-length") not in {None, "0"}
     if head.method == "DELETE" and not has_body:
@@ -181,12 +188,25 @@ class Guard:
     """ASGI middleware: everything behind it has a request id and, with ``admit``, a principal in its scope."""
 
     def __init__(
-        self, app: ASGIApp, *, hosts: Container[str], admit: Admit | None, max_body: int = MAX_BODY_BYTES
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Container[str],
+        admit: Admit | None,
+        is_public: Callable[[str], bool] = lambda _: False,
+        log_in_page: Callable[[LapseError], Response] | None = None,
+        failures: LoginFailures | None = None,
+        max_body: int = MAX_BODY_BYTES,
     ) -> None:
-        """Stand in front of ``app``; without ``admit`` everybody is let in, but only by a right Host and Origin."""
+        """Stand in front of ``app``; without ``admit`` everybody is let in, but only by a right Host and Origin.
+
+        ``is_public`` tells which paths need no token, ``log_in_page`` makes the page that a browser without one gets,
+        and ``failures`` is told of wrong tokens and sessions, and says when to answer.
+        """
         self._app = app
         self._hosts = hosts
-        self._admit = admit
+        self._admit, self._is_public = admit, is_public
+        self._log_in_page, self._failures = log_in_page, failures
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -201,7 +221,9 @@ class Guard:
             if body is not None:
                 await self._app(scope, _replay(body, receive), answer)
         except LapseError as error:
-            await problem(error, request_id, headers=_challenge(scope, error))(scope, receive, answer)
+            if self._failures is not None:
+                await wait_after(error, scope, self._failures)
+            await self._refusal(scope, error, request_id)(scope, receive, answer)
         except asyncio.CancelledError:
             # Only a server that stops does this, to requests that it will not wait for any longer.
             if answer.status is not None:
@@ -229,12 +251,25 @@ class Guard:
         check_host(head, self._hosts)
         check_origin(head, self._hosts)
         if self._admit is not None:
-            scope[PRINCIPAL] = self._admit(head)
+            scope[PRINCIPAL] = NOBODY if self._is_public(scope["path"]) else self._admit(head)
         check_json(head)
         announced = (head.only("content-length") or "").lstrip("0")  # digits only: the server has refused anything else
         if len(announced) > len(str(self._max_body)) or int(announced or 0) > self._max_body:
             raise BodyTooLargeError(limit=self._max_body)
         return await _read(receive, self._max_body)
+
+    def _refusal(self, scope: Scope, error: LapseError, request_id: str) -> Response:
+        wants_page = any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+        if self._log_in_page is not None and wants_page and isinstance(error, NotLoggedInError):
+            return self._log_in_page(error)
+        return problem(error, request_id)
+
+
+async def wait_after(error: LapseError, scope: Scope, failures: LoginFailures) -> None:
+    """Count a failed log-in, and wait until it may be answered."""
+    if isinstance(error, NotLoggedInError) and error.proof is not None:
+        with suppress(asyncio.CancelledError):  # the server stops; the answer can still go out
+            await failures.failed(error.proof, (scope.get("client") or ("",))[0])
 
 
 class _Answer:
@@ -281,14 +316,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return again
-
-
-def _challenge(scope: Scope, error: LapseError) -> Mapping[str, str]:
-    """Ask a browser for the token. It can only do so as a password, which `admit` accepts for reading."""
-    wants_page = any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
-    if wants_page and isinstance(error, RequestError) and "WWW-Authenticate" in error.headers and error.status == 401:  # noqa: PLR2004 - a status code
-        return {"WWW-Authenticate": _CHALLENGE}
-    return {}
 
 
 def _route(scope: Scope) -> str | None:

@@ -1,7 +1,7 @@
 -- The state database: what `lapse up` must remember beside the stores of its domains.
 
 -- name: schema_1
--- A token is kept as its SHA-256 only. Revoked rows stay: a server with a token that was revoked must not become an open one.
+-- A token is kept as its SHA-256 only. Revoked rows stay: the journal names tokens by their id.
 CREATE TABLE tokens (
     id TEXT NOT NULL PRIMARY KEY,
     name TEXT NOT NULL,
@@ -16,8 +16,18 @@ CREATE TABLE secrets (
     secret BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- name: schema_2
+-- The owner's token is in a file beside this database; people are named by the others.
+ALTER TABLE tokens ADD COLUMN is_owner INTEGER NOT NULL DEFAULT 0;
+-- A ticket, as its SHA-256, begins one session of a browser, in the name of a token.
+CREATE TABLE tickets (
+    digest BLOB NOT NULL PRIMARY KEY,
+    token_id TEXT NOT NULL,
+    expires_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- name: add_token
-INSERT INTO tokens (id, name, scopes, digest, created_ms) VALUES (?, ?, ?, ?, ?);
+INSERT INTO tokens (id, name, scopes, digest, created_ms, is_owner) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: list_tokens
 SELECT id, name, scopes, created_ms, revoked_ms FROM tokens ORDER BY created_ms, id;
@@ -29,11 +39,21 @@ SELECT scopes, digest FROM tokens WHERE id = ? AND revoked_ms IS NULL;
 -- Once: the time of the first revocation is the one that counts.
 UPDATE tokens SET revoked_ms = coalesce(revoked_ms, ?2) WHERE id = ?1 RETURNING id;
 
--- name: is_any_token
-SELECT EXISTS (SELECT 1 FROM tokens);
+-- name: is_any_named_token
+SELECT EXISTS (SELECT 1 FROM tokens WHERE revoked_ms IS NULL AND is_owner = 0);
 
--- name: is_any_usable_token
-SELECT EXISTS (SELECT 1 FROM tokens WHERE revoked_ms IS NULL);
+-- name: revoke_owner_tokens
+UPDATE tokens SET revoked_ms = ? WHERE is_owner = 1 AND revoked_ms IS NULL;
+
+-- name: add_ticket
+INSERT INTO tickets (digest, token_id, expires_ms) VALUES (?, ?, ?);
+
+-- name: remove_old_tickets
+DELETE FROM tickets WHERE expires_ms <= ?;
+
+-- name: redeem_ticket
+-- Of any number of servers one gets the row.
+DELETE FROM tickets WHERE digest = ?1 AND expires_ms > ?2 RETURNING token_id;
 
 -- name: add_secret
 -- Whoever comes first decides; everybody then reads the same.

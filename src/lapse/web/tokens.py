@@ -1,5 +1,8 @@
 """Bearer tokens: made, listed, revoked and recognised.
 
+People and programs have tokens with names. The owner's token, which lies in a file of the state folder, is not one of
+them: see `lapse.web.owner`.
+
 A token is ``lapse_ID_SECRET`` with a secret of 256 random bits. Only its SHA-256 is stored: a slow password hash
 protects what people choose and others can guess; nobody can guess 256 random bits, so a fast hash loses nothing and
 costs no time per request. The id finds the row, the digests are compared in constant time.
@@ -10,8 +13,6 @@ one of the state database. It is good for one thing, and as long as the state da
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,14 +23,14 @@ from typing import Final
 from lapse.core.clock import Clock
 from lapse.core.errors import LapseError, UsageError
 from lapse.core.identity import secret_bytes, secret_token
-from lapse.core.log import get_logger
-from lapse.web.errors import TokenInvalidError, TokenMissingError, TokensUnavailableError
+from lapse.web.errors import TokenInvalidError
 from lapse.web.scopes import ADMIN, busy_scope, check_scope
-from lapse.web.security import Head, Principal
-from lapse.web.state import StateDatabase, StateError
+from lapse.web.security import Principal
+from lapse.web.state import StateDatabase
 from lapse.workspaces.secrets import derive
 
-_log = get_logger("lapse.web.tokens")
+OWNER: Final = "owner"
+"""The name of the owner's token."""
 _MARK: Final = "lapse"  # lets a scanner for leaked secrets recognise one
 _PROGRAM: Final = "lapsews"
 _PROGRAM_SECRET: Final = "workspace-busy"  # noqa: S105 - the name of a secret, not the secret
@@ -40,7 +41,7 @@ _MAX_NAME: Final = 100
 
 
 class NoScopeError(UsageError):
-    """A token needs at least one scope: --scope admin, read, keys:APP or workspaces:OWNER."""
+    """A token needs at least one scope, such as --scope admin, read, monitor, keys:APP or workspaces:OWNER."""
 
 
 class TokenNameError(UsageError, ValueError):
@@ -76,11 +77,12 @@ class TokenStore:
             raise TokenNameError(limit=_MAX_NAME)
         if not scopes:
             raise NoScopeError
-        wanted = " ".join(dict.fromkeys(check_scope(scope) for scope in scopes))
-        token_id = secret_bytes(_ID_BYTES).hex()
-        token = f"{_MARK}_{token_id}_{secret_token()}"
-        self._state.rows("add_token", token_id, name, wanted, _digest(token), self._clock.wall_ns() // _MS)
-        return token_id, token
+        return self._add(name, " ".join(dict.fromkeys(check_scope(scope) for scope in scopes)))
+
+    def create_owner(self) -> tuple[str, str]:
+        """Make the owner's token, which may do everything, instead of the one before; return its id and the token."""
+        self._state.rows("revoke_owner_tokens", self._now())
+        return self._add(OWNER, ADMIN, is_owner=True)
 
     def list(self) -> list[Token]:
         """Return all tokens, revoked ones included, oldest first."""
@@ -90,8 +92,11 @@ class TokenStore:
         ]
 
     def revoke(self, token_id: str) -> None:
-        """Make a token useless, from the next request on. Idempotent; raises `NoSuchTokenError`."""
-        if not self._state.rows("revoke_token", token_id, self._clock.wall_ns() // _MS):
+        """Make a token useless, and its sessions and tickets with it, from the next request on.
+
+        Idempotent; raises `NoSuchTokenError`.
+        """
+        if not self._state.rows("revoke_token", token_id, self._now()):
             raise NoSuchTokenError(id=token_id)
 
     def principal(self, token: str) -> Principal:
@@ -113,60 +118,23 @@ class TokenStore:
             raise TokenInvalidError
         return Principal(f"of workspace {workspace}", frozenset({busy_scope(workspace)}))
 
-    def any_exists(self) -> bool:
-        """Whether a token was ever made, revoked ones included."""
-        return bool(self._state.rows("is_any_token")[0][0])
+    def find(self, token_id: str) -> Principal | None:
+        """Return the holder of a token by its id, for sessions; None when there is none, or it was revoked."""
+        found = self._state.rows("find_usable_token", token_id)
+        return Principal(token_id, frozenset(found[0][0].split())) if found else None
 
-    def any_usable(self) -> bool:
-        """Whether somebody could call with a token."""
-        return bool(self._state.rows("is_any_usable_token")[0][0])
+    def any_named(self) -> bool:
+        """Whether a person could call with a token; the owner's does not count."""
+        return bool(self._state.rows("is_any_named_token")[0][0])
 
+    def _add(self, name: str, scopes: str, *, is_owner: bool = False) -> tuple[str, str]:
+        token_id = secret_bytes(_ID_BYTES).hex()
+        token = f"{_MARK}_{token_id}_{secret_token()}"
+        self._state.rows("add_token", token_id, name, scopes, _digest(token), self._now(), int(is_owner))
+        return token_id, token
 
-class Admission:
-    """Decides who is calling: an `lapse.web.security.Admit`.
-
-    Open mode, in which everybody may do everything, holds while this server listens on loopback only and no token
-    was ever made. Revoking the last token does not bring it back: closing a door must not open another.
-    """
-
-    def __init__(self, tokens: TokenStore, *, loopback_only: bool) -> None:
-        """Decide by ``tokens``."""
-        self._tokens = tokens
-        self._loopback_only = loopback_only
-
-    def is_open(self) -> bool:
-        """Whether one may call without a token now."""
-        return self._loopback_only and not self._tokens.any_exists()
-
-    def __call__(self, head: Head) -> Principal:
-        """Return who is calling; raises `TokenMissingError` or `TokenInvalidError`."""
-        try:
-            if "authorization" in head.headers:
-                return self._tokens.principal(given_token(head))
-            if not self.is_open():
-                raise TokenMissingError
-        except StateError as error:
-            # For the log only: whoever is calling has not shown a token yet.
-            _log.warning("tokens_unavailable", reason=str(error))
-            raise TokensUnavailableError from error
-        return Principal(None, frozenset({ADMIN}))
-
-
-def given_token(head: Head) -> str:
-    """Take the token out of the Authorization header.
-
-    As a password it is accepted for reading only: that is how a browser can send it, and a browser also sends it
-    when a foreign page makes it do so.
-    """
-    scheme, _, credentials = (head.only("authorization") or "").partition(" ")
-    if scheme.lower() == "bearer":
-        return credentials.strip()
-    if scheme.lower() == "basic" and head.method in {"GET", "HEAD"}:
-        try:
-            return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
-            raise TokenInvalidError from None
-    raise TokenMissingError
+    def _now(self) -> int:
+        return self._clock.wall_ns() // _MS
 
 
 def _digest(token: str) -> bytes:

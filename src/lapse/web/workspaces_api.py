@@ -122,7 +122,8 @@ class WorkspaceShown(BaseModel):
     id: str
     name: str
     owner: str
-    command: list[str]
+    command: list[str] | None
+    """None where the token shows no values."""
     port: int
     next_port: int | None
     """Where the program listens from its next start on, if that is another one."""
@@ -273,15 +274,16 @@ class WorkspacesService:
         self.store, self._tickets, self._journal, self._clock = store, tickets, journal, clock
         self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
 
-    async def overview(self) -> Overview:
-        """Say how all of them are, for the start page."""
-        return await overview(self.store, self._activity, now=self._now())
+    async def overview(self, openable: Owners) -> Overview:
+        """Say how all of them are, for the start page, and which of them the caller can open."""
+        return await overview(self.store, self._activity, now=self._now(), openable=openable)
 
     async def page(self, owners: Owners, *, owner: str | None, limit: int, after: str | None) -> Response:
         """Answer one page of those that the caller may see."""
         found = await self._visible(owners, owner=owner, limit=limit + 1, after=after)
         shown, more = found[:limit], len(found) > limit
-        return JSONResponse({"items": [self._shown(one) for one in shown], "next": shown[-1].name if more else None})
+        items = [self._shown(one, owners) for one in shown]
+        return JSONResponse({"items": items, "next": shown[-1].name if more else None})
 
     async def create(self, owners: Owners, asked: WorkspaceAsked, where: str) -> Response:
         """Keep a new one and answer it."""
@@ -299,11 +301,11 @@ class WorkspacesService:
         )
         made = await asking.create(self.store, new, visible=owners, now=self._now())
         self._changed()
-        return self._answer(made, status=201, Location=f"{where}/{made.name}")
+        return self._answer(made, owners, status=201, Location=f"{where}/{made.name}")
 
     async def one(self, name: str, owners: Owners) -> Response:
         """Answer one workspace."""
-        return self._answer(await self._find(name, owners))
+        return self._answer(await self._find(name, owners), owners)
 
     async def change(
         self,
@@ -318,7 +320,7 @@ class WorkspacesService:
         found = await self._find(name, owners)
         changed = await how(found, _version(request, found))
         self._changed()
-        return self._answer(changed, status=status)
+        return self._answer(changed, owners, status=status)
 
     async def ask(self, verb: Verb, workspace: Workspace, version: int | None) -> Workspace:
         """Want another state."""
@@ -370,11 +372,11 @@ class WorkspacesService:
         """Give the name free, unless it is held; what else there is goes by and by."""
         return await delete_by_person(self.store, self._journal, workspace, actor=actor, clock=self._clock)
 
-    async def open(self, name: str, owners: Owners) -> Response:
-        """Make a ticket, and answer the address that it opens."""
+    async def open(self, name: str, owners: Owners, token_id: str) -> Response:
+        """Make a ticket in the name of a token, and answer the address that it opens."""
         found = await self._find(name, owners)
         until = self._clock.wall_ns() + TICKET_SECONDS * _SECOND
-        ticket = await self._tickets.issue(found.id)
+        ticket = await self._tickets.issue(found.id, token_id)
         url = ticket_url(self._url_of(found.name), ticket)
         return JSONResponse({"url": url, "expires_at": to_timestamp(until)}, 201)
 
@@ -421,11 +423,12 @@ class WorkspacesService:
         found = [one for each in wanted for one in await self.store.list(owner=each, limit=limit, after=after)]
         return sorted(found, key=lambda one: one.name)[:limit]
 
-    def _answer(self, found: Workspace, *, status: int = 200, **headers: str) -> Response:
-        return JSONResponse(self._shown(found), status, headers={"ETag": _tag(found), **headers})
+    def _answer(self, found: Workspace, owners: Owners, *, status: int = 200, **headers: str) -> Response:
+        return JSONResponse(self._shown(found, owners), status, headers={"ETag": _tag(found), **headers})
 
-    def _shown(self, found: Workspace) -> dict[str, Any]:
-        return {**as_json(found, now=self._now()), "url": self._url_of(found.name)}
+    def _shown(self, found: Workspace, owners: Owners) -> dict[str, Any]:
+        told = {**as_json(found, now=self._now()), "url": self._url_of(found.name)}
+        return told if owners.with_commands else {**told, "command": None}
 
     def _now(self) -> Ms:
         return Ms(self._clock.wall_ns() // _MS)
@@ -475,7 +478,13 @@ def _service(request: Request) -> WorkspacesService:
 
 def _owners(request: Request) -> Owners:
     principal: Principal = request.scope[PRINCIPAL]
-    return owners_in(principal.scopes, request.method)
+    return owners_in(principal.scopes, request.method, request.scope["route"].path)
+
+
+def opened_by(request: Request) -> Owners:
+    """Return whose workspaces the caller can open."""
+    principal: Principal = request.scope[PRINCIPAL]
+    return owners_in(principal.scopes, "POST")
 
 
 def _nothing(body: Nothing = Nothing()) -> None:  # noqa: B008 - for the framework, which refuses what is said
@@ -626,9 +635,10 @@ async def delete_workspace(request: Request, name: Name, *, service: Service, wh
     responses={201: {"model": Opened, "description": "A ticket was made"}},
     dependencies=_BARE,
 )
-async def open_workspace(name: Name, *, service: Service, whose: Whose) -> Response:
+async def open_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
     """Return an address that opens the workspace in a browser: once, within a minute."""
-    return await service.open(name, whose)
+    principal: Principal = request.scope[PRINCIPAL]
+    return await service.open(name, whose, principal.token_id)
 
 
 async def _ask(request: Request, name: str, verb: Verb, *, service: WorkspacesService, whose: Owners) -> Response:

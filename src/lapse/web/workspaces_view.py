@@ -6,7 +6,7 @@ shown, not an error; so is activity that does not answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +35,8 @@ class Line:
     trouble: str | None
     """What is wrong with it."""
     failed: bool
+    openable: bool = True
+    """Whether the caller can open it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,15 @@ class Overview:
     """Why the store could not be read."""
 
 
-async def overview(store: WorkspaceStore, activity: Activity | None, *, now: Ms) -> Overview:
-    """Look at the first workspaces, and who is connected to them."""
+async def overview(store: WorkspaceStore, activity: Activity | None, *, now: Ms, openable: Container[str]) -> Overview:
+    """Look at the first workspaces, and who is connected to them; ``openable`` are owners."""
     try:
         found = await store.list(limit=MOST + 1)
     except LapseError as error:
         return Overview(problem=str(error))
     signals = await _signals(activity, [one.id for one in found if one.observed_status is ObservedStatus.RUNNING])
-    return Overview([line(one, signals.get(one.id), now) for one in found[:MOST]], len(found) > MOST)
+    lines = [line(one, signals.get(one.id), now, openable=one.owner in openable) for one in found[:MOST]]
+    return Overview(lines, len(found) > MOST)
 
 
 async def _signals(activity: Activity | None, running: Sequence[WorkspaceId]) -> Mapping[WorkspaceId, Signal]:
@@ -66,7 +69,7 @@ async def _signals(activity: Activity | None, running: Sequence[WorkspaceId]) ->
         return {}
 
 
-def line(workspace: Workspace, signal: Signal | None, now: Ms) -> Line:
+def line(workspace: Workspace, signal: Signal | None, now: Ms, *, openable: bool = True) -> Line:
     """Say how one is. ``signal`` is None where nobody could be asked."""
     failed = workspace.error_reason is not None
     running = workspace.observed_status is ObservedStatus.RUNNING
@@ -79,6 +82,7 @@ def line(workspace: Workspace, signal: Signal | None, now: Ms) -> Line:
         next=next_words(workspace, signal, now, length=lambda milliseconds: span(milliseconds / 1000)),
         trouble=f"{told[:_MOST_OF_AN_ERROR]}..." if len(told) > _MOST_OF_AN_ERROR else told or None,
         failed=failed,
+        openable=openable,
     )
 
 

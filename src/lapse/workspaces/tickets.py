@@ -2,7 +2,8 @@
 
 Whoever may open a workspace gets an address with a ticket in it; a proxy takes the ticket and gives a session. A ticket
 is 256 random bits, good for one workspace and `TICKET_SECONDS`. It lies in a keys store as its SHA-256 only, so that
-nobody who reads the store can use one.
+nobody who reads the store can use one, with the id of the token in whose name it was made: a ticket, and the session
+that it begins, count only while that token does.
 
 Guarantees: of any number of proxies at most one accepts a ticket, because it is removed by comparison, in one step. A
 ticket that is shown at another workspace is refused and stays. Not guaranteed: that a ticket is still there when the
@@ -33,6 +34,10 @@ class Records(Protocol):
         """Write unless a live record is there."""
         ...
 
+    async def ttl_get(self, key: str) -> str | None:
+        """Return the value of a live record."""
+        ...
+
     async def compare_and_delete(self, key: str, expected_value: str) -> bool:
         """Delete if this is the live value, in one atomic step."""
         ...
@@ -45,18 +50,21 @@ class Tickets:
         """Touch nothing yet."""
         self._records = records
 
-    async def issue(self, workspace: WorkspaceId) -> str:
-        """Make a ticket for a workspace; raises what the store raises."""
+    async def issue(self, workspace: WorkspaceId, token_id: str) -> str:
+        """Make a ticket for a workspace in the name of a token; raises what the store raises."""
         while True:
             ticket = secret_token()
-            if await self._records.insert_if_not_exists(_key(ticket), workspace, TICKET_SECONDS):
+            if await self._records.insert_if_not_exists(_key(ticket), f"{workspace} {token_id}", TICKET_SECONDS):
                 return ticket
 
-    async def redeem(self, ticket: str, workspace: WorkspaceId) -> bool:
-        """Say whether it is a ticket for this workspace that nobody has used yet, and use it up."""
+    async def redeem(self, ticket: str, workspace: WorkspaceId) -> str | None:
+        """Use up a ticket of this workspace; return the id of its token, None if it is none that nobody has used."""
         if not _TICKET.fullmatch(ticket):
-            return False
-        return await self._records.compare_and_delete(_key(ticket), workspace)
+            return None
+        value = await self._records.ttl_get(_key(ticket)) or ""
+        named, _, token_id = value.partition(" ")
+        ours = named == workspace and await self._records.compare_and_delete(_key(ticket), value)
+        return token_id if ours else None
 
 
 def ticket_url(url: str, ticket: str) -> str:

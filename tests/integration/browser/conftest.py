@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect
 
+from tests.commands import run_here
 from tests.servers.chromium import chromium
 from tests.servers.lapse_server import LapseServer, until
 from tests.servers.ports import kept_port
@@ -71,6 +72,12 @@ class Site:
         with self.server.client() as client:
             changed = client.patch(f"/api/v1/workspaces/{name}", json={"standby_ttl_seconds": seconds})
         assert changed.status_code == 200
+
+    @property
+    def link(self) -> str:
+        """A link to the start page, as a person gets it on the command line."""
+        at = urlsplit(self.server.http).port
+        return run_here("open", f"--state-dir={self.server.state_dir}", f"--http-port={at}").stdout.strip()
 
     def ticket(self, name: str) -> str:
         with self.server.client() as client:

@@ -75,7 +75,7 @@ def test_the_example_is_opened_used_left_and_goes_to_standby_and_wakes_when_it_i
 ) -> None:
     complained = complaints(context)
     dashboard = context.new_page()
-    dashboard.goto(site.server.http)
+    dashboard.goto(site.link)
     state_of(dashboard, "example", "running")
 
     notebook = press_open(dashboard, "example")
@@ -103,6 +103,26 @@ def test_the_example_is_opened_used_left_and_goes_to_standby_and_wakes_when_it_i
     camera.shoot_for_docs(again, "waiting", top=200, height=240)
     run_cell(again, "6 * 8", "48\n")
     state_of(dashboard, "example", "running")
+
+
+def test_a_link_opens_the_start_page_once_and_a_token_does_so_as_well(
+    shared_site: Site, browser: Browser, camera: Camera
+) -> None:
+    site, link = shared_site, shared_site.link
+    with browser.new_context() as first, browser.new_context() as second:
+        ours, theirs = first.new_page(), second.new_page()
+        ours.goto(link)
+        expect(ours.get_by_role("button", name="Open example", exact=True)).to_be_visible()
+        assert "ticket" not in ours.url
+        theirs.goto(link)
+        expect(theirs.get_by_text("This link was used already")).to_be_visible()
+        camera.shoot(theirs, "log-in")
+        theirs.get_by_label("Token").fill("lapse_no_token")
+        theirs.get_by_role("button", name="Log in").click()
+        expect(theirs.get_by_role("alert")).to_contain_text("unknown or revoked")
+        theirs.get_by_label("Token").fill(site.server.owner_token)
+        theirs.get_by_role("button", name="Log in").click()
+        expect(theirs.get_by_role("button", name="Open example", exact=True)).to_be_visible()
 
 
 def test_a_page_of_one_workspace_reads_neither_another_nor_the_start_page_and_changes_nothing(
@@ -182,7 +202,7 @@ def test_what_is_wrong_with_a_workspace_is_said_and_so_is_why_one_is_refused(
     site = shared_site
     site.create("broken", command=["/nothing/here"])
     dashboard = context.new_page()
-    dashboard.goto(site.server.http)
+    dashboard.goto(site.link)
     state_of(dashboard, "broken", "error")
     expect(dashboard.get_by_text("lapse workspaces start broken")).to_be_visible()
     camera.shoot(dashboard, "error", whole=True)
@@ -204,7 +224,7 @@ def test_nothing_is_wider_than_the_window(
 ) -> None:
     with browser.new_context(viewport={"width": width, "height": 700}, color_scheme=scheme) as context:
         page = context.new_page()
-        for name, url in (("start", shared_site.server.http), ("example", shared_site.ticket("example"))):
+        for name, url in (("start", shared_site.link), ("example", shared_site.ticket("example"))):
             page.goto(url)
             expect(page.get_by_text("connected" if name == "example" else "Workspaces").first).to_be_visible()
             camera.shoot(page, f"{name}-{width}-{scheme}", whole=True)

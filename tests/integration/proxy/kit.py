@@ -52,6 +52,7 @@ class World:
     announced: Counter[WorkspaceId] = field(default_factory=Counter)
     accesses: Counter[WorkspaceId] = field(default_factory=Counter)
     woken: Counter[WorkspaceId] = field(default_factory=Counter)
+    tokens_unknown: bool = False
     renewals: int = 0
     down: bool = False
     wakes_to: Destination | None = None
@@ -79,6 +80,11 @@ class World:
             if name == COOKIE and value in self.sessions:
                 return Visitor(self.sessions[value], Proof.COOKIE)
         return Reply(401, "Who are you?", (("WWW-Authenticate", "Bearer"),))
+
+    def still_admits(self, visitor: Visitor) -> bool:
+        if self.tokens_unknown:
+            raise StoreDownError
+        return visitor.name in self.people.values()
 
     # Waker
     async def wake(self, workspace: WorkspaceId) -> None:

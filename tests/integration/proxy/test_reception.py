@@ -330,7 +330,8 @@ async def waiting_websocket(becomes: Destination | None, seconds: float) -> Dest
     for _ in range(5):
         await clock.sleep(0)
     if task.done():
-        return task.result()
+        received = task.result()
+        return received if isinstance(received, Reply) else received[1]
     task.cancel()
     return None
 

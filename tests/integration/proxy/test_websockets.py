@@ -548,3 +548,43 @@ async def test_a_proxy_that_is_killed_ends_its_connections_and_leaves_its_leases
             with pytest.raises(ConnectionClosedError):
                 await client.recv()
         await asyncio.wait_for(visitors[0].wait_closed(), 30)
+
+
+# --- whose token is revoked -------------------------------------------------------------------------------------------
+
+
+async def test_a_visitor_who_is_admitted_no_longer_loses_the_websocket_and_its_lease(echoing: Echoing) -> None:
+    world, home, _ = echoing
+    async with visit(home) as client:
+        await client.send("hello")
+        assert await client.recv() == "hello"
+        world.people = {token: name for token, name in world.people.items() if name != "ann"}
+        async with asyncio.timeout(30):
+            with pytest.raises(ConnectionClosed):
+                await client.recv()
+    await until(lambda: not home.proxy.connections, "the end of the tunnel")
+    await until(lambda: not world.leases, "the end of its lease")
+
+
+async def test_while_it_is_not_known_who_is_admitted_nobody_is_cut_off(echoing: Echoing) -> None:
+    world, home, _ = echoing
+    async with visit(home) as client:
+        world.tokens_unknown = True
+        for number in range(3):
+            await home.proxy.look()
+            await client.send(str(number))
+            assert await client.recv() == str(number)
+
+
+async def test_an_answer_under_way_is_cut_off_as_well() -> None:
+    begun = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst"
+    world = World()
+    async with program(begun) as ours, house(world) as home, await Wire.to(home.port) as wire:
+        world.add("a", ours.port)
+        await wire.send(asking(home.host("a")))
+        assert await wire.status() == 200
+        assert await wire.reader.readexactly(5) == b"first"
+        world.people = {}
+        with suppress(ConnectionError):
+            assert await wire.rest() == b""
+        assert not home.proxy.fronts

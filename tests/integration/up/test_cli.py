@@ -57,7 +57,7 @@ def test_wrong_usage_of_tokens_is_explained(tmp_path: Path) -> None:
 
     assert (no_scope.returncode, bad_scope.returncode, unknown.returncode) == (64, 64, 1)
     assert "--scope" in no_scope.stderr
-    assert "Expected admin, read, keys:APP" in bad_scope.stderr
+    assert "Expected admin, operate, approve, holds, legal, read, monitor, keys:APP" in bad_scope.stderr
     assert "no token abc" in unknown.stderr
 
 

@@ -6,8 +6,6 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import httpx2
-
 from lapse.cli.state_folder import open_store
 from lapse.core.clock import SystemClock
 from lapse.history.api.kinds import (
@@ -21,7 +19,7 @@ from lapse.history.api.kinds import (
 from lapse.history.recording import write_record
 from lapse.kube.conditions import ready_condition
 from lapse.kube.resources import ObjectKey
-from tests.servers.lapse_server import PLAIN, LapseServer, until
+from tests.servers.lapse_server import LapseServer, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -95,7 +93,8 @@ def test_what_the_file_says_is_published_passed_and_told(tmp_path: Path, start: 
     (said,) = [line for line in server.log if '"policy_failed"' in line]
     assert "spec.ageFrom" in said
     assert '"level": "warning"' in said
-    loops = httpx2.get(f"{server.http}/api/v1/status", trust_env=False, verify=PLAIN).json()["loops"]
+    with server.client() as client:
+        loops = client.get("/api/v1/status").json()["loops"]
     assert "retention" in [loop["name"] for loop in loops]
 
 

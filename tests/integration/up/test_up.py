@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,7 +17,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import pytest
 
-from tests.servers.lapse_server import ENDED_SECONDS, LapseServer, lapse, until
+from tests.servers.lapse_server import COMMAND, ENDED_SECONDS, LapseServer, clean_environment, lapse, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,12 +100,62 @@ def test_a_browser_that_was_sent_here_by_somebody_else_is_refused(shared: LapseS
     assert [rebound.status_code, foreign.status_code, form.status_code, untouched.status_code] == [403, 403, 415, 404]
 
 
+def test_another_user_of_the_machine_is_told_nothing_and_changes_nothing(shared: LapseServer) -> None:
+    asked = {"name": "evil", "owner": "mallory", "command": ["/bin/sh", "-c", "id"], "port": 9999}
+    with shared.client("") as stranger, shared.client() as owner:
+        answers = [
+            stranger.get("/"),
+            stranger.get("/api/v1/status"),
+            stranger.post("/api/v1/workspaces", json=asked),
+            stranger.put(ONE, json={"value": "x", "ttl_seconds": 900}),
+        ]
+        made = owner.get("/api/v1/workspaces/evil")
+
+    assert [answer.status_code for answer in answers] == [401] * 4
+    assert made.status_code == 404
+    assert shared.state_dir is not None
+    assert (shared.state_dir / "owner-token").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_link_that_lapse_open_prints_lets_a_browser_in_once(shared: LapseServer) -> None:
+    assert shared.state_dir is not None
+    port = urlsplit(shared.http).port
+    printed = lapse("open", f"--state-dir={shared.state_dir}", f"--http-port={port}", state_dir=shared.state_dir)
+    with shared.client("") as browser, shared.client("") as thief:
+        first = browser.get(printed.stdout.strip())
+        page = browser.get("/", headers={"Accept": "text/html"})
+        second = thief.get(printed.stdout.strip())
+
+    assert printed.returncode == 0, printed.stderr
+    assert (first.status_code, page.status_code, second.status_code) == (303, 200, 401)
+    assert "keys-sweep" in page.text
+
+
+def test_on_a_terminal_the_link_stands_in_the_first_lines_and_never_in_a_log(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    flags = ["--http-port=0", "--probes-port=0", "--proxy-port=0", "--log-format=json", f"--state-dir={tmp_path}"]
+    process = subprocess.Popen([*COMMAND, "up", *flags], stderr=theirs, env=clean_environment(tmp_path), cwd=tmp_path)
+    os.close(theirs)
+    try:
+        said = b""
+        while b"listening" not in said:
+            said += os.read(ours, 4096)
+        link = re.search(rb"http://127\.0\.0\.1:\d+/open\?ticket=[\w-]{43}", said)
+        assert link is not None, said
+        with httpx2.Client(trust_env=False) as browser:
+            assert browser.get(link[0].decode()).status_code == 303
+            assert browser.get(link[0].decode().partition("open")[0]).status_code == 200
+    finally:
+        process.terminate()
+        process.wait(30)
+        os.close(ours)
+
+
 def test_tokens_made_and_revoked_while_it_runs_count_from_the_next_request_on(start: Start, tmp_path: Path) -> None:
     server = start("--keys-url=memory://")
-    with server.client() as anybody:
-        assert anybody.get("/api/v1/status").status_code == 200
-        token_id, token = create_token(tmp_path, "keys:7")
-        assert anybody.get("/api/v1/status").status_code == 401
+    token_id, token = create_token(tmp_path, "keys:7")
+    with server.client() as owner:
+        assert owner.get("/api/v1/status").status_code == 200, "another token takes nothing from the owner"
     with server.client(token) as holder:
         assert holder.put(ONE, json={"value": "x", "ttl_seconds": 900}).status_code == 200
         assert holder.get("/api/v1/apps/8/keys").status_code == 403
@@ -112,7 +166,8 @@ def test_tokens_made_and_revoked_while_it_runs_count_from_the_next_request_on(st
         assert stranger.get(ONE).status_code == 401
 
 
-def test_an_address_for_other_machines_is_refused_until_there_is_a_token(start: Start, tmp_path: Path) -> None:
+def test_an_address_for_other_machines_is_refused_until_a_person_has_a_token(start: Start, tmp_path: Path) -> None:
+    start().stop()  # leaves the owner's token, which is nobody's name
     flags = ["up", f"--state-dir={tmp_path}", "--http-host=0.0.0.0", "--http-port=0", "--probes-port=0"]
     refused = lapse(*flags, "--keys-url=memory://", state_dir=tmp_path)
 
@@ -144,8 +199,12 @@ def test_clients_that_never_finish_do_not_keep_it(start: Start) -> None:
     server = start()
     address = (urlsplit(server.http).hostname, urlsplit(server.http).port)
     head = f"PUT {ONE} HTTP/1.1\r\nHost: 127.0.0.1:{address[1]}\r\nContent-Type: application/json\r\n"
-    idle = httpx2.Client(base_url=server.http, trust_env=False)
-    with idle, socket.create_connection(address) as half_head, socket.create_connection(address) as half_body:
+    head += f"Authorization: Bearer {server.owner_token}\r\n"
+    with (
+        server.client() as idle,
+        socket.create_connection(address) as half_head,
+        socket.create_connection(address) as half_body,
+    ):
         idle.get("/api/v1/status")
         half_head.sendall(head.encode())
         half_body.sendall(f'{head}Content-Length: 50\r\n\r\n{{"value": '.encode())

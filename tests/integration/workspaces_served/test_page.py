@@ -91,7 +91,8 @@ def settings(database: str, redis: Server, folder: Path) -> str:
 
 def test_every_command_of_the_page_prints_what_it_shows(tmp_path: Path, database: str) -> None:
     with redis_server() as redis, ExitStack() as stack:
-        (tmp_path / "lapse.toml").write_text(settings(database, redis, tmp_path))
+        (tmp_path / "lapse").mkdir()  # where commands look without being told
+        (tmp_path / "lapse" / "lapse.toml").write_text(settings(database, redis, tmp_path))
         sitting = Sitting(tmp_path, stack)
         for command, expected in (step for language, body in BLOCKS if language == "console" for step in steps(body)):
             stays = STAYS.fullmatch(command)

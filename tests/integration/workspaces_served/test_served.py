@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -34,12 +35,15 @@ def notebook(served: Served, name: str, *, standby_ttl_seconds: int = 600) -> No
     served.becomes(name, "RUNNING")
 
 
-def websocket(served: Served, name: str, *, cookie: str | None = None, origin: str | None = None) -> ClientConnection:
+def websocket(
+    served: Served, name: str, *, cookie: str | None = None, token: str | None = None, origin: str | None = None
+) -> ClientConnection:
     host = f"{name}.w.localhost:{served.proxy_port}"
+    proof = {"Cookie": cookie} if token is None else {"Authorization": f"Bearer {token}"}
     return connect(
         f"ws://{host}/socket",
         sock=socket.create_connection(("127.0.0.1", served.proxy_port)),
-        additional_headers={} if cookie is None else {"Cookie": cookie},
+        additional_headers={name: value for name, value in proof.items() if value is not None},
         origin=Origin(f"http://{host}" if origin is None else origin),
         proxy=None,
         open_timeout=60,
@@ -125,6 +129,32 @@ def test_only_the_owner_gets_in_and_nobody_else_learns_what_there_is(guarded: Se
     assert enter("hers", Authorization=f"Bearer {reader}") == 404
     assert enter("hers", Authorization="Bearer wrong") == 401
     assert enter("hers", Cookie=hers, **{"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}) == 403
+
+
+def test_revoking_a_token_ends_its_sessions_its_tickets_and_its_websockets_in_every_process(guarded: Served) -> None:
+    served = guarded
+    notebook(served, "shared")
+    token = served.make_token("workspaces:ann")
+    with served.api(token) as ann:
+        links = [urlsplit(ann.post("/api/v1/workspaces/shared/open", json={}).json()["url"]) for _ in range(2)]
+    used, unused = [f"{link.path}?{link.query}" for link in links]
+    with served.browser("shared") as client:
+        cookie = client.get(used).headers["set-cookie"].partition(";")[0]
+        with (
+            websocket(served, "shared", cookie=cookie) as by_session,
+            websocket(served, "shared", token=token) as by_token,
+            websocket(served, "shared", cookie=served.session("shared")) as by_another,
+        ):
+            run(by_another, "1")
+            at = f"--state-dir={served.folder}"
+            revoked = lapse("tokens", "revoke", token.split("_")[1], at, state_dir=served.folder)
+            assert revoked.returncode == 0, revoked.stderr
+            for ended in (by_session, by_token):
+                with pytest.raises(ConnectionClosed):
+                    _hear_to_the_end(ended)
+            run(by_another, "2")
+        assert client.get("/", headers={"Cookie": cookie}).status_code == 401
+        assert client.get(unused).status_code == 403
 
 
 def test_a_page_of_one_workspace_reaches_neither_another_nor_the_dashboard(house: Served) -> None:

@@ -84,8 +84,10 @@ def test_a_flag_wins_over_the_environment_that_over_the_file_and_that_over_what_
     assert named().endswith("/.kube/config")
     monkeypatch.setenv("KUBECONFIG", kubeconfig("for-kubectl"))
     assert named() == "home of for-kubectl"
-    Path("lapse.toml").write_text(f"kube_config = '{kubeconfig('in-file')}'\nkube_context = 'work'\n")
-    assert named() == "work of in-file"
+    own = Path(os.environ["XDG_CONFIG_HOME"], "lapse", "lapse.toml")
+    own.parent.mkdir(parents=True)
+    own.write_text(f"kube_config = '{Path(kubeconfig('in-file')).absolute()}'\nkube_context = 'work'\n")
+    assert named().endswith("/in-file")
     monkeypatch.setenv("LAPSE_KUBE_CONFIG", kubeconfig("in-environment"))
     assert named() == "work of in-environment"
     monkeypatch.setenv("LAPSE_KUBE_CONTEXT", "home")

@@ -452,7 +452,8 @@ def redeem(person: Person, url: str, workspace: str) -> bool:
 
     async def use() -> bool:
         async with open_keys_async((person.folder / "state" / "keys.db").as_uri(), sweep=False) as keys:
-            return await Tickets(ticket_records(keys, clock=SystemClock())).redeem(url[-43:], WorkspaceId(workspace))
+            tickets = Tickets(ticket_records(keys, clock=SystemClock()))
+            return await tickets.redeem(url[-43:], WorkspaceId(workspace)) is not None
 
     return asyncio.run(use())
 

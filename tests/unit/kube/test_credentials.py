@@ -262,6 +262,22 @@ async def test_a_plugin_that_is_not_installed_says_how_to_get_it(command: Comman
         await source.current()
 
 
+@pytest.mark.parametrize("path", [".", "", "bin:", ":bin", "./bin"])
+async def test_a_plugin_is_not_looked_for_in_the_working_directory(
+    clock: VirtualClock, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    for planted in (tmp_path / "login", tmp_path / "bin" / "login"):
+        planted.write_text("#!/bin/sh\ntouch ran\n")
+        planted.chmod(0o755)
+    plugin = Plugin(api_version=V1, command="login")
+    source = PluginCredentials(plugin, Cluster(server="https://x"), clock=clock, environ={"PATH": path})
+    with pytest.raises(CredentialsError, match="No such file in the folders of PATH"):
+        await source.current()
+    assert not (tmp_path / "ran").exists()
+
+
 def is_gone(pid: int) -> bool:
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or stat.read_text().split()[2] == "Z"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,32 @@ def test_a_plugin_is_found_on_path_or_beside_the_file(tmp_path: Path, version: s
     on_path = read(tmp_path, user={"exec": {**login, "command": "login"}}).user.plugin
     assert on_path is not None
     assert on_path.command == "login"
+
+
+LOGIN = {"apiVersion": EXEC_V1, "command": "login"}
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_a_plugin_of_a_file_that_others_may_write_is_not_run(tmp_path: Path, mode: int) -> None:
+    file = write(tmp_path, document(user={"exec": LOGIN}))
+    file.chmod(mode)
+    with pytest.raises(KubeConfigError, match=r"names an exec plugin, and .* can be written by other users"):
+        load_config(file=file, environ={})
+    harmless = write(tmp_path, document(user={"token": "x"}), "harmless")
+    harmless.chmod(mode)
+    assert load_config(file=harmless, environ={}).user.plugin is None
+
+
+def test_a_plugin_of_another_user_s_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, document(user={"exec": LOGIN}))
+    if os.geteuid() == 0:
+        os.chown(file, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(KubeConfigError, match=r"names an exec plugin, and .* belongs to another user"):
+        load_config(file=file, environ={})
+    with pytest.raises(KubeConfigError, match="belongs to another user"):
+        load_config(environ={"KUBECONFIG": str(file)})
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

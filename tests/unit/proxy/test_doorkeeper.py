@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
+from lapse.engine.logins import LoginFailures
+from lapse.engine.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.tickets import ticket_records
 from lapse.proxy.directory import REMEMBERED_SECONDS, StoreDirectory
@@ -30,7 +32,7 @@ from lapse.workspaces.sqlite_store import SqliteWorkspaceStore, open_sqlite_stor
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 OPEN = "/.lapse/open?ticket="
@@ -42,8 +44,10 @@ class House:
     store: SqliteWorkspaceStore
     directory: StoreDirectory
     tickets: Tickets
+    rights: Rights
     doorkeeper: HouseDoorkeeper
     waker: StoreWaker
+    metrics: Metrics
 
     @property
     def now(self) -> Ms:
@@ -61,7 +65,7 @@ class House:
 
     async def session(self, one: Workspace) -> bytes:
         """Open a workspace in a browser; return the cookie that it sends from now on."""
-        reply = await self.ask(one.name, OPEN + await self.tickets.issue(one.id))
+        reply = await self.ask(one.name, OPEN + await self.tickets.issue(one.id, "of-ann"))
         assert isinstance(reply, Reply)
         assert reply.status == 303
         return dict(reply.headers)["Set-Cookie"].partition(";")[0].encode()
@@ -73,14 +77,23 @@ def visit(name: str, target: str = "/", **more: object) -> Visit:
     return replace(plain, **more)  # type: ignore[arg-type]
 
 
-def rights(token: str) -> Callable[[str], bool] | None:
-    owners = {"of-ann": {"ann"}, "of-both": {"ann", "bob"}, "of-nobody": set()}.get(token)
-    return None if owners is None else owners.__contains__
+class Rights:
+    """Tokens that are their own ids."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, set[str]] = {"of-ann": {"ann"}, "of-both": {"ann", "bob"}, "of-nobody": set()}
+
+    def holder(self, token: str) -> str | None:
+        return token if token in self.owners else None
+
+    def opens(self, token_id: str, owner: str) -> bool:
+        return owner in self.owners.get(token_id, ())
 
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    clock, store = VirtualClock(), open_sqlite_store(tmp_path / "workspaces.db")
+    clock, store, rights = VirtualClock(), open_sqlite_store(tmp_path / "workspaces.db"), Rights()
+    metrics = Metrics("test")
     directory = StoreDirectory(store, lambda one: Address("127.0.0.1", one.port), clock=clock)
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         tickets = Tickets(ticket_records(keys, clock=clock))
@@ -91,8 +104,9 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
             tokens=rights,
             clock=clock,
             suffix="w.localhost",
+            failures=LoginFailures(clock, metrics),
         )
-        yield House(clock, store, directory, tickets, doorkeeper, StoreWaker(store, clock=clock))
+        yield House(clock, store, directory, tickets, rights, doorkeeper, StoreWaker(store, clock=clock), metrics)
     await store.close()
 
 
@@ -110,7 +124,7 @@ async def test_a_stranger_is_asked_who_they_are_whether_there_is_such_a_workspac
 
 async def test_a_ticket_opens_a_session_once(house: House) -> None:
     one = await house.create("a")
-    ticket = await house.tickets.issue(one.id)
+    ticket = await house.tickets.issue(one.id, "of-ann")
     first, second = [await house.ask("a", OPEN + ticket) for _ in range(2)]
 
     assert isinstance(first, Reply)
@@ -122,7 +136,7 @@ async def test_a_ticket_opens_a_session_once(house: House) -> None:
 
 async def test_a_ticket_is_too_old_after_a_minute(house: House) -> None:
     one = await house.create("a")
-    ticket = await house.tickets.issue(one.id)
+    ticket = await house.tickets.issue(one.id, "of-ann")
     house.clock.advance(TICKET_SECONDS)
     reply = await house.ask("a", OPEN + ticket)
 
@@ -132,7 +146,7 @@ async def test_a_ticket_is_too_old_after_a_minute(house: House) -> None:
 
 async def test_a_ticket_shown_at_another_workspace_is_refused_and_stays(house: House) -> None:
     one, _ = await house.create("a"), await house.create("b")
-    ticket = await house.tickets.issue(one.id)
+    ticket = await house.tickets.issue(one.id, "of-ann")
     elsewhere, nowhere = await house.ask("b", OPEN + ticket), await house.ask("none", OPEN + ticket)
     here = await house.ask("a", OPEN + ticket)
 
@@ -152,7 +166,7 @@ async def test_what_is_no_ticket_is_refused(house: House, target: str) -> None:
 
 async def test_a_ticket_is_taken_by_a_plain_get_only(house: House) -> None:
     one = await house.create("a")
-    ticket = await house.tickets.issue(one.id)
+    ticket = await house.tickets.issue(one.id, "of-ann")
     replies = [await house.ask("a", OPEN + ticket, method="POST"), await house.ask("a", OPEN + ticket, upgrade=True)]
 
     assert [one.status for one in replies if isinstance(one, Reply)] == [405, 405]
@@ -162,7 +176,7 @@ async def test_a_ticket_is_taken_by_a_plain_get_only(house: House) -> None:
 async def test_the_cookie_of_a_session_is_its_owner(house: House) -> None:
     cookie = await house.session(await house.create("a"))
 
-    assert await house.ask("a", fields={b"cookie": b"theme=dark; " + cookie}) == Visitor("ann", Proof.COOKIE)
+    assert await house.ask("a", fields={b"cookie": b"theme=dark; " + cookie}) == Visitor("ann", Proof.COOKIE, "of-ann")
 
 
 async def test_a_session_of_one_workspace_is_none_of_another_of_the_same_owner(house: House) -> None:
@@ -188,20 +202,46 @@ async def test_a_session_does_not_outlive_its_workspace(house: House) -> None:
     assert isinstance(await house.ask("a", fields={b"cookie": cookie}), Reply)
 
 
+async def test_a_ticket_and_a_session_are_worth_what_their_token_is_worth_now(house: House) -> None:
+    one = await house.create("a")
+    cookie, ticket = await house.session(one), await house.tickets.issue(one.id, "of-ann")
+    visitor = await house.ask("a", fields={b"cookie": cookie})
+    assert isinstance(visitor, Visitor)
+    assert house.doorkeeper.still_admits(visitor)
+    del house.rights.owners["of-ann"]
+
+    refused = await house.ask("a", OPEN + ticket)
+    assert isinstance(refused, Reply)
+    assert refused.status == 403
+    assert await house.ask("a", fields={b"cookie": cookie}) == await house.ask("a")
+    assert not house.doorkeeper.still_admits(visitor)
+
+
+async def test_a_session_ends_when_its_token_is_for_other_owners_workspaces(house: House) -> None:
+    cookie = await house.session(await house.create("a"))
+    house.rights.owners["of-ann"] = {"bob"}
+
+    assert isinstance(await house.ask("a", fields={b"cookie": cookie}), Reply)
+
+
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
 async def test_a_token_of_the_owner_gets_in(house: House, scheme: str) -> None:
     await house.create("a")
     fields = {b"authorization": f"{scheme} of-ann".encode()}
 
-    assert await house.ask("a", fields=fields) == Visitor("ann", Proof.TOKEN)
+    assert await house.ask("a", fields=fields) == Visitor("ann", Proof.TOKEN, "of-ann")
 
 
 async def test_a_token_of_somebody_else_is_nobody_here(house: House) -> None:
     await house.create("a", owner="bob")
     fields = {b"authorization": b"Bearer of-ann"}
 
-    assert await house.ask("a", fields=fields) == await house.ask("none", fields=fields) == Visitor("", Proof.TOKEN)
-    assert await house.ask("a", fields={b"authorization": b"Bearer of-both"}) == Visitor("bob", Proof.TOKEN)
+    assert (
+        await house.ask("a", fields=fields)
+        == await house.ask("none", fields=fields)
+        == Visitor("", Proof.TOKEN, "of-ann")
+    )
+    assert await house.ask("a", fields={b"authorization": b"Bearer of-both"}) == Visitor("bob", Proof.TOKEN, "of-both")
 
 
 @pytest.mark.parametrize("value", [b"Bearer wrong", b"Bearer ", b"Bearer"])
@@ -217,6 +257,20 @@ async def test_a_wrong_token_is_not_made_good_by_a_cookie(house: House) -> None:
     cookie = await house.session(await house.create("a"))
 
     assert isinstance(await house.ask("a", fields={b"cookie": cookie, b"authorization": b"Bearer wrong"}), Reply)
+
+
+async def test_a_wrong_token_ticket_or_cookie_is_counted_and_nothing_else(house: House) -> None:
+    cookie = await house.session(await house.create("a"))
+    await house.ask("a")
+    await house.ask("a", fields={b"cookie": cookie})
+    await house.ask("none", fields={b"cookie": cookie})
+    for wrong in ({b"authorization": b"Bearer x"}, {b"cookie": b"lapse_session=x.y.1.z"}):
+        await house.ask("a", fields=wrong)
+    await house.ask("a", OPEN + "x" * 43)
+    text = house.metrics.exposition().decode()
+
+    for proof in ("token", "ticket", "session"):
+        assert f'lapse_login_failures_total{{proof="{proof}"}} 1.0' in text
 
 
 # --- what a row means -------------------------------------------------------------------------------------------------

@@ -7,16 +7,17 @@ from lapse.proxy.sessions import COOKIES, SESSION_SECONDS, Sessions
 
 A, B = WorkspaceId("aaaaaaaa-0000-4000-8000-000000000000"), WorkspaceId("bbbbbbbb-0000-4000-8000-000000000000")
 NOW = 1_700_000_000
+TOKEN = "0123456789ab"
 OURS = Sessions(b"k" * 32)
 
 
 def cookie(workspace: WorkspaceId = A, sessions: Sessions = OURS) -> str:
     """What a browser sends back."""
-    return sessions.set_cookie(workspace, now_seconds=NOW).partition(";")[0]
+    return sessions.set_cookie(workspace, TOKEN, now_seconds=NOW).partition(";")[0]
 
 
 def is_open(field: str, workspace: WorkspaceId = A, *, later: int = 0, sessions: Sessions = OURS) -> bool:
-    return sessions.is_open(field, workspace, now_seconds=NOW + later)
+    return TOKEN in sessions.tokens(field, workspace, now_seconds=NOW + later)
 
 
 def test_a_session_is_open_until_its_time_is_over() -> None:
@@ -26,14 +27,14 @@ def test_a_session_is_open_until_its_time_is_over() -> None:
 
 
 def test_a_cookie_is_for_one_host_and_for_no_script() -> None:
-    first, *attributes = OURS.set_cookie(A, now_seconds=NOW).split("; ")
+    first, *attributes = OURS.set_cookie(A, TOKEN, now_seconds=NOW).split("; ")
 
     assert first.startswith("lapse_session=")
     assert sorted(attributes) == ["HttpOnly", f"Max-Age={SESSION_SECONDS}", "Path=/", "SameSite=Lax"]
 
 
 def test_over_tls_it_is_secure_and_a_browser_takes_it_from_the_very_host_only() -> None:
-    field = Sessions(b"k" * 32, "https").set_cookie(A, now_seconds=NOW)
+    field = Sessions(b"k" * 32, "https").set_cookie(A, TOKEN, now_seconds=NOW)
 
     assert field.startswith("__Host-lapse_session=")
     assert field.endswith("; Secure")
@@ -82,6 +83,7 @@ def test_what_is_no_session_is_refused(value: str) -> None:
 
 def test_a_later_end_needs_another_signature() -> None:
     name, _, value = cookie().partition("=")
-    workspace, until, signature = value.split(".")
+    workspace, token, until, signature = value.split(".")
 
-    assert not is_open(f"{name}={workspace}.{int(until) + 1}.{signature}")
+    assert not is_open(f"{name}={workspace}.{token}.{int(until) + 1}.{signature}")
+    assert not is_open(f"{name}={workspace}{token}..{until}.{signature}")

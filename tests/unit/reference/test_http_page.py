@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lapse.web import busy_api, errors, history_api, keys_api, problems, requests_api, status, workspaces_api
+from lapse.web import busy_api, entrance, errors, history_api, keys_api, problems, requests_api, status, workspaces_api
 from lapse.web.app import API
 from lapse.web.errors import RequestError
 from lapse.web.security import MAX_BODY_BYTES
@@ -21,9 +21,11 @@ def kinds(parent: type[RequestError]) -> Iterator[type[RequestError]]:
         yield from kinds(kind)
 
 
+ROUTERS = [api.router for api in (keys_api, requests_api, history_api, workspaces_api, busy_api, status, entrance)]
+
+
 def routes() -> Iterator[tuple[str, str]]:
-    of_workspaces = (workspaces_api.router, busy_api.router)
-    for router in (keys_api.router, requests_api.router, history_api.router, *of_workspaces, status.router):
+    for router in ROUTERS:
         for route in router.routes:
             described: Any = route
             for method in described.methods:

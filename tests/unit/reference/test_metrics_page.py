@@ -15,6 +15,7 @@ from lapse.engine.brakes import BrakeLoop
 from lapse.engine.budget import Budgets
 from lapse.engine.coordinator import Loop
 from lapse.engine.journal import SQLiteJournal
+from lapse.engine.logins import LoginFailures
 from lapse.engine.metrics import Metrics
 from lapse.history.configured import history_document
 from lapse.history.service import Retention
@@ -39,6 +40,7 @@ SUFFIX = re.compile(r"_(?:bucket|count|sum|created)$")
 async def exposition() -> str:
     """Return what new processes show, with the loops that they run."""
     metrics, clock = Metrics("1.2.3"), VirtualClock()
+    LoginFailures(clock, metrics)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         keys = await stack.enter_async_context(open_keys_async("memory://", clock=clock, sweep=False))

@@ -15,6 +15,7 @@ from lapse.core.duration import Duration
 from lapse.engine.budget import Budgets
 from lapse.engine.coordinator import Coordinator
 from lapse.engine.journal import SQLiteJournal
+from lapse.engine.logins import LoginFailures
 from lapse.engine.metrics import Metrics
 from lapse.history.configured import history_document
 from lapse.history.service import Retention
@@ -25,13 +26,15 @@ from lapse.requests.policy import TTLRule
 from lapse.web.app import create_app
 from lapse.web.history_api import HistoryService
 from lapse.web.keys_api import KeysService
+from lapse.web.owner import owner_of
 from lapse.web.pages import Places
 from lapse.web.requests_api import RequestsService
 from lapse.web.security import AllowedHosts
+from lapse.web.sessions import BrowserSessions
 from lapse.web.state import StateDatabase
 from lapse.web.status import StatusService
 from lapse.web.tags import Tagger
-from lapse.web.tokens import Admission, TokenStore
+from lapse.web.tokens import TokenStore
 from lapse.web.workspaces_api import Defaults, WorkspacesService
 from lapse.workspaces.in_process import InProcessActivity
 from lapse.workspaces.sqlite_store import open_sqlite_store
@@ -44,18 +47,23 @@ if TYPE_CHECKING:
     from lapse.objects.embedded import EmbeddedStore
     from lapse.workspaces.store import WorkspaceStore
 
+BASE = "http://localhost:8750"
 JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
 class API:
     client: httpx2.AsyncClient
+    """The owner's, with their token."""
+    stranger: httpx2.AsyncClient
+    """A client that sends no token."""
     clock: VirtualClock
     keys: AsyncKeys
     tokens: TokenStore
     metrics: Metrics
     coordinator: Coordinator
-    admission: Admission
+    sessions: BrowserSessions
+    owner_id: str
     objects: EmbeddedStore
     journal: SQLiteJournal
     workspaces: WorkspaceStore
@@ -104,7 +112,8 @@ async def api(
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=[SweepLoop(keys, interval=1, metrics=metrics)])
         with StateDatabase(tmp_path) as state:
             tokens = TokenStore(state, clock=clock)
-            admission = Admission(tokens, loopback_only=True)
+            owner_id, owner = owner_of(tmp_path, state, tokens)
+            sessions = BrowserSessions(state, tokens, clock)
             app = create_app(
                 keys=KeysService(keys, clock=clock, tagger=Tagger(state.secret("etag"))),
                 requests=RequestsService(
@@ -131,19 +140,31 @@ async def api(
                     activity=activity,
                 ),
                 status_service=StatusService(clock=clock, keys=keys, backend="memory://", coordinator=coordinator),
-                places=lambda: Places("http://localhost:8750", "http://localhost:8751", admission.is_open()),
+                places=lambda: Places("http://localhost:8750", "http://localhost:8751"),
                 hosts=AllowedHosts("127.0.0.1", 8750, ["lapse.example.org"]),
-                admit=admission,
+                sessions=sessions,
+                failures=LoginFailures(clock, metrics),
                 metrics=metrics,
             )
             transport = httpx2.ASGITransport(app=app)
-            async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8750") as client:
+            with_token = {"Authorization": f"Bearer {owner}"}
+            async with (
+                httpx2.AsyncClient(transport=transport, base_url=BASE, headers=with_token) as client,
+                httpx2.AsyncClient(transport=transport, base_url=BASE) as stranger,
+            ):
                 yield API(
-                    client, clock, keys, tokens, metrics, coordinator, admission, objects, journal, workspaces,
-                    activity, retention,
+                    client, stranger, clock, keys, tokens, metrics, coordinator, sessions, owner_id, objects, journal,
+                    workspaces, activity, retention,
                 )  # fmt: skip
 
 
 @pytest.fixture
 def client(api: API) -> httpx2.AsyncClient:
+    """The owner's."""
     return api.client
+
+
+@pytest.fixture
+def stranger(api: API) -> httpx2.AsyncClient:
+    """A client that sends no token."""
+    return api.stranger

@@ -21,7 +21,7 @@ async def test_the_start_page_says_what_runs_where_things_are_and_what_to_try(cl
     assert "keys-sweep" in page
     assert "No keys are stored" in page
     assert "http://localhost:8751/metrics" in page
-    assert "curl -i -X PUT http://localhost:8750/api/v1/apps/7/keys/alpha:ABC123" in page
+    assert "lapse tokens owner --header | curl -H @- -i -X PUT http://localhost:8750/api/v1/apps/7/keys/" in page
 
 
 async def test_the_start_page_shows_counts_and_never_the_name_or_value_of_a_key(
@@ -82,12 +82,30 @@ async def test_pages_load_nothing_from_elsewhere_and_run_no_script_but_a_file_of
         assert (await client.get(address)).status_code == 200
 
 
-async def test_with_tokens_the_commands_on_the_start_page_send_one(client: httpx2.AsyncClient, api: API) -> None:
-    _, token = api.tokens.create("me", ["read"])
-    page = (await client.get("/", headers={"Authorization": f"Bearer {token}"})).text
+async def test_a_browser_without_a_session_is_told_how_to_get_one_and_nothing_else(api: API) -> None:
+    await api.keys.app(4711).put("a", "x", 900)
+    page = await api.stranger.get("/", headers={"Accept": "text/html,*/*"})
 
-    assert "Authorization: Bearer $TOKEN" in page
-    assert token not in page
+    assert page.status_code == 401
+    assert "www-authenticate" not in page.headers, "a browser would ask for a password"
+    assert "lapse open" in page.text
+    assert "4711" not in page.text
+    assert "memory://" not in page.text
+
+
+@pytest.mark.parametrize("scopes", [["admin"], ["workspaces:ann", "read"]])
+async def test_every_workspace_that_the_caller_can_open_has_a_button_whatever_tokens_there_are(
+    api: API, scopes: list[str]
+) -> None:
+    asked = {"name": "lab", "owner": "ann", "command": ["true"], "port": 9000, "start": False}
+    assert (await api.client.post("/api/v1/workspaces", json=asked)).status_code == 201
+    _, token = api.tokens.create("t", scopes)
+    _, reader = api.tokens.create("r", ["read"])
+    owner, other = await api.client.get("/"), await api.stranger.get("/", headers={"Authorization": f"Bearer {token}"})
+    without = await api.stranger.get("/", headers={"Authorization": f"Bearer {reader}"})
+
+    assert [answer.text.count('data-open="lab"') for answer in (owner, other, without)] == [1, 1, 0]
+    assert "lapse workspaces open NAME" in without.text
 
 
 async def test_the_docs_page_lists_every_operation_of_the_openapi_document(client: httpx2.AsyncClient) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def probes(check: Callable[[], None], *, stopping: bool = False, seconds: float = 5) -> httpx2.AsyncClient:
     app = create_probes(
-        readiness=Readiness(check, seconds=seconds),
+        readiness=Readiness({"keys": check, "objects": lambda: None}, seconds=seconds),
         stopping=lambda: stopping,
         metrics=Metrics("test"),
         hosts=AllowedHosts("127.0.0.1", 8751),
@@ -32,14 +32,19 @@ def unavailable() -> None:
 async def test_a_process_that_works_is_alive_and_ready() -> None:
     async with probes(lambda: None) as client:
         assert (await client.get("/healthz")).status_code == 200
-        assert (await client.get("/readyz")).json() == {"status": "ready"}
+        assert (await client.get("/readyz")).json() == {"status": "ready", "checks": {"keys": "ok", "objects": "ok"}}
 
 
-async def test_a_store_that_fails_makes_it_not_ready_with_the_reason_but_alive() -> None:
+async def test_a_store_that_fails_makes_it_not_ready_but_alive_and_only_the_log_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with probes(unavailable) as client:
-        answer = await client.get("/readyz")
-        assert answer.status_code == 503
-        assert "the disk is gone" in answer.json()["reason"]
+        answers = [await client.get("/readyz") for _ in range(3)]
+        assert {answer.status_code for answer in answers} == {503}
+        told = {"status": "not ready", "checks": {"keys": "failed", "objects": "ok"}}
+        assert [answer.json() for answer in answers] == [told] * 3
+        logged = [record.__dict__ for record in caplog.records if record.message == "not_ready"]
+        assert [(one["check"], "file:///x" in one["reason"]) for one in logged] == [("keys", True)]
         assert (await client.get("/healthz")).status_code == 200
 
 
@@ -55,21 +60,23 @@ async def test_a_store_that_hangs_is_asked_once_and_answered_for_in_time() -> No
         release.set()
 
     assert {answer.status_code for answer in answers} == {503}
-    assert "did not answer" in answers[0].json()["reason"]
+    assert answers[0].json()["checks"] == {"keys": "failed", "objects": "failed"}
     assert len(asked) == 1
 
 
 async def test_a_process_that_stops_is_not_ready() -> None:
     async with probes(lambda: None, stopping=True) as client:
-        assert (await client.get("/readyz")).json()["reason"] == "the process is stopping"
+        answer = await client.get("/readyz")
+        assert (answer.status_code, answer.json()) == (503, {"status": "stopping"})
 
 
-async def test_a_defect_in_the_check_is_named_by_its_kind_only() -> None:
+async def test_a_defect_in_the_check_is_logged_by_its_kind_only(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> None:
         raise RuntimeError("secret")
 
     async with probes(broken) as client:
-        assert (await client.get("/readyz")).json()["reason"] == "a store failed with RuntimeError"
+        assert (await client.get("/readyz")).json()["checks"]["keys"] == "failed"
+    assert [record.__dict__["reason"] for record in caplog.records if record.message == "not_ready"] == ["RuntimeError"]
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/", 404), ("DELETE", "/healthz", 405)])

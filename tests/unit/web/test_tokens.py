@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.web.scopes import ScopeError, allowed, check_scope
+from lapse.web.scopes import PLAIN, ScopeError, allowed, check_scope
 from lapse.web.state import StateDatabase, StateError
 from lapse.web.tokens import NoScopeError, NoSuchTokenError, TokenNameError, TokenStore
 
@@ -25,9 +24,7 @@ def bearer(token: str) -> dict[str, str]:
 # --- scopes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "scope", ["admin", "read", "keys:0", "keys:7", "keys:4294967295", "workspaces:alice@example.org"]
-)
+@pytest.mark.parametrize("scope", [*PLAIN, "keys:0", "keys:7", "keys:4294967295", "workspaces:alice@example.org"])
 def test_a_scope_of_the_list_is_accepted(scope: str) -> None:
     assert check_scope(scope) == scope
 
@@ -49,7 +46,7 @@ def test_a_scope_of_the_list_is_accepted(scope: str) -> None:
     ],
 )
 def test_any_other_scope_is_an_error_that_lists_the_valid_ones(scope: str) -> None:
-    with pytest.raises(ScopeError, match="Expected admin, read, keys:APP"):
+    with pytest.raises(ScopeError, match="Expected admin, operate, approve, holds, legal, read, monitor, keys:APP"):
         check_scope(scope)
 
 
@@ -72,7 +69,7 @@ def test_any_other_scope_is_an_error_that_lists_the_valid_ones(scope: str) -> No
     ],
 )
 def test_a_scope_allows_exactly_what_it_says(scope: str, method: str, app: str | None, expected: bool) -> None:  # noqa: FBT001
-    assert allowed({scope}, method, app) is expected
+    assert allowed({scope}, method, "/somewhere", app) is expected
 
 
 # --- the store -------------------------------------------------------------------------------------------------------
@@ -140,17 +137,35 @@ def test_the_state_folder_and_its_file_are_for_this_user_only(tmp_path: Path) ->
 # --- admission -------------------------------------------------------------------------------------------------------
 
 
-async def test_without_any_token_everybody_on_this_machine_may_call(client: httpx2.AsyncClient) -> None:
-    assert (await client.get("/api/v1/status")).status_code == 200
+EVERYWHERE = ("/", "/api/v1/status", "/api/v1/openapi.json", "/api/v1/apps/7/keys", "/api/v1/workspaces", "/no")
 
 
-async def test_from_the_first_token_on_every_address_asks_for_one(client: httpx2.AsyncClient, api: API) -> None:
+@pytest.mark.parametrize("path", EVERYWHERE)
+async def test_without_a_token_nobody_may_call_not_even_on_this_machine(api: API, path: str) -> None:
+    refused = await api.stranger.get(path)
+
+    assert (refused.status_code, refused.json()["code"]) == (401, "TokenMissingError")
+    assert refused.headers["www-authenticate"] == "Bearer"
+
+
+async def test_without_a_token_nothing_can_be_changed(api: API) -> None:
+    asked = {"name": "lab", "owner": "ann", "command": ["true"], "port": 9000}
+    refused = [
+        await api.stranger.post("/api/v1/workspaces", json=asked),
+        await api.stranger.put("/api/v1/apps/7/keys/a", json={"value": "x", "ttl_seconds": 9}),
+    ]
+
+    assert [answer.status_code for answer in refused] == [401, 401]
+    assert (await api.client.get("/api/v1/workspaces")).json()["items"] == []
+    assert await api.keys.app(7).ttl_get("a") is None
+
+
+@pytest.mark.parametrize("path", EVERYWHERE)
+async def test_the_owner_s_token_may_do_everything_and_another_admin_s_too(api: API, path: str) -> None:
     _, token = api.tokens.create("ci", ["admin"])
-    for path in ("/", "/api/v1/status", "/api/v1/openapi.json", "/api/v1/apps/7/keys", "/static/lapse.css", "/no"):
-        refused = await client.get(path)
-        assert (refused.status_code, refused.json()["code"]) == (401, "TokenMissingError")
-        assert refused.headers["www-authenticate"] == "Bearer"
-        assert (await client.get(path, headers=bearer(token))).status_code in {200, 404}
+
+    assert (await api.client.get(path)).status_code in {200, 404}
+    assert (await api.stranger.get(path, headers=bearer(token))).status_code in {200, 404}
 
 
 async def test_a_token_that_was_revoked_is_useless_with_the_next_request(client: httpx2.AsyncClient, api: API) -> None:
@@ -160,13 +175,6 @@ async def test_a_token_that_was_revoked_is_useless_with_the_next_request(client:
     api.tokens.revoke(token_id)
     refused = await client.get("/api/v1/status", headers=bearer(token))
     assert (refused.status_code, refused.json()["code"]) == (401, "TokenInvalidError")
-
-
-async def test_revoking_the_last_token_does_not_open_the_server_again(client: httpx2.AsyncClient, api: API) -> None:
-    token_id, _ = api.tokens.create("ci", ["admin"])
-    api.tokens.revoke(token_id)
-
-    assert (await client.get("/api/v1/status")).status_code == 401
 
 
 async def test_a_token_that_was_never_made_is_refused_in_every_shape(client: httpx2.AsyncClient, api: API) -> None:
@@ -184,10 +192,6 @@ async def test_a_token_that_was_never_made_is_refused_in_every_shape(client: htt
     for text in wrong:
         response = await client.get("/api/v1/status", headers=bearer(text))
         assert (response.status_code, response.json()["code"]) == (401, "TokenInvalidError"), text
-
-
-async def test_a_wrong_token_is_refused_even_where_none_is_needed(client: httpx2.AsyncClient) -> None:
-    assert (await client.get("/api/v1/status", headers=bearer("lapse_x_y"))).status_code == 401
 
 
 async def test_a_token_of_one_application_opens_that_one_only(client: httpx2.AsyncClient, api: API) -> None:
@@ -213,18 +217,3 @@ async def test_a_token_for_reading_changes_nothing(client: httpx2.AsyncClient, a
 
     assert [response.status_code for response in changes] == [403] * 4
     assert (await client.get("/api/v1/apps/7/keys", headers=headers)).json()["items"] == []
-
-
-async def test_a_browser_is_asked_for_the_token_as_a_password_and_may_only_read_with_it(
-    client: httpx2.AsyncClient, api: API
-) -> None:
-    _, token = api.tokens.create("me", ["admin"])
-    asked = await client.get("/", headers={"Accept": "text/html,*/*"})
-    basic = {"Authorization": "Basic " + base64.b64encode(f":{token}".encode()).decode()}
-
-    assert asked.status_code == 401
-    assert asked.headers["www-authenticate"].startswith("Basic ")
-    assert (await client.get("/", headers=basic)).status_code == 200
-    url = "/api/v1/apps/7/keys/a"
-    assert (await client.put(url, json={"value": "x", "ttl_seconds": 9}, headers=basic)).status_code == 401
-    assert (await client.get("/", headers={"Authorization": "Basic !"})).status_code == 401

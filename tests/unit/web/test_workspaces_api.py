@@ -295,8 +295,8 @@ async def test_the_journal_tells_that_one_was_deleted(api: API) -> None:
     await api.client.delete(f"{PLACE}/lab")
     rows = await api.journal.entries(address="workspace/lab")
     assert [(row.outcome, row.reason, row.actor) for row in rows] == [
-        ("ended", "deleted_by_person", "http"),
-        ("intent", "deleted_by_person", "http"),
+        ("ended", "deleted_by_person", f"http token {api.owner_id}"),
+        ("intent", "deleted_by_person", f"http token {api.owner_id}"),
     ]
 
 

@@ -204,5 +204,5 @@ async def test_activity_that_does_not_answer_is_not_known_yet(api: API, monkeypa
     await observe(api, made["id"], ObservedStatus.RUNNING)
     activity = InProcessActivity(api.clock)
     monkeypatch.setattr(activity, "read", away)
-    [shown] = (await overview(api.workspaces, activity, now=now(api))).lines
+    [shown] = (await overview(api.workspaces, activity, now=now(api), openable=())).lines
     assert shown.in_use == "not known yet"

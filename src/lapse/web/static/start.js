@@ -17,6 +17,7 @@ async function refresh() {
   let problem = "";
   try {
     const answer = await fetch("/", { headers: { Accept: "text/html" } });
+    if (answer.status === 401) { location.reload(); return; } // the session has ended, and the page says what to do
     if (!answer.ok) throw new Error(answer.statusText);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of document.querySelectorAll("[data-live]")) {

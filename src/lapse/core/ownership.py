@@ -1,0 +1,19 @@
+"""Whose file it is: whether another user of the machine decides what is in a file or folder. Pure.
+
+What a file says can lead to a program that is run, so a file that another user owns or may write is that user's word.
+Root is trusted, as root can do everything anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+
+def distrust(found: os.stat_result) -> str | None:
+    """Return why another user decides about what ``found`` is about, to stand behind its name; None if none does."""
+    if found.st_uid not in {os.geteuid(), 0}:
+        return "belongs to another user"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "can be written by other users"
+    return None

@@ -1,0 +1,80 @@
+"""Routes by scopes: what each scope is let in to, asked of the real guard with a real token, is what the page says."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lapse.web.app import API
+from lapse.web.scopes import PLAIN
+from tests.markdown import table
+from tests.unit.reference.test_http_page import PAGE, routes
+from tests.unit.web.conftest import api, clock, objects, workspaces  # noqa: F401 - fixtures
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from tests.unit.web import conftest
+
+PAGES = [("GET", path) for path in ("/", f"{API}/docs", f"{API}/openapi.json")]
+PUBLIC = {("POST", f"{API}/session"), ("DELETE", f"{API}/session")}
+ALL = sorted({*routes(), *PAGES} - PUBLIC)
+FILLED = {"{app}": "7", "{key}": "a", "{kind}": "vcr", "{namespace}": "default", "{name}": "x", "{lease}": "x"}
+SCOPES = [*PLAIN, "keys:7", "keys:8", "workspaces:ann"]
+
+
+def told() -> dict[str, set[tuple[str, str]]]:
+    """Return what the page says that each scope may."""
+    rows = {row["scope"].strip("`"): row["may"] for row in table(PAGE, "scope", "may", "and sees")}
+    named = {
+        scope: {(method, path) for method, path in re.findall(r"`(GET|POST|DELETE) (\S+?)`", may)}
+        for scope, may in rows.items()
+    }
+    assert rows["admin"] == "everything"
+    assert rows["read"] == "every `GET`"
+    may = {"admin": set(ALL), "read": {one for one in ALL if one[0] == "GET"}}
+    for scope in PLAIN:
+        may.setdefault(scope, named[scope] | named["monitor"])
+    may["keys:7"] = {one for one in ALL if "/apps/" in one[1]}
+    may["keys:8"] = set()
+    may["workspaces:ann"] = {one for one in ALL if one[1].startswith(f"{API}/workspaces")}
+    return may
+
+
+async def answer(client: httpx2.AsyncClient, method: str, path: str, token: str) -> int:
+    for place, value in FILLED.items():
+        path = path.replace(place, value)
+    if "/artifacts/" in path:
+        path = path.replace("/vcr", "/vsc")
+    headers = {"Authorization": f"Bearer {token}"}
+    body: dict[str, str] | None = None if method == "GET" else {}
+    return (await client.request(method, path, headers=headers, json=body)).status_code
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_each_scope_is_let_in_to_exactly_what_the_page_says(api: conftest.API, scope: str) -> None:  # noqa: F811
+    _, token = api.tokens.create("t", [scope])
+    let_in = {one for one in ALL if await answer(api.stranger, *one, token) != 403}
+
+    assert let_in == told()[scope]
+
+
+@pytest.mark.parametrize("scope", ["monitor", "operate", "approve", "holds", "legal"])
+async def test_whoever_monitors_sees_no_value_of_anybody(api: conftest.API, scope: str) -> None:  # noqa: F811
+    await api.keys.app(7).put("hunter2-key", "hunter2", 900)
+    asked = {"name": "lab", "owner": "ann", "command": ["serve", "--password=hunter2"], "port": 9000, "start": False}
+    assert (await api.client.post(f"{API}/workspaces", json=asked)).status_code == 201
+    claim = {"metadata": {"name": "data", "annotations": {"local.lapse.dev/directory": "/hunter2"}}}
+    assert (await api.client.post(f"{API}/claims", json=claim)).status_code == 201
+    _, token = api.tokens.create("t", [scope])
+    headers = {"Authorization": f"Bearer {token}"}
+    paths = [path for method, path in sorted(told()[scope]) if method == "GET"]
+    pages = [await api.stranger.get(path.replace("{kind}", "vcr"), headers=headers) for path in paths]
+    pages.append(await api.stranger.post(f"{API}/workspaces/lab/hold", json={"reason": "x"}, headers=headers))
+    pages.append(await api.stranger.post(f"{API}/workspaces/lab/stop", json={}, headers=headers))
+
+    assert "lab" in pages[paths.index(f"{API}/workspaces")].text
+    assert "data" in pages[paths.index(f"{API}/claims")].text
+    assert [page.url for page in pages if "hunter2" in page.text] == []
