@@ -236,8 +236,8 @@ def test_rbac_prints_what_can_be_applied(person: Person) -> None:
     role, binding = yaml.safe_load_all(out)
 
     assert err == ""
-    assert role["rules"] == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["list", "delete"]}]
-    assert binding["subjects"][0]["namespace"] == "here"
+    assert role["rules"][0] == {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["list", "delete"]}
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "lapse-retention", "namespace": "here"}]
     assert not (person.state).exists()
 
 
