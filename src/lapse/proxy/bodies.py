@@ -3,6 +3,9 @@
 A reader is fed what arrives and gives back what belongs to the body, so that it can be written on at once; nothing is
 collected. Chunks are taken apart and made anew on the other side, extensions and trailers left out: two parties that
 disagree about a chunk are how requests are smuggled.
+
+A piece may hold tens of thousands of chunks. Not all of them are read at once, because nobody else is served meanwhile:
+``more`` says that some are left, for another turn.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from lapse.proxy.heads import CHUNKED, UNTIL_CLOSE, RefusedError
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
 _LONGEST_LINE: Final = 4096
 _TRAILERS: Final = 16_384
+_TURN: Final = 512
+"""Chunks that are read in one turn: about two milliseconds."""
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
@@ -25,6 +30,8 @@ class Body(Protocol):
     rest: bytes
     endless: bool
     """Whether the end of the connection is its right end."""
+    more: bool
+    """Whether some of what arrived is not read yet: feed it nothing, in another turn."""
 
     def feed(self, data: bytes) -> bytes:
         """Take what arrived; return what of it belongs to the body. Raises `RefusedError`."""
@@ -35,7 +42,7 @@ class Counted:
     """A body of so many bytes."""
 
     __slots__ = ("_left", "done", "rest")
-    endless = False
+    endless = more = False
 
     def __init__(self, length: int) -> None:
         """Expect that many."""
@@ -54,7 +61,7 @@ class Endless:
     """A body that ends with the connection."""
 
     __slots__ = ("done", "rest")
-    endless = True
+    endless, more = True, False
 
     def __init__(self) -> None:
         """Expect anything."""
@@ -68,28 +75,33 @@ class Endless:
 class Chunked:
     """A body in chunks."""
 
-    __slots__ = ("_before", "_left", "_trailers", "done", "rest")
+    __slots__ = ("_before", "_left", "_trailers", "done", "more", "rest")
     endless = False
 
     def __init__(self) -> None:
         """Expect the first size."""
-        self._before = b""  # a line that has not ended yet
+        self._before = b""  # a line that has not ended yet, or what is left for another turn
         self._left = 0  # of the chunk at hand, its CRLF included; 0: a size comes next
         self._trailers = -1  # bytes of trailers so far; negative: none have begun
-        self.done, self.rest = False, b""
+        self.done, self.more, self.rest = False, False, b""
 
     def feed(self, data: bytes) -> bytes:
         """See `Body`."""
         pieces: list[bytes] = []
         if self._before:
             data, self._before = self._before + data, b""
-        at = 0
+        at = chunks = 0
+        self.more = False
         while at < len(data) and not self.done:
             if self._trailers >= 0:
                 at = self._trailer(data, at)
             elif self._left:
                 at = self._content(data, at, pieces)
+            elif chunks == _TURN:
+                self._before, self.more = data[at:], True
+                break
             else:
+                chunks += 1
                 at = self._size(data, at)
         if self.done:
             self.rest = data[at:]
@@ -124,7 +136,7 @@ class Chunked:
     def _trailer(self, data: bytes, at: int) -> int:
         line, after = self._line(data, at)
         if line is not None:
-            self._trailers += len(line)
+            self._trailers += len(line) + 2
             self.done = not line
             if b"\n" in line or b"\r" in line or self._trailers > _TRAILERS:
                 raise RefusedError(400, "What stands behind the last chunk is wrong.")

@@ -43,7 +43,7 @@ class Exchange:
     scheme: bytes
     cookies: frozenset[bytes]
     now: Callable[[], float]
-    begin: Callable[[Tunnel], None]
+    begin: Callable[[Front, Tunnel], None]
     end: Callable[[Tunnel], None]
 
     async def request(self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: Address) -> None:
@@ -144,7 +144,7 @@ class Exchange:
         tunnel = Tunnel(workspace, connection, self.end)
         ahead, behind = front.detach(), upstream.detach()
         tunnel.join(front.transport, upstream.transport)
-        self.begin(tunnel)
+        self.begin(front, tunnel)
         if ahead:
             tunnel.client.data_received(ahead)
         if behind:

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_VALUE: Final = rb"[^\x00-\x08\x0a-\x1f\x7f]*?"
+_VALUE: Final = rb"[^\x00-\x08\x0a-\x1f\x7f]*"
 # The target is a path: neither another server's address nor a fragment. It is passed on as it is, never resolved.
 _REQUEST_LINE: Final = re.compile(rb"(%s) (/[\x21\x22\x24-\x7e]*) HTTP/1\.([01])" % _TOKEN)
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
-_FIELD: Final = re.compile(rb"(%s):[ \t]*(%s)[ \t]*" % (_TOKEN, _VALUE))
+# Blanks around a value are stripped, not matched: there would be many ways to match them, and all would be tried.
+_FIELD: Final = re.compile(rb"(%s):(%s)" % (_TOKEN, _VALUE))
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _BARE: Final = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)")
 _ONCE: Final = frozenset(
@@ -105,11 +106,9 @@ class AnswerHead:
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 
 
-def check_unfinished(data: bytes | bytearray, most: int) -> None:
-    """Refuse a head whose end has not come if it never can be right."""
-    if len(data) > most:
-        raise RefusedError(431, f"The head of a request may have {most} bytes.")
-    if _BARE.search(data):
+def check_lines(data: bytes | bytearray, start: int) -> None:
+    """Refuse a head whose end has not come if one of its lines, from ``start`` on, never can be right."""
+    if _BARE.search(data, start):
         raise RefusedError(400, "A line of a head ends in CRLF, and only its end has either.")
 
 
@@ -158,7 +157,7 @@ def _fields(lines: list[bytes], most: int) -> tuple[list[Field], dict[bytes, byt
         if match is None:
             raise RefusedError(400, "A line of the head is no Name: value.")
         name, value = match.groups()
-        lower = name.lower()
+        lower, value = name.lower(), value.strip(b" \t")
         if lower in values:
             if lower in _ONCE:
                 raise RefusedError(400, f"{lower.decode()} stands there twice.")

@@ -37,6 +37,14 @@ class Limits:
     """From the end of a request to the beginning of its answer; then 504."""
     linger_seconds: float = 2.0
     """How long the rest of a refused body is read and thrown away, so that the client gets to see the answer."""
+    write_seconds: float = 60.0
+    """A client that takes nothing of an answer that is complete is given up after this."""
+    informations: int = 100
+    """Answers such as 103 Early Hints before the one that counts; more is 502."""
+    connections: int = 4096
+    """Connections of clients, websockets included; beyond, the one that waits longest without a request has to go."""
+    connections_per_peer: int = 1024
+    """The same for one address."""
     half_seconds: float = 30.0
     """How long one side of a websocket may go on after the other has ended its own."""
     wake_seconds: float = 60.0

@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from lapse.core.connections import Connections
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
 from lapse.proxy import pages
@@ -73,7 +74,10 @@ class Proxy:
     def __init__(self, ports: Ports, options: Options) -> None:
         """Listen to nobody yet."""
         self.limits = options.limits
-        self.fronts: set[Front] = set()
+        self.fronts: dict[Front, None] = {}
+        self.admitted: Connections[Front | Tunnel] = Connections(
+            self.limits.connections, self.limits.connections_per_peer
+        )
         self.stopping = False
         self._clock, self._access = ports.clock, ports.access
         self.now = self._seconds()
@@ -103,7 +107,7 @@ class Proxy:
             scheme=options.scheme.encode(),
             cookies=frozenset(name.encode() for name in options.cookies),
             now=lambda: self.now,
-            begin=self._tunnels.add,
+            begin=self._tunnel_begun,
             end=self._tunnel_ended,
         )
 
@@ -229,8 +233,13 @@ class Proxy:
         elif now - tunnel.half_since > self.limits.half_seconds:
             tunnel.abort()
 
+    def _tunnel_begun(self, front: Front, tunnel: Tunnel) -> None:
+        self._tunnels.add(tunnel)
+        self.admitted.replace(front, tunnel)
+
     def _tunnel_ended(self, tunnel: Tunnel) -> None:
         self._tunnels.discard(tunnel)
+        self.admitted.release(tunnel)
         self._access(tunnel.workspace, self._moment())
         self._leases.end(tunnel.connection)
 

@@ -97,6 +97,8 @@ class Tunnel:
             _be_watchful(half.transport)
             half.transport.set_protocol(half)
 
+    waits_for_request: Final = False
+
     @property
     def is_half(self) -> bool:
         """Whether a direction has ended, so that what is left has to end soon."""

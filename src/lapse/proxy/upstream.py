@@ -13,7 +13,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from lapse.proxy.bodies import body_of
-from lapse.proxy.heads import END, RefusedError, answer_head
+from lapse.proxy.heads import RefusedError, answer_head
+from lapse.proxy.incoming import Incoming
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _AHEAD: Final = 65_536
 _SWITCHING: Final = 101
 _FINAL: Final = 200
+_BAD_GATEWAY: Final = 502
 
 
 class CutError(ConnectionError):
@@ -34,6 +36,9 @@ class CutError(ConnectionError):
 
 class Taker(Protocol):
     """Where an answer's body goes, and who is told when the workspace cannot take more of the request's."""
+
+    write_paused: bool
+    """Whether it takes nothing for now. It calls `Upstream.resume_reading` when it does again."""
 
     def take_body(self, data: bytes) -> None:
         """Write a piece on."""
@@ -52,8 +57,8 @@ class Upstream(asyncio.Protocol):
     """One connection to a workspace."""
 
     __slots__ = (
-        *("_body", "_buffer", "_finished", "_information", "_limits", "_method", "_paused", "_taker", "_waiting"),
-        *("closed", "ended", "heard", "spare_since", "transport", "write_paused"),
+        *("_body", "_finished", "_held", "_incoming", "_information", "_informed", "_limits", "_method", "_paused"),
+        *("_taker", "_turn", "_waiting", "closed", "ended", "heard", "spare_since", "transport", "write_paused"),
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -68,7 +73,12 @@ class Upstream(asyncio.Protocol):
         self.write_paused = False
         self.spare_since = 0.0
         self._paused = False
-        self._buffer = b""
+        self._held = False
+        """Whether announcements wait for a client that takes nothing."""
+        self._turn = False
+        """Whether what has come in is looked at again in the loop's next round."""
+        self._incoming = Incoming()
+        self._informed = 0
         self._method = b""
         self._taker: Taker | None = None
         self._body: Body | None = None
@@ -81,6 +91,7 @@ class Upstream(asyncio.Protocol):
     def ask(self, request: bytes, method: bytes, *, taker: Taker, information: Callable[[AnswerHead], None]) -> None:
         """Send a request's head; its body may follow by `send`, and `answer` waits for what comes back."""
         self.heard = False
+        self._informed = 0
         self._method, self._taker, self._information = method, taker, information
         self._waiting = asyncio.get_running_loop().create_future()
         if self.closed:
@@ -101,10 +112,8 @@ class Upstream(asyncio.Protocol):
     async def relay(self, head: AnswerHead) -> bool:
         """Pass the answer's body on, to its end; return whether the connection may be used again."""
         body = self._body = body_of(head.length)
-        before, self._buffer = self._buffer, b""
-        if before and not body.done:
-            self._pass(body, before)
-            before = b""
+        if not body.done and self._incoming:
+            self._pass(body, self._incoming.take())
         if not body.done:
             if self.closed:
                 self._ended_within(body)
@@ -114,7 +123,7 @@ class Upstream(asyncio.Protocol):
                 await self._finished
         self._taker = self._body = self._finished = self._waiting = None
         self.resume_reading()
-        return head.keep and not self.closed and not before and not body.rest
+        return head.keep and not self.closed and not self._incoming and not body.rest
 
     def fail(self, error: Exception) -> None:
         """Let whoever waits for this connection wait no longer."""
@@ -127,7 +136,7 @@ class Upstream(asyncio.Protocol):
         """Give the connection away after an upgrade; return what has come behind the head."""
         self._taker = self._waiting = None
         self.resume_reading()
-        return self._buffer
+        return self._incoming.take()
 
     def pause_reading(self) -> None:
         """Take nothing more from the workspace for now."""
@@ -136,8 +145,10 @@ class Upstream(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on."""
-        if self._paused:
+        """Go on: with what has come in already, then with the connection."""
+        if self._has_work:
+            self._work_later()
+        elif self._paused:
             self._paused = False
             if not self.closed:
                 self.transport.resume_reading()
@@ -157,20 +168,15 @@ class Upstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         self.heard = True
-        body, waiting = self._body, self._waiting
-        if body is not None:
-            try:
-                self._pass(body, data)
-            except RefusedError as error:
-                self.fail(error)
-                self.abort()
-        elif waiting is None:
+        if self._body is not None:
+            self._pass_or_fail(self._body, data)
+        elif self._waiting is None:
             self.abort()  # nobody asked
         else:
-            self._buffer = self._buffer + data if self._buffer else data
-            if not waiting.done():
-                self._look_for_head(waiting)
-            elif len(self._buffer) > _AHEAD:
+            self._incoming.feed(data)
+            if not self._waiting.done():
+                self._look_for_head(self._waiting)
+            elif len(self._incoming) > _AHEAD:
                 self.pause_reading()
 
     def eof_received(self) -> bool:
@@ -197,21 +203,66 @@ class Upstream(asyncio.Protocol):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    @property
+    def _has_work(self) -> bool:
+        """Whether something that has come in waits for its turn."""
+        if self._body is not None:
+            return self._body.more
+        return self._held and self._waiting is not None and not self._waiting.done()
+
+    def _work_later(self) -> None:
+        """Look at the rest of what has come in in the loop's next round, and read nothing before that."""
+        self.pause_reading()
+        if not self._turn:
+            self._turn = True
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def _work(self) -> None:
+        self._turn = False
+        if not self._has_work or (self._taker is not None and self._taker.write_paused):
+            return  # it is over, or goes on when the client has taken what it has
+        if self._body is not None:
+            self._pass_or_fail(self._body, b"")
+        elif self._waiting is not None:
+            self._look_for_head(self._waiting)
+        if not self._held:
+            self.resume_reading()
+
     def _look_for_head(self, waiting: asyncio.Future[AnswerHead]) -> None:
         limits = self._limits
+        self._held = False
         try:
-            while 0 <= (end := self._buffer.find(END)) <= limits.head_bytes:
-                head = answer_head(self._buffer[:end], method=self._method, most_fields=limits.fields)
-                self._buffer = self._buffer[end + 4 :]
+            while (raw := self._incoming.take_head()) is not None:
+                if len(raw) > limits.head_bytes:
+                    break
+                head = answer_head(raw, method=self._method, most_fields=limits.fields)
                 if head.status >= _FINAL or head.status == _SWITCHING:
                     waiting.set_result(head)
                     return
-                if self._information is not None:
-                    self._information(head)
-            if len(self._buffer) > limits.head_bytes:
+                self._inform(head)
+                if self._taker is not None and self._taker.write_paused:
+                    self._held = True
+                    self.pause_reading()
+                    return
+            if raw is not None or len(self._incoming) > limits.head_bytes:
                 raise RefusedError(502, "The head of the workspace's answer is too long.")  # noqa: TRY301 - one way out
         except RefusedError as error:
-            waiting.set_exception(error)
+            waiting.set_exception(_by_workspace(error))
+            self.abort()
+
+    def _inform(self, head: AnswerHead) -> None:
+        self._informed += 1
+        if self._informed > self._limits.informations:
+            words = f"The workspace's program announces its answer more than {self._limits.informations} times."
+            raise RefusedError(502, words)
+        if self._information is not None:
+            self._information(head)
+
+    def _pass_or_fail(self, body: Body, data: bytes) -> None:
+        try:
+            self._pass(body, data)
+        except RefusedError as error:
+            self.fail(error)
             self.abort()
 
     def _pass(self, body: Body, data: bytes) -> None:
@@ -220,6 +271,8 @@ class Upstream(asyncio.Protocol):
             self._taker.take_body(piece)
         if body.done and self._finished is not None and not self._finished.done():
             self._finished.set_result(None)
+        elif body.more:
+            self._work_later()
 
     def _end(self, exc: Exception | None) -> None:
         self.closed = True
@@ -235,9 +288,18 @@ class Upstream(asyncio.Protocol):
             self._waiting.set_exception(CutError())
 
     def _ended_within(self, body: Body, exc: Exception | None = None) -> None:
+        while body.more:
+            self._pass(body, b"")
+        if body.done:
+            return
         if exc is not None or not body.endless:
             raise CutError
         body.done = True
+
+
+def _by_workspace(error: RefusedError) -> RefusedError:
+    """Return what a client is told: whatever is wrong with an answer is 502."""
+    return error if error.status == _BAD_GATEWAY else RefusedError(_BAD_GATEWAY, error.words)
 
 
 class Upstreams:

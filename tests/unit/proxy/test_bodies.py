@@ -98,3 +98,17 @@ def test_chunks_are_judged_alike_in_whatever_pieces_they_arrive(data: bytes, cut
         return out, body.done, body.rest
 
     assert outcome(cuts) == outcome([])
+
+
+def test_a_piece_of_many_chunks_is_read_in_turns() -> None:
+    body, out, turns = Chunked(), b"", 0
+    data = chunk(b"a") * 40_000 + LAST_CHUNK + b"next"
+    while not body.done:
+        turns += 1
+        fed = body.feed(data)
+        assert len(fed) <= 1000
+        assert body.more or body.done
+        out, data = out + fed, b""
+    assert out == b"a" * 40_000
+    assert body.rest == b"next"
+    assert turns > 10
