@@ -390,6 +390,12 @@ class Settings(BaseSettings):
     proxy_lease: Annotated[Duration, PlainValidator(_lifetime)] = Field(
         default=Duration.parse("30s"), description="How long a connection counts after its proxy has died"
     )
+    proxy_max_connections: Count = Field(
+        default=4096, description="Connections to the workspace proxy, websockets included; 0 for no limit"
+    )
+    proxy_max_connections_per_peer: Count = Field(
+        default=1024, description="The same from one address; 0 where a reverse proxy stands in front"
+    )
     kube_config: Annotated[str, PlainValidator(_text)] = Field(
         default="", description="The kubeconfig to read; by default KUBECONFIG, the service account, ~/.kube/config"
     )
@@ -415,6 +421,10 @@ class Settings(BaseSettings):
     http_port: Port = Field(default=8750, description="Port of the API and the pages")
     http_allowed_hosts: Annotated[tuple[str, ...], PlainValidator(_hosts)] = Field(
         default=(), description="Further names under which clients may call, such as that of a reverse proxy"
+    )
+    http_max_connections: Count = Field(default=512, description="Connections to the API and the pages; 0 for no limit")
+    http_max_connections_per_peer: Count = Field(
+        default=256, description="The same from one address; 0 where a reverse proxy stands in front"
     )
     webhook_host: Host = Field(default="127.0.0.1", description="Address of the admission webhook")
     webhook_port: Port = Field(default=8443, description="Port of the admission webhook")

@@ -80,6 +80,7 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"workspaces_beyond_loopback": "true", "workspaces_stop_on_exit": "false", "proxy_scheme": "https"}
     samples |= dict.fromkeys(("default_standby_ttl", "default_archive_ttl", "ttl_manager_interval"), "7m")
     samples |= {"idle_timer": "7m", "busy_most": "7h", "proxy_lease": "7s", "proxy_port": "1"}
+    samples |= dict.fromkeys([name for name in Settings.model_fields if "_max_connections" in name], "77")
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
     write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n")

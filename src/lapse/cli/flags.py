@@ -183,6 +183,10 @@ class ProxyFlags(ProxyPlaceFlags, ActivityFlags, WorkspaceStoreFlags):
     """true: serve workspaces also where other machines can call; whoever may create one runs programs here."""
     idle_timer: Flag = None
     """How long a workspace counts as in use after its last connection, such as 5m."""
+    proxy_max_connections: Flag = None
+    """Connections to the workspace proxy, websockets included; 0 for no limit."""
+    proxy_max_connections_per_peer: Flag = None
+    """The same from one address; 0 where a reverse proxy stands in front."""
 
 
 @Parameter(name="*")
@@ -209,6 +213,10 @@ class ServerFlags(
     """Port of the API and the pages; 0 picks a free one."""
     http_allowed_hosts: Flag = None
     """Further names under which clients may call, separated by commas."""
+    http_max_connections: Flag = None
+    """Connections to the API and the pages; 0 for no limit."""
+    http_max_connections_per_peer: Flag = None
+    """The same from one address; 0 where a reverse proxy stands in front."""
 
 
 @Parameter(name="*")

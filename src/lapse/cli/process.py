@@ -79,9 +79,11 @@ def stay(name: str, loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Aw
 
     from lapse.core.log import get_logger
     from lapse.engine.logs import configure_logs
+    from lapse.files.descriptors import raise_limit
 
     configure_logs(form=loaded.settings.log_format, level=loaded.settings.log_level)
     log = get_logger(name)
+    raise_limit()
     for warning in loaded.warnings:
         log.warning("odd_setting", reason=warning)
     uvloop.run(_run(loaded, start))
@@ -185,13 +187,15 @@ def probes_listener(
     endpoint: Endpoint, *, readiness: Readiness, settings: Settings, coordinator: Coordinator, metrics: Metrics
 ) -> Listener:
     """Return the service that answers the probes."""
+    from lapse.web.connections import ConnectionLimits
     from lapse.web.listener import Listener
     from lapse.web.probes import create_probes
     from lapse.web.security import AllowedHosts
 
     hosts = AllowedHosts(settings.probes_host, endpoint.port, settings.http_allowed_hosts)
     app = create_probes(readiness=readiness, stopping=lambda: coordinator.stopping, metrics=metrics, hosts=hosts)
-    return Listener("probes", app, endpoint)
+    # Beside those of the API and the proxy: whoever fills these does not make the process look dead.
+    return Listener("probes", app, endpoint, limits=ConnectionLimits(connections=128, connections_per_peer=128))
 
 
 def stop_on_signals(coordinator: Coordinator) -> None:

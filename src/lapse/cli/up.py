@@ -184,6 +184,7 @@ class _Process:
     def _services(self) -> list[Service]:
         import asyncio
 
+        from lapse.web.connections import ConnectionLimits
         from lapse.web.listener import Listener
         from lapse.web.probes import Readiness
 
@@ -195,7 +196,12 @@ class _Process:
             coordinator=self.coordinator,
             metrics=self.metrics,
         )
-        here: list[Service] = [Listener("http", self._api(), self.doors.http), probes, *self.requests.requests.services]
+        limits = ConnectionLimits(
+            connections=self.settings.http_max_connections,
+            connections_per_peer=self.settings.http_max_connections_per_peer,
+        )
+        http = Listener("http", self._api(), self.doors.http, limits=limits)
+        here: list[Service] = [http, probes, *self.requests.requests.services]
         if self.workspaces is not None:
             here += self.workspaces.services
         return here

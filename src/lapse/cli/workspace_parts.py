@@ -208,6 +208,7 @@ class WorkspaceParts:
         return [AccessLoop(self.access)]
 
     def _proxy(self) -> Service:
+        from lapse.proxy.limits import Limits
         from lapse.proxy.server import Options, Proxy
         from lapse.proxy.service import ProxyService
         from lapse.proxy.sessions import COOKIES
@@ -218,6 +219,10 @@ class WorkspaceParts:
             cookies=COOKIES,
             lease_seconds=self.settings.proxy_lease.seconds,
             idle_seconds=self.settings.idle_timer.seconds,
+            limits=Limits(
+                connections=self.settings.proxy_max_connections,
+                connections_per_peer=self.settings.proxy_max_connections_per_peer,
+            ),
         )
         return ProxyService(Proxy(self._ports(), options), self.endpoint.sockets, self.access)
 

@@ -42,7 +42,8 @@ class Limits:
     informations: int = 100
     """Answers such as 103 Early Hints before the one that counts; more is 502."""
     connections: int = 4096
-    """Connections of clients, websockets included; beyond, the one that waits longest without a request has to go."""
+    """Connections of clients, websockets included; beyond, the one that waits longest without a request has to go.
+    0 is no limit."""
     connections_per_peer: int = 1024
     """The same for one address."""
     half_seconds: float = 30.0
@@ -62,5 +63,5 @@ class Limits:
         """Refuse what would stop all work."""
         for each in fields(self):
             value = getattr(self, each.name)
-            if not value > 0:
+            if not (value > 0 or (value == 0 and each.name.startswith("connections"))):
                 raise LimitError(name=each.name, given=value)

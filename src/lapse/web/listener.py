@@ -2,7 +2,8 @@
 
 Bound first, so that a taken port is one clear message and nothing has been started yet. Signals belong to the
 coordinator; uvicorn is told to stop, finishes the requests at hand, and cancels those that are not done after
-`FINISH_SECONDS`, so a client that never finishes cannot keep the process.
+`FINISH_SECONDS`, so a client that never finishes cannot keep the process. Connections are limited in number and in
+time: see `lapse.web.connections`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from lapse.core.clock import Clock, SystemClock
 from lapse.core.errors import LapseError
+from lapse.web.connections import ConnectionLimits, LimitedProtocol, Room, accept_tls
 from lapse.web.security import in_url, is_loopback
 
 FINISH_SECONDS: Final = 3
 _BACKLOG: Final = 128
+_SECOND_NS: Final = 1_000_000_000
 _IDLE_SECONDS: Final = 5
 """After which a connection without a request is closed."""
 
@@ -111,10 +115,40 @@ def _reason(error: OSError) -> str:
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, room: Room, clock: Clock) -> None:
+        super().__init__(config)
+        self._room, self._clock = room, clock
+        self._accepting: list[asyncio.Task[None]] = []
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the coordinator."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, with our own limits on what comes in."""
+        tls, loop = self.config.ssl, asyncio.get_running_loop()
+        await self.lifespan.startup()
+        self.servers = []
+        for one in sockets or ():
+            if tls is None:
+                self.servers.append(await loop.create_server(self._protocol, sock=one, backlog=_BACKLOG))
+            else:
+                taking = accept_tls(one, tls, room=self._room, make=self._protocol, clock=self._clock)
+                self._accepting.append(loop.create_task(taking))
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, then end those that are there."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> LimitedProtocol:
+        return LimitedProtocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, room=self._room
+        )
 
 
 class Listener:
@@ -128,35 +162,45 @@ class Listener:
         *,
         tls: ssl.SSLContext | None = None,
         idle_seconds: int = _IDLE_SECONDS,
+        limits: ConnectionLimits | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Serve ``app``, with ``tls`` to those who speak it only; takes over the sockets."""
         self.name = name
         self._endpoint = endpoint
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                http="h11",
-                ws="none",
-                lifespan="off",
-                access_log=False,  # it would show paths, which hold keys
-                log_config=None,
-                proxy_headers=False,  # nobody's word about addresses is taken
-                server_header=False,
-                timeout_keep_alive=idle_seconds,
-                timeout_graceful_shutdown=FINISH_SECONDS,
-                ssl_context_factory=None if tls is None else lambda *_: tls,
-            )
+        self._clock = clock or SystemClock()
+        self._room = Room(limits or ConnectionLimits(), lambda: self._clock.monotonic_ns() / _SECOND_NS)
+        config = uvicorn.Config(
+            app,
+            http=LimitedProtocol,
+            ws="none",
+            lifespan="off",
+            access_log=False,  # it would show paths, which hold keys
+            log_config=None,
+            proxy_headers=False,  # nobody's word about addresses is taken
+            server_header=False,
+            timeout_keep_alive=idle_seconds,
+            timeout_graceful_shutdown=FINISH_SECONDS,
+            ssl_context_factory=None if tls is None else lambda *_: tls,
         )
+        self._server = _Server(config, self._room, self._clock)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until ``stopping`` is set."""
         serving = asyncio.create_task(self._server.serve(sockets=self._endpoint.sockets))
         waiting = asyncio.create_task(stopping.wait())
+        sweeping = asyncio.create_task(self._sweep())
         try:
             await asyncio.wait([serving, waiting], return_when=asyncio.FIRST_COMPLETED)
             self._server.should_exit = True
             await serving
         finally:
             waiting.cancel()
+            sweeping.cancel()
             serving.cancel()
             self._endpoint.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._clock.sleep(self._room.limits.sweep_seconds)
+            self._room.check()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lapse.files.archive import sync
+from lapse.files.descriptors import given_limit
 from lapse.workspaces.runtime.errors import CommandNotFoundError, PortTakenError, RuntimeUnavailableError
 from lapse.workspaces.runtime.processes import MARK, Identity
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 """Where programs listen: on this machine only. The way to them leads through the proxy."""
-_GATE: Final = 'read -r go || exit 0; exec "$@" </dev/null'
+_GATE: Final = 'read -r go || exit 0; ulimit -S -n "$0" 2>/dev/null; exec "$@" </dev/null'
 _PASSED_ON: Final = frozenset(
     {"PATH", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH"}
 )
@@ -129,7 +130,7 @@ def spawn(
     """Start a program in a process group of its own, behind the gate."""
     with log.open("ab") as output:  # to append: it is shortened while the program writes
         return subprocess.Popen(  # noqa: S603 - to run the owner's command is what this is for
-            ["/bin/sh", "-c", _GATE, "lapse-workspace", program, *command[1:]],
+            ["/bin/sh", "-c", _GATE, str(given_limit()), program, *command[1:]],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
