@@ -116,11 +116,11 @@ def request_head(data: bytes, *, most_fields: int) -> RequestHead:
     """Read a request's head, given without the empty line at its end."""
     first, *lines = data.split(b"\r\n")
     match = _REQUEST_LINE.fullmatch(first)
+    if first.partition(b" ")[0] in _NOT_BY_US:  # CONNECT names no path
+        raise RefusedError(501, "This method is not passed on.")
     if match is None:
         raise RefusedError(400, "The first line is no METHOD /path HTTP/1.1.")
     method, target, minor = match.groups()
-    if method in _NOT_BY_US:
-        raise RefusedError(501, "This method is not passed on.")
     fields, values = _fields(lines, most_fields)
     host = values.get(b"host")
     if host is None:

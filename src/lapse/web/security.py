@@ -30,6 +30,7 @@ from lapse.web.errors import (
     CutOffError,
     HostNotAllowedError,
     InternalError,
+    MethodNotAllowedError,
     NotJSONError,
     OriginNotAllowedError,
     RequestError,
@@ -46,6 +47,7 @@ MAX_BODY_BYTES: Final = 1 << 20
 _log = get_logger("lapse.web")
 _ORIGIN: Final = re.compile(r"https?://([^/@\s]+)")
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_METHODS: Final = _READING | {"POST", "PUT", "PATCH", "DELETE"}
 _CHALLENGE: Final = 'Basic realm="Lapse: leave the name empty, the password is your token", charset="UTF-8"'
 # For everything that does not bring its own: nothing may be loaded, framed, sniffed or kept.
 _HEADERS: Final[Mapping[bytes, bytes]] = {
@@ -136,6 +138,12 @@ class AllowedHosts:
         return host in self._names
 
 
+def check_method(head: Head) -> None:
+    """Refuse a method that no route has, such as TRACE, whatever else the request says."""
+    if head.method not in _METHODS:
+        raise MethodNotAllowedError
+
+
 def check_host(head: Head, hosts: Container[str]) -> None:
     """Refuse a name that is not ours. The address at which the connection arrived is: only a name can be re-pointed."""
     host = head.only("host")
@@ -217,6 +225,7 @@ class Guard:
     async def _checked_body(self, scope: Scope, receive: Receive) -> bytes | None:
         """Return the body of a request that may pass, None when the client went away."""
         head = Head.of(scope)
+        check_method(head)
         check_host(head, self._hosts)
         check_origin(head, self._hosts)
         if self._admit is not None:

@@ -199,3 +199,11 @@ def test_the_image_is_a_placeholder_that_is_explained() -> None:
 def test_the_source_distribution_has_it_too() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     assert "deploy" in build["targets"]["sdist"]["include"]
+
+
+def test_only_the_ports_of_the_pod_can_be_reached() -> None:
+    policy = only("NetworkPolicy")["spec"]
+    assert policy["podSelector"] == DEPLOYMENT["spec"]["selector"]
+    assert policy["policyTypes"] == ["Ingress"]
+    (rule,) = policy["ingress"]
+    assert rule == {"ports": [{"port": port["name"], "protocol": "TCP"} for port in CONTAINER["ports"]]}

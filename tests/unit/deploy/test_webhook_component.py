@@ -152,3 +152,11 @@ def test_the_settings_in_the_environment_are_valid_and_the_ports_are_where_other
         assert CONTAINER[probe]["httpGet"]["port"] == "probes"
     command, _bound, _ignored = app.parse_args(CONTAINER["args"], exit_on_error=False, print_error=False)
     assert command.__name__ == "webhook"
+
+
+def test_only_the_ports_of_the_pod_can_be_reached() -> None:
+    policy = OBJECTS["NetworkPolicy"]["spec"]
+    assert policy["podSelector"] == OBJECTS["Deployment"]["spec"]["selector"]
+    assert policy["policyTypes"] == ["Ingress"]
+    (rule,) = policy["ingress"]
+    assert rule == {"ports": [{"port": name, "protocol": "TCP"} for name in PORTS]}

@@ -132,6 +132,13 @@ def test_only_a_websocket_is_an_upgrade(lines: list[str], upgrade: bool) -> None
     assert head(HOST, *lines).upgrade is upgrade
 
 
+@pytest.mark.parametrize("first", ["TRACE / HTTP/1.1", "CONNECT / HTTP/1.1", "CONNECT a:80 HTTP/1.1"])
+def test_methods_that_are_not_for_a_workspace_are_not_passed_on(first: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        head(HOST, first=first)
+    assert caught.value.status == 501
+
+
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("value", [b"a" + b" " * 16_000 + b"b", b" " * 16_000 + b"\x01", b"\t " * 8000 + b"a\x7f"])
 def test_blanks_in_a_value_are_read_in_one_go(value: bytes) -> None:

@@ -219,3 +219,13 @@ async def test_a_request_that_is_cut_off_while_it_works_is_told_that_its_outcome
 
     assert sent[0]["status"] == 504
     assert json.loads(sent[1]["body"])["code"] == "CutOffError"
+
+
+@pytest.mark.parametrize("method", ["TRACE", "CONNECT", "PROPFIND"])
+@pytest.mark.parametrize("path", ["/", "/api/v1/status"])
+async def test_a_method_that_no_route_has_is_not_allowed_whatever_else_is_wrong(
+    client: httpx2.AsyncClient, method: str, path: str
+) -> None:
+    for headers in ({}, {"Host": "evil.example.org"}, {"Content-Type": "text/plain"}):
+        answer = await client.request(method, path, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (405, "MethodNotAllowedError")
