@@ -10,7 +10,9 @@ attributes, which ACLs and file capabilities are. Not captured: sockets and devi
 this user may not set when it comes back (owners, some attributes) is left out, and attributes are named. What
 changes while it is being captured is captured or not; a file that shrinks meanwhile is a failure, as its archive would
 be broken. What cannot be read is a failure as well, never a gap. Links are captured as links, wherever they point, and
-nothing is ever written through one: a member that would leave the directory is refused. Long runs of zeros come back as
+nothing is ever read or written through one: below the directory that was named, everything is opened by its name within
+an open directory, so that a link that takes the place of a file or a directory in the meantime is a failure, and a
+member that would leave the directory is refused. Long runs of zeros come back as
 holes, so a sparse file takes no more room than before.
 """
 
@@ -26,7 +28,7 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final, cast
@@ -48,6 +50,7 @@ _ZEROS: Final = bytes(_HOLE)
 _LEVEL: Final = 6
 _TIME: Final = "mtime"
 _NS: Final = 1_000_000_000
+_REPLACED: Final = "it was replaced by something else while it was being read"
 _SHOWN: Final = 40
 """Characters of a name that its temporary name shows: a name may have 255 bytes, and a character up to four."""
 
@@ -203,22 +206,42 @@ def copy(source: Path, directory: Path, *, arrived: Callable[[Path], None], stop
     """Copy a directory into another one, under the same rules as `unpack`."""
     action = f"restoring {source} into {directory}"
 
-    def one(from_: str, to: str) -> str:
-        _go_on_unless(stop)
-        mode = os.lstat(from_).st_mode
-        if stat.S_ISFIFO(mode):
-            os.mkfifo(to)
-            shutil.copystat(from_, to)
-        elif not stat.S_ISSOCK(mode):
-            shutil.copy2(from_, to, follow_symlinks=False)
-        return to
-
     def fill(part: Path) -> None:
         if not source.is_dir():
             raise ArchiveError(action=action, problem=f"there is no directory {source}")
-        shutil.copytree(source, part, symlinks=True, copy_function=one, dirs_exist_ok=True)
+        with _opened(source, os.O_DIRECTORY) as descriptor:
+            _copy_folder(descriptor, part, stop)
 
     _make(directory, fill, action=action, arrived=arrived)
+
+
+def _copy_folder(source: int, target: Path, stop: Stop) -> None:
+    for name in sorted(os.listdir(source)):
+        _go_on_unless(stop)
+        found, to = os.stat(name, dir_fd=source, follow_symlinks=False), target / name
+        if stat.S_ISDIR(found.st_mode):
+            to.mkdir(mode=0o700)
+            with _opened_in(source, name, found) as folder:
+                _copy_folder(folder, to, stop)
+        elif stat.S_ISREG(found.st_mode):
+            with _opened_in(source, name, found) as descriptor, to.open("xb") as file:
+                with os.fdopen(os.dup(descriptor), "rb") as content:
+                    shutil.copyfileobj(content, file, _BLOCK)
+                file.flush()
+                _copy_stat(descriptor, to)
+        elif stat.S_ISLNK(found.st_mode):
+            to.symlink_to(os.readlink(name, dir_fd=source))
+            os.utime(to, ns=(found.st_atime_ns, found.st_mtime_ns), follow_symlinks=False)
+        elif stat.S_ISFIFO(found.st_mode):
+            os.mkfifo(to)
+            to.chmod(stat.S_IMODE(found.st_mode))
+            os.utime(to, ns=(found.st_atime_ns, found.st_mtime_ns))
+    _copy_stat(source, target)
+
+
+def _copy_stat(source: int, target: Path) -> None:
+    """Copy times, mode and extended attributes of what is open; a descriptor serves as well as a path."""
+    shutil.copystat(cast("str", source), target)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -284,16 +307,34 @@ def _write(directory: Path, file: IO[bytes], stop: Stop) -> tuple[str, int, tupl
     with (
         gzip.GzipFile("", "wb", _LEVEL, cast("IO[bytes]", hashed), mtime=0) as packed,
         tarfile.open(mode="w|", fileobj=packed, format=tarfile.PAX_FORMAT) as tar,
+        _opened(directory, os.O_DIRECTORY) as top,
     ):
-        _add(tar, directory, ".")
-        for path in _below(directory):
-            name = path.relative_to(directory).as_posix()
+        info = _info(tar, top, ".")
+        info.pax_headers |= attributes_of(top)
+        tar.addfile(info)
+        for folder, name, path in _entries(top):
             with suppress(FileNotFoundError):  # it went away meanwhile
-                if _is_captured(path):
-                    size += _add(tar, path, name)
+                added = _add(tar, folder, name, path)
+                if added is None:
+                    left_out.append(path)
                 else:
-                    left_out.append(name)
+                    size += added
     return hashed.hexdigest(), size, tuple(left_out)
+
+
+def _entries(top: int) -> Iterator[tuple[int, str, str]]:
+    """Yield everything below an open directory, in order: the directory that it is in, its name, its path from the top.
+
+    What cannot be listed is an error, not an empty place.
+    """
+
+    def give_up(error: OSError) -> None:
+        raise error
+
+    for folder, folders, files, descriptor in os.fwalk(".", dir_fd=top, onerror=give_up):
+        folders.sort()
+        for name in sorted([*folders, *files]):
+            yield descriptor, name, PurePosixPath(folder, name).as_posix()
 
 
 def _below(directory: Path) -> Iterator[Path]:
@@ -307,24 +348,81 @@ def _below(directory: Path) -> Iterator[Path]:
         yield from (directory / folder / name for name in sorted([*folders, *files]))
 
 
-def _is_captured(path: Path) -> bool:
-    mode = path.lstat().st_mode
-    return not (stat.S_ISSOCK(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode))
+def _add(tar: tarfile.TarFile, folder: int, name: str, path: str) -> int | None:
+    """Add one thing to an archive; return how many bytes it brought, None if it is a kind that is left out."""
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):
+        with _opened_in(folder, name, found) as descriptor:
+            return _add_opened(tar, descriptor, path)
+    if not stat.S_ISLNK(found.st_mode) and not stat.S_ISFIFO(found.st_mode):
+        return None
+    info = tar.tarinfo(path)
+    info.type = tarfile.SYMTYPE if stat.S_ISLNK(found.st_mode) else tarfile.FIFOTYPE
+    info.linkname = os.readlink(name, dir_fd=folder) if info.issym() else ""
+    info.mode, info.uid, info.gid, info.mtime = found.st_mode, found.st_uid, found.st_gid, found.st_mtime
+    # Neither can be opened; this is the name within the open directory, and it is not followed.
+    info.pax_headers = {_TIME: _seconds(found.st_mtime_ns)} | attributes_of(Path(f"/proc/self/fd/{folder}/{name}"))
+    tar.addfile(info)
+    return 0
 
 
-def _add(tar: tarfile.TarFile, path: Path, name: str) -> int:
-    """Add one thing to an archive; return how many bytes it brought."""
-    info = tar.gettarinfo(path, name)
-    info.pax_headers = {_TIME: _seconds(path.lstat().st_mtime_ns)}
+def _add_opened(tar: tarfile.TarFile, descriptor: int, path: str) -> int:
+    info = _info(tar, descriptor, path)
+    if not info.islnk():  # another name of a file has that file's attributes
+        info.pax_headers |= attributes_of(descriptor)
     if not info.isreg():
-        if not info.islnk():  # another name of a file has that file's attributes
-            info.pax_headers |= attributes_of(path)
         tar.addfile(info)
         return 0
-    with path.open("rb") as file:
-        info.pax_headers |= attributes_of(file.fileno())
+    with os.fdopen(os.dup(descriptor), "rb") as file:
         tar.addfile(info, file)
     return info.size
+
+
+class _Descriptor:
+    """What `tarfile` wants of a file, for anything that is open."""
+
+    name = ""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+
+def _info(tar: tarfile.TarFile, descriptor: int, path: str) -> tarfile.TarInfo:
+    """Describe what is open, not what has its name by now."""
+    info = tar.gettarinfo(arcname=path, fileobj=cast("IO[bytes]", _Descriptor(descriptor)))
+    info.pax_headers = {_TIME: _seconds(os.fstat(descriptor).st_mtime_ns)}
+    return info
+
+
+@contextmanager
+def _opened(path: str | Path, flags: int = 0, *, folder: int | None = None) -> Iterator[int]:
+    # Not blocking: a pipe that takes the place of a file would wait for its other end.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _opened_in(folder: int, name: str, found: os.stat_result) -> Iterator[int]:
+    """Open a file or a directory by its name in an open directory; what was found there must still be there."""
+    try:
+        with _opened(name, os.O_NOFOLLOW, folder=folder) as descriptor:
+            _check_same(found, descriptor, name)
+            yield descriptor
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ESTALE, _REPLACED, name) from error
+
+
+def _check_same(found: os.stat_result, descriptor: int, name: str) -> None:
+    if not os.path.samestat(found, os.fstat(descriptor)):
+        raise OSError(errno.ESTALE, _REPLACED, name)
 
 
 def _seconds(nanoseconds: int) -> str:

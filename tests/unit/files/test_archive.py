@@ -209,12 +209,12 @@ def test_a_file_that_goes_away_meanwhile_is_not_captured(
 def test_a_folder_that_cannot_be_listed_is_a_failure_and_not_an_empty_folder(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scandir = os.scandir
+    scandir, deep = os.scandir, next(source.rglob("deep")).stat()
 
-    def refuse(path: Any) -> Any:  # noqa: ANN401
-        if str(path).endswith("deep"):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return scandir(path)
+    def refuse(descriptor: Any) -> Any:  # noqa: ANN401
+        if os.path.samestat(os.fstat(descriptor), deep):
+            raise PermissionError(errno.EACCES, "Permission denied", "deep")
+        return scandir(descriptor)
 
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(ArchiveError, match="Permission denied"):

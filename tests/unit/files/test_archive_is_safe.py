@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.files.archive import ArchiveError, pack, remove, remove_leftovers, sync_tree, unpack, verify
+from lapse.files.archive import ArchiveError, copy, pack, remove, remove_leftovers, sync_tree, unpack, verify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,3 +159,40 @@ def test_a_removal_that_was_interrupted_is_finished_with_the_leftovers(
 
 def interrupted(_directory: Path, _mark: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("way", ["archive", "copy"])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_link_that_is_swapped_in_while_it_is_being_read_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, kind: str
+) -> None:
+    outside, source = tmp_path / "outside", tmp_path / "source"
+    for folder in (outside, source, source / "folder"):
+        folder.mkdir()
+    (outside / "secret").write_text("SECRET")
+    (source / "file").write_text("mine")
+    (source / "folder" / "secret").write_text("mine")
+    look = os.stat
+    swapped: list[object] = []
+
+    def swap(path: str | Path, *args: object, **kwargs: object) -> os.stat_result:
+        """Look, and put a link there before the next step."""
+        found = look(path, *args, **kwargs)  # type: ignore[arg-type]
+        if str(path).endswith(kind) and not swapped and not stat.S_ISLNK(found.st_mode):
+            swapped.append(path)
+            (source / kind).rename(tmp_path / "aside")
+            (source / kind).symlink_to(outside / "secret" if kind == "file" else outside)
+        return found
+
+    monkeypatch.setattr(os, "stat", swap)
+    monkeypatch.setattr(os, "lstat", lambda path, **kwargs: swap(path, follow_symlinks=False, **kwargs))
+    ways = {
+        "archive": lambda: pack(source, tmp_path / "a.tar.gz"),
+        "copy": lambda: copy(source, tmp_path / "copy", arrived=nothing),
+    }
+    with pytest.raises(ArchiveError, match="replaced by something else while it was being read"):
+        ways[way]()
+    monkeypatch.undo()
+    assert swapped
+    assert not (tmp_path / "a.tar.gz").exists()
+    assert not (tmp_path / "copy").exists()
