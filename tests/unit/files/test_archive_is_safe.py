@@ -14,6 +14,7 @@ import pytest
 from lapse.files.archive import ArchiveError, copy, pack, remove, remove_leftovers, sync_tree, unpack, verify
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -186,7 +187,7 @@ def test_a_link_that_is_swapped_in_while_it_is_being_read_is_not_followed(
 
     monkeypatch.setattr(os, "stat", swap)
     monkeypatch.setattr(os, "lstat", lambda path, **kwargs: swap(path, follow_symlinks=False, **kwargs))
-    ways = {
+    ways: dict[str, Callable[[], object]] = {
         "archive": lambda: pack(source, tmp_path / "a.tar.gz"),
         "copy": lambda: copy(source, tmp_path / "copy", arrived=nothing),
     }
