@@ -309,9 +309,7 @@ def _write(directory: Path, file: IO[bytes], stop: Stop) -> tuple[str, int, tupl
         tarfile.open(mode="w|", fileobj=packed, format=tarfile.PAX_FORMAT) as tar,
         _opened(directory, os.O_DIRECTORY) as top,
     ):
-        info = _info(tar, top, ".")
-        info.pax_headers |= attributes_of(top)
-        tar.addfile(info)
+        _add_opened(tar, top, ".")
         for folder, name, path in _entries(top):
             with suppress(FileNotFoundError):  # it went away meanwhile
                 added = _add(tar, folder, name, path)
@@ -361,7 +359,8 @@ def _add(tar: tarfile.TarFile, folder: int, name: str, path: str) -> int | None:
     info.linkname = os.readlink(name, dir_fd=folder) if info.issym() else ""
     info.mode, info.uid, info.gid, info.mtime = found.st_mode, found.st_uid, found.st_gid, found.st_mtime
     # Neither can be opened; this is the name within the open directory, and it is not followed.
-    info.pax_headers = {_TIME: _seconds(found.st_mtime_ns)} | attributes_of(Path(f"/proc/self/fd/{folder}/{name}"))
+    attributes = attributes_of(Path(f"/proc/self/fd/{folder}/{name}"))
+    info.pax_headers = {_TIME: _seconds(found.st_mtime_ns), **attributes}
     tar.addfile(info)
     return 0
 
@@ -369,7 +368,7 @@ def _add(tar: tarfile.TarFile, folder: int, name: str, path: str) -> int | None:
 def _add_opened(tar: tarfile.TarFile, descriptor: int, path: str) -> int:
     info = _info(tar, descriptor, path)
     if not info.islnk():  # another name of a file has that file's attributes
-        info.pax_headers |= attributes_of(descriptor)
+        info.pax_headers = {**info.pax_headers, **attributes_of(descriptor)}
     if not info.isreg():
         tar.addfile(info)
         return 0

@@ -93,7 +93,7 @@ def socket_of(root: Path, workspace: str) -> Path | None:
 
 
 def environment(workspace: Workspace, volume: Path, mark: str, *, listens_at: Path | None = None) -> dict[str, str]:
-    """Return what a workspace's program gets to know; ``listens_at`` is a socket that it may use instead of its port."""
+    """Return what a workspace's program gets to know; ``listens_at`` is a socket that may replace its port."""
     given = {name: text for name, text in os.environ.items() if name in _PASSED_ON or name.startswith("LC_")}
     if listens_at is not None:
         given["LAPSE_WORKSPACE_SOCKET"] = str(listens_at)
