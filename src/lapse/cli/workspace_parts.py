@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lapse.workspaces.access import AccessTimes
     from lapse.workspaces.activity import Activity
     from lapse.workspaces.hosting import WorkspaceHost
-    from lapse.workspaces.model import Workspace
+    from lapse.workspaces.model import Workspace, WorkspaceId
     from lapse.workspaces.store import WorkspaceStore
     from lapse.workspaces.tickets import Tickets
 
@@ -168,7 +168,8 @@ class WorkspaceParts:
         tokens = TokenStore(state, clock=machine)
         store = await open_workspaces(settings.workspaces_url)
         stack.push_async_callback(store.close)
-        variables = _variables(tokens, server)
+        secret = state.secret(SECRET)
+        variables = _variables(tokens, server, secret)
         host = None if hosting is None else _host(settings, store, variables, clock=clock, metrics=hosting)
         activity = open_activity(
             settings.activity_url,
@@ -186,7 +187,7 @@ class WorkspaceParts:
             access=AccessTimes(store, clock, throttle_seconds=THROTTLE_SECONDS),
             tickets=Tickets(ticket_records(keys, clock=machine)),
             tokens=tokens,
-            secret=state.secret(SECRET),
+            secret=secret,
             failures=failures,
             host=host,
         )
@@ -304,9 +305,14 @@ class WorkspaceParts:
         runs the workspaces, it lets nobody in.
         """
         from lapse.proxy.ports import Address
+        from lapse.workspaces.runtime.program import socket_of
 
         here = workspace.node_id is None or workspace.node_id == node_of(self.settings)
-        return Address(_LOOPBACK, workspace.port) if self._counts and here else None
+        if not (self._counts and here):
+            return None
+        listens_at = socket_of(self.settings.state_dir / FOLDER, workspace.id)
+        path = str(listens_at) if listens_at is not None and listens_at.is_socket() else ""
+        return Address(_LOOPBACK, workspace.port, path, _port_secret(self.secret, workspace.id))
 
     @property
     def _counts(self) -> bool:
@@ -337,9 +343,20 @@ class _Rights:
         return principal is not None and owner in owners_in(principal.scopes, "POST")
 
 
-def _variables(tokens: TokenStore, server: str) -> Callable[[Workspace], Mapping[str, str]]:
-    """Return what makes the variables by which ``lapse busy`` finds its way from within a workspace."""
-    return lambda workspace: {"LAPSE_SERVER": server, "LAPSE_WORKSPACE_TOKEN": tokens.of_program(workspace.id)}
+def _port_secret(secret: bytes, workspace: WorkspaceId) -> str:
+    """Return what the proxy sends and a workspace's program compares: derived, so any proxy of the folder knows it."""
+    from lapse.workspaces.secrets import derive
+
+    return derive(secret, "workspace-port", workspace)
+
+
+def _variables(tokens: TokenStore, server: str, secret: bytes) -> Callable[[Workspace], Mapping[str, str]]:
+    """Return what makes the variables of a program: its way to ``lapse busy``, and by what it knows the proxy."""
+    return lambda workspace: {
+        "LAPSE_SERVER": server,
+        "LAPSE_WORKSPACE_TOKEN": tokens.of_program(workspace.id),
+        "LAPSE_WORKSPACE_SECRET": _port_secret(secret, workspace.id),
+    }
 
 
 def _host(

@@ -309,7 +309,7 @@ def _write(directory: Path, file: IO[bytes], stop: Stop) -> tuple[str, int, tupl
         tarfile.open(mode="w|", fileobj=packed, format=tarfile.PAX_FORMAT) as tar,
         _opened(directory, os.O_DIRECTORY) as top,
     ):
-        tar.addfile(_info(tar, top, "."))
+        _add_opened(tar, top, ".")
         for folder, name, path in _entries(top):
             with suppress(FileNotFoundError):  # it went away meanwhile
                 added = _add(tar, folder, name, path)
@@ -347,27 +347,34 @@ def _below(directory: Path) -> Iterator[Path]:
 
 
 def _add(tar: tarfile.TarFile, folder: int, name: str, path: str) -> int | None:
-    """Add one thing to an archive; return how many bytes it brought, None for what is left out."""
+    """Add one thing to an archive; return how many bytes it brought, None if it is a kind that is left out."""
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):
         with _opened_in(folder, name, found) as descriptor:
-            info = _info(tar, descriptor, path)
-            if not info.isreg():
-                tar.addfile(info)
-                return 0
-            with os.fdopen(os.dup(descriptor), "rb") as file:
-                tar.addfile(info, file)
-            return info.size
-    if not (stat.S_ISLNK(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
+            return _add_opened(tar, descriptor, path)
+    if not stat.S_ISLNK(found.st_mode) and not stat.S_ISFIFO(found.st_mode):
         return None
     info = tar.tarinfo(path)
     info.type = tarfile.SYMTYPE if stat.S_ISLNK(found.st_mode) else tarfile.FIFOTYPE
     info.linkname = os.readlink(name, dir_fd=folder) if info.issym() else ""
     info.mode, info.uid, info.gid, info.mtime = found.st_mode, found.st_uid, found.st_gid, found.st_mtime
-    # Neither can be opened without being followed or waited for; within the open directory its name is not followed.
-    info.pax_headers = {_TIME: _seconds(found.st_mtime_ns), **attributes_of(Path(f"/proc/self/fd/{folder}", name))}
+    # Neither can be opened; this is the name within the open directory, and it is not followed.
+    attributes = attributes_of(Path(f"/proc/self/fd/{folder}/{name}"))
+    info.pax_headers = {_TIME: _seconds(found.st_mtime_ns), **attributes}
     tar.addfile(info)
     return 0
+
+
+def _add_opened(tar: tarfile.TarFile, descriptor: int, path: str) -> int:
+    info = _info(tar, descriptor, path)
+    if not info.islnk():  # another name of a file has that file's attributes
+        info.pax_headers = {**info.pax_headers, **attributes_of(descriptor)}
+    if not info.isreg():
+        tar.addfile(info)
+        return 0
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        tar.addfile(info, file)
+    return info.size
 
 
 class _Descriptor:
@@ -386,8 +393,6 @@ def _info(tar: tarfile.TarFile, descriptor: int, path: str) -> tarfile.TarInfo:
     """Describe what is open, not what has its name by now."""
     info = tar.gettarinfo(arcname=path, fileobj=cast("IO[bytes]", _Descriptor(descriptor)))
     info.pax_headers = {_TIME: _seconds(os.fstat(descriptor).st_mtime_ns)}
-    if not info.islnk():  # another name of a file has that file's attributes
-        info.pax_headers |= attributes_of(descriptor)
     return info
 
 

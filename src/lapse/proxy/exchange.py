@@ -65,7 +65,7 @@ class Exchange:
         joined = False
         try:
             upstream = await self.upstreams.fresh(address)
-            answer = await self._ask(front, head, upstream)
+            answer = await self._ask(front, head, upstream=upstream, address=address)
             try:
                 if answer.status == _SWITCHING:
                     _check_consent(answer, key)
@@ -88,15 +88,16 @@ class Exchange:
         kept = self.upstreams.spare(workspace, address) if repeatable else None
         if kept is not None:
             try:
-                return kept, await self._ask(front, head, kept)
+                return kept, await self._ask(front, head, upstream=kept, address=address)
             except CutError:
                 if kept.heard:
                     raise
         fresh = await self.upstreams.fresh(address)
-        return fresh, await self._ask(front, head, fresh)
+        return fresh, await self._ask(front, head, upstream=fresh, address=address)
 
-    async def _ask(self, front: Front, head: RequestHead, upstream: Upstream) -> AnswerHead:
-        sent = request_bytes(head, peer=front.peer, scheme=self.scheme, cookies=self.cookies)
+    async def _ask(self, front: Front, head: RequestHead, *, upstream: Upstream, address: Address) -> AnswerHead:
+        secret = address.secret.encode()
+        sent = request_bytes(head, peer=front.peer, scheme=self.scheme, cookies=self.cookies, secret=secret)
         information = partial(self._inform, front, head)
         upstream.ask(sent, head.method, taker=front, information=information)
         front.send_body(upstream)

@@ -6,7 +6,7 @@ not. Everything here may be called by many requests at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +28,10 @@ class Address:
 
     host: str
     port: int
+    path: str = ""
+    """Of a unix socket, where the program has one; then host and port are not used."""
+    secret: str = field(default="", repr=False)
+    """By which the program knows that a request came through the proxy."""
 
 
 class Condition(StrEnum):

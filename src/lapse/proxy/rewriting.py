@@ -23,12 +23,18 @@ _HOP_BY_HOP: Final = frozenset(
         *(b"te", b"trailer", b"transfer-encoding", b"upgrade", b"content-length"),
     }
 )
-_NOT_IN: Final = _HOP_BY_HOP | {b"host", b"authorization", b"forwarded", b"x-real-ip", b"proxy"}
+_SECRET: Final = b"X-Lapse-Workspace-Secret"
+_NOT_IN: Final = _HOP_BY_HOP | {b"host", b"authorization", b"forwarded", b"x-real-ip", b"proxy", _SECRET.lower()}
 _FORWARDED: Final = b"x-forwarded-"
 
 
-def request_bytes(head: RequestHead, *, peer: bytes, scheme: bytes, cookies: frozenset[bytes]) -> bytes:
-    """Return a request's head for the workspace. ``cookies`` are the names of the house's own."""
+def request_bytes(
+    head: RequestHead, *, peer: bytes, scheme: bytes, cookies: frozenset[bytes], secret: bytes = b""
+) -> bytes:
+    """Return a request's head for the workspace. ``cookies`` are the names of the house's own.
+
+    ``secret`` is what the workspace's program knows the proxy by; nobody but the proxy gets to send it.
+    """
     lines = [b"%b %b HTTP/1.1" % (head.method, head.target), b"Host: " + head.host]
     options = head.options
     for lower, value, line in head.fields:
@@ -46,6 +52,8 @@ def request_bytes(head: RequestHead, *, peer: bytes, scheme: bytes, cookies: fro
         b"X-Forwarded-Host: " + head.host,
         b"X-Forwarded-Proto: " + scheme,
     )
+    if secret:
+        lines.append(b"%b: %b" % (_SECRET, secret))
     if head.upgrade:
         lines.append(b"Connection: Upgrade\r\nUpgrade: websocket")
     elif head.length == CHUNKED:

@@ -325,7 +325,10 @@ class Upstreams:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
-                _, upstream = await loop.create_connection(self._make, address.host, address.port)
+                if address.path:
+                    _, upstream = await loop.create_unix_connection(self._make, address.path)
+                else:
+                    _, upstream = await loop.create_connection(self._make, address.host, address.port)
         except TimeoutError as error:
             raise RefusedError(504, "The workspace takes no connection.") from error
         except OSError as error:

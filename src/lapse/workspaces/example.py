@@ -3,7 +3,8 @@
 ``python -m lapse.workspaces.example`` serves it at ``HOST`` and ``PORT`` of its environment. Cells are kept in
 ``notebook.json`` of the current directory, so they survive standby and the archive; what they define does not.
 
-It runs whatever it is sent: that is what a notebook is for. So it listens on the loopback interface, and takes a
+It runs whatever it is sent: that is what a notebook is for. So it listens on the loopback interface, answers only
+requests that carry the secret of its environment (``LAPSE_WORKSPACE_SECRET``), which the proxy adds, and takes a
 websocket only from its own page: one that came through the proxy and says so, or one of this machine's own names. A
 page of somebody else, even under a name that was made to point here, is refused.
 
@@ -17,6 +18,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import hmac
 import io
 import os
 import signal
@@ -106,9 +108,9 @@ class Notebook:
 class Server:
     """Serves the page and its websocket."""
 
-    def __init__(self, notebook: Notebook) -> None:
-        """Listen to nobody yet."""
-        self._notebook = notebook
+    def __init__(self, notebook: Notebook, secret: str = "") -> None:
+        """Listen to nobody yet; with ``secret``, only to the proxy, which sends it with each request."""
+        self._notebook, self._secret = notebook, secret
         self._page = resources.files("lapse.workspaces").joinpath("example.html").read_bytes()
         self._one_at_a_time = asyncio.Lock()
         self._open: set[asyncio.StreamWriter] = set()
@@ -126,7 +128,9 @@ class Server:
         try:
             async with asyncio.timeout(_HEAD_SECONDS):
                 method, path, fields = _head(await reader.readuntil(b"\r\n\r\n"))
-            if path == "/socket" and fields.get("upgrade", "").lower() == "websocket":
+            if not self._is_from_proxy(fields):
+                writer.write(_response("403 Forbidden", b"this workspace is opened through the proxy of Lapse\n"))
+            elif path == "/socket" and fields.get("upgrade", "").lower() == "websocket":
                 await self._socket(reader, writer, fields)
             else:
                 writer.write(self._answer(method, path))
@@ -138,6 +142,10 @@ class Server:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    def _is_from_proxy(self, fields: Mapping[str, str]) -> bool:
+        given = fields.get("x-lapse-workspace-secret", "").encode("latin-1")
+        return not self._secret or hmac.compare_digest(given, self._secret.encode())
 
     def _answer(self, method: str, path: str) -> bytes:
         if method not in {"GET", "HEAD"}:
@@ -275,7 +283,8 @@ async def main(host: str, port: int, folder: Path) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    await Server(Notebook(folder / "notebook.json")).serve(host, port, stopping)
+    secret = os.environ.pop("LAPSE_WORKSPACE_SECRET", "")  # what runs in a cell need not know it
+    await Server(Notebook(folder / "notebook.json"), secret).serve(host, port, stopping)
 
 
 if __name__ == "__main__":

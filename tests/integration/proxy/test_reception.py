@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -26,6 +27,9 @@ from tests.integration.proxy.kit import (
     until,
 )
 from tests.integration.proxy.test_websockets import ACCEPTED, UPGRADE
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def by_cookie(host: str, *lines: str, cookie: str = f"{COOKIE}={SESSION}", method: str = "GET") -> bytes:
@@ -354,3 +358,28 @@ READY = Destination(WorkspaceId("w"), OWNER, Condition.READY, Address(LOOPBACK, 
 async def test_how_a_websockets_wait_ends(becomes: Destination | None, seconds: float, outcome: object) -> None:
     result = await waiting_websocket(becomes, seconds)
     assert (result.status if isinstance(result, Reply) else result) == outcome
+
+
+async def test_a_workspace_gets_its_secret_from_the_proxy_and_from_nobody_else_also_over_a_unix_socket(
+    tmp_path: Path,
+) -> None:
+    world, got = World(), bytearray()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got.extend(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(ok())
+        writer.close()
+
+    path = str(tmp_path / "s")
+    server = await asyncio.start_unix_server(serve, path)
+    async with server, house(world) as home:
+        place = world.add("a", 1)
+        world.places["a"] = replace(place, address=Address(LOOPBACK, 1, path, "s3cret"))
+        for lines in ([], ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: a"]):
+            got.clear()
+            async with await Wire.to(home.port) as wire:
+                forged = ["X-Lapse-Workspace-Secret: forged", "X_Lapse_Workspace_Secret: forged"]
+                await wire.send(asking(home.host("a"), *forged, *lines))
+                await wire.status()
+            assert got.count(b"X-Lapse-Workspace-Secret: s3cret\r\n") == 1
+            assert b"forged" not in got

@@ -118,14 +118,18 @@ def test_the_list_says_that_it_is_held(holder: Holder) -> None:
         (("hold", "workspace/lab"), 64, "--reason"),
         (("hold", "workspace/lab", "--reason", ""), 64, "expected 1 to 1024 printable characters in one line"),
         (("hold", "workspace/lab", "--reason", "a\nb"), 64, "expected 1 to 1024 printable characters in one line"),
-        (("hold", "workspace/lab", "--reason", "x", "--until", "soon"), 64, "'soon' is no time: expected a duration"),
+        (
+            ("hold", "workspace/lab", "--reason", "x", "--until", "soon"),
+            64,
+            "'soon' is not a time: expected a duration",
+        ),
         (("hold", "workspace/lab", "--reason", "x", "--until", "0s"), 64, "The end '0s' is not in the future."),
         (("hold", "workspace/lab", "--reason", "x", "--until", "2020-01-01T00:00:00Z"), 64, "is not in the future"),
         (("why", "workspace/none"), 1, "There is no workspace none."),
         (("why", "lab"), 64, "'lab' is not an address"),
         (("why", "vcr/default/nightly"), 64, "See lapse requests get or lapse history show for it."),
         (("why", "workspace/lab", "--at", "never"), 64, "Nothing can be said about never."),
-        (("why", "workspace/lab", "--at", "soon"), 64, "'soon' is no time"),
+        (("why", "workspace/lab", "--at", "soon"), 64, "'soon' is not a time"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(holder: Holder, line: tuple[str, ...], code: int, said: str) -> None:

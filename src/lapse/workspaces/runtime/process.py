@@ -52,6 +52,7 @@ from lapse.workspaces.runtime.errors import (
 from lapse.workspaces.runtime.port import Exit, Progress, Turns
 from lapse.workspaces.runtime.program import (
     HOST,
+    SOCKETS,
     Record,
     Records,
     begin_log,
@@ -63,6 +64,7 @@ from lapse.workspaces.runtime.program import (
     older,
     open_gate,
     rotate,
+    socket_of,
     spawn,
     tail,
 )
@@ -91,6 +93,7 @@ _SOON_SECONDS: Final = 3.0
 """A program that does not listen after as long is told of, and looked at again as often."""
 _MARK: Final = ".lapse-node"
 _MS: Final = 1_000_000
+_FOLDERS: Final = ("archives", "runs", SOCKETS)
 _NS: Final = 1_000_000_000
 _log = get_logger("lapse.workspaces.runtime")
 
@@ -187,7 +190,7 @@ class ProcessRuntime:
             self._release()
 
     def _take(self) -> None:
-        for folder in (self._root, self._volumes, self._logs, self._root / "archives", self._root / "runs"):
+        for folder in (self._root, self._volumes, self._logs, *(self._root / name for name in _FOLDERS)):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -374,6 +377,7 @@ class ProcessRuntime:
         for log in (self._log_of(workspace.id), older(self._log_of(workspace.id))):
             log.unlink(missing_ok=True)
         self._marks.pop(workspace.id, None)
+        (self._root / SOCKETS / workspace.id).unlink(missing_ok=True)
 
     def _volume(self, workspace: Workspace) -> Path:
         if not is_id(workspace.id):  # it becomes a path
@@ -393,7 +397,10 @@ class ProcessRuntime:
     def _spawn(self, workspace: Workspace, volume: Path) -> _Run:
         """Start a program and know of it on disk before it begins."""
         mark = owner_token()
-        env = {**environment(workspace, volume, mark), **self._variables(workspace)}
+        listens_at = socket_of(self._root, workspace.id)
+        if listens_at is not None:
+            listens_at.unlink(missing_ok=True)  # of the program before
+        env = {**environment(workspace, volume, mark, listens_at=listens_at), **self._variables(workspace)}
         program = find(workspace, volume, env["PATH"])
         log = self._log_of(workspace.id)
         try:
@@ -413,7 +420,9 @@ class ProcessRuntime:
     async def _until_it_listens(self, workspace: Workspace, run: _Run) -> None:
         tries, told_ns = 0, run.since_ns
         while True:
-            listens = await _listens(workspace.port)
+            listens_at = socket_of(self._root, workspace.id)
+            has_socket = listens_at is not None and listens_at.is_socket()
+            listens = await _listens(workspace.port, listens_at if has_socket else None)
             if not self._is_alive(run):
                 raise CommandExitedError(
                     workspace=workspace.name,
@@ -494,10 +503,13 @@ def _write(path: Path, text: str) -> None:
     part.replace(path)
 
 
-async def _listens(port: int) -> bool:
+async def _listens(port: int, path: Path | None) -> bool:
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(HOST, port)
+            if path is None:
+                _, writer = await asyncio.open_connection(HOST, port)
+            else:
+                _, writer = await asyncio.open_unix_connection(path)
     except OSError:  # also what a timeout is
         return False
     writer.close()

@@ -36,6 +36,8 @@ _GATE: Final = 'read -r go || exit 0; ulimit -S -n "$0" 2>/dev/null; exec "$@" <
 _PASSED_ON: Final = frozenset(
     {"PATH", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH"}
 )
+SOCKETS: Final = "sockets"
+_LONGEST_SOCKET: Final = 107
 _TAIL: Final = 1_000
 LOG_BYTES: Final = 8 * 1024 * 1024
 """As much output of a workspace is kept in one file, and as much in the older one."""
@@ -81,9 +83,20 @@ def _read(path: Path) -> Record:
         raise RuntimeUnavailableError(problem=problem) from error
 
 
-def environment(workspace: Workspace, volume: Path, mark: str) -> dict[str, str]:
-    """Return what a workspace's program gets to know."""
+def socket_of(root: Path, workspace: str) -> Path | None:
+    """Return where a program may listen instead of on its port: in a folder that is its user's alone.
+
+    None where the path would be too long for a socket.
+    """
+    path = root / SOCKETS / workspace
+    return path if len(os.fsencode(path)) <= _LONGEST_SOCKET else None
+
+
+def environment(workspace: Workspace, volume: Path, mark: str, *, listens_at: Path | None = None) -> dict[str, str]:
+    """Return what a workspace's program gets to know; ``listens_at`` is a socket that may replace its port."""
     given = {name: text for name, text in os.environ.items() if name in _PASSED_ON or name.startswith("LC_")}
+    if listens_at is not None:
+        given["LAPSE_WORKSPACE_SOCKET"] = str(listens_at)
     return {
         "PATH": os.defpath,
         **given,
