@@ -2,7 +2,8 @@
 
 Guarantees: with ``-o json`` stdout holds exactly one JSON document; a table on a pipe or in a file is plain text that
 never shortens a cell; on a terminal long cells are folded, not cut. Characters that could steer a terminal are shown
-as escapes in tables and messages. Not guaranteed: that the layout of a table stays the same; programs read JSON.
+as escapes in tables and messages, and in everything else on a terminal; a bare value on a pipe or in a file is as it
+is, every byte of it. Not guaranteed: that the layout of a table stays the same; programs read JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lapse.core.errors import LapseError
+from lapse.core.printing import printable
 
 
 class Exit(IntEnum):
@@ -79,7 +81,12 @@ drops the rest of a longer text when its reader goes away in the middle."""
 
 
 def print_text(text: str) -> None:
-    """Print a bare result and a newline. A full disk is an error; a reader that has gone ends the program quietly."""
+    """Print a bare result and a newline: as it is, but on a terminal with an escape for what could steer it.
+
+    A full disk is an error; a reader that has gone ends the program quietly.
+    """
+    if sys.stdout.isatty():
+        text = printable(text, keep="\n\t")
     try:
         for start in range(0, len(text), _PIECE):
             sys.stdout.write(text[start : start + _PIECE])
@@ -93,7 +100,12 @@ def print_text(text: str) -> None:
 
 def print_json(document: object) -> None:
     """Print one JSON document for a program: indented on a terminal, on one line elsewhere."""
-    print_text(json.dumps(document, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    if not sys.stdout.isatty():
+        print_text(json.dumps(document, ensure_ascii=False))
+        return
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    # What JSON need not escape and a terminal obeys (C1 controls, bidi marks) stands in strings only.
+    print_text("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def print_table(
@@ -109,13 +121,6 @@ def print_table(
         console.print(_framed(columns, cells, styles or {}))
     else:
         print_text("\n".join(_aligned([[column.upper() for column in columns], *cells])))
-
-
-def printable(text: str) -> str:
-    """Return ``text`` with everything that is no visible character (control characters, bidi marks) as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _framed(columns: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[Any, str]) -> Table:

@@ -77,8 +77,9 @@ class Anchor:
     def _start(self) -> None:
         with self._guard:
             if self._ticker is None and not self._stop.is_set():
-                self._ticker = threading.Thread(target=self._tick, name="lapse-read-anchor", daemon=True)
-                self._ticker.start()
+                ticker = threading.Thread(target=self._tick, name="lapse-read-anchor", daemon=True)
+                ticker.start()
+                self._ticker = ticker  # not before: an interruption may leave it without a start
 
     def _tick(self) -> None:
         db = None

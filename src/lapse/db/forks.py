@@ -1,8 +1,8 @@
-"""No SQLite connection survives a fork: its locks are the parent's, its mutexes may be held by threads that are gone.
+"""No store survives a fork: its locks are the parent's, and may be held by threads that are gone.
 
-Objects that own connections register here. In a forked child each is told once, and then refuses to work. Its
-connections are kept until the process ends, never closed: closing one would run SQLite's clean-up on state that is the
-parent's.
+Stores and objects that own connections register here. In a forked child each is told once, and then refuses to work.
+SQLite connections are kept until the process ends, never closed: closing one would run SQLite's clean-up on state that
+is the parent's.
 """
 
 from __future__ import annotations

@@ -19,6 +19,12 @@ Guarantees.
   never true.
 - A task that is cancelled, or a thread that is interrupted, does not disturb its group. Its operation may be applied or
   not.
+- Nobody hangs, however often exceptions of signal handlers interrupt the main thread, and wherever. Such an exception
+  may come at any instruction, also where another one is being dealt with, so no `finally` is sure to run. What is sure:
+  a lock written in C that is held by `with` is released. So the main thread holds one (``_inside``) during each call;
+  the state that a call leaves behind is on this object and changes hands with single stores (``_holder``); and when the
+  lock is free while the call is not over (``_mains``), the next thread that looks does the rest: the next caller, or
+  one that sleeps, as none sleeps for long without a look.
 
 What a failure means. Before COMMIT: nothing was applied. In COMMIT:
 
@@ -40,6 +46,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import apsw
@@ -58,6 +65,9 @@ Translate = Callable[[DatabaseError], Exception]
 _LARGEST_GROUP: Final = 1_024
 """Bounds how long the first member of a group waits for the last, and other processes for the lock."""
 _HELPER_IDLE_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.1
+"""How long a member sleeps before it looks whether one who should have woken it was interrupted."""
+_CLOSE_LOOK_SECONDS: Final = 0.001
 _NOT_APPLIED: Final = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.ReadOnlyError)
 
 
@@ -83,21 +93,19 @@ class _Member(Generic[T]):
 class _Blocked(_Member[T]):
     """A member whose caller sleeps on a lock, unless it leads."""
 
-    __slots__ = ("followers", "gone", "leads", "wake")
+    __slots__ = ("answered", "gone", "wake")
 
     def __init__(self, operation: Operation[T]) -> None:
         self.operation = operation  # not by super(), which would cost a call per write
         self.error = None
         self.wake: threading.Lock | None = None
         """Held while the caller must sleep; None for one that found nobody at work."""
-        self.leads = False
-        self.followers: deque[_Blocked[Any]] | None = None
-        """Members of the same group that this one has to wake."""
-        self.gone = False
+        self.answered = self.gone = False
 
     def rouse(self) -> None:
         if self.wake is not None:
-            self.wake.release()
+            with suppress(RuntimeError):  # it is awake already
+                self.wake.release()
 
 
 class Ticket(_Member[T]):
@@ -115,36 +123,35 @@ class Ticket(_Member[T]):
         """Wait until the group is committed, without blocking the loop."""
         if not self.done:
             future = asyncio.get_running_loop().create_future()
-            # No lock: first stand in the list, then look again. Whoever takes the place out of the list decides.
+            # No lock: first stand in the list, then look again. What is done now need not be waited for; what is done
+            # later finds the place in the list.
             self._waiting.append(future)
-            if not (self._is_done() and self._withdraw(future)):
-                try:
+            try:
+                if not self._is_done():
                     yield from future
-                finally:
-                    self._withdraw(future)
+            finally:
+                self._waiting.remove(future)
         return self.result()
 
     def take_waiting(self) -> list[asyncio.Future[None]]:
-        """Mark as done; return who is to be told."""
+        """Mark as done; return who is to be told. May be called again."""
         self.done = True
-        taken = []
-        while self._waiting:
-            with suppress(IndexError):  # withdrawn in this very moment
-                taken.append(self._waiting.pop())
-        return taken
+        return list(self._waiting)
 
     def _is_done(self) -> bool:
         return self.done
 
-    def _withdraw(self, future: asyncio.Future[None]) -> bool:
-        try:
-            self._waiting.remove(future)
-        except ValueError:
-            return False
-        return True
-
 
 _Group = list[_Blocked[Any] | Ticket[Any]]
+
+
+class _Helper(Enum):
+    """Stands for the helper thread where a member could stand."""
+
+    HELPER = "helper"
+
+
+_HELPER: Final = _Helper.HELPER
 
 
 class GroupCommit:
@@ -167,14 +174,22 @@ class GroupCommit:
         self._explain = explain
         self._translate = translate
         self._largest_group = largest_group
-        self._cursor: apsw.Cursor | None = None  # whoever leads has it to himself
-        # Guards all that follows, for moments only; never held while the database is used.
+        # Guards what follows, for moments only; never held while the database is used.
         self._mutex = threading.Lock()
-        self._at_rest = threading.Condition(self._mutex)
         self._queue: deque[_Blocked[Any] | Ticket[Any]] = deque()
-        self._led = False
+        self._holder: _Blocked[Any] | _Helper | None = None
+        """Who leads, or wakes the members of the last group. The next five are with the holder alone."""
+        self._cursor: apsw.Cursor | None = None
+        self._group: _Group = []
+        self._committing = self._committed = False
+        self._followers: deque[_Blocked[Any]] = deque()
+        """Members of the last group that are to be woken."""
         self._closed = False
         self._forked = False
+        self._inside = threading.RLock()
+        """Held by the main thread during its calls; others take it to finish a call that was interrupted."""
+        self._mains: _Blocked[Any] | Ticket[Any] | None = None
+        self._main_ident = threading.main_thread().ident
         self._helper: threading.Thread | None = None
         self._helper_call = threading.Lock()  # held; released to call the helper, which takes it again
         self._helper_call.acquire()
@@ -193,42 +208,46 @@ class GroupCommit:
     def run(self, operation: Operation[T]) -> T:
         """Run one operation, alone or in a group; return its answer once that is durable. Blocks."""
         member = _Blocked(operation)
-        try:
-            if self._join(member) or self._sleep(member):
-                self._lead(member)
-            if member.followers is not None:
-                self._rouse_followers(member)
-        except BaseException:
-            self._abandon(member)
-            raise
+        if threading.get_ident() != self._main_ident:
+            self._run(member)
+        else:
+            self._check_not_nested()
+            with self._inside:
+                self._recover()
+                self._mains = member
+                self._run(member)
+                self._mains = None
         return member.result()
 
     def submit(self, operation: Operation[T]) -> Ticket[T]:
         """Queue one operation for the next group; await the ticket for its answer. Does not block on the disk."""
         ticket = Ticket(operation)
-        if self._forked:
-            self._refuse()
-        with self._mutex:
-            if self._closed:
-                self._refuse()
-            if not self._led:
-                self._call_helper_locked()
-                self._led = True
-            self._queue.append(ticket)
+        if threading.get_ident() != self._main_ident:
+            self._submit(ticket)
+        else:
+            self._check_not_nested()
+            with self._inside:
+                self._recover()
+                self._mains = ticket
+                self._submit(ticket)
+                self._mains = None
         return ticket
 
     def close(self) -> None:
         """Refuse new operations, finish those that are here, release the connection. Idempotent."""
         if self._forked:
             return
-        with self._at_rest:
+        with self._mutex:
             self._closed = True
-            while self._led:
-                self._at_rest.wait()
+        pause = threading.Lock()
+        pause.acquire()
+        while self._holder is not None:
+            self._look_after_main()
+            pause.acquire(timeout=_CLOSE_LOOK_SECONDS)
+        with self._mutex:
             cursor, self._cursor = self._cursor, None
             helper, self._helper = self._helper, None
-            if helper is not None:
-                self._helper_call.release()
+            self._call_helper()
         if helper is not None:
             helper.join()
         if cursor is not None:
@@ -244,6 +263,37 @@ class GroupCommit:
         # A fork is looked for before the mutex is touched: a thread that the child does not have may have held it.
         raise self._translate(DatabaseUnavailableError(FORKED) if self._forked else DatabaseClosedError())
 
+    def _check_not_nested(self) -> None:
+        if self._forked:
+            self._refuse()
+        if self._mains is not None and self._inside._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as Condition asks it
+            nested = "a signal handler or a finaliser used it in the middle of another call of the same thread"
+            raise self._translate(DatabaseUnavailableError(nested))
+
+    def _run(self, member: _Blocked[Any]) -> None:
+        try:
+            if self._join(member) or self._sleep(member):
+                self._lead(member)
+            elif self._holder is member:
+                self._hand_over(member)
+        except BaseException:
+            self._abandon(member)
+            raise
+
+    def _submit(self, ticket: Ticket[Any]) -> None:
+        if self._forked:
+            self._refuse()
+        with self._mutex:
+            if self._closed:
+                self._refuse()
+            self._queue.append(ticket)
+            if self._holder is None:
+                self._holder = _HELPER
+                self._start_helper_locked()
+                self._call_helper()
+            elif self._mains is not None:
+                self._start_helper_locked()  # it looks whether the main thread was interrupted
+
     def _join(self, member: _Blocked[Any]) -> bool:
         """Take the lead, if nobody has it, and return True; else join the queue."""
         if self._forked:
@@ -251,8 +301,8 @@ class GroupCommit:
         with self._mutex:
             if self._closed:
                 self._refuse()
-            if not self._led:
-                self._led = member.leads = True
+            if self._holder is None:
+                self._holder = member
                 return True
             member.wake = threading.Lock()
             member.wake.acquire()
@@ -261,70 +311,109 @@ class GroupCommit:
 
     def _sleep(self, member: _Blocked[Any]) -> bool:
         """Sleep until answered, or appointed to lead: then return True."""
-        if member.wake is not None:
-            member.wake.acquire()
-        return member.leads
+        wake = member.wake
+        while wake is not None and not wake.acquire(timeout=_LOOK_SECONDS):
+            self._look_after_main()
+            if member.answered or self._holder is member:
+                break
+        with self._mutex:
+            member.gone = True  # need not be woken any more
+            if member.answered:
+                return False
+            if self._queue and self._queue[0] is member:  # appointed by one who was interrupted then
+                self._queue.popleft()
+            return True
 
-    def _rouse_followers(self, member: _Blocked[Any]) -> None:
-        followers, member.followers = member.followers, None
-        if followers is not None:
-            self._rouse_next(followers)
+    # --- after an interruption ---------------------------------------------------------------------------------------
 
-    def _abandon(self, member: _Blocked[Any]) -> None:
-        """Leave after an interruption (an exception of a signal handler), without leaving the others in the lurch."""
+    def _look_after_main(self) -> None:
+        """Finish the main thread's call, if an exception of a signal handler ended it in the middle."""
+        if self._mains is not None and self._inside.acquire(blocking=False):
+            try:
+                self._recover()
+            finally:
+                self._inside.release()
+
+    def _recover(self) -> None:
+        left = self._mains
+        if left is not None:
+            self._abandon(left)
+            self._mains = None
+
+    def _abandon(self, member: _Blocked[Any] | Ticket[Any]) -> None:
+        """Leave after an interruption, without leaving the others in the lurch. May be repeated from the start."""
         if self._forked:
+            return
+        if isinstance(member, Ticket):
+            with self._mutex:
+                if self._holder is _HELPER:
+                    self._start_helper_locked()
+                    self._call_helper()
             return
         with self._mutex:
             member.gone = True
             if member in self._queue:
                 self._queue.remove(member)
-            if member.leads:
-                member.leads = False
-                self._pass_on_locked()
-        self._rouse_followers(member)
+        if self._holder is member:
+            self._give_up_lead(member)
+
+    def _give_up_lead(self, holder: _Blocked[Any] | _Helper) -> None:
+        """Answer the group of a leader that was interrupted, and give the lead away."""
+        if self._group and not self._committed:
+            # A transaction that is open is undone; one that is not, after COMMIT began, may be stored or not.
+            open_still = self._cursor is not None and self._cursor.connection.in_transaction
+            interrupted = DatabaseUnavailableError("the thread that wrote for all was interrupted")
+            self._fail(self._group, interrupted, unknown=self._committing and not open_still)
+        self._end_group(holder)
 
     # --- leading -----------------------------------------------------------------------------------------------------
 
-    def _lead(self, own: _Blocked[Any] | None) -> None:
-        """Commit one group. ``own`` is the leader's own member, which then wakes the others; the helper has none."""
-        group: _Group = [] if own is None else [own]
-        try:
-            self._commit(group)
-        finally:
-            if own is None:
-                self._rouse_next(_after_loops_were_told(group))
-            elif len(group) == 1:
-                with self._mutex:
-                    own.leads = False
-                    self._pass_on_locked()
-            else:
-                own.followers, own.leads = _after_loops_were_told(group[1:]), False
+    def _lead(self, holder: _Blocked[Any] | _Helper) -> None:
+        """Commit one group, answer it, and give the lead away."""
+        self._committing = self._committed = False
+        self._group = [] if holder is _HELPER else [holder]
+        self._commit(self._group)
+        self._end_group(holder)
 
-    def _rouse_next(self, followers: deque[_Blocked[Any]]) -> None:
+    def _end_group(self, holder: _Blocked[Any] | _Helper) -> None:
+        group = self._group
+        if len(group) != 1 or holder is _HELPER:
+            _tell_loops(member for member in group if isinstance(member, Ticket))
+            blocked = [member for member in group if isinstance(member, _Blocked) and member is not holder]
+            for member in blocked:
+                member.answered = True
+            with self._mutex:
+                for taken in group:
+                    if self._queue and self._queue[0] is taken:  # taken by one who was interrupted then
+                        self._queue.popleft()
+                self._followers.extend(blocked)
+                self._group = []
+        self._hand_over(holder)
+
+    def _hand_over(self, holder: _Blocked[Any] | _Helper) -> None:
         """Wake the next member, who wakes the one after; the last gives the lead away."""
         with self._mutex:
-            while followers:
-                member = followers.popleft()
-                if not member.gone:
-                    member.followers = followers
+            self._group = []
+            while self._followers:
+                member = self._followers[0]
+                if not member.gone and member is not holder:
+                    self._holder = member
+                    self._followers.popleft()
                     member.rouse()
                     return
-            self._pass_on_locked()
-
-    def _pass_on_locked(self) -> None:
-        if not self._queue:
-            self._led = False
-            if self._closed:
-                self._at_rest.notify_all()
-        elif isinstance(first := self._queue[0], Ticket):
-            self._call_helper_locked()
-        else:
-            self._queue.popleft()
-            first.leads = True
-            first.rouse()
+                self._followers.popleft()
+            if not self._queue:
+                self._holder = None
+            elif isinstance(first := self._queue[0], Ticket):
+                self._holder = _HELPER
+                self._start_helper_locked()
+                self._call_helper()
+            else:
+                self._holder = first
+                self._queue.popleft()
+                first.rouse()
 
     def _commit(self, group: _Group) -> None:
-        committing = False
         try:
             try:
                 cursor = self._cursor or self._open()
@@ -334,14 +423,11 @@ class GroupCommit:
                 if self._queue:
                     self._take_queued(group)
             _run_members(cursor, group, self._failure)
-            committing = True
+            self._committing = True
             cursor.execute("COMMIT")
+            self._committed = True
         except (apsw.Error, DatabaseError) as error:
-            self._fail(group, error, unknown=committing and not isinstance(error, _NOT_APPLIED))
-        except BaseException:
-            interrupted = DatabaseUnavailableError("the thread that wrote for all was interrupted")
-            self._fail(group, interrupted, unknown=committing)
-            raise
+            self._fail(group, error, unknown=self._committing and not isinstance(error, _NOT_APPLIED))
 
     def _open(self) -> apsw.Cursor:
         cursor = self._cursor = self._connect().cursor()
@@ -350,7 +436,8 @@ class GroupCommit:
     def _take_queued(self, group: _Group) -> None:
         with self._mutex:
             while self._queue and len(group) < self._largest_group:
-                group.append(self._queue.popleft())
+                group.append(self._queue[0])  # out of the queue only then: an interruption must not lose it
+                self._queue.popleft()
 
     def _fail(self, group: Iterable[_Member[Any]], error: Exception, *, unknown: bool) -> None:
         self._undo()
@@ -382,23 +469,35 @@ class GroupCommit:
 
     # --- the helper thread -------------------------------------------------------------------------------------------
 
-    def _call_helper_locked(self) -> None:
-        if self._helper is None:
-            self._helper = threading.Thread(target=self._help, name="lapse-group-commit", daemon=True)
-            self._helper.start()
-        self._helper_call.release()
+    def _start_helper_locked(self) -> None:
+        if self._helper is None or not self._helper.is_alive():
+            helper = threading.Thread(target=self._help, name="lapse-group-commit", daemon=True)
+            helper.start()
+            self._helper = helper
+
+    def _call_helper(self) -> None:
+        with suppress(RuntimeError):  # called already
+            self._helper_call.release()
 
     def _help(self) -> None:
         # It ends when nothing comes for a while, so that a store that was never closed is not kept alive by its thread.
         while True:
             called = self._helper_call.acquire(timeout=_HELPER_IDLE_SECONDS)
+            if not called:
+                self._look_after_main()
             with self._mutex:
-                if not called and not self._helper_call.acquire(blocking=False):
+                if self._helper is not threading.current_thread():  # closed, or never known: its start was interrupted
+                    self._call_helper()
+                    return
+                if not called and not self._queue and not self._helper_call.acquire(blocking=False):
                     self._helper = None
                     return
-                if not self._led:  # called without a lead to take: closed
-                    return
-            self._lead(None)
+                if self._holder is not _HELPER:
+                    continue
+            try:
+                self._lead(_HELPER)
+            except BaseException:  # noqa: BLE001 - of an operation: its group is told
+                self._give_up_lead(_HELPER)
 
 
 def _run_members(cursor: apsw.Cursor, group: Sequence[_Member[Any]], failure: Callable[[Exception], Exception]) -> None:
@@ -427,12 +526,6 @@ def _run_members(cursor: apsw.Cursor, group: Sequence[_Member[Any]], failure: Ca
 def _check_not_lost(cursor: apsw.Cursor, error: Exception) -> None:
     if not cursor.connection.in_transaction:  # SQLite rolled back everything: the disk is full, or failed
         raise error if isinstance(error, apsw.Error) else DatabaseUnavailableError("a write failed") from error
-
-
-def _after_loops_were_told(group: _Group) -> deque[_Blocked[Any]]:
-    """Answer the tickets; return the members that sleep and must be woken one after the other."""
-    _tell_loops(member for member in group if isinstance(member, Ticket))
-    return deque(member for member in group if isinstance(member, _Blocked))
 
 
 def _tell_loops(tickets: Iterable[Ticket[Any]]) -> None:

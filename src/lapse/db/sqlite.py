@@ -141,7 +141,8 @@ def _patience(milliseconds: int, clock: Clock = _CLOCK) -> Callable[[int], bool]
     SQLite's own waits longer and longer, up to 100 ms, so that of four processes that write all the time one gets
     nearly everything and the others time out; this one gave each its share, and ten times the writes in all.
     """
-    pause = threading.Event()
+    pause = threading.Lock()  # not an Event, which an exception of a signal handler may leave locked for ever
+    pause.acquire()
     give_up_ns = 0
 
     def look_again(attempt: int) -> bool:
@@ -149,7 +150,7 @@ def _patience(milliseconds: int, clock: Clock = _CLOCK) -> Callable[[int], bool]
         now_ns = clock.monotonic_ns()
         if attempt == 0:
             give_up_ns = now_ns + milliseconds * 1_000_000
-        pause.wait(min(_SHORTEST_LOOK_SECONDS * (1 + attempt / 16), _LONGEST_LOOK_SECONDS))
+        pause.acquire(timeout=min(_SHORTEST_LOOK_SECONDS * (1 + attempt / 16), _LONGEST_LOOK_SECONDS))
         return now_ns < give_up_ns
 
     return look_again

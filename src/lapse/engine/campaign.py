@@ -18,12 +18,12 @@ What it does not guarantee.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapse.core.errors import LapseError
 from lapse.core.jitter import around
 from lapse.core.log import get_logger
+from lapse.engine.interruption import finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -89,13 +89,19 @@ class Campaign:
     async def campaign(self, work: Callable[[Term], Coroutine[Any, Any, None]]) -> None:
         """See `Leadership`."""
         while True:
-            if await self._try_to_lead() and await self._serve(work):
-                return
+            try:
+                if await self._try_to_lead() and await self._serve(work):
+                    return
+            finally:
+                if not self._lease.lost:  # cancelled when it was just acquired
+                    await finish(self._give_back, clock=self._clock)
             await self._clock.sleep(around(min(_RETRY_SECONDS, self._quarter), fraction=0.25))
 
     async def _try_to_lead(self) -> bool:
+        # An attempt that is under way is let come to its end: whether the lease is ours must not stay unknown.
+        attempt = finish(self._lease.acquire, clock=self._clock)
         try:
-            return await self._before_deadline(self._lease.acquire(), self._clock.boottime_ns() + self._ttl_ns())
+            return await self._before_deadline(attempt, self._clock.boottime_ns() + self._ttl_ns())
         except (LapseError, TimeoutError) as error:
             _log.warning("election_failed", error=type(error).__name__, reason=str(error))
             return False
@@ -110,16 +116,30 @@ class Campaign:
             await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
             finished = working.done()
         finally:
-            # The work first, and waited for: the lease must not move while it still runs.
-            await _stopped(working)
-            self._working = False
-            await _stopped(renewing)
-            _log.info("stepped_down")  # before the lease is given back, which the log of the next leader follows
-            with suppress(LapseError, TimeoutError):
-                await self._before_deadline(self._lease.release(), self._lease.deadline_ns)
+            await self._step_down(working, renewing)
         if finished:
             working.result()
         return finished
+
+    async def _step_down(self, working: asyncio.Task[None], renewing: asyncio.Task[None]) -> None:
+        """Stop, in this order and to the end, however often this is cancelled: a renewal that nobody stops goes on."""
+        try:
+            await _stopped(working)  # the work first, and waited for: the lease must not move while it still runs
+        finally:
+            self._working = False
+            try:
+                await _stopped(renewing)
+            finally:
+                _log.info("stepped_down")  # before the lease is given back, which the log of the next leader follows
+                await finish(self._give_back, clock=self._clock)
+
+    async def _give_back(self) -> None:
+        try:
+            await self._before_deadline(self._lease.release(), self._lease.deadline_ns)
+        except (LapseError, TimeoutError) as error:
+            _log.warning(
+                "lease_not_given_back", error=type(error).__name__, lapses_after_seconds=self._lease.ttl_seconds
+            )
 
     async def _keep_renewing(self) -> None:
         """Return when the work has to stop: a renewal was refused, or none succeeded for three quarters of the TTL."""
@@ -151,11 +171,21 @@ class Campaign:
                 raise TimeoutError
             return trying.result()
         finally:
+            timer.cancel()
             await _stopped(trying)
-            await _stopped(timer)
 
 
 async def _stopped(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait until it is over, whatever its outcome; that is read by whoever wants it."""
+    """Cancel a task and wait until it is over, whatever its outcome; that is read by whoever wants it.
+
+    A cancellation of the caller is raised when the task is over: it would go on alone otherwise.
+    """
     task.cancel()
-    await asyncio.wait({task})
+    interruption: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            interruption = error
+    if interruption is not None:
+        raise interruption

@@ -11,17 +11,21 @@ import logging
 import sys
 from datetime import UTC, datetime
 from functools import lru_cache
+from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import msgspec
 import structlog
 from structlog.stdlib import ExtraAdder, ProcessorFormatter
 
+from lapse.core.printing import printable
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping
 
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What every record has: all else on one are keys of the event."""
+_LAYOUT: Final = "\n\t"
 
 
 def configure_logs(*, form: Literal["auto", "console", "json"], level: str, stream: TextIO | None = None) -> None:
@@ -41,7 +45,7 @@ def configure_logs(*, form: Literal["auto", "console", "json"], level: str, stre
 
 
 def _console(stream: TextIO, *, colors: bool) -> logging.Handler:
-    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
+    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_plain_traceback)
     formatter = ProcessorFormatter(
         # Events arrive as records of the standard library with their keys as extras, like those of any other library.
         foreign_pre_chain=[
@@ -50,11 +54,24 @@ def _console(stream: TextIO, *, colors: bool) -> logging.Handler:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             ExtraAdder(),
         ],
-        processors=[ProcessorFormatter.remove_processors_meta, console],
+        processors=[ProcessorFormatter.remove_processors_meta, _without_controls, console],
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
     return handler
+
+
+def _without_controls(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Show what could steer a terminal as an escape: names and messages in events come from data."""
+    shown = {key: printable(value, keep=_LAYOUT) if isinstance(value, str) else value for key, value in event.items()}
+    event.update(shown)
+    return event
+
+
+def _plain_traceback(stream: TextIO, error: Any) -> None:  # noqa: ANN401 - structlog's own type
+    text = StringIO()
+    structlog.dev.plain_traceback(text, error)
+    stream.write(printable(text.getvalue(), keep=_LAYOUT))
 
 
 _encode: Final = json.JSONEncoder(default=repr).encode

@@ -96,5 +96,9 @@ class LockHeldError(LapseError):
     """The lock is held by somebody else. Try again later, or pass wait_seconds."""
 
 
+class LockEnteredError(UsageError):
+    """This lock object is entered already, and what holds it keeps it. Call lock() once for each block."""
+
+
 class LockLostError(LapseError):
     """The lock was lost: {problem}. Stop the protected work; somebody else may hold the lock now."""

@@ -6,14 +6,22 @@ itself; release is a compare-and-delete.
 
 The lease is ours until ``deadline_ns``, which counts from the *start* of the last successful renewal: the record cannot
 expire earlier than that. Boottime, because a record's TTL also runs while this machine is suspended.
+
+An `acquire` that fails or is cancelled half-way deletes its record again, if it is there; a log line says when that was
+not possible, and then the record ends with its TTL. A request that is still on its way to a server may arrive after
+that deletion: so callers let an `acquire` that is under way come to its end (`lapse.engine.interruption`) and release
+then, and do not cancel it. A lease belongs to the process that acquired it: after a fork the child has lost it.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.identity import owner_token
+from lapse.core.log import get_logger
+from lapse.engine.interruption import finish
 from lapse.keys.errors import BackendError, KeyTooLongError, LockLostError
 from lapse.keys.validation import MAX_KEY_BYTES, MAX_TTL_SECONDS, check_key, check_ttl
 
@@ -25,6 +33,7 @@ _LOCK: Final = "lock:"
 _FENCE: Final = "fence:"
 _NS: Final = 1_000_000_000
 _NS_PER_MS: Final = 1_000_000
+_log = get_logger("lapse.keys.lease")
 
 
 class Lease:
@@ -40,6 +49,7 @@ class Lease:
         self._value = ""
         self._fence: int | None = None
         self._taken = False
+        self._owner_pid = os.getpid()
         self.ttl_seconds = ttl_seconds
         self.deadline_ns = 0
 
@@ -53,10 +63,17 @@ class Lease:
     @property
     def lost(self) -> bool:
         """Whether it is no longer ours, or can no longer be known to be ours."""
-        return self._taken or self._clock.boottime_ns() >= self.deadline_ns
+        return self._taken or self._clock.boottime_ns() >= self.deadline_ns or self.forked
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that acquired it, which still owns it."""
+        return self._owner_pid != os.getpid()
 
     def check(self) -> None:
         """Raise `LockLostError` if `lost`."""
+        if self.forked:
+            raise LockLostError(problem="it belongs to the process that this one was forked from")
         if self._taken:
             raise LockLostError(problem="somebody else took it, or it was deleted")
         if self.lost:
@@ -66,6 +83,7 @@ class Lease:
         """Become the owner; False when somebody else is, or when our own token expired before it was proven."""
         started_ns = self._clock.boottime_ns()
         token = self._value = owner_token()
+        self._owner_pid = os.getpid()
         try:
             if not await self._keys.insert_if_not_exists(self._record, token, self.ttl_seconds):
                 return False
@@ -73,8 +91,8 @@ class Lease:
             self._value = f"{token}:{fence}"
             if not await self._keys.compare_and_swap(self._record, token, self._value, self.ttl_seconds):
                 return False  # a number that was drawn without the lease is worthless
-        except BackendError:
-            await self._withdraw(token)
+        except BaseException:
+            await finish(partial(self._withdraw, token), clock=self._clock, cancelled=True)
             raise
         self._fence, self._taken = fence, False
         self.deadline_ns = started_ns + self.ttl_seconds * _NS
@@ -101,8 +119,12 @@ class Lease:
     async def _withdraw(self, token: str) -> None:
         """Do not block others for a whole TTL when acquiring failed half-way; if this fails too, the TTL does it."""
         for value in {token, self._value}:
-            with suppress(BackendError):
+            try:
                 await self._keys.compare_and_delete(self._record, value)
+            except BaseException as error:
+                _log.warning("lease_not_given_back", error=type(error).__name__, lapses_after_seconds=self.ttl_seconds)
+                if not isinstance(error, BackendError):
+                    raise
 
     async def _next_fence(self) -> int:
         """Draw a number greater than all before; the first is the time, so a lapsed counter does not start over."""

@@ -39,8 +39,8 @@ class OrderedKeys:
     def add(self, key: str) -> None:
         """Take note of a key that was not in the partition before."""
         at = bisect_right(self._bounds, key)
+        self._dirty.add(at)  # first: a chunk that is marked for nothing does no harm when this is interrupted
         self._chunks[at].append(key)
-        self._dirty.add(at)
         self.entries += 1
 
     def from_key(self, start: str, present: Container[str]) -> Iterator[str]:

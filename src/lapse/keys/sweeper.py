@@ -43,7 +43,9 @@ class Sweeper:
         return sweeper
 
     def stop(self) -> None:
-        """Stop after the slice at hand and wait for that."""
+        """Stop after the slice at hand and wait for that. In a forked child there is nothing to stop."""
+        if not self._thread.is_alive():
+            return
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join()

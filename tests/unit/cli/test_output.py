@@ -1,10 +1,20 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.cli.output import Output, message, print_json, print_result, print_table, printable
+import lapse
+from lapse.cli.output import Output, message, print_json, print_result, print_table, print_text
+from lapse.core.printing import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LONG = "k" * 300
 
@@ -105,3 +115,50 @@ def test_a_result_is_a_sentence_for_people_and_json_for_programs(capsys: pytest.
 
     assert (people.out, people.err) == ("", "done\n")
     assert (programs.out, programs.err) == ('{"done": true}\n', "")
+
+
+STEERING = "\x1b]0;title\x07\x1b[2J\x9b31m\r\u202eab\ntwo\tlines"
+SHOWN = r"\x1b]0;title\x07\x1b[2J\x9b31m\r\u202eab" + "\ntwo\tlines"
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+
+def test_a_bare_value_cannot_steer_a_terminal_and_is_as_it_is_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_text(STEERING)
+    assert capsys.readouterr().out == f"{STEERING}\n"
+
+    on_terminal(monkeypatch)
+    print_text(STEERING)
+    assert capsys.readouterr().out == f"{SHOWN}\n"
+
+
+def test_json_on_a_terminal_is_the_same_document_without_what_could_steer_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_terminal(monkeypatch)
+    print_json({"value": STEERING + "\U000e0001"})
+
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"value": STEERING + "\U000e0001"}
+    assert all(c.isprintable() or c == "\n" for c in out)
+
+
+def test_lapse_keys_get_writes_no_escape_sequence_to_a_terminal_and_the_value_to_a_pipe(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/keys.db"
+    with lapse.open_keys(url) as keys:
+        keys.app(7).put("key", STEERING, 60)
+    command = [sys.executable, "-m", "lapse", "keys", "get", "key", "--app", "7", "--url", url]
+
+    piped = subprocess.run(command, capture_output=True, check=True).stdout
+    assert piped.decode() == f"{STEERING}\n"
+
+    ours, terminal = pty.openpty()
+    subprocess.run(command, stdout=terminal, check=True)
+    os.close(terminal)
+    shown = os.read(ours, 10_000).decode().replace("\r\n", "\n")
+    os.close(ours)
+    assert shown == f"{SHOWN}\n"

@@ -61,3 +61,14 @@ def test_a_traceback_shows_no_local_variable_because_those_hold_secrets(form: st
 
     assert "RuntimeError: with 7 characters" in stream.getvalue()
     assert "hunter2" not in stream.getvalue()
+
+
+def test_an_event_on_a_terminal_holds_no_escape_sequence_of_its_data() -> None:
+    stream = Terminal()
+    configure_logs(form="auto", level="info", stream=stream)
+    get_logger("lapse.test").info("something_happened", workspace="\x1b]0;title\x07\x9b2J")
+    get_logger("lapse.test").error("it_failed", exc_info=RuntimeError("\x1b]0;title\x07"))
+
+    assert r"\x1b]0;title\x07\x9b2J" in stream.getvalue()
+    assert not {"\x07", "\x9b"} & set(stream.getvalue())
+    assert "\x1b]" not in stream.getvalue()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -284,3 +285,18 @@ def test_the_background_sweep_removes_expired_records_without_being_asked(clock:
                 break
             done.wait(0.001)
         assert stored(keys) == 0
+
+
+def test_fresh_keys_that_come_and_go_after_a_scan_take_no_memory(keys: Keys) -> None:
+    app = keys.app(1)
+    for number in range(10):
+        app.put(f"stays:{number}", "v", 900)
+    assert len(app.scan()) == 10
+    tracemalloc.start()
+    for number in range(250_000):
+        app.insert_if_not_exists(f"comes and goes:{number:030}", "v", 900)
+        app.delete(f"comes and goes:{number:030}")
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 10_000_000
+    assert len(app.scan()) == 10

@@ -6,6 +6,14 @@ tuple that is replaced as a whole, so a reader sees the old record or the new on
 
 Guarantees: every operation is atomic across threads; expiry is exact to the clock's resolution; cleanup costs what has
 expired, in slices, and the memory of a dict that has shrunk is returned. Not guaranteed: anything beyond this process.
+
+Interruption. A signal handler may raise at any instruction of a call: the lock is free then, and the call was applied
+or not. Three things see to that. The lock is taken by `with` alone: the interpreter runs no handler between taking a
+lock written in C and entering the block. A write puts its record in place last, with one store; what helps to find
+the record comes before, and may name a key that has none. A renewal, a sweep and a scan, which move what is there,
+leave a mark meanwhile (`_unsure`, `_in_hand`, no `_order`) by which the next one knows that it has to build anew.
+
+After a fork a store is the parent's: in the child every call is refused.
 """
 
 from __future__ import annotations
@@ -18,9 +26,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakValueDictionary
 
+from lapse.db.forks import FORKED, guard_against_forks
 from lapse.keys.backends.embedded import EmbeddedBackend
 from lapse.keys.backends.heap import return_free_memory
-from lapse.keys.errors import BackendClosedError, KeysURLError
+from lapse.keys.errors import BackendClosedError, BackendError, BackendUnavailableError, KeysURLError
 from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
 from lapse.keys.layout import Prefix, bucket_of
 from lapse.keys.options import BUCKETS, SWEEP_INTERVAL, interval_seconds
@@ -29,7 +38,7 @@ from lapse.keys.port import Capabilities, Item, NewItem, Space, SweepReport
 from lapse.keys.wheel import TICK_NS_BITS, TimingWheel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lapse.core.clock import Clock
     from lapse.db.urls import Option, StoreURL
@@ -72,6 +81,7 @@ class _Partition:
         "_records",
         "_release",
         "_store",
+        "_unsure",
         "_wheel",
         "group",
         "next_tick",
@@ -85,6 +95,8 @@ class _Partition:
         self._records: dict[str, _Record] = {}
         self._wheel = TimingWheel(self._now_ns() >> TICK_NS_BITS)
         self._order: OrderedKeys | None = None
+        self._unsure = False
+        """Whether the wheel may lack a key: an interruption came when one was out of it."""
         self.group = group  # kept alive with this bucket, so that its other buckets are found again
         self.next_tick = _NO_TICK
         """The tick for which the store has this partition in its agenda."""
@@ -112,39 +124,57 @@ class _Partition:
     def insert(self, key: str, value: str, ttl_seconds: int) -> bool:
         """See `Space`."""
         acquire, release, now_ns = self._acquire, self._release, self._now_ns  # locals, as in get
-        acquire()  # not `with`, which is dearer by a tenth of an insert
+        # What `with` does, written out, because `with` is dearer by a tenth of an insert. In this form, because an
+        # exception of a signal handler may come right after acquire(), or out of it: so it stands in the `try`, and
+        # a release() of what was not acquired is refused by the lock, which knows its owner.
         try:
+            acquire()
             now = now_ns()
             old = self._records.get(key)
-            if old is not None and not _is_over(old, now):
-                return False
-            self._write_locked(key, value, now + ttl_seconds * NS_PER_SECOND, old)
-            return True
-        finally:
-            release()
+            absent = old is None or _is_over(old, now)
+            if absent:
+                self._write_locked(key, value, now + ttl_seconds * NS_PER_SECOND, old)
+        except BaseException:
+            try:  # noqa: SIM105 - suppress() is Python code, in which the next interruption could come
+                release()
+            except RuntimeError:
+                pass
+            raise
+        release()
+        return absent
 
     def put(self, key: str, value: str, ttl_seconds: int) -> None:
         """See `Space`."""
         acquire, release, now_ns = self._acquire, self._release, self._now_ns  # as in insert
-        acquire()
         try:
+            acquire()
             self._write_locked(key, value, now_ns() + ttl_seconds * NS_PER_SECOND, self._records.get(key))
-        finally:
-            release()
+        except BaseException:
+            try:  # noqa: SIM105 - suppress() is Python code, in which the next interruption could come
+                release()
+            except RuntimeError:
+                pass
+            raise
+        release()
 
     def swap(self, key: str, expected: str, value: str, ttl_seconds: int) -> bool:
         """See `Space`."""
         acquire, release, now_ns = self._acquire, self._release, self._now_ns  # as in insert
-        acquire()
         try:
+            acquire()
             now = now_ns()
             old = self._records.get(key)
-            if old is None or _is_over(old, now) or old[1] != expected:
-                return False
-            self._write_locked(key, value, now + ttl_seconds * NS_PER_SECOND, old)
-            return True
-        finally:
-            release()
+            equal = old is not None and not _is_over(old, now) and old[1] == expected
+            if equal:
+                self._write_locked(key, value, now + ttl_seconds * NS_PER_SECOND, old)
+        except BaseException:
+            try:  # noqa: SIM105 - suppress() is Python code, in which the next interruption could come
+                release()
+            except RuntimeError:
+                pass
+            raise
+        release()
+        return equal
 
     def touch(self, key: str, ttl_seconds: int) -> bool:
         """See `Space`."""
@@ -188,9 +218,10 @@ class _Partition:
         page: list[Item] = []
         with self._lock:
             now, records = self._now_ns(), self._records
-            if self._order is None:
-                self._order = OrderedKeys(records)
-            for key in self._order.from_key(start, records):
+            order, self._order = self._order, None  # not kept if this is interrupted: a chunk may be half tidied
+            if order is None:
+                order = OrderedKeys(records)
+            for key in order.from_key(start, records):
                 if stop is not None and key >= stop:
                     break
                 record = records.get(key)
@@ -198,25 +229,39 @@ class _Partition:
                     page.append(_item(key, record))
                     if len(page) == limit:
                         break
+            self._order = order
         return page
 
     def _write_locked(self, key: str, value: str, until_ns: int, old: _Record | None) -> None:
-        self._records[key] = (until_ns, value)
+        # The record last, as the module says.
         tick = until_ns >> TICK_NS_BITS
         if old is not None:
             old_tick = old[0] >> TICK_NS_BITS
             if old_tick == tick:
+                self._records[key] = (until_ns, value)
                 return
+            self._unsure = True
             self._wheel.discard(key, old_tick)
         elif self._order is not None:
-            self._order.add(key)
+            self._note_in_order_locked(key)
         wheel = self._wheel
         if tick == wheel.recent_tick:
             wheel.recent.add(key)
-            return
-        wheel.add(key, tick)
-        if tick < self.next_tick:
-            self._store.note_locked(self, tick)
+        else:
+            wheel.add(key, tick)
+            if tick < self.next_tick:
+                self._store.note_locked(self, tick)
+        self._records[key] = (until_ns, value)
+        if old is not None:
+            self._unsure = False
+
+    def _note_in_order_locked(self, key: str) -> None:
+        """Add a key to the order; drop the order when removed keys outnumber the live ones: the next scan makes one."""
+        order = self._order
+        if order is not None:
+            order.add(key)
+            if order.entries > 2 * len(self._records) + _SMALL_BYTES:
+                self._order = None
 
     def _remove_locked(self, key: str, record: _Record) -> None:
         del self._records[key]
@@ -229,6 +274,11 @@ class _Partition:
         records = self._records
         now_tick = now_ns >> TICK_NS_BITS
         removed, earliest = 0, now_ns
+        if self._unsure:
+            self._wheel = TimingWheel(now_tick)
+            for key, (until_ns, _) in records.items():
+                self._wheel.add(key, until_ns >> TICK_NS_BITS)
+        self._unsure = True
         for key in self._wheel.take(now_tick, limit, self._tick_of):
             record = records.get(key)
             if record is None:
@@ -246,6 +296,7 @@ class _Partition:
         self.next_tick = _NO_TICK
         if tick is not None:
             self._store.note_locked(self, tick)
+        self._unsure = False
         return removed, more, earliest
 
     def _tick_of(self, key: str) -> int | None:
@@ -263,21 +314,31 @@ class _Partition:
     def __len__(self) -> int:
         return len(self._records)
 
-    def close_locked(self) -> None:
-        """Let go of everything; later calls fail."""
-        self._records = _ClosedRecords()
+    def end_locked(self, records: _EndedRecords) -> None:
+        """Let go of everything; later calls fail as ``records`` say."""
+        self._lock = self._store.lock
+        self._acquire, self._release = self._lock.acquire, self._lock.release
+        self._records = records
         self._order = None
         self._wheel = TimingWheel(0)
 
 
-class _ClosedRecords(dict[str, _Record]):
-    """Stands in for the records of a closed store, so that open stores pay nothing for the check."""
+class _EndedRecords(dict[str, _Record]):
+    """Stands in for the records of a store that is closed or forked, so that others pay nothing for the check."""
+
+    def __init__(self, error: Callable[[], BackendError]) -> None:
+        super().__init__()
+        self._error = error
 
     def get(self, key: object, default: object = None) -> NoReturn:
-        raise BackendClosedError
+        raise self._error()
 
     def __iter__(self) -> NoReturn:
-        raise BackendClosedError
+        raise self._error()
+
+
+def _forked() -> BackendError:
+    return BackendUnavailableError(backend="memory://", problem=FORKED)
 
 
 class _Buckets:
@@ -327,9 +388,9 @@ class _Buckets:
         pages = (partition.scan(start, stop, limit) for partition in self._partitions)
         return heapq.nsmallest(limit, (item for page in pages for item in page), key=attrgetter("key"))
 
-    def close_locked(self) -> None:
+    def end_locked(self, records: _EndedRecords) -> None:
         for partition in self._partitions:
-            partition.close_locked()
+            partition.end_locked(records)
 
     def __len__(self) -> int:
         return sum(map(len, self._partitions))
@@ -349,7 +410,7 @@ class MemoryBackend(EmbeddedBackend):
     )
 
     def __init__(self, *, clock: Clock, buckets: int = 1, sweep_interval: float | None = None) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # one that knows its owner: see _Partition.insert
         self.now_ns = clock.wall_ns
         self.sweep_interval = sweep_interval
         self._buckets = buckets
@@ -358,14 +419,15 @@ class MemoryBackend(EmbeddedBackend):
         self._spaces: WeakValueDictionary[tuple[Prefix, int], _Partition | _Buckets] = WeakValueDictionary()
         self._agenda: list[tuple[int, int, _Partition]] = []
         self._order_of_notes = count()
+        self._in_hand: _Partition | None = None
         self._removed = 0  # by sweeps, since memory was last returned to the system
-        self._closed = False
+        self._closed = self._forked = False
+        guard_against_forks(self)
 
     def space(self, prefix: Prefix, app_id: int) -> Space:
         """See `Backend`."""
         with self.lock:
-            if self._closed:
-                raise BackendClosedError
+            self._check_usable()
             space = self._spaces.get((prefix, app_id))
             if space is None:
                 space = _Partition(self) if self._buckets == 1 else _Buckets(self, self._buckets)
@@ -376,8 +438,8 @@ class MemoryBackend(EmbeddedBackend):
 
     def note_locked(self, partition: _Partition, tick: int) -> None:
         """Put a partition on the agenda. An earlier note for it stays and is skipped when its turn comes."""
-        partition.next_tick = tick
         heapq.heappush(self._agenda, (tick, next(self._order_of_notes), partition))
+        partition.next_tick = tick
 
     def sweep(self, limit: int) -> SweepReport:
         """See `Backend`. Holds the lock for one slice."""
@@ -390,13 +452,19 @@ class MemoryBackend(EmbeddedBackend):
 
     def _sweep_slice(self, limit: int) -> SweepReport:
         with self.lock:
+            self._check_usable()
             now_ns = self.now_ns()
             now_tick = now_ns >> TICK_NS_BITS
+            if self._in_hand is not None:  # an interrupted sweep took it from the agenda
+                self.note_locked(self._in_hand, 0)
             while self._agenda and self._agenda[0][0] < now_tick:
+                self._in_hand = self._agenda[0][2]
                 tick, _, partition = heapq.heappop(self._agenda)
                 if tick != partition.next_tick:
+                    self._in_hand = None
                     continue  # a later note replaced this one
                 removed, more, earliest = partition.sweep_locked(now_ns, limit)
+                self._in_hand = None
                 if removed or more:
                     more = more or bool(self._agenda and self._agenda[0][0] < now_tick)
                     return SweepReport(removed, more, (now_ns - earliest) / NS_PER_SECOND if removed else None)
@@ -404,23 +472,38 @@ class MemoryBackend(EmbeddedBackend):
 
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
         """See `Backend`."""
-        self.check()
         with self.lock:
+            self._check_usable()
             sizes = [(prefix, app_id, len(space)) for (prefix, app_id), space in self._spaces.items()]
         return sorted(size for size in sizes if size[2])
 
     def check(self) -> None:
         """See `Backend`."""
-        if self._closed:
-            raise BackendClosedError
+        self._check_usable()
 
     def close(self) -> None:
         """See `Backend`."""
         with self.lock:
             self._closed = True
-            for space in self._spaces.values():
-                space.close_locked()
-            self._agenda.clear()
+            self._empty_locked(_EndedRecords(BackendClosedError))
+
+    def become_forked(self) -> list[Any]:
+        """See `lapse.db.forks`. Another lock, because a thread that the child does not have may hold this one."""
+        self._forked = True
+        self.lock = threading.RLock()
+        self._empty_locked(_EndedRecords(_forked))
+        return []
+
+    def _empty_locked(self, records: _EndedRecords) -> None:
+        for space in self._spaces.values():
+            space.end_locked(records)
+        self._agenda, self._in_hand = [], None
+
+    def _check_usable(self) -> None:
+        if self._forked:
+            raise _forked()
+        if self._closed:
+            raise BackendClosedError
 
 
 def open_backend(url: StoreURL, clock: Clock) -> MemoryBackend:
