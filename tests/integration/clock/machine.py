@@ -102,6 +102,7 @@ class Process:
             history=history_document(ttl=SHORT),
             documents=[{"metadata": {"name": "maps"}, "spec": maps}],
             interval=SHORT,
+            holds=store,
             **shared,
         )
         activity = InProcessActivity(clock, lease_seconds=60)
