@@ -12,8 +12,8 @@ import sys
 from getpass import getpass
 from typing import Final
 
-from lapse.cli.output import printable
 from lapse.core.errors import UsageError
+from lapse.core.printing import printable
 from lapse.keys.errors import ValueTooLongError
 from lapse.keys.validation import MAX_VALUE_BYTES
 

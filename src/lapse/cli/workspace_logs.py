@@ -11,8 +11,9 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from lapse.cli.output import OutputError, printable
+from lapse.cli.output import OutputError
 from lapse.core.errors import LapseError
+from lapse.core.printing import printable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -116,4 +117,4 @@ def _print(file: BinaryIO | None) -> None:
 
 def _shown(block: bytes) -> str:
     text = block.decode("utf-8", "replace").replace("\r\n", "\n")
-    return "".join(c if c in "\n\t" else printable(c) for c in text)
+    return printable(text, keep="\n\t")
