@@ -41,6 +41,7 @@ from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceStoreError
 from lapse.workspaces.health import is_at
 from lapse.workspaces.model import Ms, Operation, OpId, how_it_ended
 from lapse.workspaces.runtime.errors import (
+    OF_THE_PROGRAM,
     ArchiveAbandonedError,
     FailureReason,
     ProgramEndedError,
@@ -148,7 +149,10 @@ class Reconciler:
         on_exit: Callable[[], None] = lambda: None,
         chance: Chance = chance,
     ) -> None:
-        """Do nothing yet. ``on_error`` is told of each step that failed, ``on_exit`` of each program that ended."""
+        """Do nothing yet. ``on_error`` is told of each step that failed, but not of commands that are wrong themselves.
+
+        ``on_exit`` is told of each program that ended.
+        """
         self._store, self._runtime, self._health, self._clock = store, runtime, health, clock
         self._on_error, self._on_exit, self._chance = on_error, on_exit, chance
         self._working: dict[WorkspaceId, _Work] = {}
@@ -394,7 +398,8 @@ class Reconciler:
         """Wait for the next try; False if there is none."""
         expected = isinstance(error, LapseError)
         _log.warning("try_failed", operation=job.operation.value, tries=tries, reason=str(error), exc_info=not expected)
-        self._on_error(error)
+        if not (isinstance(error, RuntimeFailureError) and error.reason in OF_THE_PROGRAM):
+            self._on_error(error)
         if tries >= TRIES:
             reason = error.reason if isinstance(error, RuntimeFailureError) else FailureReason.INTERNAL
             await self._fail(job, reason, str(error) or type(error).__name__)

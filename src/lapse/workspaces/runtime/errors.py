@@ -7,7 +7,7 @@ owner, who sees it nowhere else.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from lapse.core.errors import LapseError
 
@@ -27,6 +27,12 @@ class FailureReason(StrEnum):
     TIMED_OUT = "timed_out"
     INTERRUPTED = "interrupted"
     INTERNAL = "internal"
+
+
+OF_THE_PROGRAM: Final = frozenset(
+    {FailureReason.COMMAND_NOT_FOUND, FailureReason.COMMAND_EXITED, FailureReason.PORT_TAKEN}
+)
+"""What is wrong with a person's own command: told to its owner, and not an error of Lapse."""
 
 
 class RuntimeFailureError(LapseError):
