@@ -76,7 +76,6 @@ class _Process:
         from lapse.cli.cluster import hold_kinds, in_plain_words, look_over, open_client
         from lapse.cli.domains import KINDS
         from lapse.core.clock import SystemClock
-        from lapse.engine.clock_guard import ClockLoop
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.log_journal import LogJournal
         from lapse.engine.metrics import Metrics
@@ -87,7 +86,6 @@ class _Process:
         from lapse.requests.provisioning import EventReports
         from lapse.requests.service import Requests
         from lapse.requests.telling import TellingJournal
-        from lapse.requests.ttl import DOMAIN as REQUESTS
         from lapse.web.listener import Endpoint
 
         settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
@@ -133,7 +131,7 @@ class _Process:
         leases = KubernetesStore(open_client(settings, clock=machine))
         stack.push_async_callback(leases.close)
         leadership = _leadership(leases, lease, identity=identity, clock=machine)
-        loops: list[Loop] = [*requests.loops, *records.loops, ClockLoop(brakes, domain=REQUESTS)]
+        loops = _loops(requests, records, brakes)
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=loops, leadership=leadership)
         return cls(settings, metrics, store, leases, requests, records, recorder, probes, coordinator)
 
@@ -250,6 +248,13 @@ async def _brakes(
     )
     await brakes.look()  # not at the clock yet: what is believed of it is written by the replica that leads
     return GuardedBrakes(brakes, guard_on(store.client, kept, clock=clock))
+
+
+def _loops(requests: Requests, records: Retention, brakes: GuardedBrakes) -> list[Loop]:
+    from lapse.engine.clock_guard import ClockLoop
+    from lapse.requests.ttl import DOMAIN
+
+    return [*requests.loops, *records.loops, ClockLoop(brakes, domain=DOMAIN)]
 
 
 def _leadership(store: KubernetesStore, lease: ObjectKey, *, identity: str, clock: Clock) -> Leadership:
