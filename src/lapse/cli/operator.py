@@ -8,7 +8,7 @@ ConfigMap, and the journal is the log. Nothing is served but the probes. Ends as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from lapse.cli.flags import NO_OPERATOR_FLAGS, OperatorFlags
 from lapse.cli.process import (
@@ -23,6 +23,7 @@ from lapse.cli.process import (
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
     from contextlib import AsyncExitStack
 
     from lapse.core.believed_clock import BelievedClock
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from lapse.engine.metrics import Metrics
     from lapse.history.service import Retention
     from lapse.kube.recorder import EventRecorder
-    from lapse.kube.resources import ObjectKey
+    from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.kubernetes import KubernetesStore
     from lapse.requests.service import Requests
     from lapse.settings import Loaded, Settings
@@ -45,6 +46,15 @@ LEASE_SECONDS: Final = 15
 """How long another replica waits to lead after the leader has died without a word."""
 _ANSWERED_SECONDS: Final = 10.0
 """How long an answer of the API server proves that it is there: two renewals of the lease may fail before."""
+
+
+class _Shared(TypedDict):
+    """What all domains are built with."""
+
+    journal: Journal
+    brake: GuardedBrakes
+    clock: Clock
+    metrics: Metrics
 
 
 def operator(flags: OperatorFlags = NO_OPERATOR_FLAGS) -> int:
@@ -76,18 +86,12 @@ class _Process:
         from lapse.cli.cluster import hold_kinds, in_plain_words, look_over, open_client
         from lapse.cli.domains import KINDS
         from lapse.core.clock import SystemClock
-        from lapse.engine.clock_guard import ClockLoop
         from lapse.engine.coordinator import Coordinator
         from lapse.engine.log_journal import LogJournal
         from lapse.engine.metrics import Metrics
         from lapse.kube.lease import LEASE
         from lapse.kube.resources import ObjectKey
         from lapse.objects.kubernetes import KubernetesStore
-        from lapse.requests.conventions import STOCK
-        from lapse.requests.provisioning import EventReports
-        from lapse.requests.service import Requests
-        from lapse.requests.telling import TellingJournal
-        from lapse.requests.ttl import DOMAIN as REQUESTS
         from lapse.web.listener import Endpoint
 
         settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
@@ -103,37 +107,24 @@ class _Process:
         identity, journal = _identity(), LogJournal()
         recorder = await _recorder(store, lease, identity=identity, clock=clock, metrics=metrics)
         brakes = await _brakes(store, settings, journal, clock=clock, metrics=metrics)
-        requests = Requests(
-            store,
-            policy=request_policy(settings),
-            journal=TellingJournal(journal, recorder),
-            brake=brakes,
-            metrics=metrics,
-            clock=clock,
-            conventions=STOCK,
-            recorder=recorder,
-            reports=EventReports(store.client),
-            hold_kinds=holding,
-        )
-        selected = KubernetesStore(open_client(settings, clock=clock, user=_policies_user(settings)), kinds=KINDS)
+        shared: _Shared = {"journal": journal, "brake": brakes, "clock": clock, "metrics": metrics}
+        requests = _requests(store, settings, shared, recorder=recorder, holding=holding)
+        selected = KubernetesStore(open_client(settings, clock=machine, user=_policies_user(settings)), kinds=KINDS)
         stack.push_async_callback(selected.close)
         records = retention(
             loaded,
             store,
             documents=(),  # on a cluster policies are objects, and whoever may make them makes them there
-            journal=journal,
-            metrics=metrics,
             holds=_holds_for_policies(requests.holds, selected),
-            brake=brakes,
-            clock=clock,
             left_alone=[settings.lease_namespace],
             selected=selected,
+            **shared,
         )
         # A client of its own: a renewal must not wait for its turn behind the calls of a sweep.
         leases = KubernetesStore(open_client(settings, clock=machine))
         stack.push_async_callback(leases.close)
         leadership = _leadership(leases, lease, identity=identity, clock=machine)
-        loops: list[Loop] = [*requests.loops, *records.loops, ClockLoop(brakes, domain=REQUESTS)]
+        loops = _loops(requests, records, brakes)
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=loops, leadership=leadership)
         return cls(settings, metrics, store, leases, requests, records, recorder, probes, coordinator)
 
@@ -250,6 +241,40 @@ async def _brakes(
     )
     await brakes.look()  # not at the clock yet: what is believed of it is written by the replica that leads
     return GuardedBrakes(brakes, guard_on(store.client, kept, clock=clock))
+
+
+def _requests(
+    store: KubernetesStore,
+    settings: Settings,
+    shared: _Shared,
+    *,
+    recorder: EventRecorder,
+    holding: Sequence[Kind[Any]],
+) -> Requests:
+    from lapse.requests.conventions import STOCK
+    from lapse.requests.provisioning import EventReports
+    from lapse.requests.service import Requests
+    from lapse.requests.telling import TellingJournal
+
+    return Requests(
+        store,
+        policy=request_policy(settings),
+        journal=TellingJournal(shared["journal"], recorder),
+        brake=shared["brake"],
+        metrics=shared["metrics"],
+        clock=shared["clock"],
+        conventions=STOCK,
+        recorder=recorder,
+        reports=EventReports(store.client),
+        hold_kinds=holding,
+    )
+
+
+def _loops(requests: Requests, records: Retention, brakes: GuardedBrakes) -> list[Loop]:
+    from lapse.engine.clock_guard import ClockLoop
+    from lapse.requests.ttl import DOMAIN
+
+    return [*requests.loops, *records.loops, ClockLoop(brakes, domain=DOMAIN)]
 
 
 def _leadership(store: KubernetesStore, lease: ObjectKey, *, identity: str, clock: Clock) -> Leadership:

@@ -18,10 +18,10 @@ from lapse.kube.config import load_config
 from lapse.kube.lease import LEASE
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.requests.api.upstream import ALL_KINDS
-from tests.servers.lapse_server import NO_SETTINGS, LapseServer
+from tests.servers.lapse_server import COMMAND, NO_SETTINGS, LapseServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
     from tests.servers import KubeServer
@@ -33,9 +33,17 @@ class Operator(LapseServer):
     """A running ``lapse operator``."""
 
     @classmethod
-    def launch(cls, folder: Path, kubeconfig: Path, *flags: str, settings: Mapping[str, str] = NO_SETTINGS) -> Self:
+    def launch(
+        cls,
+        folder: Path,
+        kubeconfig: Path,
+        *flags: str,
+        settings: Mapping[str, str] = NO_SETTINGS,
+        command: Sequence[str] = COMMAND,
+    ) -> Self:
         """Start it, with ``settings`` in its environment, and wait until it has looked over the cluster."""
-        return cls.spawn(folder, "operator", f"--kube-config={kubeconfig}", *flags, settings=settings)
+        line = ("operator", f"--kube-config={kubeconfig}", *flags)
+        return cls.spawn(folder, *line, settings=settings, command=command)
 
     @property
     def leads(self) -> bool:

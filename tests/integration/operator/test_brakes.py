@@ -16,11 +16,12 @@ from lapse.objects.config_map_brakes import NAME
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST
 from tests.integration.operator.conftest import Operator
+from tests.integration.up.test_clock import YEAR, Clock
 from tests.servers import kube_server
-from tests.servers.lapse_server import lapse, until
+from tests.servers.lapse_server import COMMAND, lapse, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tests.servers import KubeServer
@@ -45,8 +46,8 @@ def operate(kube: KubeServer, tmp_path: Path) -> Iterator[Callable[..., Operator
     kube.kubectl("delete", "mcr", "--all", "-n", "default")
     running: list[Operator] = []
 
-    def one(*flags: str) -> Operator:
-        running.append(Operator.launch(tmp_path, kube.kubeconfig, "--request-ttl=1s", *flags))
+    def one(*flags: str, ttl: str = "1s", command: Sequence[str] = COMMAND) -> Operator:
+        running.append(Operator.launch(tmp_path, kube.kubeconfig, f"--request-ttl={ttl}", *flags, command=command))
         return running[-1]
 
     yield one
@@ -143,6 +144,29 @@ def test_a_person_freezes_with_kubectl_and_with_the_command(
     until(lambda: stands_still(kube, operator))
     assert left(kube) > 0
     assert lapse("resume", "all", flag, state_dir=tmp_path).returncode == 0
+    until(lambda: left(kube) == 0)
+
+
+@pytest.mark.parametrize("when", ["from the start", "while it runs"])
+def test_a_clock_that_the_api_server_contradicts_ends_nothing_until_a_person_resumes(
+    kube: KubeServer, tmp_path: Path, operate: Callable[..., Operator], when: str
+) -> None:
+    clock = Clock(tmp_path)
+    clock.set(YEAR if when == "from the start" else 0)
+    finished_requests(kube, 3)
+    operator = operate(ttl="1h", command=clock.command)
+    until(lambda: operator.leads)
+    if when == "while it runs":
+        until(lambda: "note.clock" in brakes(kube))
+        clock.set(YEAR)
+    until(lambda: operator.metric(FROZEN) == 1)
+    assert left(kube) == 3
+    reason = json.loads(brakes(kube)["frozen.requests"])["reason"]
+    assert reason.startswith("the clock is 36")
+    assert reason.endswith("ahead of what was expected; set it right, then resume")
+
+    done = lapse("resume", "all", f"--kube-config={kube.kubeconfig}", state_dir=tmp_path)
+    assert done.returncode == 0, done.stderr
     until(lambda: left(kube) == 0)
 
 
