@@ -63,6 +63,8 @@ class World:
         self.arriving: list[asyncio.Future[Any]] = []
         """Visitors: an archive takes longer than they need to write that they are there."""
         self.hurt: Callable[[str], None] = lambda _point: None
+        self.errors: list[Exception] = []
+        """What was counted as an error of Lapse."""
         self.store = open_sqlite_store(folder / "workspaces.db", synchronous=Synchronous.NORMAL)
         self.live()
 
@@ -78,7 +80,9 @@ class World:
         """Return a reconciler more, on the same runtime."""
         store: Any = Watched(self.store, self)
         health = HealthMonitor(store, self.runtime, clock=self.clock)
-        return health, Reconciler(store, self.runtime, health, clock=self.clock, chance=lambda: 0.5)
+        return health, Reconciler(
+            store, self.runtime, health, clock=self.clock, on_error=self.errors.append, chance=lambda: 0.5
+        )
 
     async def close(self) -> None:
         await self.reconciler.end()

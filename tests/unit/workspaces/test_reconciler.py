@@ -87,6 +87,25 @@ async def test_a_failing_action_is_tried_three_times_and_then_stays_an_error(wor
     assert (await world.get(workspace)).observed_status is ObservedStatus.RUNNING
 
 
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [
+        (PortTakenError(workspace="notebook", port=8000, problem="taken"), 0),
+        (CommandExitedError(workspace="notebook", how="with status 1", port=1, output="It wrote nothing"), 0),
+        (OSError("not today"), 3),
+    ],
+    ids=["port", "command", "machine"],
+)
+async def test_a_command_that_is_wrong_itself_is_not_counted_as_an_error_of_lapse(
+    world: World, error: Exception, counted: int
+) -> None:
+    workspace = await world.create()
+    world.hurt = failing("start:before", error)
+    await world.run(seconds=600)
+    assert (await world.get(workspace)).observed_status is ObservedStatus.ERROR
+    assert len(world.errors) == counted
+
+
 async def test_tries_are_apart_and_the_pauses_grow(world: World) -> None:
     await world.create()
     moments: list[int] = []
