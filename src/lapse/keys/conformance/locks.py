@@ -127,6 +127,4 @@ def cancelled_acquire_leaves_nothing_held(stage: Stage) -> None:
     for turns in range(_TURNS):
         lock = keys.lock("job", LONG)
         run_blocking(cancel_after(turns, lock))
-        expect(
-            _is_free(keys.lock("job", LONG)), True, f"a lock whose acquire was cancelled after {turns} turns"
-        )
+        expect(_is_free(keys.lock("job", LONG)), True, f"a lock whose acquire was cancelled after {turns} turns")
