@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.duration import SECOND, Duration
+from lapse.db.forks import guard_against_forks
 from lapse.keys.backends.network import NetworkBackend
 from lapse.keys.expiry import NS_PER_MS
 from lapse.keys.layout import Prefix, partition_keys
@@ -63,6 +64,12 @@ class Cache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[Place, Entry] = OrderedDict()
         self._announced: dict[Place, list[object]] = {}  # reads and writes under way that nothing has overtaken
+        guard_against_forks(self)
+
+    def become_forked(self) -> list[Any]:
+        """See `lapse.db.forks`: begins empty. A thread that is gone may have held the lock."""
+        self._lock, self._entries, self._announced = threading.Lock(), OrderedDict(), {}
+        return []
 
     def look(self, place: Place) -> str | _Unknown | None:
         """Return what is known now: a value, None for absent, or `UNKNOWN`."""

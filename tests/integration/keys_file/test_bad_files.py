@@ -95,7 +95,7 @@ def test_a_new_store_and_its_companions_are_private_to_their_owner(path: Path) -
 
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
 
-    assert modes == {"keys.db": 0o600, "keys.db-wal": 0o600, "keys.db-shm": 0o600}
+    assert modes == dict.fromkeys(["keys.db", "keys.db-wal", "keys.db-shm", "keys.db-reserve"], 0o600)
 
 
 def test_after_closing_only_the_file_itself_is_left(path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -146,3 +148,24 @@ def test_a_sync_that_fails_is_an_unknown_outcome_and_leaves_the_store_usable(tmp
 
         assert space.insert("key", VALUE, 3600) is True  # in this process it was taken back
         backend.close()
+
+
+def test_a_disk_that_keys_filled_is_usable_again_when_they_have_expired(tmp_path: Path) -> None:
+    """On a file system of its own, because it is the log, too, that must not find room."""
+    mount = 'mount -t tmpfs -o size=8m tmpfs "$1" && '
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    try:
+        subprocess.run([*command, f"{mount} true", "sh", str(tmp_path)], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small file system cannot be mounted here: {error}")
+    program = 'exec "$2" -m tests.integration.keys_file.full_disk "$1"'
+
+    done = subprocess.run(
+        [*command, mount + program, "sh", str(tmp_path), sys.executable],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")

@@ -65,3 +65,19 @@ async def test_a_commit_whose_outcome_is_unknown_says_so(tmp_path: Path) -> None
         failing.on_sync = nothing
         await store.create(SHELF, large("t"))
         await store.close()
+
+
+async def test_a_full_disk_is_said_and_work_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+    def full(_path: str, _offset: int, _data: bytes) -> None:
+        raise apsw.exception_for(apsw.SQLITE_FULL)
+
+    with disk() as failing:
+        store = EmbeddedStore(Database(failing.file(tmp_path / "o.db"), SCHEMA), kinds=[SHELF], clock=VirtualClock())
+        store._looked = True  # the same
+        failing.on_write = full
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError, match="the disk is full"):
+                await store.create(SHELF, large("s"))
+        failing.on_write = nothing
+        await store.create(SHELF, large("s"))
+        await store.close()

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import asyncio
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.kube.errors import StoreUnavailableError
+from lapse.engine.campaign import Campaign
+from lapse.kube.errors import NotFoundError, StoreUnavailableError
 from lapse.kube.lease import LEASE, KubeLease, LeaseNotHeldError
 from lapse.kube.resources import ObjectKey
 from lapse.objects.embedded import EmbeddedStore, open_embedded
+from tests.interruption import cancel_everywhere
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
 KEY = ObjectKey("lapse-system", "lapse-operator")
@@ -236,3 +240,22 @@ async def test_who_never_held_it_has_no_fence_and_nothing_to_renew(one: KubeLeas
     assert one.lost
     assert not await one.renew()
     assert not await one.release()
+
+
+@pytest.mark.parametrize("again", [None, 1, 3])
+async def test_a_campaign_that_is_cancelled_at_any_wait_leaves_no_holder(
+    store: EmbeddedStore, clock: VirtualClock, again: int | None
+) -> None:
+    async def work(_: object) -> None:
+        await asyncio.sleep(0)  # noqa: TID251 - a place to be cancelled at
+
+    def campaign() -> Coroutine[Any, Any, None]:
+        lease = KubeLease(store, KEY, identity="one", ttl_seconds=TTL, clock=clock)
+        return Campaign(lease, clock=clock).campaign(work)
+
+    async def check(when: str) -> None:
+        await asyncio.sleep(0.02)  # noqa: TID251 - what was cancelled twice gives back in the background
+        with suppress(NotFoundError):
+            assert (await store.get(LEASE, KEY)).spec.holder_identity in {None, ""}, when
+
+    assert await cancel_everywhere(campaign, check, again=again) > 2

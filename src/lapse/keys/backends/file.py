@@ -33,6 +33,7 @@ from lapse.db.errors import (
 )
 from lapse.db.group_commit import GroupCommit
 from lapse.db.readers import Readers
+from lapse.db.reserve import Reserve
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous, bound_log, explain, open_reader, open_writer
 from lapse.db.statements import load_statements
 from lapse.db.urls import Option, positive_duration
@@ -146,6 +147,8 @@ class FileBackend(EmbeddedBackend):
             self._open_writer, explain=lambda error: explain(error, file), translate=self._translate
         )
         self._commit.connect()  # so that a file that does not fit is known now, and not at the first write
+        self._reserve = Reserve(file)
+        self._reserve.keep()
 
     def space(self, prefix: Prefix, app_id: int) -> FileSpace:
         """See `Backend`."""
@@ -158,7 +161,27 @@ class FileBackend(EmbeddedBackend):
         return FileSpace(self, partitions, self._commit.submit, self._submit_in_turn)
 
     def sweep(self, limit: int) -> SweepReport:
-        """Remove up to ``limit`` expired records, in transactions of a bounded size; give some free pages back."""
+        """Remove up to ``limit`` expired records, in transactions of a bounded size; give some free pages back.
+
+        On a full disk it gives up the reserve first, because deleting needs space, and makes another one at its end.
+        """
+        try:
+            report = self._sweep(limit)
+        except BackendUnavailableError as error:
+            if not isinstance(error.__cause__, apsw.FullError):
+                raise
+            self._reserve.spend()
+            self._empty_log()
+            report = self._sweep(limit)
+            self._empty_log()
+        self._reserve.keep()
+        return report
+
+    def _empty_log(self) -> None:
+        """Move the log into the database, and give its space back."""
+        self._lend(lambda cursor: cursor.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE))
+
+    def _sweep(self, limit: int) -> SweepReport:
         now_ms = self.now_ns() // NS_PER_MS
         removed: list[int] = []
         # Looks first, without the write lock: most rounds find nothing, and need neither wait nor make others wait.
@@ -188,6 +211,7 @@ class FileBackend(EmbeddedBackend):
 
     def close(self) -> None:
         """Finish the commit at hand and close every connection. Idempotent."""
+        self._reserve.spend()  # first: closing moves the log into the file, which may need the space
         self._commit.close()
         self.readers.close()
 

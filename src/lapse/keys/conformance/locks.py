@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.clock import Clock, SystemClock
+from lapse.keys.background import run_blocking
 from lapse.keys.conformance.case import CaseBook, Rule, Violation, expect, expect_that
 from lapse.keys.conformance.faces import Handle, Stalled
 from lapse.keys.conformance.stage import LONG, Stage
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 BOOK: Final = CaseBook()
 case = BOOK.case
+
+
+_TURNS: Final = 24
+"""So many turns of an event loop after its start an acquire is cancelled at the latest: each may be in another step."""
 
 
 def _is_free(lock: KeyLock) -> bool:
@@ -101,3 +107,24 @@ def lock_taken_away_is_noticed(stage: Stage) -> None:
     except LockLostError:
         return
     raise Violation("the end of a block whose lock was removed: expected LockLostError, saw no error")
+
+
+@case(Rule.LOCK)
+def cancelled_acquire_leaves_nothing_held(stage: Stage) -> None:
+    """An acquire that is cancelled, in whatever step, leaves the lock free, or is done and holds it."""
+    clock = SystemClock()
+
+    async def cancel_after(turns: int, lock: KeyLock) -> None:
+        acquiring = asyncio.create_task(lock.__aenter__())
+        for _ in range(turns):
+            await clock.sleep(0)
+        acquiring.cancel()
+        await asyncio.wait({acquiring})
+        if not acquiring.cancelled():
+            await lock.__aexit__(None, None, None)
+
+    keys = stage.app()
+    for turns in range(_TURNS):
+        lock = keys.lock("job", LONG)
+        run_blocking(cancel_after(turns, lock))
+        expect(_is_free(keys.lock("job", LONG)), True, f"a lock whose acquire was cancelled after {turns} turns")
