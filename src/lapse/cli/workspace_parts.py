@@ -7,7 +7,7 @@ carrying out what is wanted) is added by ``lapse up``, on the same store and the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.errors import LapseError, UsageError
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lapse.workspaces.activity import Activity
     from lapse.workspaces.hosting import WorkspaceHost
     from lapse.workspaces.model import Workspace, WorkspaceId
+    from lapse.workspaces.probing import Reach
     from lapse.workspaces.store import WorkspaceStore
     from lapse.workspaces.tickets import Tickets
 
@@ -170,7 +171,8 @@ class WorkspaceParts:
         stack.push_async_callback(store.close)
         secret = state.secret(SECRET)
         variables = _variables(tokens, server, secret)
-        host = None if hosting is None else _host(settings, store, variables, clock=clock, metrics=hosting)
+        reach = partial(_reach, settings, secret)
+        host = None if hosting is None else _host(settings, store, variables, reach, clock=clock, metrics=hosting)
         activity = open_activity(
             settings.activity_url,
             clock=clock,
@@ -305,14 +307,12 @@ class WorkspaceParts:
         runs the workspaces, it lets nobody in.
         """
         from lapse.proxy.ports import Address
-        from lapse.workspaces.runtime.program import socket_of
 
         here = workspace.node_id is None or workspace.node_id == node_of(self.settings)
         if not (self._counts and here):
             return None
-        listens_at = socket_of(self.settings.state_dir / FOLDER, workspace.id)
-        path = str(listens_at) if listens_at is not None and listens_at.is_socket() else ""
-        return Address(_LOOPBACK, workspace.port, path, _port_secret(self.secret, workspace.id))
+        reach = _reach(self.settings, self.secret, workspace)
+        return Address(_LOOPBACK, reach.port, reach.socket, reach.secret)
 
     @property
     def _counts(self) -> bool:
@@ -350,6 +350,16 @@ def _port_secret(secret: bytes, workspace: WorkspaceId) -> str:
     return derive(secret, "workspace-port", workspace)
 
 
+def _reach(settings: Settings, secret: bytes, workspace: Workspace) -> Reach:
+    """Return how a program of this machine is reached: by its socket, if it listens there, and with its secret."""
+    from lapse.workspaces.probing import Reach
+    from lapse.workspaces.runtime.program import socket_of
+
+    listens_at = socket_of(settings.state_dir / FOLDER, workspace.id)
+    path = str(listens_at) if listens_at is not None and listens_at.is_socket() else ""
+    return Reach(workspace.port, path, _port_secret(secret, workspace.id))
+
+
 def _variables(tokens: TokenStore, server: str, secret: bytes) -> Callable[[Workspace], Mapping[str, str]]:
     """Return what makes the variables of a program: its way to ``lapse busy``, and by what it knows the proxy."""
     return lambda workspace: {
@@ -363,6 +373,7 @@ def _host(
     settings: Settings,
     store: WorkspaceStore,
     variables: Callable[[Workspace], Mapping[str, str]],
+    reach: Callable[[Workspace], Reach],
     *,
     clock: Clock,
     metrics: Metrics,
@@ -389,4 +400,5 @@ def _host(
         on_error=lambda _: metrics.failed(DOMAIN, ErrorKind.RECONCILE),
         on_exit=metrics.restarted,
         probes=lambda up: metrics.signal(SOURCE, up=up),
+        reach=reach,
     )

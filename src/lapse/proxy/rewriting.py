@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lapse.proxy.heads import CHUNKED, UNTIL_CLOSE
+from lapse.workspaces.secrets import FIELD
 
 if TYPE_CHECKING:
     from lapse.proxy.heads import AnswerHead, Field, RequestHead
@@ -23,7 +24,7 @@ _HOP_BY_HOP: Final = frozenset(
         *(b"te", b"trailer", b"transfer-encoding", b"upgrade", b"content-length"),
     }
 )
-_SECRET: Final = b"X-Lapse-Workspace-Secret"
+_SECRET: Final = FIELD.encode("ascii")
 _NOT_IN: Final = _HOP_BY_HOP | {b"host", b"authorization", b"forwarded", b"x-real-ip", b"proxy", _SECRET.lower()}
 _FORWARDED: Final = b"x-forwarded-"
 

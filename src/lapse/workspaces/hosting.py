@@ -18,7 +18,7 @@ from lapse.core.log import get_logger
 from lapse.engine.coordinator import first_of
 from lapse.workspaces.health import INTERVAL_SECONDS, HealthMonitor
 from lapse.workspaces.probing import INTERVAL_SECONDS as PROBE_SECONDS
-from lapse.workspaces.probing import Prober
+from lapse.workspaces.probing import Prober, by_port
 from lapse.workspaces.reconciler import Reconciler
 from lapse.workspaces.runtime.errors import RuntimeBusyError
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.core.clock import Clock
+    from lapse.workspaces.model import Workspace
+    from lapse.workspaces.probing import Reach
     from lapse.workspaces.runtime.process import ProcessRuntime
     from lapse.workspaces.store import WorkspaceStore
 
@@ -47,17 +49,19 @@ class WorkspaceHost:
         on_error: Callable[[Exception], None] = lambda _error: None,
         on_exit: Callable[[], None] = lambda: None,
         probes: Callable[[bool], None] = lambda _up: None,
+        reach: Callable[[Workspace], Reach] = by_port,
     ) -> None:
         """Touch nothing yet.
 
         ``on_error`` is told of each step and each look that failed, ``on_exit`` of programs that ended by themselves,
-        ``probes`` whether all programs that were asked by their probes have answered.
+        ``probes`` whether all programs that were asked by their probes have answered. ``reach`` says how these are
+        reached.
         """
         self._runtime, self._clock, self._on_error = runtime, clock, on_error
         self.since_ns: int | None = None
         """Since when, in monotonic time, the workspaces are this process's; None while they are not."""
         self._health = HealthMonitor(store, runtime, clock=clock)
-        self._prober = Prober(store, node=runtime.node, clock=clock, signal=probes)
+        self._prober = Prober(store, node=runtime.node, clock=clock, signal=probes, reach=reach)
         self._reconciler = Reconciler(store, runtime, self._health, clock=clock, on_error=on_error, on_exit=on_exit)
 
     def wake(self) -> None:

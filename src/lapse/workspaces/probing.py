@@ -14,7 +14,8 @@ Not guaranteed: that a program tells the truth, or that it does not begin to wor
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -26,15 +27,16 @@ from lapse.workspaces.eligibility import standby_by_row
 from lapse.workspaces.health import is_at
 from lapse.workspaces.model import JUPYTER, LARGEST_PAGE, Answer, Ms
 from lapse.workspaces.runtime.program import HOST
+from lapse.workspaces.secrets import FIELD as SECRET_FIELD
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from lapse.core.clock import Clock
     from lapse.workspaces.model import CheckPlace, Workspace, WorkspaceId
     from lapse.workspaces.store import WorkspaceStore
 
-    Fetch = Callable[[int, str], Awaitable[bytes]]
+    Fetch = Callable[["Reach", str], Awaitable[bytes]]
 
 SOURCE: Final = "probe"
 """The signal, as `lapse_signal_up` names it."""
@@ -54,6 +56,21 @@ class ProbeFailedError(LapseError):
     """{problem}."""
 
 
+class Reach(NamedTuple):
+    """How a program is reached, as the proxy reaches it: a program that knows the proxy answers nobody else."""
+
+    port: int
+    socket: str = ""
+    """The path of its unix socket, which replaces the port; empty where it has none."""
+    secret: str = ""
+    """By which it knows who asks; empty for none."""
+
+
+def by_port(workspace: Workspace) -> Reach:
+    """Return how a program is reached that has nothing but its port."""
+    return Reach(workspace.port)
+
+
 class Prober:
     """Asks the programs of one node, a round at a time."""
 
@@ -64,10 +81,12 @@ class Prober:
         node: str,
         clock: Clock,
         signal: Callable[[bool], None] = lambda _up: None,
+        reach: Callable[[Workspace], Reach] = by_port,
         fetch: Fetch | None = None,
     ) -> None:
         """Ask nobody yet. ``signal`` is told after each round whether all that were asked have answered."""
         self._store, self._node, self._clock, self._signal = store, node, clock, signal
+        self._reach = reach
         self._fetch = fetch or get
         self._places = asyncio.Semaphore(AT_ONCE)
 
@@ -97,7 +116,7 @@ class Prober:
         async with self._places:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    seen = await ask(workspace.port, probe, fetch=self._fetch, clock=self._clock)
+                    seen = await ask(self._reach(workspace), probe, fetch=self._fetch, clock=self._clock)
             except ProbeFailedError as error:
                 return workspace.id, (self._failed(workspace, str(error).removesuffix(".")), None)
             except TimeoutError:
@@ -112,16 +131,16 @@ class Prober:
         return Answer(workspace.probe or "", None, problem)
 
 
-async def ask(port: int, probe: str, *, fetch: Fetch, clock: Clock) -> Ms | None:
+async def ask(reach: Reach, probe: str, *, fetch: Fetch, clock: Clock) -> Ms | None:
     """Return when a program was last at work; None: it does not know of any work. Raises `ProbeFailedError`."""
     if probe != JUPYTER:
-        return last_activity(await fetch(port, probe), _now(clock))
-    kernels = _decoded(await fetch(port, _KERNELS_PATH))
+        return last_activity(await fetch(reach, probe), _now(clock))
+    kernels = _decoded(await fetch(reach, _KERNELS_PATH))
     if not isinstance(kernels, list) or not all(isinstance(one, dict) for one in kernels):
         raise ProbeFailedError(problem=f"{_KERNELS_PATH} did not answer a list of kernels")
     if any(one.get("execution_state") in {"busy", "starting"} for one in kernels):
         return _now(clock)
-    return last_activity(await fetch(port, _STATUS_PATH), _now(clock))
+    return last_activity(await fetch(reach, _STATUS_PATH), _now(clock))
 
 
 def last_activity(body: bytes, now: Ms) -> Ms | None:
@@ -153,26 +172,39 @@ def _decoded(body: bytes) -> Any:  # noqa: ANN401 - whatever a program says
         raise ProbeFailedError(problem="the answer is not JSON") from None
 
 
-async def get(port: int, path: str) -> bytes:
+async def get(reach: Reach, path: str) -> bytes:
     """Return what a program of this machine answers to GET. The caller limits the time.
 
     By HTTP/1.0, whose answers end with their connection: nothing of HTTP is needed but a line and the end of the head.
     """
+    fields = [f"Host: {HOST}:{reach.port}", "Accept: application/json"]
+    if reach.secret:
+        fields.append(f"{SECRET_FIELD}: {reach.secret}")
     try:
-        reader, writer = await asyncio.open_connection(HOST, port)
-        try:
-            writer.write(f"GET {path} HTTP/1.0\r\nHost: {HOST}:{port}\r\nAccept: application/json\r\n\r\n".encode())
+        async with _connected(reach) as (reader, writer):
+            writer.write("\r\n".join((f"GET {path} HTTP/1.0", *fields, "", "")).encode())
             answer = await _read(reader)
-        finally:
-            writer.close()
     except OSError as error:
-        raise ProbeFailedError(problem=f"port {port} does not answer: {error.strerror or error}") from error
+        where = "its socket" if reach.socket else f"port {reach.port}"
+        raise ProbeFailedError(problem=f"{where} does not answer: {error.strerror or error}") from error
     head, _, body = answer.partition(b"\r\n\r\n")
     status = head.partition(b"\r\n")[0].decode("latin-1").split()
     if len(status) < 2 or not status[0].startswith("HTTP/1.") or status[1] != _OK:  # noqa: PLR2004 - version and status
         shown = status[1] if len(status) > 1 and status[1].isdigit() else "no HTTP"
         raise ProbeFailedError(problem=f"GET {path.partition('?')[0]} is answered with {shown}, expected {_OK}")
     return body
+
+
+@asynccontextmanager
+async def _connected(reach: Reach) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    if reach.socket:
+        reader, writer = await asyncio.open_unix_connection(reach.socket)
+    else:
+        reader, writer = await asyncio.open_connection(HOST, reach.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import hmac
 from hashlib import sha256
+from typing import Final
+
+FIELD: Final = "X-Lapse-Workspace-Secret"
+"""The header in which a program is told the secret of its port."""
 
 
 def derive(secret: bytes, purpose: str, workspace_id: str) -> str:

@@ -13,7 +13,7 @@ from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.timestamps import to_timestamp
 from lapse.workspaces import probing
 from lapse.workspaces.model import Changes, DesiredState, Ms, NewWorkspace, ObservedStatus
-from lapse.workspaces.probing import ProbeFailedError, Prober, get, last_activity
+from lapse.workspaces.probing import ProbeFailedError, Prober, Reach, get, last_activity
 from lapse.workspaces.sqlite_store import open_sqlite_store
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class Programs:
         self.asked: list[tuple[int, str]] = []
         self.at_once = self.most_at_once = 0
 
-    async def __call__(self, port: int, path: str) -> bytes:
+    async def __call__(self, reach: Reach, path: str) -> bytes:
+        port = reach.port
         self.asked.append((port, path))
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
@@ -189,7 +190,7 @@ async def test_a_probe_that_was_changed_meanwhile_is_not_answered_for(tmp_path: 
         here.clock.advance(301)
         await here.store.set_ttls(one, standby=1, now=here.now)
 
-        async def fetch(port: int, path: str) -> bytes:
+        async def fetch(reach: Reach, path: str) -> bytes:
             await here.store.configure(one, Changes(probe="/other"), now=here.now)
             return b'{"has_activity": false}'
 
@@ -220,9 +221,23 @@ async def serving(answer: bytes, *, silent: bool = False) -> AsyncIterator[tuple
 
 async def test_a_path_is_asked_for_on_the_port_of_the_program() -> None:
     async with serving(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{}") as (port, heads):
-        assert await get(port, "/alive?x=1") == b"{}"
+        assert await get(Reach(port), "/alive?x=1") == b"{}"
     assert heads[0].startswith(b"GET /alive?x=1 HTTP/1.0\r\n")
     assert f"Host: 127.0.0.1:{port}\r\n".encode() in heads[0]
+
+
+async def test_a_program_that_knows_the_proxy_is_asked_as_the_proxy_asks_it(tmp_path: Path) -> None:
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n{}")
+        writer.close()
+
+    path = str(tmp_path / "socket")
+    async with await asyncio.start_unix_server(serve, path):
+        assert await get(Reach(1, path, "s3cret"), "/alive") == b"{}"
+    assert b"\r\nX-Lapse-Workspace-Secret: s3cret\r\n" in heads[0]
 
 
 @pytest.mark.parametrize(
@@ -238,14 +253,14 @@ async def test_a_path_is_asked_for_on_the_port_of_the_program() -> None:
 async def test_any_other_answer_is_a_failure(answer: bytes, said: str) -> None:
     async with serving(answer) as (port, _):
         with pytest.raises(ProbeFailedError, match=said):
-            await get(port, "/alive")
+            await get(Reach(port), "/alive")
 
 
 async def test_nobody_who_listens_is_a_failure() -> None:
     async with serving(b"") as (port, _):
         pass
     with pytest.raises(ProbeFailedError, match=f"port {port} does not answer"):
-        await get(port, "/alive")
+        await get(Reach(port), "/alive")
 
 
 async def test_who_does_not_answer_in_time_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
