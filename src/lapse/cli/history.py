@@ -482,9 +482,9 @@ def prune(
     or its deletion budget is spent. Where nobody chose a TTL and no pass has
     ever deleted by the default one, it lists what would go and asks.
     """
-    from lapse.cli.output import confirm
     from lapse.cli.passing import Done, finish, pass_over
     from lapse.cli.process import history_policy_document
+    from lapse.cli.stdin import says_yes
     from lapse.cli.stores import at_place
     from lapse.history.configured import POLICY_NAME
 
@@ -494,7 +494,7 @@ def prune(
 
     done = at_place(flags, partial(work, sure=yes), cluster=cluster, rights=_ending)
     code = finish(done, output, pending=detailed_exitcode)
-    if not done.waits_for_yes or not confirm(f"Delete {len(done.told)} of these records now?"):
+    if not done.waits_for_yes or not says_yes(f"Delete {len(done.told)} of these records now?", unasked=False):
         return code
     done = at_place(flags, partial(work, sure=True), cluster=cluster, rights=_ending)
     return finish(done, output, pending=detailed_exitcode)

@@ -239,8 +239,11 @@ async def _brakes(
         actor=ACTOR,
         run=RUN,
     )
-    await brakes.look()  # not at the clock yet: what is believed of it is written by the replica that leads
-    return GuardedBrakes(brakes, guard_on(store.client, kept, clock=clock))
+    await brakes.look()
+    guard = guard_on(store.client, kept, clock=clock)
+    # Before the controllers date anything; what is believed is written later, by the replica that leads.
+    await guard.prepare()
+    return GuardedBrakes(brakes, guard)
 
 
 def _requests(

@@ -140,15 +140,6 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
         yield "  ".join(padded).rstrip()
 
 
-def confirm(question: str) -> bool:
-    """Ask a person at a terminal; where there is none, the answer is no."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
-
-
 def print_result(output: Output, result: dict[str, Any], said: str) -> None:
     """Print what a command did: JSON on stdout for programs, a sentence on stderr for people."""
     if output is Output.JSON:

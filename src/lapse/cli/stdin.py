@@ -58,10 +58,10 @@ def _read() -> str:
         raise StdinNotTextError(position=error.start) from None  # the cause would show the value
 
 
-def says_yes(question: str) -> bool:
-    """Ask a person at a terminal, whose answer is no unless it is yes; without a terminal nobody is asked: True."""
-    if not sys.stdin.isatty():
-        return True
+def says_yes(question: str, *, unasked: bool) -> bool:
+    """Ask a person at a terminal, whose answer is no unless it is yes; ``unasked`` is the answer without a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return unasked
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -1,7 +1,7 @@
 """``lapse tokens`` and ``lapse open``: who may call the HTTP API, and who may see its pages.
 
-Both work on the state database itself, so they need no running server; a running one sees the change with the next
-request.
+Both work on the state database itself; a running server sees the change with the next request. Only `lapse open` asks
+whether there is one, so that its link leads somewhere.
 """
 
 from __future__ import annotations
@@ -9,19 +9,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
 from lapse.cli.commands import examples
 from lapse.cli.flags import NO_OPEN_FLAGS, NO_STATE_FLAGS, OpenFlags, StateFlags
 from lapse.cli.output import Output, OutputOption, message, print_json, print_result, print_table, print_text
-from lapse.core.errors import UsageError
+from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     from lapse.settings import Settings
     from lapse.web.state import StateDatabase
     from lapse.web.tokens import Token, TokenStore
+
+_ANSWER_SECONDS: Final = 5.0
 
 app = App(
     "tokens",
@@ -33,6 +36,14 @@ app = App(
 
 class HTTPPortUnknownError(UsageError):
     """http_port is 0, so lapse up picks one, and this command does not know which. Name it with --http-port."""
+
+
+class NoServerError(LapseError):
+    """No Lapse answers at {url} ({problem}). Start lapse up, or name its port with --http-port."""
+
+
+class OtherFolderError(LapseError):
+    """The Lapse at {url} has another state folder than {folder}. Name its own with --state-dir or LAPSE_STATE_DIR."""
 
 
 @contextmanager
@@ -134,12 +145,15 @@ def open_page(
     settings = flags.load().settings
     if not settings.http_port:
         raise HTTPPortUnknownError
-    with _opened(settings) as (state, tokens):
-        owner_id, _ = owner_of(settings.state_dir, state, tokens)
-        ticket = BrowserSessions(state, tokens, SystemClock()).issue(owner_id)
     anywhere = settings.http_host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
-    host = "localhost" if anywhere else in_url(settings.http_host)
-    url = ticket_url(f"http://{host}:{settings.http_port}", ticket)
+    server = f"http://{'localhost' if anywhere else in_url(settings.http_host)}:{settings.http_port}"
+    _ask(server, "")  # before a folder is made that nobody uses
+    with _opened(settings) as (state, tokens):
+        owner_id, token = owner_of(settings.state_dir, state, tokens)
+        if _ask(server, token) == HTTPStatus.UNAUTHORIZED:
+            raise OtherFolderError(url=server, folder=settings.state_dir)
+        ticket = BrowserSessions(state, tokens, SystemClock()).issue(owner_id)
+    url = ticket_url(server, ticket)
     if output is Output.JSON:
         print_json({"url": url, "expires_in_seconds": TICKET_SECONDS})
     else:
@@ -149,6 +163,22 @@ def open_page(
         import webbrowser
 
         webbrowser.open(url)
+
+
+def _ask(server: str, token: str) -> int:
+    """Return the status with which a server answers the holder of a token; raises `NoServerError`."""
+    from http.client import HTTPConnection, HTTPException
+    from urllib.parse import urlsplit
+
+    place = urlsplit(server)
+    connection = HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {token}"} if token else {})
+        return connection.getresponse().status
+    except (OSError, HTTPException) as error:
+        raise NoServerError(url=server, problem=str(error) or type(error).__name__) from error
+    finally:
+        connection.close()
 
 
 def _row(token: Token) -> dict[str, object]:

@@ -192,7 +192,7 @@ class _Process:
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
-            loops=[*_loops(loaded, keys, metrics), *loops, BrakeLoop(brakes, domain=REQUESTS)],
+            loops=[*_loops(loaded, keys, metrics, clock), *loops, BrakeLoop(brakes, domain=REQUESTS)],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=machine),
         )
         return cls(
@@ -365,12 +365,13 @@ def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared, guard: Clock
     return [*loops, TtlLoop(manager, interval=settings.ttl_manager_interval.seconds, clock=clock)]
 
 
-def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics) -> list[SweepLoop]:
+def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics, clock: Clock) -> list[SweepLoop]:
     """Return the loops that are needed: none for a store that cleans up by itself, or when told never."""
     from lapse.keys.loop import SweepLoop
 
     asked = keys.backend.sweep_interval
     if asked is not None and loaded.origins["keys_sweep_interval"].layer != "default":
         asked = loaded.settings.keys_sweep_interval.seconds  # a setting wins over the URL's option and its default
-    loop = None if asked is None or asked == float("inf") else SweepLoop(keys, interval=asked, metrics=metrics)
-    return [loop] if loop else []
+    if asked is None or asked == float("inf"):
+        return []
+    return [SweepLoop(keys, interval=asked, metrics=metrics, clock=clock)]

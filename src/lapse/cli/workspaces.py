@@ -604,7 +604,7 @@ def _demand_yes(found: Workspace) -> None:
     from lapse.workspaces.summary import address_of, in_words
 
     what = f"{address_of(found)} ({in_words(found)}, of {found.owner}) with its data and its archive"
-    if not says_yes(f"Delete {what}?"):
+    if not says_yes(f"Delete {what}?", unasked=True):
         raise NotDeletedError(address=address_of(found))
 
 

@@ -53,8 +53,6 @@ class BelievedClock:
         self.limit_ns = round(limit_seconds * _NS)
         self._offset = self._wall() - self._boottime()
         """How far the wall clock was from the time since boot when all was well."""
-        self._off_ns = 0
-        """How wrong it is for another reason than a jump: see `distrust`."""
         self._dry_until_ns = 0
         self._seen = 0
         """The last time of the wall clock that was compared, and believed."""
@@ -80,7 +78,7 @@ class BelievedClock:
             jump = offset - self._offset
             if abs(jump) <= self.limit_ns:
                 self._offset = offset
-                return self._off_ns
+                return 0
         return jump
 
     def in_doubt(self) -> bool:
@@ -94,11 +92,12 @@ class BelievedClock:
     def believe(self) -> None:
         """Take the wall clock for right, as it is now."""
         self._offset = self._wall() - self._boottime()
-        self._off_ns = self._dry_until_ns = self._seen = 0
+        self._dry_until_ns = self._seen = 0
 
     def distrust(self, off_ns: int) -> None:
-        """Be in doubt, because something that knows better says that the wall clock is off by so much."""
-        self._off_ns = off_ns
+        """Go on from what something that knows better says: the wall clock is off by so much, and in doubt."""
+        self._offset = self._wall() - self._boottime() - off_ns
+        self._seen = 0
 
     def mark(self) -> Mark:
         """Return what is believed now."""
@@ -110,14 +109,15 @@ class BelievedClock:
         boot_id = self.boot_id()
         if mark is None or not boot_id or not mark.boot_id:
             return
-        self._off_ns = self._seen = 0
+        self._seen = 0
         if mark.boot_id == boot_id:
             self._offset, self._dry_until_ns = mark.wall_ns - mark.boottime_ns, mark.dry_until_ns
             return
         boottime, wall = self._boottime(), self._wall()
         ahead = wall - mark.wall_ns
         self._offset = max(wall, mark.wall_ns) - boottime  # the later one: a time that is too early ends things early
+        was_dry = mark.dry_until_ns > mark.boottime_ns  # then its time was not believed either
         if ahead > LONGEST_OFF_SECONDS * _NS:
-            self._off_ns = ahead
-        elif ahead > self.limit_ns + round(is_fresh_within * _NS):
+            self.distrust(ahead)
+        elif was_dry or ahead > self.limit_ns + round(is_fresh_within * _NS):
             self._dry_until_ns = boottime + round(self.dry_seconds * _NS)

@@ -78,6 +78,17 @@ class ClockGuard:
         self._written: Mark | None = None
         self._said = ""
 
+    async def prepare(self) -> None:
+        """Go on from what was believed before, and ask the second sources, before anything is decided or dated.
+
+        Writes nothing, so that a process which does not act may do it, too. Raises what the store of the notes raises.
+        """
+        async with self._lock:
+            await self._recall()
+            off = await self._off_by()
+            if off is not None and abs(off) > self.clock.limit_ns:
+                self.clock.distrust(off)
+
     async def doubt(self) -> Doubt | None:
         """Return why the clock is not believed; None when it is, which costs no call of anything."""
         if self._is_confirmed and not self.clock.in_doubt():

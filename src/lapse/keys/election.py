@@ -25,4 +25,5 @@ class Election(Campaign):
         """Validate; nothing is touched before `campaign`."""
         space = keys.backend.async_space(Prefix.LEADER_ELECTION, app_id)
         records = AsyncAppKeys(app_id, space, backend=keys.backend, clock=clock)
-        super().__init__(Lease(records, name, ttl_seconds=ttl_seconds, clock=clock), clock=clock)
+        lease = Lease(records, name, ttl_seconds=ttl_seconds, clock=clock, ends_orphans=True)
+        super().__init__(lease, clock=clock)

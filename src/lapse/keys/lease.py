@@ -39,8 +39,13 @@ _log = get_logger("lapse.keys.lease")
 class Lease:
     """One try to own a name; may be acquired again after it was released or lost, with a new fencing number."""
 
-    def __init__(self, keys: AsyncAppKeys, name: str, *, ttl_seconds: int, clock: Clock) -> None:
-        """Validate; nothing is touched. ``keys`` are those of the election partition."""
+    def __init__(
+        self, keys: AsyncAppKeys, name: str, *, ttl_seconds: int, clock: Clock, ends_orphans: bool = False
+    ) -> None:
+        """Validate; nothing is touched. ``keys`` are those of the election partition.
+
+        ``ends_orphans`` is for names whose owners all have this TTL: see `_end_orphan`.
+        """
         _check_name(name)
         check_ttl(ttl_seconds)
         self._keys = keys
@@ -50,6 +55,7 @@ class Lease:
         self._fence: int | None = None
         self._taken = False
         self._owner_pid = os.getpid()
+        self._ends_orphans, self._orphaned_since_ns = ends_orphans, 0
         self.ttl_seconds = ttl_seconds
         self.deadline_ns = 0
 
@@ -86,6 +92,8 @@ class Lease:
         self._owner_pid = os.getpid()
         try:
             if not await self._keys.insert_if_not_exists(self._record, token, self.ttl_seconds):
+                if self._ends_orphans:
+                    await self._end_orphan()
                 return False
             fence = await self._next_fence()
             self._value = f"{token}:{fence}"
@@ -115,6 +123,24 @@ class Lease:
         self._taken = not released
         self.deadline_ns = self._clock.boottime_ns()
         return released
+
+    async def _end_orphan(self) -> None:
+        """End a record that lasts longer than any owner's renewal makes it last, if nobody has renewed it for a TTL.
+
+        Such a record was written by a process whose clock was far ahead, and which is gone: a living owner would have
+        renewed it to the TTL by now.
+        """
+        left, now_ns = await self._keys.query_ttl(self._record), self._clock.boottime_ns()
+        if left is None or left <= self.ttl_seconds + 1:
+            self._orphaned_since_ns = 0
+            return
+        self._orphaned_since_ns = self._orphaned_since_ns or now_ns
+        if now_ns - self._orphaned_since_ns <= self.ttl_seconds * _NS:
+            return
+        self._orphaned_since_ns = 0
+        value = await self._keys.ttl_get(self._record)
+        if value is not None and await self._keys.compare_and_delete(self._record, value):
+            _log.warning("orphaned_lease_ended", lasted_for_seconds=round(left))
 
     async def _withdraw(self, token: str) -> None:
         """Do not block others for a whole TTL when acquiring failed half-way; if this fails too, the TTL does it."""

@@ -174,7 +174,13 @@ class KeyLock:
                 with suppress(TimeoutError):
                     leaving.wait(_COLLECTED_WAIT_SECONDS)
         else:
-            run_blocking(self._aexit(kind, error, trace))
+            entry = self._entry
+            try:
+                run_blocking(self._aexit(kind, error, trace))
+            except BaseException:
+                if self._entry is entry:  # interrupted before it was left
+                    self._leave_later(entry)
+                raise
 
     if TYPE_CHECKING:
         __exit__ = _exit

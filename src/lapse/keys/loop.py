@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from lapse.core.verdict import DueReason
 
 if TYPE_CHECKING:
+    from lapse.core.clock import Clock
     from lapse.engine.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
 
@@ -26,15 +27,20 @@ class SweepLoop:
     domain: Final = DOMAIN
     leader_only: Final = False
 
-    def __init__(self, keys: AsyncKeys, *, interval: float, metrics: Metrics) -> None:
-        """Sweep ``keys`` every ``interval`` seconds, and without delay while there is more to do."""
-        self.interval = interval
+    def __init__(self, keys: AsyncKeys, *, interval: float, metrics: Metrics, clock: Clock | None = None) -> None:
+        """Sweep ``keys`` every ``interval`` seconds, and without delay while there is more to do.
+
+        Nothing is removed while ``clock`` is in doubt: keys that a clock ahead of its time hides come back with it.
+        """
+        self.interval, self._clock = interval, clock
         self._keys = keys
         self._metrics = metrics
         metrics.expect_domain(DOMAIN, reasons=[DueReason.TTL_EXPIRED])
 
     async def tick(self) -> float | None:
         """Remove one slice, in a thread."""
+        if self._clock is not None and self._clock.in_doubt():
+            return None
         report = await self._keys.sweep()
         lags = [] if report.lag_seconds is None else [report.lag_seconds]
         self._metrics.deleted(DOMAIN, DueReason.TTL_EXPIRED, count=report.removed, lags=lags)

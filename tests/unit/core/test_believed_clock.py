@@ -145,3 +145,19 @@ async def test_the_kernel_tells_the_time_only_while_its_clock_is_synchronised(
 async def test_the_real_kernel_agrees_with_the_real_clock_if_it_says_anything() -> None:
     found = await synchronised_ns()
     assert found is None or abs(found - SystemClock().wall_ns()) < 60 * NS
+
+
+def test_a_second_reboot_within_the_dry_time_is_dry_again() -> None:
+    clock = VirtualClock(boot_id="one")
+    mark = BelievedClock(clock).mark()
+    clock.reboot("two", seconds=10 * 86_400)
+    second = BelievedClock(clock)
+    second.recall(mark)
+    assert second.dry_ns() > 0
+    clock.advance(120)
+    mark = second.mark()
+    clock.reboot("three", seconds=60)
+    third = BelievedClock(clock)
+    third.recall(mark)
+    assert third.dry_ns() > 0
+    assert third.in_doubt()

@@ -180,6 +180,21 @@ async def test_a_jump_while_no_process_ran_is_noticed_at_the_start(world: World,
     assert (await world.guard().allow("things", 5)).count == 5, "resumed while no process ran"
 
 
+async def test_a_process_that_prepares_decides_and_dates_nothing_by_a_wrong_clock_before_its_first_look(
+    world: World,
+) -> None:
+    assert await world.guard().objection("things") is None
+    right = world.clock.wall_ns()
+    world.clock.jump_wall(YEAR)
+    for second in (False, True):
+        world.true_ns = -YEAR * 1_000_000_000
+        guard = world.guard(second=second)._guard
+        await guard.prepare()
+        assert guard.clock.in_doubt()
+        assert abs(guard.clock.wall_ns() - right) < 1_000_000_000
+    assert await world.outcomes() == [], "nothing is written"
+
+
 async def test_a_look_freezes_where_nothing_is_to_be_ended_and_goes_on_when_resumed(world: World) -> None:
     guard = world.guard()
     await guard.look()

@@ -117,6 +117,24 @@ async def test_one_of_two_leads_and_stays_the_leader() -> None:
         assert len(one.fences) == 1
 
 
+async def test_a_leader_that_was_killed_while_its_clock_was_a_year_ahead_does_not_block_the_next_one_for_a_year() -> (
+    None
+):
+    async with world() as w:
+        w.clock.jump_wall(365 * 86_400)
+        killed = await w.join()
+        assert killed.working()
+        killed.line.state = "silent"  # it renews and releases nothing any more
+        killed.task.cancel()
+        await w.passes(12)
+        w.clock.jump_wall(-365 * 86_400)
+        heir = await w.join()
+        await w.passes(TTL - 1)
+        assert not heir.working(), "a living owner would still have time to renew"
+        await w.passes(TTL)
+        assert heir.working()
+
+
 async def test_a_leader_that_leaves_makes_room_at_once() -> None:
     async with world() as w:
         one, other = await w.join(), await w.join()

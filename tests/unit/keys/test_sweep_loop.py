@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.engine.metrics import Metrics
 from lapse.keys.aio import open_keys_async
@@ -37,3 +38,16 @@ async def test_while_there_is_more_to_remove_the_next_slice_follows_at_once() ->
     assert first < 0.1
     assert second is None
     assert left == []
+
+
+async def test_while_the_clock_is_in_doubt_no_key_is_removed_and_what_it_hid_comes_back() -> None:
+    machine = VirtualClock(boot_id="one")
+    clock = BelievedClock(machine)
+    async with open_keys_async("memory://", clock=machine, sweep=False) as keys:
+        await keys.app(7).put("day", "x", 86_400)
+        loop = SweepLoop(keys, interval=1, metrics=Metrics("test"), clock=clock)
+        machine.jump_wall(365 * 86_400)
+        assert await keys.app(7).ttl_get("day") is None
+        await loop.tick()
+        machine.jump_wall(-365 * 86_400)
+        assert await keys.app(7).ttl_get("day") == "x"
