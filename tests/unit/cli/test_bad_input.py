@@ -35,10 +35,10 @@ def case(*arguments: str, says: str) -> object:
         # commands and options
         case(
             "kyes",
-            says="'kyes' is no command or option. Did you mean 'keys'? Commands: up,",
+            says="'kyes' is not a command or option. Did you mean 'keys'? Commands: up,",
         ),
-        case("--frobnicate", says="'--frobnicate' is no command or option."),
-        case("keys", "gte", says="'gte' is no command or option. Did you mean 'get'?"),
+        case("--frobnicate", says="'--frobnicate' is not a command or option."),
+        case("keys", "gte", says="'gte' is not a command or option. Did you mean 'get'?"),
         case("keys", "get", says="The argument KEY is missing."),
         case("keys", "put", "k", *STORE, "--ttl", "5m", says="The argument VALUE is missing."),
         case("keys", "get", "k", "--url", "memory://", says="--app is missing."),

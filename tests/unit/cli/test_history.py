@@ -322,7 +322,7 @@ def test_where_nobody_chose_a_ttl_the_first_prune_lists_what_would_go_and_delete
     out, err = person.run("prune", code=1)
     assert name in out
     assert "would_end" in out
-    assert "Nothing was deleted: nobody chose --history-ttl" in err
+    assert "Nothing was deleted: --history-ttl is not set" in err
     assert "--yes" in err
     person.run("prune", "--detailed-exitcode", code=2)
     assert left(person.state) == {name}
@@ -441,7 +441,7 @@ def test_a_stored_history_policy_that_is_broken_deletes_nothing_and_says_so(pers
         ),
         ("list --experiment a/b/c", "'a/b/c' is not the name of an experiment.", 64),
         ("list --status fine", "'fine' is not a status; expected success, failure, partial or cancelled.", 64),
-        ("list --limit -1", "--limit is -1. Expected 0 for all, or a number above it.", 64),
+        ("list --limit -1", "--limit is -1. Expected 0 for all, or a number above 0.", 64),
         ("list --limit many", "--limit", 64),
         ("list --history-ttl 30m", "it is shorter than an hour", 64),
         ("list --history-ttl -1h", "it is below zero", 64),
@@ -451,7 +451,7 @@ def test_a_stored_history_policy_that_is_broken_deletes_nothing_and_says_so(pers
         ("prune all", "1 argument too many", 64),
         ("show", "The argument RECORD is missing.", 64),
         ("show nobody", "There is no record chaos-system/nobody in ", 1),
-        ("show vcr/default/x", "it is none of a record, which is history/NAMESPACE/NAME", 64),
+        ("show vcr/default/x", "it does not name a record, as history/NAMESPACE/NAME does", 64),
         ("show history/x/y/z", "history takes NAMESPACE/NAME", 64),
         ("show a//b", "a part is empty", 64),
         ("record", "Nothing is given. Name a FILE, - for stdin, or say --experiment, --status and --start.", 64),

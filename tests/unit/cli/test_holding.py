@@ -128,7 +128,7 @@ def test_the_list_says_that_it_is_held(holder: Holder) -> None:
         (("why", "workspace/none"), 1, "There is no workspace none."),
         (("why", "lab"), 64, "'lab' is not an address"),
         (("why", "vcr/default/nightly"), 64, "See lapse requests get or lapse history show for it."),
-        (("why", "workspace/lab", "--at", "never"), 64, "Nothing can be said about never."),
+        (("why", "workspace/lab", "--at", "never"), 64, "--at cannot be never."),
         (("why", "workspace/lab", "--at", "soon"), 64, "'soon' is not a time"),
     ],
 )

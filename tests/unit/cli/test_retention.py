@@ -248,7 +248,7 @@ def test_rbac_prints_what_can_be_applied(person: Person) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", "No file is named. Name those to look at, or - for stdin."),
+        ("", "No file is named. Name the files to look at, or - for stdin."),
         ("nowhere.yaml", "nowhere.yaml cannot be read: No such file or directory."),
         ("broken.yaml", "broken.yaml cannot be read: line 2: "),
         ("empty.yaml", "empty.yaml cannot be read: there is no document in it."),

@@ -244,12 +244,12 @@ def test_ttls_are_durations(person: Person) -> None:
         (("create", "lab", "--standby-ttl", "1500ms", *SERVE), "whole seconds"),
         (("create", "lab", "--standby-ttl", "5minutes", *SERVE), "is not a duration"),
         (("ttl", "lab"), "Say which TTL"),
-        (("set", "lab"), "Say what is to be different"),
-        (("set", "lab", "--prot", "9001"), "--prot is no option of this command"),
-        (("create", "lab", "--port", "9001", "--ownr", "eve", "--", "x"), "--ownr is no option of this command"),
+        (("set", "lab"), "Say what to change"),
+        (("set", "lab", "--prot", "9001"), "--prot is neither an option of this command"),
+        (("create", "lab", "--port", "9001", "--ownr", "eve", "--", "x"), "--ownr is neither an option of this command"),
         (("create", "lab", "--probe", "http://x/", *SERVE), "a path on its port"),
         (("list", "--limit", "-1"), "--limit"),
-        (("show", "vcr/default/x"), "it is none of a workspace"),
+        (("show", "vcr/default/x"), "it does not name a workspace"),
         (("show",), "NAME"),
     ],
 )
@@ -290,7 +290,7 @@ def test_a_program_that_runs_goes_on_and_that_is_said(person: Person) -> None:
     shown = person.json("show", "lab")
 
     assert said == (
-        "Changed: workspace/lab. Its program runs on as it was started; command and port count from its next start.\n"
+        "Changed: workspace/lab. Its program keeps running as it was started; command and port count from its next start.\n"
     )
     assert (shown["port"], shown["next_port"]) == (9000, 9001)
     assert re.search(r"^port +9000, 9001 from its next start on$", person.run("show", "lab")[0], re.MULTILINE)
