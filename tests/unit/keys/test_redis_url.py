@@ -58,7 +58,7 @@ def test_urls_that_are_fine(url: str) -> None:
         ("redis://localhost?timeout=0s", "expected how long to wait"),
         ("redis://localhost?connections=0", "expected a whole number from 1"),
         ("redis://localhost?connections=1e3", "expected a whole number from 1"),
-        ("redis://localhost?retries=3", "'retries' is no option of redis://; valid options: buckets, ca, cache, "),
+        ("redis://localhost?retries=3", "'retries' is not an option of redis://; valid options: buckets, ca, cache, "),
         (f"redis://localhost?ca={__file__}", "is for TLS; write rediss://"),
         (f"rediss://localhost?cert={__file__}", "belong together"),
         (f"rediss://localhost?ca={__file__}", "holds no PEM"),
