@@ -63,7 +63,7 @@ class ExtraMissingError(UsageError):
 
 
 class ClusterUnreachableError(LapseError):
-    """The cluster at {place} cannot be used: {problem}. {origin} names it; try kubectl version with the same."""
+    """The cluster at {place} cannot be used: {problem}. It was named by {origin}; try kubectl version with the same."""
 
 
 class NotAllowedError(LapseError):

@@ -191,7 +191,7 @@ class ProxyFlags(ProxyPlaceFlags, ActivityFlags, WorkspaceStoreFlags):
     proxy_host: Flag = None
     """Address of the workspace proxy; other than loopback needs workspaces_beyond_loopback."""
     workspaces_beyond_loopback: Flag = None
-    """true: serve workspaces also where other machines can call; users who may create one can run programs here."""
+    """true: serve workspaces also where other machines can call; who may create one can run programs here."""
     idle_timer: Flag = None
     """How long a workspace counts as in use after its last connection, such as 5m."""
     proxy_max_connections: Flag = None

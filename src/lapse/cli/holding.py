@@ -43,7 +43,7 @@ def hold(
 ) -> int:
     """Keep a workspace from lapsing until the hold ends or is released.
 
-    A second hold replaces the first. It does not stop what people do themselves.
+    A second hold replaces the first. People can still stop and archive it.
     """
     from lapse.cli.workspace_desk import change
     from lapse.core.moments import read_end

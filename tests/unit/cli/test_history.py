@@ -379,7 +379,7 @@ def test_nothing_goes_while_history_is_frozen(person: Person) -> None:
     out, err = person.run("prune", "--yes", code=1)
 
     assert "refused" in out
-    assert "1 must wait until somebody runs lapse resume history" in err
+    assert "1 must wait until lapse resume history is run" in err
     assert len(left(person.state)) == 1
 
 
@@ -460,7 +460,7 @@ def test_a_stored_history_policy_that_is_broken_deletes_nothing_and_says_so(pers
         ("record broken.yaml", "broken.yaml cannot be read: line 2: ", 64),
         ("record other.yaml", "it is v1/ConfigMap; expected apiVersion: chaos.gushchin.dev/v1alpha1", 64),
         ("record typo.yaml", "spec.execution.massage: there is no such field; did you mean message?", 64),
-        ("record elsewhere.yaml", "The record is one of the namespace bank, and records are kept in chaos-system", 64),
+        ("record elsewhere.yaml", "The record is in the namespace bank, but records are kept in chaos-system", 64),
         ("record --experiment a/b --status success", "--start is missing.", 64),
         ("record --experiment a/b --start 2026-01-31T12:00:00Z", "--status is missing.", 64),
         (

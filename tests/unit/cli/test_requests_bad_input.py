@@ -64,20 +64,24 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         # targets
         wrong("capture-manifests m", says="--target is missing."),
         wrong("capture-manifests m --target x", says="'x' is not a target; expected KIND/NAME as in pvc/data"),
-        wrong("capture-manifests m --target Frob/x", says="'Frob' is no kind. Expected VolumeCaptureRequest (vcr)"),
-        wrong("capture-manifests m --target v2:ConfigMap/x", says="'v2:ConfigMap' is no kind. Expected v1:ConfigMap,"),
+        wrong("capture-manifests m --target Frob/x", says="'Frob' is not a kind. Expected VolumeCaptureRequest (vcr)"),
+        wrong(
+            "capture-manifests m --target v2:ConfigMap/x", says="'v2:ConfigMap' is not a kind. Expected v1:ConfigMap,"
+        ),
         wrong("capture-manifests m --target cm/", says="'cm/' is no target."),
         wrong("capture-manifests m --target cm/X", says="The target cm/X is not valid"),
         # kinds and addresses
-        wrong("list foo", says="'foo' is no kind. Expected vcr, vrr, mcr, keeper,"),
+        wrong("list foo", says="'foo' is not a kind. Expected vcr, vrr, mcr, keeper,"),
         wrong("list vcr -n UPPER", says="The namespace is not valid"),
-        wrong("get vcr", says="'vcr' is no address of a request or of what it made: a part is empty."),
-        wrong("get frob/default/x", says="'frob' is no kind. Expected KIND/NAMESPACE/NAME as in vcr/default/nightly"),
-        wrong("get workspace/x", says="'workspace' is no kind."),
+        wrong("get vcr", says="'vcr' is not the address of a request or of something that it made: a part is empty."),
+        wrong(
+            "get frob/default/x", says="'frob' is not a kind. Expected KIND/NAMESPACE/NAME as in vcr/default/nightly"
+        ),
+        wrong("get workspace/x", says="'workspace' is not a kind."),
         wrong("get keeper/a/b", says="keeper takes one NAME: it has no namespace"),
         wrong("get vcr/default/%zz", says="'vcr/default/%zz' is no address"),
         wrong("get vcr/default/x", says="There is no VolumeCaptureRequest default/x.", code=1),
-        wrong("watch foo", says="'foo' is no kind."),
+        wrong("watch foo", says="'foo' is not a kind."),
         wrong("watch --timeout soon", says="'soon' is not a duration"),
         wrong("watch --until-ready vcr/default/x", says="There is no VolumeCaptureRequest default/x.", code=1),
         wrong("watch --until-ready a/b --until-gone c/d", says="Write either --until-ready or --until-gone."),

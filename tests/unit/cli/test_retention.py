@@ -113,7 +113,7 @@ def test_a_kind_that_the_store_does_not_know_fails_and_the_others_go_on(person: 
     out, err = person.run("run", person.write(jobs, policy("records", maxAge="9d", dryRun=False)), code=3)
 
     assert "ended" in out
-    assert "jobs: The store knows no kind Job of batch/v1.\n" in err
+    assert "jobs: The store does not know the kind Job of batch/v1.\n" in err
     assert person.run("run", person.write(jobs), code=1)[0] == ""
 
 
