@@ -164,7 +164,7 @@ def test_the_time_of_a_lease_is_bounded(served: Served) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--", "true"), "Say which workspace"),
+        (("--", "true"), "Name the workspace to keep from lapsing"),
         (("--workspace=lab",), "Give the command to run after --"),
         (("--worksapce=lab", "--", "true"), "--worksapce is neither an option of this command"),
         (("--workspace=lab", "--most=never", "--", "true"), "--most is never"),

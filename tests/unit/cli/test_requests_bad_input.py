@@ -68,7 +68,7 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         wrong(
             "capture-manifests m --target v2:ConfigMap/x", says="'v2:ConfigMap' is not a kind. Expected v1:ConfigMap,"
         ),
-        wrong("capture-manifests m --target cm/", says="'cm/' is no target."),
+        wrong("capture-manifests m --target cm/", says="'cm/' is not a target;"),
         wrong("capture-manifests m --target cm/X", says="The target cm/X is not valid"),
         # kinds and addresses
         wrong("list foo", says="'foo' is not a kind. Expected vcr, vrr, mcr, keeper,"),
@@ -79,7 +79,7 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         ),
         wrong("get workspace/x", says="'workspace' is not a kind."),
         wrong("get keeper/a/b", says="keeper takes one NAME: it has no namespace"),
-        wrong("get vcr/default/%zz", says="'vcr/default/%zz' is no address"),
+        wrong("get vcr/default/%zz", says="'vcr/default/%zz' is not the address"),
         wrong("get vcr/default/x", says="There is no VolumeCaptureRequest default/x.", code=1),
         wrong("watch foo", says="'foo' is not a kind."),
         wrong("watch --timeout soon", says="'soon' is not a duration"),

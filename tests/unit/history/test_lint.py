@@ -57,7 +57,7 @@ def test_nothing_is_said_about_a_policy_that_is_as_it_should_be() -> None:
             "maxAge never takes effect",
         ),
         ({"maxCount": 5, "groupBy": [OWNER], "keepLast": {"count": 5}}, NOTE, "spec.keepLast", "keeps anyway"),
-        ({"maxAge": "30m"}, WARNING, "spec.maxAge", "maxAge 30m is shorter than the 1h between two passes"),
+        ({"maxAge": "30m"}, WARNING, "spec.maxAge", "maxAge 30m is shorter than the 1h between passes"),
         (
             {
                 "maxAge": "9d",
@@ -104,7 +104,7 @@ def test_nothing_is_said_about_a_policy_that_is_as_it_should_be() -> None:
             "spec.groupBy",
             "status.phase is the same for all",
         ),
-        ({"maxAge": "9d", "groupBy": [OWNER]}, NOTE, "spec.groupBy", "there is neither"),
+        ({"maxAge": "9d", "groupBy": [OWNER]}, NOTE, "spec.groupBy", "the policy has neither"),
         # ages
         ({"maxAge": "9d", "ageFrom": "metadata.name"}, ERROR, "spec.ageFrom", "metadata.name is not a time"),
         ({"maxAge": "9d", "ageFrom": "metadata.labels['since']"}, ERROR, "spec.ageFrom", "is not a time"),
@@ -197,7 +197,7 @@ def test_another_kind_of_document_is_an_error(given: object, what: str) -> None:
         (
             {"selector": {"namespaces": []}, "dryRun": True},
             "spec.selector.namespaces",
-            "all namespaces but kube-system",
+            "all namespaces except kube-system",
         ),
         ({"selector": {"namespaces": ["Shop"]}}, "spec.selector.namespaces[0]", "no namespace can have this name"),
         ({"selector": {"apiVersion": "v1"}}, "spec.selector.apiVersion", "Job is not of v1: it is of batch"),

@@ -73,7 +73,7 @@ def test_a_url_is_taken_apart(text: str, parts: tuple[str | None, str | None, st
         ("", "it has no scheme; expected one of memory://, net://"),
         ("memory", "it has no scheme; expected one of memory://, net://"),
         ("/var/lib/keys.db", "it has no scheme"),
-        ("://", "'' is no known scheme"),
+        ("://", "'' is not a known scheme"),
         ("mongodb://host", "'mongodb' is not a known scheme; expected one of memory://, net://"),
         ("memory://?bucket=16", "'bucket' is not an option of memory://; valid options: buckets, sweep_interval"),
         ("memory://?=", "'' is not an option of memory://; valid options: buckets, sweep_interval"),
