@@ -121,7 +121,7 @@ def status(
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Show what the last passes of the policies did, and when the next ones are.
+    """Show the last and the next passes of the policies.
 
     The policies of the settings are among them, once a process runs with them.
     """

@@ -224,7 +224,7 @@ async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[
 
 @_command("lapse workspaces show lab", "lapse workspaces show workspace/lab -o json")
 def show(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
-    """Show one workspace: the wanted state, the observed state, and when it lapses."""
+    """Show one workspace: wanted and observed state, when it lapses."""
     from lapse.cli.workspace_desk import at_store, name_of, signals_of
 
     async def work(desk: WorkspaceDesk) -> tuple[Workspace, Signal | None, Ms]:
