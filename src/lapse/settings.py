@@ -133,7 +133,7 @@ def _kinds(value: object) -> tuple[str, ...]:
     ):
         raise ValueError('expected kinds as apiVersion/Kind, such as "v1/ConfigMap" or "apps/v1/Deployment"')
     if "v1/Secret" in names:
-        raise ValueError("expected other kinds than v1/Secret: whoever watches Secrets can read them all")
+        raise ValueError("expected other kinds than v1/Secret: a watch on Secrets can read them all")
     return tuple(dict.fromkeys(names))
 
 
@@ -307,7 +307,7 @@ class Settings(BaseSettings):
     )
     request_ttl_mode: Annotated[TTLMode, BeforeValidator(_choice)] = Field(
         default=TTLMode.SCANNER,
-        description="Who decides when a finished request goes: scanner is request_ttl, annotation is the request's own",
+        description="What ends a finished request: scanner is request_ttl, annotation is the request's own TTL",
     )
     request_deadline: Interval = Field(
         default=Duration.parse("24h"), description="When a request that does not finish fails; never lets it wait"
@@ -321,7 +321,7 @@ class Settings(BaseSettings):
     )
     restore_ownership: Annotated[RestoreOwnership, BeforeValidator(_choice)] = Field(
         default=RestoreOwnership.USER,
-        description="Whose restored data is: user, or keeper to let it go with the keeper",
+        description="Who owns restored data: user, or keeper to delete it with the keeper",
     )
     deletion_budget: DeletionBudget = Field(
         default=Budget.parse("100000/1h"),
@@ -359,7 +359,7 @@ class Settings(BaseSettings):
     )
     workspaces_beyond_loopback: Switch = Field(
         default=False,
-        description="Serve workspaces also where other machines can call: whoever may create one runs programs here",
+        description="Serve workspaces also where other machines can call: who may create one can run programs here",
     )
     workspaces_stop_on_exit: Switch = Field(
         default=True, description="Stop the programs of workspaces when Lapse stops; otherwise they run on"
@@ -368,7 +368,7 @@ class Settings(BaseSettings):
         default=OFF, description="deletion_budget for workspaces alone: how many go to standby or to the archive"
     )
     activity_url: Annotated[str, PlainValidator(_activity_url)] = Field(
-        default="", description="Where it is counted who is connected: redis://HOST; by default in the process itself"
+        default="", description="Where connections are counted: redis://HOST; by default in the process itself"
     )
     default_standby_ttl: WorkspaceTTL = Field(
         default=Duration.of_seconds(DEFAULT_STANDBY_TTL_SECONDS),
@@ -393,7 +393,8 @@ class Settings(BaseSettings):
         default="w.localhost", description="What follows the name of a workspace in its host name"
     )
     proxy_scheme: Annotated[Literal["http", "https"], BeforeValidator(_choice)] = Field(
-        default="http", description="What people type: https when something in front of the proxy ends TLS on port 443"
+        default="http",
+        description="Scheme of workspace addresses: https when something in front of the proxy ends TLS on port 443",
     )
     proxy_lease: Annotated[Duration, PlainValidator(_lifetime)] = Field(
         default=Duration.parse("30s"), description="How long a connection counts after its proxy has died"
@@ -410,7 +411,7 @@ class Settings(BaseSettings):
     kube_context: Annotated[str, PlainValidator(_text)] = Field(
         default="", description="Which context of the kubeconfig to use; by default its current one"
     )
-    kube_qps: Count = Field(default=0, description="Calls a second to the API server; 0 is as many as it takes")
+    kube_qps: Count = Field(default=0, description="Calls a second to the API server; 0 for no limit")
     kube_burst: Count = Field(
         default=0, description="Calls at once after a rest; 0 is what kube_qps allows in a second"
     )
@@ -570,7 +571,7 @@ def _odd_variables() -> Iterator[str]:
         key = name.removeprefix(PREFIX).lower()
         known = name in _NO_SETTINGS or name in FOUNDING_SECONDS or key in Settings.model_fields
         if name.startswith(PREFIX) and not known:
-            yield f"the environment variable {name} is no setting{_closest(key, lambda near: PREFIX + near.upper())}"
+            yield f"the environment variable {name} is not a setting{_closest(key, lambda near: PREFIX + near.upper())}"
 
 
 def _odd_values(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
@@ -601,7 +602,7 @@ def _find_file(config: str | Path | None) -> tuple[Path | None, bool]:
         path = Path(named).expanduser()
         if not path.is_file():
             source = "--config" if config else CONFIG_VARIABLE
-            raise SettingsError(listing=f"\n  {source} names {path}, which is no file")
+            raise SettingsError(listing=f"\n  {source} names {path}, which is not a file")
         return path, True
     local, own = Path(FILE_NAME), _own_file()
     if local.is_file():

@@ -155,9 +155,9 @@ def test_the_file_is_the_named_one_then_the_local_one_then_the_users(monkeypatch
 
 
 def test_a_file_that_was_named_and_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert problems(config="absent.toml") == ["--config names absent.toml, which is no file"]
+    assert problems(config="absent.toml") == ["--config names absent.toml, which is not a file"]
     monkeypatch.setenv("LAPSE_CONFIG", "absent.toml")
-    assert problems() == ["LAPSE_CONFIG names absent.toml, which is no file"]
+    assert problems() == ["LAPSE_CONFIG names absent.toml, which is not a file"]
 
 
 # --- whose file ------------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_a_wrong_value_is_named_with_line_key_given_and_rule(line: str, expected
         ("30m", "it is shorter than an hour"),
         ("59m59s", "it is shorter than an hour"),
         ("720", "it has no unit (seconds would be 720s)"),
-        ("10minutes", "'minutes' is no unit"),
+        ("10minutes", "'minutes' is not a unit"),
     ],
 )
 def test_a_history_ttl_that_would_wipe_everything_is_one_line_with_the_flag_and_the_rule(
@@ -342,7 +342,7 @@ def test_an_unknown_variable_is_a_warning_that_names_the_closest(monkeypatch: py
     monkeypatch.setenv("LAPSE_HTTP_POTR", "1")
 
     assert load_settings().warnings == (
-        "the environment variable LAPSE_HTTP_POTR is no setting; did you mean LAPSE_HTTP_PORT?",
+        "the environment variable LAPSE_HTTP_POTR is not a setting; did you mean LAPSE_HTTP_PORT?",
     )
 
 
@@ -518,5 +518,5 @@ def test_variables_that_programs_of_workspaces_get_are_no_mistakes(monkeypatch: 
     monkeypatch.setenv("LAPSE_SERVR", "x")
 
     assert [one for one in load_settings().warnings if "environment variable" in one] == [
-        "the environment variable LAPSE_SERVR is no setting"
+        "the environment variable LAPSE_SERVR is not a setting"
     ]

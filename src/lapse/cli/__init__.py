@@ -46,11 +46,13 @@ app.command(
     help_epilogue=examples("lapse proxy --activity-url redis://redis:6379 --proxy-port 8762"),
 )
 app.command("lapse.cli.operator:operator", name="operator", help="Carry out requests on a Kubernetes cluster.")
-app.command("lapse.cli.webhook:webhook", name="webhook", help="Let people capture only what they may read.")
+app.command(
+    "lapse.cli.webhook:webhook", name="webhook", help="Check captures and policies before a cluster stores them."
+)
 app.command(
     "lapse.cli.ttl_manager:ttl_manager",
     name="ttl-manager",
-    help="Put idle workspaces to rest.",
+    help="Stop and archive idle workspaces.",
     help_epilogue=examples(
         "lapse ttl-manager --activity-url redis://redis:6379",
         "lapse ttl-manager --activity-url redis://redis:6379 --dry-run",
@@ -68,11 +70,11 @@ app.command(
     help_epilogue=examples("lapse busy -- python3 train.py", "lapse busy --workspace lab --most 3h -- make"),
 )
 app.command("lapse.cli.db:app", name="db", help="Make the tables of Lapse on PostgreSQL.")
-app.command("lapse.cli.why:why", name="why", help="Tell why something is kept or lapses, and when.")
-app.command("lapse.cli.holding:hold", name="hold", help="Keep something from lapsing.")
+app.command("lapse.cli.why:why", name="why", help="Tell why a workspace is kept or lapses, and when.")
+app.command("lapse.cli.holding:hold", name="hold", help="Keep a workspace from lapsing.")
 app.command("lapse.cli.holding:release", name="release", help="End a hold.")
 app.command("lapse.cli.freezing:freeze", name="freeze", help="End nothing of a domain until it is resumed.")
-app.command("lapse.cli.freezing:resume", name="resume", help="Let a frozen domain go on.")
+app.command("lapse.cli.freezing:resume", name="resume", help="Resume a frozen domain.")
 app.command("lapse.cli.crds:app", name="crds", help="Install and compare our definitions on a Kubernetes cluster.")
 app.command("lapse.cli.config:app", name="config", help="Show and check the configuration.")
 app.command("lapse.cli.tokens:app", name="tokens", help="Create, list and revoke tokens of the HTTP API.")

@@ -50,11 +50,11 @@ class NotValidError(UsageError):
 
 
 class NothingToCaptureError(UsageError):
-    """Say what is to be captured: --directory PATH, or --claim NAME for a claim that exists."""
+    """Say what to capture: --directory PATH, or --claim NAME for a claim that exists."""
 
 
 class NoDirectoryError(UsageError):
-    """{path} is no directory. Name one that exists, as UTF-8."""
+    """{path} is not a directory. Name one that exists, with a path in UTF-8."""
 
 
 class DestinationError(UsageError):
@@ -62,7 +62,7 @@ class DestinationError(UsageError):
 
 
 class TargetError(UsageError):
-    """{given!r} is no target. Expected KIND/NAME as in pvc/data, or VERSION:KIND/NAME as in v1:ConfigMap/settings."""
+    """{given!r} is not a target; expected KIND/NAME as in pvc/data or VERSION:KIND/NAME as in v1:ConfigMap/settings."""
 
 
 class ClaimTakenError(LapseError):
@@ -328,10 +328,12 @@ async def _kept(desk: Desk, source: Located) -> Json:
         if one.metadata.controller is not None and one.metadata.controller.uid in owners
     ]
     if not left:
-        raise NotFoundError(kind=source.kind.kind, name=f"{source.key}, and nothing that it left")
+        raise NotFoundError(kind=source.kind.kind, name=f"{source.key}, and no snapshot or volume of it is left")
     if len(left) > 1:
         names = ", ".join(one["name"] for one in left)
-        raise SourceError(source=source, problem=f"it has left several: {names}. Name one of them")
+        raise SourceError(
+            source=source, problem=f"several snapshots or volumes of it are left: {names}. Name one of them"
+        )
     return left[0]
 
 

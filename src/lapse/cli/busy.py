@@ -46,15 +46,15 @@ _NS: Final = 1_000_000_000
 
 
 class NoWorkspaceError(UsageError):
-    """Say which workspace is kept from lapsing: --workspace NAME. Inside a workspace that is known by itself."""
+    """Name the workspace to keep from lapsing: --workspace NAME. Inside a workspace the name is not needed."""
 
 
 class NothingToRunError(UsageError):
-    """Say what is to be run, after --, as in lapse busy -- python3 train.py."""
+    """Give the command to run after --, as in lapse busy -- python3 train.py."""
 
 
 class ServerAddressError(UsageError):
-    """{given} is no address of a server. Expected one such as http://127.0.0.1:8750."""
+    """{given} is not the address of a server. Expected one such as http://127.0.0.1:8750."""
 
 
 class MostError(UsageError):
@@ -66,15 +66,17 @@ class LeaseError(LapseError):
 
 
 def busy(
-    *command: Annotated[str, Parameter(help="What to run, after --.", allow_leading_hyphen=True)],
+    *command: Annotated[str, Parameter(help="The command to run, after --.", allow_leading_hyphen=True)],
     workspace: Annotated[
-        str | None, Parameter(metavar="NAME", help="Which workspace; the one that this runs in, unless said otherwise.")
+        str | None, Parameter(metavar="NAME", help="The workspace; by default the one that the command runs in.")
     ] = None,
     server: Annotated[
         str | None,
-        Parameter(metavar="URL", help="The API of lapse up; otherwise LAPSE_SERVER, or the one of the state folder."),
+        Parameter(metavar="URL", help="The API of lapse up; by default LAPSE_SERVER, or that of the state folder."),
     ] = None,
-    most: Annotated[str, Parameter(metavar="DURATION", help="For how long; the command itself is not ended.")] = "12h",
+    most: Annotated[
+        str, Parameter(metavar="DURATION", help="How long to keep it from lapsing; the command itself is not ended.")
+    ] = "12h",
     flags: BusyFlags = NO_BUSY_FLAGS,
 ) -> int:
     """Run a command, and keep its workspace from lapsing meanwhile.
@@ -224,7 +226,7 @@ class Lease:
         while (spent := (self._clock.monotonic_ns() - begun) / _NS) < min(most, self._limit or most):
             pause = await self._renewed()
             await self._clock.sleep(min(pause, most - spent))
-        self._say("the time is over, so it may lapse from now on; the command runs on")
+        self._say("the time is over, so the workspace may lapse from now on; the command keeps running")
         await self.end()
 
     async def end(self) -> None:
@@ -242,12 +244,12 @@ class Lease:
             self._limit = float(told["most_seconds"])
         except (LeaseError, KeyError, TypeError, ValueError) as error:
             if not self._failed:
-                why = str(error) if isinstance(error, LeaseError) else "its answer is none of Lapse."
-                self._say(f"nothing keeps it from lapsing now: {why} The command runs on; this is tried again")
+                why = str(error) if isinstance(error, LeaseError) else "the answer does not come from Lapse."
+                self._say(f"nothing keeps it from lapsing now: {why} The command keeps running; lapse busy tries again")
             self._failed = True
             return _AGAIN_SECONDS
         if self._failed:
-            self._say("it is kept from lapsing again")
+            self._say("the workspace is kept from lapsing again")
         self._failed = False
         return max(0.1, seconds / _RENEWALS)
 

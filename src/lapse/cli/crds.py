@@ -50,7 +50,7 @@ def install(
 ) -> int:
     """Create or update the definitions, and wait until they are served.
 
-    What is as it should be is left alone. Nothing is deleted.
+    Definitions that are up to date are not changed. Nothing is deleted.
     """
     seconds = _seconds(timeout)
     done: list[Json] = []
@@ -90,7 +90,7 @@ def diff(
     elif pending:
         print_table(["definition", "state", "place", "on the cluster", "wanted"], _rows(pending))
     else:
-        message(f"Nothing differs: all {len(compared)} definitions are as they should be.")
+        message(f"Nothing differs: all {len(compared)} definitions are up to date.")
     return Exit.PENDING if pending and detailed_exitcode else Exit.DONE
 
 

@@ -16,7 +16,7 @@ _command = commands_of(app)
 def init(*, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
     """Make the tables of Lapse, or bring them up to date.
 
-    All of it or nothing; what is there already stays.
+    Either all tables are made or none; tables that exist stay.
     """
     from lapse.settings import show_value
 
@@ -26,7 +26,7 @@ def init(*, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = O
         _migrate(url)
         said = f"The tables in {shown} are up to date."
     else:
-        said = f"{shown} is a file, which needs none of this: it is made when it is first used."
+        said = f"{shown} is a file, which needs no preparation: Lapse makes it when it is first used."
     print_result(output, {"url": shown, "migrated": on_server}, said)
     return Exit.DONE
 

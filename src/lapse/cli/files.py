@@ -27,7 +27,7 @@ class FileError(UsageError):
 
 
 class YAMLMissingError(UsageError):
-    """{file} is no JSON, and YAML needs PyYAML, which is not installed; run pip install 'lapse[kubernetes]'."""
+    """{file} is not JSON, and YAML needs PyYAML, which is not installed; run pip install 'lapse[kubernetes]'."""
 
 
 def read_files(files: Iterable[str]) -> list[Any]:
@@ -66,10 +66,10 @@ def _text(file: str, named: str) -> str:
         problem = error.strerror or "no such file"
         # A misspelt option is taken for a file, because - is one.
         raise FileError(
-            file=named, problem=f"{problem}, and it is no option" if named[0] == "-" else problem
+            file=named, problem=f"{problem}, and it is not an option" if named[0] == "-" else problem
         ) from error
     except ValueError as error:  # a null character in the name of the file, or no UTF-8 in it
-        problem = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else "no such file"
+        problem = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else "no such file"
         raise FileError(file=ascii(named)[1:-1], problem=problem) from error
 
 
@@ -126,10 +126,10 @@ class _Plain:
             case list():
                 return [self.value(part, depth + 1) for part in found]
             case float() if found - found != 0:
-                raise FileError(file=self._named, problem=f"{found} is no number that JSON knows")
+                raise FileError(file=self._named, problem=f"{found} is not a number that JSON knows")
             case None | str() | bool() | int() | float():
                 return found
-        raise FileError(file=self._named, problem=f"{type(found).__name__} is nothing that JSON knows")
+        raise FileError(file=self._named, problem=f"{type(found).__name__} is not a type that JSON knows")
 
     def _key(self, key: object) -> str:
         if not isinstance(key, str):

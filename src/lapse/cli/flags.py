@@ -165,7 +165,7 @@ class ActivityFlags:
     """Who is connected."""
 
     activity_url: Flag = None
-    """Where it is counted who is connected, such as redis://HOST:6379; otherwise in the process itself."""
+    """Where connections are counted, such as redis://HOST:6379; otherwise in the process itself."""
     proxy_lease: Flag = None
     """How long a connection counts after its proxy has died, such as 30s; the same for all that share activity_url."""
 
@@ -191,7 +191,7 @@ class ProxyFlags(ProxyPlaceFlags, ActivityFlags, WorkspaceStoreFlags):
     proxy_host: Flag = None
     """Address of the workspace proxy; other than loopback needs workspaces_beyond_loopback."""
     workspaces_beyond_loopback: Flag = None
-    """true: serve workspaces also where other machines can call; whoever may create one runs programs here."""
+    """true: serve workspaces also where other machines can call; who may create one can run programs here."""
     idle_timer: Flag = None
     """How long a workspace counts as in use after its last connection, such as 5m."""
     proxy_max_connections: Flag = None
@@ -236,7 +236,7 @@ class TTLManagerFlags(ProcessFlags, WorkspaceTTLFlags, ActivityFlags, WorkspaceS
     """What `lapse ttl-manager` takes."""
 
     keys_url: Flag = None
-    """Where keys are stored, the one that says who leads among them; the same for all TTL managers."""
+    """Where keys are stored, and which TTL manager leads; the same for all TTL managers."""
     deletion_budget: Flag = None
     """How much may be ended in any window, such as 10000/1h; past it workspaces are frozen; off sets no limit."""
 
@@ -299,7 +299,7 @@ class CallFlags:
     """How often the cluster is called."""
 
     kube_qps: Flag = None
-    """Calls a second to the API server; 0 is as many as it takes."""
+    """Calls a second to the API server; 0 for no limit."""
     kube_burst: Flag = None
     """Calls at once after a rest; 0 is what kube_qps allows in a second."""
 
@@ -422,7 +422,7 @@ class RetentionFlags(ConfigFlags):
     """What `lapse retention lint` takes."""
 
     retention_interval: Flag = None
-    """Pause between passes, which ages are compared with."""
+    """Pause between passes; maxAge is compared with it."""
 
 
 @Parameter(name="*")

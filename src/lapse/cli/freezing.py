@@ -44,11 +44,11 @@ def freeze(
     /,
     flags: FreezeFlags = NO_FREEZE_FLAGS,
     *,
-    reason: Annotated[str, Parameter(metavar="TEXT", help="What others are to know about it.")] = "",
+    reason: Annotated[str, Parameter(metavar="TEXT", help="The reason, for others to read.")] = "",
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """End nothing of a domain until somebody resumes it.
+    """End nothing of a domain until it is resumed.
 
     What is being ended at this moment is not stopped; a running process sees the freeze within seconds.
     """
@@ -66,7 +66,7 @@ def freeze(
 
     done, place = _at_brakes(flags, work, domain=domain, cluster=cluster)
     result = {"domain": domain, "frozen": True, "since": to_timestamp(done.since or 0), "reason": reason, "by": by}
-    said = f"Frozen: {_named(domain)} in {place}. To go on: {_run(flags, cluster=cluster)} {domain}"
+    said = f"Frozen: {_named(domain)} in {place}. To resume: {_run(flags, cluster=cluster)} {domain}"
     print_result(output, {**result, "place": place}, said)
     return Exit.DONE
 
@@ -79,9 +79,9 @@ def resume(
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Let a frozen domain go on, with a deletion budget that is counted anew.
+    """Resume a frozen domain, with a deletion budget that is counted anew.
 
-    all resumes everything that is frozen, and clears away what cannot be read.
+    all resumes everything that is frozen, and removes entries that cannot be read.
     """
     from lapse.engine.freeze import ALL, resume_row
 
@@ -95,7 +95,7 @@ def resume(
     (resumed, all_frozen), place = _at_brakes(flags, work, domain=domain, cluster=cluster)
     said = f"Resumed: {', '.join(resumed)} in {place}." if resumed else f"Nothing to resume: not frozen in {place}."
     if all_frozen:
-        said += f" Still frozen, as everything is; to go on: {_run(flags, cluster=cluster)} {ALL}"
+        said += f" Still frozen, because everything is frozen; to resume: {_run(flags, cluster=cluster)} {ALL}"
     print_result(output, {"domain": domain, "resumed": resumed, "frozen": all_frozen, "place": place}, said)
     return Exit.DONE
 

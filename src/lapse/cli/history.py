@@ -44,7 +44,7 @@ _command = commands_of(app)
 
 
 class NoSuchRecordError(LapseError):
-    """There is no record {name} in {place}; lapse history list shows those that there are."""
+    """There is no record {name} in {place}; lapse history list shows the existing ones."""
 
 
 class ExperimentNameError(UsageError):
@@ -60,7 +60,7 @@ class RunTimeError(UsageError):
 
 
 class NumberError(UsageError):
-    """{name} is {given}. Expected 0 for all, or a number above it."""
+    """{name} is {given}. Expected 0 for all, or a number above 0."""
 
 
 class RecordSourceError(UsageError):
@@ -68,7 +68,7 @@ class RecordSourceError(UsageError):
 
 
 class RecordNamespaceError(UsageError):
-    """The record is one of the namespace {given}, and records are kept in {expected}; see --history-namespace."""
+    """The record is in the namespace {given}, but records are kept in {expected}; see --history-namespace."""
 
 
 class HistoryNamespaceError(LapseError):
@@ -255,7 +255,7 @@ def _address(text: str) -> ObjectKey:
 
     address = Address.parse(text if text.count("/") > 1 else f"history/{text}")
     if address.kind != "history":
-        raise AddressError(text=text, problem="it is none of a record, which is history/NAMESPACE/NAME")
+        raise AddressError(text=text, problem="it does not name a record, as history/NAMESPACE/NAME does")
     return ObjectKey(address.scope, address.name)
 
 
@@ -333,9 +333,9 @@ class Run:
     status: Status = None
     start: Annotated[str | None, Parameter(metavar="TIME", help="When it began, as in 2026-01-31T12:00:00Z.")] = None
     end: Annotated[str | None, Parameter(metavar="TIME", help="When it ended.")] = None
-    message: Annotated[str | None, Parameter(metavar="TEXT", help="What is to be known about it.")] = None
+    message: Annotated[str | None, Parameter(metavar="TEXT", help="A message about the run.")] = None
     experiment_uid: Annotated[
-        str | None, Parameter(metavar="UID", help="Tells it from another experiment of its name.")
+        str | None, Parameter(metavar="UID", help="The uid of the experiment; another one may have had the same name.")
     ] = None
 
     @property
@@ -467,7 +467,7 @@ def prune(
     *,
     dry_run: DryRun = False,
     yes: Annotated[
-        bool, Parameter(help="Delete also where no pass has ever deleted by the default TTL.", show_default=False)
+        bool, Parameter(help="Delete also if no pass has ever deleted by the default TTL.", show_default=False)
     ] = False,
     detailed_exitcode: DetailedExitcode = False,
     flags: HistoryPlaceFlags = NO_HISTORY_PLACE_FLAGS,
@@ -479,8 +479,8 @@ def prune(
     Lists what goes, by the policy of the history that is in force; limits
     given as flags take its place, this time. All other policies protect what
     they keep, what is held stays, and nothing goes while history is frozen
-    or its deletion budget is spent. Where nobody chose a TTL and no pass has
-    ever deleted by the default one, it lists what would go and asks.
+    or its deletion budget is spent. If history_ttl is not set and no pass has
+    ever deleted by its default, it lists what would be deleted and asks.
     """
     from lapse.cli.passing import Done, finish, pass_over
     from lapse.cli.process import history_policy_document

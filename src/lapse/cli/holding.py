@@ -26,7 +26,7 @@ class KeysCannotBeHeldError(UsageError):
 
 
 class NotHeldHereError(UsageError):
-    """{address} is no workspace/NAME, as this command takes. Objects are held by an annotation, lapse.dev/hold=true."""
+    """{address} is not a workspace/NAME. Objects are held by an annotation, lapse.dev/hold=true."""
 
 
 def hold(
@@ -34,16 +34,16 @@ def hold(
     /,
     flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
     *,
-    reason: Annotated[str, Parameter(metavar="TEXT", help="What others are to know about it.")],
+    reason: Annotated[str, Parameter(metavar="TEXT", help="The reason, for others to read.")],
     until: Annotated[
         str,
         Parameter(metavar="WHEN", help="A duration from now, or a time as 2030-01-31T12:00:00Z; never has no end."),
     ] = "never",
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Keep something from lapsing, until then or until it is released.
+    """Keep a workspace from lapsing until the hold ends or is released.
 
-    A second hold replaces the first. What people do themselves is not stopped by it.
+    A second hold replaces the first. People can still stop and archive it.
     """
     from lapse.cli.workspace_desk import change
     from lapse.core.moments import read_end
@@ -66,7 +66,7 @@ def hold(
 def release(
     address: Place, /, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, *, output: OutputOption = Output.TABLE
 ) -> int:
-    """End a hold. What is over by then lapses at the next look."""
+    """End a hold. A workspace whose time is over lapses at the next look."""
     from lapse.cli.workspace_desk import change
     from lapse.workspaces.summary import address_of, as_json
 

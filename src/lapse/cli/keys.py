@@ -178,10 +178,9 @@ def _outcome(output: Output, result: dict[str, Any], *, done: bool, said: tuple[
 def init(
     url: Annotated[str, Parameter(help="The store, as redis://host:6379/0.")], /, *, output: OutputOption = Output.TABLE
 ) -> int:
-    """Make what a store needs before it is used.
+    """Make the schema or the table that a store needs.
 
-    A schema or a table where the server has such; nothing is lost when they
-    are there already.
+    Those that are there already stay as they are. Some stores need neither.
     """
     said = init_store(url, SystemClock())
     print_result(output, {"ready": True, "said": said}, said)
@@ -212,7 +211,7 @@ def get(key: Key, /, *, place: Place, output: OutputOption = Output.TABLE) -> in
 def insert(key: Key, value: Value, /, *, place: Place, life: Life = NO_TTL, output: OutputOption = Output.TABLE) -> int:
     """Write a key unless a live one is there.
 
-    Of many who try at once, one succeeds.
+    Of many callers at once, one succeeds.
     """
     seconds, secret = life.seconds(), value_from(value, "Value")
     with place.opened() as keys:
@@ -226,7 +225,7 @@ def insert(key: Key, value: Value, /, *, place: Place, life: Life = NO_TTL, outp
     "lapse keys put alpha:ABC123 - --app 7 --ttl-seconds 900 < secret.txt",
 )
 def put(key: Key, value: Value, /, *, place: Place, life: Life = NO_TTL, output: OutputOption = Output.TABLE) -> int:
-    """Write a key, whatever is there."""
+    """Write a key; one that is there is replaced."""
     seconds, secret = life.seconds(), value_from(value, "Value")
     with place.opened() as keys:
         keys.put(key, secret, seconds)
@@ -250,7 +249,7 @@ def swap(
 ) -> int:
     """Replace a value and restart its TTL, if it is the expected one.
 
-    Of many who swap the same value at once, one succeeds. With - for both
+    Of many callers that swap the same value at once, one succeeds. With - for both
     values, stdin holds the expected one on its first line and the new one on
     its second.
     """

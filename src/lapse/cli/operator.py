@@ -169,7 +169,7 @@ class _Process:
         config = self.store.client.config
         if self.settings.retention_policies:
             log.warning("odd_setting", reason="retention_policies are for lapse up; on a cluster, kubectl apply them")
-        log.info("journal_is_the_log", reason="no database is configured: rows are the events named journal")
+        log.info("journal_is_the_log", reason="no database is configured: its rows are the log events named journal")
         log.info(
             "listening",
             probes=self.probes.url,

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from lapse.history.runs import PolicyRun
     from lapse.kube.resources import Kind
 
-DryRun = Annotated[bool, Parameter(help="End nothing; list what would go.", show_default=False)]
+DryRun = Annotated[bool, Parameter(help="End nothing; list what would be ended.", show_default=False)]
 DetailedExitcode = Annotated[
-    bool, Parameter(help="Exit with 2 when something would go and did not, as in a dry run.", show_default=False)
+    bool, Parameter(help="Exit with 2 when something is due and was not ended, as in a dry run.", show_default=False)
 ]
 
 
@@ -99,10 +99,10 @@ async def _doubt(place: Place, refused: set[str]) -> str:
     try:
         state = await place.freezes.load(place.clock.wall_ns())
     except LapseError as error:
-        return f"It is not known what is frozen, so nothing is ended. It stands in {place.where_frozen}: {error}"
+        return f"The freezes in {place.where_frozen} cannot be read, so nothing is ended: {error}"
     if all(state.freeze_of(domain) for domain in refused):
         return ""
-    return f"Nothing is frozen, but what is spent of the budgets could not be written to {place.where_frozen}."
+    return f"Nothing is frozen, but the spent budgets could not be written to {place.where_frozen}."
 
 
 def _settle_logs(place: Place, *, is_dry: bool) -> None:
@@ -161,7 +161,7 @@ def _print(done: Done) -> None:
         message(done.doubt, style="red")
     if done.waits_for_yes:
         message(
-            "Nothing was deleted: nobody chose --history-ttl, and no pass has ever deleted a record here by its"
+            "Nothing was deleted: --history-ttl is not set, and no pass has ever deleted a record here by its"
             " default. To delete what is listed, run this again with --yes, or with the --history-ttl that you want.",
             style="yellow",
         )

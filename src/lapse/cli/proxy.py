@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ActivityNotSharedError(UsageError):
-    """A proxy of its own needs activity_url, as in redis://HOST:6379: else nobody knows whom it has connected."""
+    """A separate proxy needs activity_url, as in redis://HOST:6379: no other process can count its connections."""
 
 
 def proxy(flags: ProxyProcessFlags = NO_PROXY_PROCESS_FLAGS) -> int:

@@ -47,11 +47,11 @@ _manifests_command = commands_of(manifests)
 
 
 class TwoGoalsError(UsageError):
-    """Two things are to be waited for. Write either --until-ready or --until-gone."""
+    """Two goals are given. Write either --until-ready or --until-gone."""
 
 
 class ModeError(UsageError):
-    """{given!r} is no mode. Expected Snapshot or Detach."""
+    """{given!r} is not a mode. Expected Snapshot or Detach."""
 
 
 def _mode(_: type, tokens: tuple[Token, ...]) -> CaptureMode:
@@ -124,7 +124,7 @@ def capture(
     flags: StateFlags = NO_STATE_FLAGS,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Ask for a capture of a volume, or of a directory as one.
+    """Ask for a capture of a volume or a directory.
 
     A snapshot is a copy of the directory as it is now; it is kept for a while
     after the request is gone.
@@ -409,7 +409,7 @@ def delete(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: Out
 
     What a capture has made is kept for a while longer, by its keeper. What a
     restore has made stays, and so does the directory of a claim. A request
-    that is held, or takes along what is held, is not deleted.
+    that is held, or has made something that is held, is not deleted.
     """
     from lapse.cli.desk import at_desk
     from lapse.requests.addresses import locate

@@ -47,7 +47,7 @@ _command = commands_of(app)
 
 
 class NoFileError(UsageError):
-    """No file is named. Name those to look at, or - for stdin."""
+    """No file is named. Name the files to look at, or - for stdin."""
 
 
 class SameNameError(UsageError):
@@ -55,7 +55,7 @@ class SameNameError(UsageError):
 
 
 class NoSuchPolicyError(LapseError):
-    """There is no retention policy {name} in {place}; lapse retention status shows those that there are."""
+    """There is no retention policy {name} in {place}; lapse retention status shows the existing ones."""
 
 
 def _read_policies(files: Sequence[str]) -> list[tuple[RetentionPolicy, Policy]]:
@@ -86,9 +86,9 @@ def run(
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Let the policies of files pass once, now.
+    """Run the policies of files once, now.
 
-    Lists what they end. They need not be stored; those that are stored
+    Lists what they end. The policies need not be stored; stored ones
     protect what they keep. A policy with dryRun, which is true until it is
     set to false, ends nothing.
     """
@@ -114,19 +114,16 @@ def run(
 
 @_command("lapse retention status", "lapse retention status old-jobs --cluster", "lapse retention status policies.yaml")
 def status(
-    policy: Annotated[
-        str | None, Parameter(help="One policy, with everything that is known of it; or a file with policies.")
-    ] = None,
+    policy: Annotated[str | None, Parameter(help="One policy, to show all about it; or a file with policies.")] = None,
     /,
     *,
     flags: PlaceFlags = NO_PLACE_FLAGS,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Show what the last passes of the policies did.
+    """Show the last and the next passes of the policies.
 
-    And when the next ones are. The policies of the settings are among them,
-    once a process runs with them.
+    The policies of the settings are among them, once a process runs with them.
     """
     from lapse.cli.stores import at_place
     from lapse.history.reports import COLUMNS, facts, row, summary
@@ -174,7 +171,7 @@ def lint(
     flags: RetentionFlags = NO_RETENTION_FLAGS,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Find what is odd about the policies of files.
+    """Find mistakes in the policies of files.
 
     Limits that never hit, groupings that put everything in one group, policies
     that overlap, and more. Looks at the files and at nothing else. Exits with 1
@@ -216,8 +213,8 @@ def rbac(*policy: Files, flags: GrantFlags = NO_GRANT_FLAGS, cluster: InCluster 
     """Print the roles that policies need on a cluster.
 
     With their bindings, as YAML for kubectl apply -f -. They are for the service
-    account that policies act as: --retention-account in --lease-namespace. What
-    a kind is called in them is looked up on the cluster, if one is named.
+    account that policies act as: --retention-account in --lease-namespace. The
+    names of their resources are looked up on the cluster, if one is named.
     """
     from lapse.cli.domains import KINDS
     from lapse.cli.stores import at_place

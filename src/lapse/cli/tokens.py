@@ -29,7 +29,7 @@ _ANSWER_SECONDS: Final = 5.0
 app = App(
     "tokens",
     help="Create, list and revoke tokens of the HTTP API.",
-    help_epilogue="Scopes: admin (everything), read (every GET), monitor (no values of anybody), operate, approve,\n"
+    help_epilogue="Scopes: admin (everything), read (every GET), monitor (lists, without values), operate, approve,\n"
     "holds, legal, keys:APP (one application's keys), workspaces:OWNER (one owner's workspaces).",
 )
 
@@ -66,7 +66,7 @@ def _store(flags: StateFlags) -> Iterator[TokenStore]:
 def create(
     flags: StateFlags = NO_STATE_FLAGS,
     *,
-    name: Annotated[str, Parameter(help="To recognise it in a list.")],
+    name: Annotated[str, Parameter(help="A name to recognise it by in a list.")],
     scope: Annotated[list[str], Parameter(help="What it allows; give it several times for several.", negative=())],
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -95,7 +95,7 @@ def list_tokens(flags: StateFlags = NO_STATE_FLAGS, *, output: OutputOption = Ou
 
 @app.command
 def revoke(
-    token_id: Annotated[str, Parameter(name="ID", help="As lapse tokens list shows it.")],
+    token_id: Annotated[str, Parameter(name="ID", help="The id, as lapse tokens list shows it.")],
     flags: StateFlags = NO_STATE_FLAGS,
     *,
     output: OutputOption = Output.TABLE,
@@ -114,10 +114,10 @@ def owner(
         bool, Parameter(help="As an Authorization header, for curl -H @-.", negative=(), show_default=False)
     ] = False,
 ) -> None:
-    """Print the owner's token, which may do everything: that of the user of lapse up, on this machine.
+    """Print the owner's token, with which the user of lapse up may do everything on this machine.
 
-    It lies in owner-token in the state folder. One that was revoked is
-    replaced here, or by the next lapse up.
+    It is in owner-token in the state folder. A revoked one is
+    replaced by this command, or by the next lapse up.
     """
     from lapse.web.owner import owner_of
 

@@ -41,7 +41,7 @@ _OF_ONE_MACHINE: Final = ("file:", "memory:")
 
 
 class ActivityMissingError(UsageError):
-    """A TTL manager must know who is connected: set activity_url (or --activity-url) to the Redis of the proxies."""
+    """A TTL manager must know the connections: set activity_url (or --activity-url) to the Redis of the proxies."""
 
 
 def ttl_manager(
@@ -51,7 +51,7 @@ def ttl_manager(
         bool, Parameter(help="Only write to the journal what would be done.", negative=(), show_default=False)
     ] = False,
 ) -> int:
-    """Put idle workspaces to standby and archive forgotten ones, beside proxies and stores that run elsewhere.
+    """Stop idle workspaces and archive those long in standby, beside proxies and stores that run elsewhere.
 
     Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
     """

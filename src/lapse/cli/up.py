@@ -59,7 +59,7 @@ class _Shared(TypedDict):
 
 
 class OpenBindError(LapseError):
-    """{address} is open to other machines and nobody has a token; see lapse tokens create --name NAME --scope admin."""
+    """{address} is open to other machines and there is no token; run lapse tokens create --name NAME --scope admin."""
 
 
 def up(

@@ -65,17 +65,17 @@ def _unknown_command(given: str, parent: App) -> str:
     names = [name for name in parent if not name.startswith("-")]
     close = get_close_matches(given, names, n=1)
     meant = f" Did you mean {close[0]!r}?" if close else ""
-    return f"{given!r} is no command or option.{meant} Commands: {', '.join(names)}."
+    return f"{given!r} is not a command or option.{meant} Commands: {', '.join(names)}."
 
 
 def _unknown_option(text: str, given: str) -> str:
     if _OPTION.fullmatch(given):
         return f"{text} Put -- before a key or value that starts with -."
-    return "An argument starts with - but is no option. Put -- before a value that starts with -, or pipe it in."
+    return "An argument starts with - but is not an option. Put -- before a value that starts with -, or pipe it in."
 
 
 class NoSuchOptionError(UsageError):
-    """{word} is no option of this command, and no program either. What is to be run stands after --."""
+    """{word} is neither an option of this command nor a program. Put the command to run after --."""
 
 
 def check_program(command: Sequence[str]) -> None:

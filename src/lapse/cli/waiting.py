@@ -12,7 +12,7 @@ from lapse.core.errors import LapseError, UsageError
 Wait = Annotated[bool, Parameter(help="Wait until it is done, or has failed.", show_default=False)]
 Timeout = Annotated[
     str,
-    Parameter(metavar="DURATION", help="How long to wait at most; never has no end.", allow_leading_hyphen=True),
+    Parameter(metavar="DURATION", help="How long to wait at most; never for no limit.", allow_leading_hyphen=True),
 ]
 
 

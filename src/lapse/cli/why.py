@@ -25,11 +25,11 @@ _ROWS: Final = 5
 
 
 class NotExplainedHereError(UsageError):
-    """{address} is no workspace/NAME, which this command takes. See lapse requests get or lapse history show for it."""
+    """{address} is not a workspace/NAME. For others see lapse requests get and lapse history show."""
 
 
 class NeverError(UsageError):
-    """Nothing can be said about never. Expected a time, such as 2h or 2030-01-31T12:00:00Z."""
+    """--at cannot be never. Expected a time, such as 2h or 2030-01-31T12:00:00Z."""
 
 
 def why(
@@ -39,13 +39,15 @@ def why(
     *,
     at: Annotated[
         str | None,
-        Parameter(metavar="WHEN", help="As if it were then: a duration from now, or a time as 2030-01-31T12:00:00Z."),
+        Parameter(
+            metavar="WHEN", help="The time to answer for: a duration from now, or a time as 2030-01-31T12:00:00Z."
+        ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Tell why something is kept or lapses, when that will be, and what would save it.
+    """Tell why a workspace is kept or lapses, when that will be, and what would keep it.
 
-    Of what is gone, the last rows of the journal are shown.
+    For a workspace that is gone, it shows the last rows of the journal.
     """
     from lapse.cli.workspace_desk import at_store
     from lapse.core.address import Address

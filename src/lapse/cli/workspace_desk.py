@@ -105,5 +105,5 @@ def name_of(text: str) -> str:
         return text
     address = Address.parse(text)
     if address.kind != "workspace":
-        raise AddressError(text=text, problem="it is none of a workspace, which is workspace/NAME")
+        raise AddressError(text=text, problem="it does not name a workspace, as workspace/NAME does")
     return address.name

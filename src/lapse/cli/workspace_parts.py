@@ -54,11 +54,11 @@ class OpenProxyError(LapseError):
 
 
 class WorkspacesWaitingError(LapseError):
-    """This process does not run the workspaces of its state folder yet: it waits for another lapse up that has them."""
+    """This process does not run the workspaces of its state folder yet: it waits for another lapse up, which does."""
 
 
 class TicketsNotSharedError(UsageError):
-    """A ticket made here could not be used elsewhere: keys_url is {url}, which is this process alone. {instead}."""
+    """No other process could use a ticket made here: keys_url is {url}, which only this process can read. {instead}."""
 
 
 def proxy_endpoint(settings: Settings, stack: AsyncExitStack) -> Endpoint:

@@ -70,7 +70,7 @@ class ServerRecord:
 
 
 class ServerLeftOutError(LapseError):
-    """This is done in the state folder, but not for workspaces, whose server failed: {problem}"""  # noqa: D400 - a sentence of its own
+    """This was done in the state folder, but not for workspaces, because their server failed: {problem}"""  # noqa: D400 - a sentence of its own
 
 
 class BothFreezes:

@@ -27,7 +27,7 @@ _LOOK_SECONDS: Final = 0.2
 
 
 class WantedOtherwiseError(LapseError):
-    """{address} was waited for to be {waited}, and meanwhile {wanted} is wanted, by {by}. Nothing was done about it."""
+    """{address} will not be {waited}: meanwhile {by} set the wanted state to {wanted}. Nothing was done about it."""
 
 
 class DeletedMeanwhileError(LapseError):

@@ -45,11 +45,11 @@ class NoTTLGivenError(UsageError):
 
 
 class NothingToSetError(UsageError):
-    """Say what is to be different: --port, --owner, --standby-ttl, --archive-ttl, --probe, or a command after --."""
+    """Say what to change: --port, --owner, --standby-ttl, --archive-ttl, --probe, or a command after --."""
 
 
 class NotDeletedError(LapseError):
-    """{address} is not deleted: nobody said yes. To delete it without being asked: --yes."""
+    """{address} is not deleted: the answer was not yes. To delete it without a question: --yes."""
 
 
 class NoCommandError(UsageError):
@@ -61,7 +61,7 @@ class NumberError(UsageError):
 
 
 class ProxyPortUnknownError(UsageError):
-    """proxy_port is 0, so lapse up picks one, and here nobody knows which. Name it with --proxy-port."""
+    """proxy_port is 0, so lapse up picks one, and this command does not know which. Name it with --proxy-port."""
 
 
 def _seconds(_: type, tokens: tuple[Token, ...]) -> int:
@@ -81,17 +81,19 @@ def _seconds(_: type, tokens: tuple[Token, ...]) -> int:
 Name = Annotated[str, Parameter(name="NAME", help="The name of a workspace.")]
 StandbyTTL = Annotated[
     int | None,
-    Parameter(metavar="DURATION", help="Idle for longer, it is stopped.", converter=_seconds, n_tokens=1),
+    Parameter(metavar="DURATION", help="How long it may be idle before it is stopped.", converter=_seconds, n_tokens=1),
 ]
 ArchiveTTL = Annotated[
     int | None,
-    Parameter(metavar="DURATION", help="In standby for longer, it is archived.", converter=_seconds, n_tokens=1),
+    Parameter(
+        metavar="DURATION", help="How long it stays in standby before it is archived.", converter=_seconds, n_tokens=1
+    ),
 ]
 Probe = Annotated[
     str | None,
     Parameter(
         metavar="PROBE",
-        help="How its program is asked whether it works: jupyter, or a path on its port.",
+        help="How to ask its program whether it is at work: jupyter, or a path on its port.",
         show_default=False,
     ),
 ]
@@ -107,15 +109,17 @@ Probe = Annotated[
 def create(  # noqa: PLR0913 - one per option, all of them named
     name: Annotated[str, Parameter(help="A DNS label: it becomes part of a host name.")],
     /,
-    *command: Annotated[str, Parameter(help="What it runs, after --.", allow_leading_hyphen=True)],
-    port: Annotated[int, Parameter(metavar="N", help="Where the program listens.")],
+    *command: Annotated[str, Parameter(help="The command that it runs, after --.", allow_leading_hyphen=True)],
+    port: Annotated[int, Parameter(metavar="N", help="The port that the program listens on.")],
     owner: Annotated[
-        str | None, Parameter(metavar="NAME", help="Whose it is; you, unless said otherwise.", show_default=False)
+        str | None, Parameter(metavar="NAME", help="Its owner; by default you.", show_default=False)
     ] = None,
     standby_ttl: StandbyTTL = None,
     archive_ttl: ArchiveTTL = None,
     probe: Probe = None,
-    no_start: Annotated[bool, Parameter(help="Leave it until it is started or opened.", show_default=False)] = False,
+    no_start: Annotated[
+        bool, Parameter(help="Do not start it until it is started by hand or opened.", show_default=False)
+    ] = False,
     waiting: Waiting = NO_WAIT,
     flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
     output: OutputOption = Output.TABLE,
@@ -124,8 +128,8 @@ def create(  # noqa: PLR0913 - one per option, all of them named
 
     It gets a directory of its own and runs there as the user of lapse up. Its
     program must listen on the address that HOST and PORT in its environment
-    name, and on no other: one that listens on all addresses can be reached
-    past the proxy, which asks who comes.
+    name, and on no other: a program that listens on all addresses can be
+    reached past the proxy, without its check of the user.
     """
     from lapse.cli.workspace_desk import at_store
     from lapse.cli.workspace_parts import node_of, user_name
@@ -174,12 +178,12 @@ def list_workspaces(
 ) -> int:
     """List workspaces by name.
 
-    NEXT tells what each one goes to when nobody comes, and when at the
-    earliest: whoever is connected keeps it longer. Who is connected is known
-    here only with activity_url; otherwise lapse up alone knows.
+    NEXT tells which state each one goes to when nobody uses it, and when at the
+    earliest: a connection keeps it longer. Connections are known here only with
+    activity_url; otherwise only lapse up knows them.
     """
     if limit < 0:
-        raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above it")
+        raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above 0")
 
     from lapse.cli.workspace_desk import at_store, signals_of
 
@@ -220,7 +224,7 @@ async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[
 
 @_command("lapse workspaces show lab", "lapse workspaces show workspace/lab -o json")
 def show(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
-    """Show one workspace: what is wanted, what is seen, what lapses when."""
+    """Show one workspace: wanted and observed state, when it lapses."""
     from lapse.cli.workspace_desk import at_store, name_of, signals_of
 
     async def work(desk: WorkspaceDesk) -> tuple[Workspace, Signal | None, Ms]:
@@ -335,7 +339,7 @@ def start(
 ) -> int:
     """Let a workspace run, from standby or from the archive.
 
-    An error that stands is cleared: it is tried again.
+    An error is cleared, and the start is tried again.
     """
     return _ask("start", name, waiting=waiting, flags=flags, output=output)
 
@@ -447,18 +451,18 @@ def set_workspace(  # noqa: PLR0913 - one per option, all of them named
     name: Name,
     /,
     *command: Annotated[
-        str, Parameter(help="What it runs from its next start on, after --.", allow_leading_hyphen=True)
+        str, Parameter(help="The command that it runs from its next start on, after --.", allow_leading_hyphen=True)
     ],
     port: Annotated[
-        int | None, Parameter(metavar="N", help="Where the program listens from its next start on.")
+        int | None, Parameter(metavar="N", help="The port that the program listens on from its next start on.")
     ] = None,
-    owner: Annotated[str | None, Parameter(metavar="NAME", help="Whose it is.")] = None,
+    owner: Annotated[str | None, Parameter(metavar="NAME", help="Its new owner.")] = None,
     standby_ttl: StandbyTTL = None,
     archive_ttl: ArchiveTTL = None,
     probe: Annotated[
         str | None,
         Parameter(
-            metavar="PROBE", help="How its program is asked whether it works: jupyter, or a path; none: it is not."
+            metavar="PROBE", help="How to ask its program whether it is at work: jupyter, or a path; none: do not ask."
         ),
     ] = None,
     restart: Annotated[bool, Parameter(help="Stop and start it, if it runs.", show_default=False)] = False,
@@ -528,7 +532,7 @@ def _what_was_set(changed: Workspace, changes: Changes) -> str:
     said = f"Changed: {address_of(changed)}."
     if not changes.of_the_program or changed.observed_status is not ObservedStatus.RUNNING:
         return said
-    return f"{said} Its program runs on as it was started; command and port count from its next start."
+    return f"{said} Its program keeps running as it was started; command and port count from its next start."
 
 
 @_command("lapse workspaces logs lab", "lapse workspaces logs lab --follow --tail 20")
@@ -547,7 +551,7 @@ def logs(
     from lapse.workspaces.summary import address_of
 
     if tail is not None and tail < 0:
-        raise NumberError(name="--tail", given=tail, expected="0 or a number above it")
+        raise NumberError(name="--tail", given=tail, expected="0 or a number above 0")
 
     async def work(desk: WorkspaceDesk) -> tuple[Workspace, bool]:
         found = await desk.store.by_name(name_of(name))
@@ -572,8 +576,8 @@ def delete(
 ) -> int:
     """Delete a workspace with its data and its archive.
 
-    On a terminal you are asked first. Its name is free at once; lapse up ends
-    it and removes what it has. One that is held is not deleted.
+    On a terminal you are asked first. Its name is free at once; lapse up stops
+    it and removes its data. A workspace that is held is not deleted.
     """
     from lapse.cli.stores import who
     from lapse.cli.workspace_desk import change, journal_of
@@ -593,7 +597,7 @@ def delete(
         return deleted
 
     gone, now = change(flags, name, how)
-    then = "Nothing is left of it." if waiting.wait else "lapse up removes its data."
+    then = "Its data is removed." if waiting.wait else "lapse up removes its data."
     print_result(output, _told(gone, now), f"Deleted: {address_of(gone)}. {then}")
     return Exit.DONE
 

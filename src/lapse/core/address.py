@@ -69,7 +69,7 @@ def _check_shape(text: str, kind: str, parts: int) -> None:
             raise AddressError(text=text, problem=f"{kind} takes one NAME")
     elif not _KUBERNETES_KIND.fullmatch(kind):
         known = ", ".join(sorted((*_SCOPED, *_UNSCOPED)))
-        raise AddressError(text=text, problem=f"{kind!r} is no kind (known: {known}, or a Kubernetes Kind.group)")
+        raise AddressError(text=text, problem=f"{kind!r} is not a kind (known: {known}, or a Kubernetes Kind.group)")
     elif parts not in {1, 2}:
         raise AddressError(
             text=text, problem="a Kubernetes kind takes NAMESPACE/NAME, or NAME when it has no namespace"

@@ -160,7 +160,7 @@ def _go(text: str, unsigned: str) -> Fraction:
         if part.start() != at:
             break
         if unit not in _UNITS:
-            raise DurationError(text=text, problem=f"{unit!r} is no unit")
+            raise DurationError(text=text, problem=f"{unit!r} is not a unit")
         total += Fraction(number) * _UNITS[unit]
         at = part.end()
     if at != len(unsigned):

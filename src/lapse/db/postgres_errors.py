@@ -31,12 +31,12 @@ _MISFITS: Final = {
 }
 _PROBLEMS: Final = {
     "25006": "it is read-only, perhaps a replica; name the primary",
-    "40001": "others changed the same rows at the same time, again and again",
-    "40P01": "others changed the same rows at the same time, again and again",
+    "40001": "other clients changed the same rows at the same time, again and again",
+    "40P01": "other clients changed the same rows at the same time, again and again",
     "53100": "the server's disk is full",
     "53200": "the server is out of memory",
     "53300": "the server has no room for more connections (max_connections)",
-    "55P03": "somebody else holds a lock for too long",
+    "55P03": "another client holds a lock for too long",
     "57014": "the server did not finish in time (statement_timeout)",
     "57P01": "the server is shutting down",
     "57P02": "the server has crashed and is starting again",
@@ -59,7 +59,7 @@ def explain(error: BaseException, url: PostgresURL, *, committing: bool = False)
     """Say what it means; ``committing``: whether a change may be durable when no answer came."""
     match error:
         case PoolTimeout():
-            problem = "no connection came about in time; it cannot be reached, or all connections are busy"
+            problem = "no connection could be made in time; it cannot be reached, or all connections are busy"
             return DatabaseUnavailableError(f"{url}: {problem}")
         case PoolClosed():
             return DatabaseClosedError()

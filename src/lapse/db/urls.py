@@ -66,7 +66,7 @@ def take_apart(
         raise refusal(url="given", problem="it is not a URL") from None  # the cause may show the password
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     if parts.scheme not in schemes:
-        raise refusal(url=shown, problem=f"{parts.scheme!r} is no known scheme; expected one of {valid}")
+        raise refusal(url=shown, problem=f"{parts.scheme!r} is not a known scheme; expected one of {valid}")
     if parts.fragment:
         raise refusal(url=shown, problem="it has a fragment (#...); write # in a path or password as %23")
     options = _options(shown, parts, options_of(parts.scheme), refusal)
@@ -139,7 +139,7 @@ def _options(shown: str, parts: SplitResult, known: Mapping[str, Option], refusa
     for name, text in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
             valid = ", ".join(sorted(known)) or "none"
-            raise refusal(url=shown, problem=f"{name!r} is no option of {parts.scheme}://; valid options: {valid}")
+            raise refusal(url=shown, problem=f"{name!r} is not an option of {parts.scheme}://; valid options: {valid}")
         if name in seen:
             raise refusal(url=shown, problem=f"the option {name} is given twice")
         seen.add(name)

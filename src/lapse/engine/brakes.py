@@ -347,7 +347,7 @@ class Brakes:
         defect = not isinstance(error, LapseError)
         _log.warning(
             "brakes_unreadable",
-            effect="nothing is ended until it is known what is frozen",
+            effect="nothing is ended until the freezes can be read",
             problem=type(error).__name__ if defect else str(error),
             again_seconds=round(wait, 1),
             exc_info=error if defect else None,

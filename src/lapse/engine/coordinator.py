@@ -43,11 +43,11 @@ _log = get_logger("lapse.engine.coordinator")
 
 
 class LeadershipMissingError(LapseError):
-    """{work} may run in one process only, and this process has no way to decide who leads."""
+    """{work} may run in one process only, and this process has no way to decide which process leads."""
 
 
 class ServiceEndedError(LapseError):
-    """The service {service} ended although nobody asked it to."""
+    """The service {service} ended although it was not told to stop."""
 
 
 @dataclass(frozen=True, slots=True)

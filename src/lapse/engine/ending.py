@@ -79,7 +79,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HoldUnknownError(LapseError):
-    """{address} is kept, because it cannot be told whether it is held: {problem}."""
+    """{address} is kept, because it is not known whether it is held: {problem}."""
 
 
 class Guard(Protocol):

@@ -26,7 +26,7 @@ CLOCK: Final = "clock"
 
 
 class BrakesUnreadableError(LapseError):
-    """What is frozen cannot be read from {place}: {problem}. Nothing is ended until it can; try {run} all."""
+    """The freezes in {place} cannot be read: {problem}. Nothing is ended until they can; try {run} all."""
 
 
 class FreezeReason(Reason):

@@ -76,7 +76,7 @@ def held_error(address: object, hold: Hold) -> HeldError:
 def hold_of(annotations: Mapping[str, str]) -> Hold | None:
     """Return the hold that keeps an object with these annotations, over or not: its own, or that of a dependant."""
     noted = annotations.get(HELD_DEPENDENTS, "").strip()
-    return Hold(f"it owns what is held: {noted}", None) if noted else own_hold_of(annotations)
+    return Hold(f"it owns objects that are held: {noted}", None) if noted else own_hold_of(annotations)
 
 
 def own_hold_of(annotations: Mapping[str, str]) -> Hold | None:

@@ -60,33 +60,35 @@ class Metrics:
         self._gauge("lapse_build_info", "The version that runs; always 1", "version", "python").labels(
             version, platform.python_version()
         ).set(1)
-        self._deletions = self._counter("lapse_deletions", "What was let lapse, by reason", "domain", "reason")
+        self._deletions = self._counter("lapse_deletions", "Items that were ended, by reason", "domain", "reason")
         self._deletions_of = cache(self._deletions.labels)
         self._lag = Histogram(
             "lapse_expiry_lag_seconds",
-            "How long it had been due when it was removed: each item, or the oldest of a round",
+            "How long an item had been due when it was removed: each item, or the oldest of a round",
             ["domain"],
             buckets=_LAG_BUCKETS,
             registry=self._registry,
         )
         self._lag_of = cache(self._lag.labels)
-        self._decisions = self._counter("lapse_decisions", "What was decided, one per look", "domain", "verdict")
+        self._decisions = self._counter(
+            "lapse_decisions", "Decisions, one for each look at an item", "domain", "verdict"
+        )
         self._decisions_of = cache(self._decisions.labels)
-        self._held = self._gauge("lapse_held", "What is due and held", "domain")
+        self._held = self._gauge("lapse_held", "Items that are due and held", "domain")
         self._frozen = self._gauge(
-            "lapse_frozen", "Whether nothing is ended until somebody runs lapse resume", "domain"
+            "lapse_frozen", "Whether the domain is frozen: nothing of it is ended until lapse resume is run", "domain"
         )
         self._signal_up = self._gauge(
             "lapse_signal_up", "Whether a signal that decisions need was known at the last look", "source"
         )
         self._next_expiry = self._gauge(
             "lapse_next_expiry_timestamp_seconds",
-            "When the next item has to be looked at; 0 when there is none",
+            "When the next item must be looked at; 0 when there is none",
             "domain",
         )
         self._further: dict[tuple[str, str], Counter] = {}
         self._leader = self._gauge("lapse_leader", "Whether this process leads")
-        self._errors = self._counter("lapse_errors", "What failed", "domain", "kind")
+        self._errors = self._counter("lapse_errors", "Failures, by domain and kind", "domain", "kind")
         self._duration = Histogram(
             "lapse_loop_duration_seconds",
             "How long a tick took",

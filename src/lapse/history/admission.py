@@ -64,7 +64,7 @@ def review_of(request: AdmissionRequest) -> Review:
         body, before = (msgspec.json.decode(one, type=dict | None) for one in (request.object, request.old_object))
         policy = kind.convert(body or {})
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return Review("", request.user_info, problem=f"its object is no {kind.kind}: {place_of(error)}")
+        return Review("", request.user_info, problem=f"its object is not a {kind.kind}: {place_of(error)}")
     is_same = request.operation == "UPDATE" and body is not None and _spec(body) == _spec(before)
     return Review(policy.metadata.name, request.user_info, None if is_same else policy.spec.selector)
 
@@ -109,7 +109,7 @@ def _right(question: Question) -> str:
 
 def failure(problem: str) -> Ruling:
     """Deny because nothing is known."""
-    return Ruling(FAILED, f"the rights of the author cannot be found out: {problem.rstrip('.')}; try again later")
+    return Ruling(FAILED, f"the rights of the author cannot be checked: {problem.rstrip('.')}; try again later")
 
 
 class PolicyJudge:
@@ -152,7 +152,9 @@ class PolicyJudge:
             kind = await self._reviews.kind(selector.api_version, selector.kind)
         except UnknownKindError:
             named = f"{selector.kind[:63]} of {selector.api_version[:63]}"
-            return Ruling(NO, f"the cluster knows no kind {named}, so nobody can tell who may delete it")
+            return Ruling(
+                NO, f"the cluster does not know the kind {named}, so the right to delete it cannot be checked"
+            )
         asked = questions(selector, kind)
         if len(asked) > MAX_QUESTIONS:
             many = f"{len(selector.namespaces)} namespaces are more than can be checked in time"

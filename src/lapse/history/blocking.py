@@ -48,8 +48,8 @@ class _Keeper:
         """Say why the other one must not delete."""
         if not self.is_understood:
             return (
-                f"the policy {self.name} keeps the last ones of this kind, and cannot be used, so nobody knows which "
-                f"these are; correct {self.name}, or remove its keepLast"
+                f"the policy {self.name} keeps the last ones of this kind, and cannot be used, so it is not known "
+                f"which these are; correct {self.name}, or remove its keepLast"
             )
         return (
             f"spec.selector.apiVersion: the policy {self.name} keeps the last ones of this kind as {self.api_version}, "

@@ -31,8 +31,8 @@ TTL_FLAG: Final = "--history-ttl"
 LIMIT_FLAG: Final = "--history-retention-limit"
 KEEP_FLAG: Final = "--history-keep-last-success"
 _TTL_RULE: Final = "0 to keep records of any age, or 1h or more, such as 720h"
-_LIMIT_RULE: Final = "0 for no limit, or a whole number above it, such as 100"
-_KEEP_RULE: Final = "0 to keep none, or a whole number above it, such as 1"
+_LIMIT_RULE: Final = "0 for no limit, or a whole number above 0, such as 100"
+_KEEP_RULE: Final = "0 to keep none, or a whole number above 0, such as 1"
 
 
 def history_document(

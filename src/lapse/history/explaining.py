@@ -283,7 +283,7 @@ def explain(opinion: Opinion, now: UnixNs) -> str:
         case Keep(reason=KeepReason.HELD, next_check=until):
             told = f"stays: it is held{'' if until is None else f' until {to_timestamp(until)}'}"
         case Unknown(reason=reason):
-            told = f"stays: in doubt nothing goes ({reason})"
+            told = f"stays: what cannot be decided is kept ({reason})"
         case _:
             told = _not_yet(opinion)
     return f"{told}; but this policy is a dry run, and deletes nothing" if opinion.policy.dry_run else told

@@ -88,7 +88,7 @@ class FirstPasses:
         try:
             await self._notes.write_note(_key(name), _ACTED)
         except LapseError as error:  # its status tells as well, where it has one
-            _log.warning("first_pass_unknown", policy=name, effect="the next one may be dry", problem=str(error))
+            _log.warning("first_pass_unknown", policy=name, effect="the next pass may be dry", problem=str(error))
 
 
 def _key(policy: str) -> str:

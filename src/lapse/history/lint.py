@@ -42,7 +42,7 @@ _TAKES_ALONG: Final[dict[tuple[str, str], str]] = {
     ("", "PersistentVolumeClaim"): "the data of its volume may go with a claim",
     ("snapshot.storage.k8s.io", "VolumeSnapshotContent"): "the snapshot itself may go with its content",
     ("", "Node"): "all pods of a node go with it",
-    ("", "Secret"): "programs stop without their passwords and certificates, which nobody can restore",
+    ("", "Secret"): "programs stop without their passwords and certificates, which cannot be restored",
 }
 """Kinds of which a wrong deletion costs most, by group and kind."""
 _DELETED: Final = ("metadata", "deletionTimestamp")
@@ -109,7 +109,7 @@ def _unreadable(document: object) -> Iterator[_Told]:
     """Tell why a policy cannot be used at all."""
     problems = list(problems_of(RETENTION_POLICY, document))
     yield from (
-        _Told(Severity.ERROR, one.place, one.what, "Nothing is deleted until it is put right.") for one in problems
+        _Told(Severity.ERROR, one.place, one.what, "Nothing is deleted until it is corrected.") for one in problems
     )
     if problems:
         return
@@ -121,7 +121,7 @@ def _unreadable(document: object) -> Iterator[_Told]:
             Policy.read(policy)
         except RetentionPolicyError as error:
             yield _Told(
-                Severity.ERROR, "spec", str(error.details["problem"]), "Put it right; until then it does nothing."
+                Severity.ERROR, "spec", str(error.details["problem"]), "Correct it; until then the policy does nothing."
             )
 
 
@@ -201,24 +201,29 @@ def _limits(subject: _Subject) -> Iterator[_Told]:
     limits = subject.policy.limits
     if not subject.is_limited and limits.keep_last:
         yield _Told(
-            Severity.NOTE, "spec", "it has no limit: it only protects from other policies", "Nothing, if meant so."
+            Severity.NOTE,
+            "spec",
+            "it has no limit: it only protects from other policies",
+            "Nothing to do, if that is intended.",
         )
     elif not subject.is_limited:
-        advice = "Set maxAge, such as 90d, or maxCount; 0, never and nothing are no limit."
+        advice = "Set maxAge, such as 90d, or maxCount; 0 and never set no limit."
         yield _Told(Severity.ERROR, "spec", "it has neither maxAge nor maxCount, so nothing is ever deleted", advice)
     if limits.max_count is not None and subject.is_unique:
         what = f"no two objects share a group, so maxCount {limits.max_count} is never exceeded"
-        yield _Told(Severity.ERROR, "spec.groupBy", what, "Group by what several objects share, such as a label.")
+        yield _Told(
+            Severity.ERROR, "spec.groupBy", what, "Group by something that several objects share, such as a label."
+        )
 
 
 def _selection(subject: _Subject) -> Iterator[_Told]:
     for path, values in subject.pinned.items():
         if not values:
-            what = f"no object can have what is demanded of {path}, so the policy selects nothing"
-            yield _Told(Severity.ERROR, "spec.onlyWhen", what, "Demand values that go together.")
+            what = f"no object can have all the values demanded of {path}, so the policy selects nothing"
+            yield _Told(Severity.ERROR, "spec.onlyWhen", what, "Demand values that one object can have.")
     for at, namespace in enumerate(subject.policy.namespaces):
         for problem in namespace_problems(namespace, namespaced=True):
-            what = f"no namespace can be called so: {problem.removeprefix('metadata.')}"
+            what = f"no namespace can have this name: {problem.removeprefix('metadata.')}"
             yield _Told(
                 Severity.ERROR, f"spec.selector.namespaces[{at}]", what, "Write its name; there are no wildcards."
             )
@@ -236,14 +241,14 @@ def _selection(subject: _Subject) -> Iterator[_Told]:
 def _age(subject: _Subject) -> Iterator[_Told]:
     steps = subject.policy.age_from.steps
     if steps[:2] == _DELETED:
-        what = "what has a deletionTimestamp is being deleted already, and is left alone"
+        what = "an object with a deletionTimestamp is being deleted already, and the policy ignores it"
     elif (
         (steps[0] == "metadata" and (len(steps) == 1 or steps[1] in _NO_TIMES))
         or steps[-1] in _NO_TIMES_ANYWHERE
         or isinstance(steps[-1], int)
         or len(steps) == 1
     ):
-        what = f"{subject.policy.age_from} is no time, so no age is known, and nothing is deleted"
+        what = f"{subject.policy.age_from} is not a time, so no age is known, and nothing is deleted"
     else:
         return
     yield _Told(Severity.ERROR, "spec.ageFrom", what, "Name a time, such as status.completionTime, or leave it out.")
@@ -259,14 +264,16 @@ def _groups(subject: _Subject) -> Iterator[_Told]:
     same = [path for path in by if subject.is_constant(path)]
     if not counted:
         if by:
-            what = "groups matter to maxCount and keepLast only, and there is neither"
+            what = "only maxCount and keepLast use groups, and the policy has neither"
             yield _Told(Severity.NOTE, "spec.groupBy", what, "Leave it out, or set maxCount.")
     elif len(same) == len(by):
         why = f"{', '.join(map(str, same))} is the same for all" if by else "groupBy is empty"
         what = f"{why}, so everything is one group: {' and '.join(counted)} is for all of it together"
-        yield _Told(Severity.WARNING, "spec.groupBy", what, "Group by what tells the owners apart, such as a label.")
+        yield _Told(
+            Severity.WARNING, "spec.groupBy", what, "Group by something that differs between owners, such as a label."
+        )
     elif same:
-        what = f"{', '.join(map(str, same))} is the same for all that is selected, and tells no groups apart"
+        what = f"{', '.join(map(str, same))} is the same for all that is selected, and does not separate groups"
         yield _Told(Severity.NOTE, "spec.groupBy", what, "Leave it out.")
     if counted and not subject.is_unique and _NAME in by:
         what = "objects of one name in several namespaces are one group"
@@ -278,14 +285,18 @@ def _keeping(subject: _Subject) -> Iterator[_Told]:
     if limits.max_count is None or limits.keep_last < limits.max_count or not subject.keeps_all_alike:
         return
     if limits.keep_last > limits.max_count:
-        what = f"keepLast keeps {limits.keep_last} of each group, so maxCount {limits.max_count} is never what counts"
+        what = f"keepLast keeps {limits.keep_last} of each group, so maxCount {limits.max_count} never takes effect"
         yield _Told(Severity.WARNING, "spec.keepLast.count", what, "Make it smaller than maxCount, or give it a where.")
     if limits.max_age is not None:
-        what = f"the newest {limits.keep_last} stay at any age, and all others exceed maxCount: maxAge never hits"
+        what = (
+            f"the newest {limits.keep_last} stay at any age, and all others exceed maxCount: maxAge never takes effect"
+        )
         yield _Told(Severity.WARNING, "spec.maxAge", what, "Make keepLast smaller than maxCount, or leave maxAge out.")
     elif limits.keep_last == limits.max_count:
         what = "it keeps what maxCount keeps anyway"
-        yield _Told(Severity.NOTE, "spec.keepLast", what, "Leave it out, unless other policies are about the same.")
+        yield _Told(
+            Severity.NOTE, "spec.keepLast", what, "Leave it out, unless other policies select the same objects."
+        )
 
 
 def _to_know(subject: _Subject) -> Iterator[_Told]:
@@ -295,11 +306,11 @@ def _to_know(subject: _Subject) -> Iterator[_Told]:
         yield _Told(Severity.WARNING, "metadata.name", what, "Take another name, or use the settings history_*.")
     yield from _reach(subject)
     if not policy.namespaces and subject.is_namespaced:
-        what = f"it is about all namespaces but {SYSTEM_NAMESPACE} and that of the operator"
-        yield _Told(Severity.NOTE, "spec.selector.namespaces", what, "Name them, if they are meant too.")
+        what = f"it selects from all namespaces except {SYSTEM_NAMESPACE} and that of the operator"
+        yield _Told(Severity.NOTE, "spec.selector.namespaces", what, "Name these two, if they are intended too.")
     if policy.dry_run:
-        what = "it is a dry run: it tells what would go, and deletes nothing"
-        yield _Told(Severity.NOTE, "spec.dryRun", what, "Set it to false once that is what should go.")
+        what = "it is a dry run: it tells what it would delete, and deletes nothing"
+        yield _Told(Severity.NOTE, "spec.dryRun", what, "Set it to false once these are the objects to delete.")
 
 
 def _reach(subject: _Subject) -> Iterator[_Told]:
@@ -313,17 +324,15 @@ def _reach(subject: _Subject) -> Iterator[_Told]:
         yield _Told(Severity.WARNING, "spec.selector.kind", what, "Select few by labels, and look at a dry run first.")
     if not policy.namespaces and not policy.labels and not policy.only_when:
         where = "in all namespaces" if subject.is_namespaced else "of the whole cluster"
-        what = f"it deletes, and is about every {policy.kind} {where}: neither namespaces nor labels limit it"
+        what = f"it deletes, and selects every {policy.kind} {where}: neither namespaces nor labels limit it"
         yield _Told(Severity.WARNING, "spec.selector", what, "Name namespaces or labels, or set dryRun to true first.")
 
 
 def _pace(subject: _Subject, interval: int) -> Iterator[_Told]:
     age = subject.policy.limits.max_age
     if age is not None and age < interval:
-        what = (
-            f"maxAge {Duration(age)} is shorter than the {Duration(interval)} between two passes, so much stays longer"
-        )
-        yield _Told(Severity.WARNING, "spec.maxAge", what, "Set retention_interval to less, or expect it.")
+        what = f"maxAge {Duration(age)} is shorter than the {Duration(interval)} between passes, so objects stay longer"
+        yield _Told(Severity.WARNING, "spec.maxAge", what, "Set a shorter retention_interval, or accept it.")
 
 
 _CHECKS: Final[tuple[Callable[[_Subject], Iterator[_Told]], ...]] = (
@@ -342,7 +351,7 @@ def _same_names(documents: Sequence[object]) -> Iterator[Finding]:
     names: Counter[Any] = Counter(name_of(one) for one in documents if isinstance(one, dict) and one.get("metadata"))
     for name, times in names.items():
         if times > 1:
-            what = f"{times} policies have this name, and one cluster has room for one of them"
+            what = f"{times} policies have this name, and a cluster can store only one of them"
             yield Finding(Severity.ERROR, name, "metadata.name", what, "Give each a name of its own.")
 
 
@@ -352,15 +361,15 @@ def _overlaps(subjects: Sequence[_Subject]) -> Iterator[Finding]:
             continue
         name, kind = one.policy.name, one.policy.kind
         if one.policy.api_version != other.policy.api_version:
-            what = f"{other.policy.name} is about the same {kind}, in the version {other.policy.api_version}"
+            what = f"{other.policy.name} selects the same {kind}, in the version {other.policy.api_version}"
             advice = "Name the same apiVersion in both: otherwise keepLast of the one does not protect from the other."
             yield Finding(Severity.WARNING, name, "spec.selector.apiVersion", what, advice)
         elif not (one.is_limited and other.is_limited):
             what = f"{other.policy.name} may select the same {kind}, and one of the two only protects"
-            yield Finding(Severity.NOTE, name, "spec.selector", what, "Nothing, if meant so.")
+            yield Finding(Severity.NOTE, name, "spec.selector", what, "Nothing to do, if that is intended.")
         else:
-            what = f"{other.policy.name} may select the same {kind}: an object goes when either says so"
-            advice = "Tell them apart by namespaces, labels or onlyWhen. What keepLast of either keeps, stays."
+            what = f"{other.policy.name} may select the same {kind}: an object is deleted when either policy says so"
+            advice = "Separate them by namespaces, labels or onlyWhen. What keepLast of either keeps, stays."
             yield Finding(Severity.WARNING, name, "spec.selector", what, advice)
 
 

@@ -95,7 +95,7 @@ def _parse(text: str) -> tuple[str | int, ...]:
         step, at = _step(text, at, first=not steps)
         steps.append(step)
     if not isinstance(steps[0], str):
-        raise FieldPathError(text=text, problem="it begins with the number of an item, and a document is no list")
+        raise FieldPathError(text=text, problem="it begins with the number of an item, and a document is not a list")
     return tuple(steps)
 
 

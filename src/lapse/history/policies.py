@@ -159,7 +159,7 @@ async def _publish_one(store: ObjectStore, document: RetentionPolicy, there: Doc
         await store.create(RETENTION_POLICY, {"metadata": metadata, "spec": spec})
     elif not is_published(there.metadata):
         problem = (
-            f"there is another policy of this name, without the label {FROM}: {SETTINGS}, and that one is in force"
+            f"there is another policy of this name, without the label {FROM}: {SETTINGS}, and that policy is in force"
         )
         raise RetentionPolicyError(name=name, problem=problem)
     elif not _is_same(there, document):

@@ -65,7 +65,7 @@ def _remarks(policy: Policy, resource: Resource) -> Iterator[str]:
     where = f"in {', '.join(policy.namespaces)}" if named else "everywhere: it names no namespaces"
     yield f"What the retention policy {policy.name} needs: {' and '.join(VERBS)} on {resource.plural}, {where}."
     if (resource.group, resource.plural) in _OWNERS:
-        yield "A hold on an owner covers what it owns: get reads those of the usual owners; add others that there are."
+        yield "A hold on an owner covers what it owns: get reads the usual owners; add other kinds of owners."
     if policy.dry_run:
         yield "It is a dry run, for which list is enough; delete is used once dryRun is false."
     if resource.guessed:

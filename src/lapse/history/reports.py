@@ -106,7 +106,7 @@ def facts(policy: RetentionPolicy, now: int) -> list[tuple[str, str]]:
     told = [
         ("name", policy.metadata.name),
         ("selects", f"{selector.kind} ({selector.api_version})"),
-        ("namespaces", ", ".join(selector.namespaces) or "all, but those that are left alone"),
+        ("namespaces", ", ".join(selector.namespaces) or "all except the system's and the operator's"),
         ("labels", ", ".join(f"{name}={value}" for name, value in selector.labels.items())),
         ("only when", "; ".join(f"{one.field_path} is {' or '.join(one.values)}" for one in spec.only_when)),
         ("group by", ", ".join(spec.group_by)),

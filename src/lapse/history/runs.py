@@ -140,9 +140,9 @@ def _verdict_on(report: PassReport, *, domain: str, dry_run: bool, problem: Exce
     if refused and isinstance(problem, HoldUnknownError):
         return RunReason.INCOMPLETE, f"{said}; {refused} are kept: {_words(problem)}"
     if refused:
-        return RunReason.FROZEN, f"{said}; {refused} must wait until somebody runs lapse resume {domain}"
+        return RunReason.FROZEN, f"{said}; {refused} must wait until lapse resume {domain} is run"
     if not report.is_complete:
-        return RunReason.INCOMPLETE, f"{said}; it ended before everything was looked at"
+        return RunReason.INCOMPLETE, f"{said}; it ended before it had looked at everything"
     return RunReason.COMPLETED, said
 
 
@@ -189,7 +189,7 @@ def _with_advice(message: str, reason: RunReason, advice: str) -> str:
 
 def _words(error: Exception | None) -> str:
     # Only our own messages are known to hold no secret.
-    return str(error).rstrip(".") if isinstance(error, LapseError) else "an error of Lapse itself, which its log tells"
+    return str(error).rstrip(".") if isinstance(error, LapseError) else "an error of Lapse itself; see its log"
 
 
 # --- status -----------------------------------------------------------------------------------------------------------

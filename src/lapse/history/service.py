@@ -71,7 +71,7 @@ _NO_BRAKE: Final = NoBrake()
 _DOUBT: Final = frozenset({*UnknownReason, *DoubtReason})
 _RECORDS: Final = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
 _NS: Final = 1_000_000_000
-_CAUTION: Final = "nobody chose history_ttl, and no pass over all records has deleted anything by it"
+_CAUTION: Final = "history_ttl is not set, and no pass over all records has deleted anything by its default"
 _log = get_logger("lapse.history")
 
 Member = tuple["RetentionPolicy", Policy]
@@ -163,7 +163,7 @@ class Retention:
         metrics.expect_passes(RETENTION, reasons=(*REASONS, PublishReason.WITHDRAWN))
         metrics.count_also(
             SEED_METRIC,
-            "Records that were deleted because of their age; as lapse_deletions_total",
+            "Records that were deleted because of their age; counted as in lapse_deletions_total",
             domain=HISTORY,
             reason=DueReason.TTL_EXPIRED,
         )
@@ -273,9 +273,11 @@ class Retention:
             return {name: of_error(name, error, domain=_domain(used[0]), advice=self._advice) for name in acting}
         if cautious and POLICY_NAME in runs and runs[POLICY_NAME].deleted:
             ends = self._first.ends
-            until = "until that can be written down" if ends is None else f"until {to_timestamp(ends)}"
+            until = "until the first pass can be recorded" if ends is None else f"until {to_timestamp(ends)}"
             _log.warning(
-                "first_pass_was_dry", would_delete=runs[POLICY_NAME].deleted, reason=f"{_CAUTION}; {until} none does"
+                "first_pass_was_dry",
+                would_delete=runs[POLICY_NAME].deleted,
+                reason=f"{_CAUTION}; no pass does so {until}",
             )
         own = runs.get(POLICY_NAME)
         if self._is_default and own is not None and own.is_ready and not (own.dry_run or order.labels):

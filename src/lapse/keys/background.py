@@ -23,7 +23,7 @@ _running: tuple[threading.Thread, asyncio.AbstractEventLoop] | None = None
 
 
 class OnBackgroundThreadError(LapseError):
-    """This call would wait for the very thread that makes it, the one on which keys work in the background.
+    """This call would wait for the thread that makes it, the one on which keys work in the background.
 
     A finaliser that was run there made it: close generators and objects that use a store before they are collected.
     """

@@ -93,12 +93,12 @@ class BackendMisfitError(BackendError):
 
 
 class LockHeldError(LapseError):
-    """The lock is held by somebody else. Try again later, or pass wait_seconds."""
+    """The lock is held by another holder. Try again later, or pass wait_seconds."""
 
 
 class LockEnteredError(UsageError):
-    """This lock object is entered already, and what holds it keeps it. Call lock() once for each block."""
+    """This lock object is entered already, and that block keeps the lock. Call lock() once for each block."""
 
 
 class LockLostError(LapseError):
-    """The lock was lost: {problem}. Stop the protected work; somebody else may hold the lock now."""
+    """The lock was lost: {problem}. Stop the protected work; another holder may have the lock now."""

@@ -81,7 +81,7 @@ class Lease:
         if self.forked:
             raise LockLostError(problem="it belongs to the process that this one was forked from")
         if self._taken:
-            raise LockLostError(problem="somebody else took it, or it was deleted")
+            raise LockLostError(problem="another holder took it, or it was deleted")
         if self.lost:
             raise LockLostError(problem="it was not renewed in time")
 

@@ -32,7 +32,7 @@ _SHOWN: Final = 10
 
 
 class NotAReviewError(UsageError):
-    """The body is no AdmissionReview of admission.k8s.io/v1: {problem}."""
+    """The body is not an AdmissionReview of admission.k8s.io/v1: {problem}."""
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------

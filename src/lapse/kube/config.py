@@ -104,7 +104,9 @@ class KubeConfig:
         if parts.username is not None or parts.password is not None:
             raise _problem(self.origin, "the server's address holds a password; give username and password of the user")
         if cluster.insecure and cluster.ca is not None:
-            raise _problem(self.origin, "it gives a certificate authority and says that certificates do not matter")
+            raise _problem(
+                self.origin, "it gives a certificate authority and insecure-skip-tls-verify; use only one of them"
+            )
         if parts.scheme == "http" and self.user.shows_something and parts.hostname not in _LOOPBACK:
             raise _problem(self.origin, f"credentials would go to {cluster.place} unencrypted; use https")
         if (self.user.certificate is None) != (self.user.key is None):
@@ -134,7 +136,7 @@ def load_config(
     home = Path(environ.get("HOME") or Path.home())
     if not (home / DEFAULT_FILE).exists():
         raise KubeConfigError(
-            problem="there is none: no file was named, KUBECONFIG is not set, this is no pod with a service account,"
+            problem="there is none: no file was named, KUBECONFIG is not set, this is not a pod with a service account,"
             f" and there is no ~/{DEFAULT_FILE}"
         )
     return read_kubeconfig([home / DEFAULT_FILE], context=context)

@@ -119,7 +119,7 @@ class Definitions:
         raise ConflictError(
             kind=DEFINITION.kind,
             name=wanted["metadata"]["name"],
-            problem=f"others changed it {_ATTEMPTS} times in a row",
+            problem=f"other clients changed it {_ATTEMPTS} times in a row",
         )
 
     async def _install(self, wanted: Json) -> Result:

@@ -40,7 +40,7 @@ class ForbiddenError(ObjectError):
 
 
 class UnknownKindError(ObjectError):
-    """The store knows no kind {kind} of {api_version}."""
+    """The store does not know the kind {kind} of {api_version}."""
 
 
 class GoneError(ObjectError):

@@ -84,7 +84,7 @@ def failure(
     found = _foreign(code, content, kind, name) if status is None else _told(code, status, kind, name, uid=uid)
     if found is not None:
         return found
-    problem = _message(status) if status is not None else "an answer that is no API server's"
+    problem = _message(status) if status is not None else "an answer that is not from an API server"
     return StoreUnavailableError(problem=f"{code} {problem}", retry_after=_seconds(retry_after, status))
 
 
@@ -95,7 +95,7 @@ def _foreign(code: int, content: bytes, kind: Kind[Any], name: object) -> Object
     if code == UNAUTHORIZED:
         return UnauthenticatedError(problem="it gave no reason")
     if code == TOO_LARGE:
-        return InvalidError(kind=kind.kind, name=name, problem="it is too large for something before the API server")
+        return InvalidError(kind=kind.kind, name=name, problem="it is too large for a proxy before the API server")
     return None
 
 

@@ -109,7 +109,7 @@ class Answer:
             self._length = 0
         elif length is not None:
             if not length.isdigit():
-                raise UnreadableError("its length is no number")
+                raise UnreadableError("its length is not a number")
             self._length = int(length)
 
     def _take_chunks(self, chunks: list[bytes]) -> Reply | None:

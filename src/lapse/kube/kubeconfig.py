@@ -150,7 +150,7 @@ def _parse(file: Path) -> _File:
         # Not its own words, and not as the cause either: they quote the line, and the line may be a token.
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f" (line {mark.line + 1})"
-        raise KubeConfigError(problem=f"{file} is no YAML{where}") from None
+        raise KubeConfigError(problem=f"{file} is not YAML{where}") from None
     except msgspec.ValidationError as error:
         raise KubeConfigError(problem=f"{file}: {error}") from None
 
@@ -206,7 +206,9 @@ def _plugin(origin: str, found: _Exec, folder: Path) -> Plugin:
     if found.api_version not in PLUGIN_VERSIONS:
         raise _problem(origin, f"the exec plugin speaks {found.api_version or 'no version'}; it must be v1 or v1beta1")
     if found.interactive_mode == "Always":
-        raise _problem(origin, "the exec plugin wants to ask a person (interactiveMode Always), and there is none")
+        raise _problem(
+            origin, "the exec plugin wants to ask a person (interactiveMode Always), and Lapse runs without one"
+        )
     # As kubectl: a bare name is looked for on PATH, a relative path counts from the file.
     command = str(folder / found.command) if "/" in found.command else found.command
     return Plugin(
@@ -237,7 +239,7 @@ def _material(origin: str, folder: Path, entry: _Cluster | _User, field: str) ->
         try:
             return b64decode(data, validate=False)
         except (binascii.Error, ValueError):
-            raise _problem(origin, f"{field.replace('_', '-')}-data is no base64") from None
+            raise _problem(origin, f"{field.replace('_', '-')}-data is not base64") from None
     return folder / file if file else None
 
 

@@ -47,5 +47,5 @@ def _scalar_problem(value: object) -> str | None:
         case int():
             return None if value in _INT64 else "it is a whole number that does not fit into 64 bits"
         case float():
-            return None if math.isfinite(value) else f"{value} is no number that JSON knows"
+            return None if math.isfinite(value) else f"{value} is not a number that JSON knows"
     return f"it is a {type(value).__name__}, which JSON does not know; write it as text, in quotes"

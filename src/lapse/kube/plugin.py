@@ -162,7 +162,7 @@ class PluginCredentials:
             return None
         ends_ns, now_ns = read_timestamp(ends), self._clock.wall_ns()
         if ends_ns is None:
-            raise self._problem("printed an expirationTimestamp that is no RFC 3339 time")
+            raise self._problem("printed an expirationTimestamp that is not an RFC 3339 time")
         if ends_ns <= now_ns:
             raise self._problem("printed credentials that have expired already")
         early_ns = EARLY_SECONDS * _NS

@@ -120,7 +120,7 @@ def _selector(kind: Kind[Any], wanted: Mapping[str, str]) -> str:
     selector = [f"{name}={value}" for name, value in wanted.items()]
     for one in selector:
         if not _PAIR.fullmatch(one):  # a comma would make another question of it
-            raise InvalidError(kind=kind.kind, name="list", problem=f"{one} is no label or field and value")
+            raise InvalidError(kind=kind.kind, name="list", problem=f"{one} is not a label or field with a value")
     return ",".join(selector)
 
 
@@ -154,7 +154,7 @@ def new_object(kind: Kind[T], obj: T | Json) -> tuple[ObjectKey, Json]:
     body = kind.body(obj)
     metadata = body.get("metadata")
     if not isinstance(metadata, dict):
-        raise InvalidError(kind=kind.kind, name="?", problem="metadata is no object")
+        raise InvalidError(kind=kind.kind, name="?", problem="metadata is not an object")
     space, name = metadata.get("namespace"), metadata.get("name")
     if kind.namespaced and not (isinstance(space, str) and space):
         raise InvalidError(kind=kind.kind, name=name, problem="it names no namespace")
@@ -218,7 +218,9 @@ class _Code(Struct, frozen=True):
 def unreadable(kind: Kind[Any], error: Exception | None = None) -> StoreUnavailableError:
     """Say that an answer is not what it should be; where, but not what stands there."""
     where = f": {error}" if isinstance(error, msgspec.ValidationError) else ""
-    return StoreUnavailableError(problem=f"it answered with what is no {kind.kind} of {kind.api_version}{where}")
+    return StoreUnavailableError(
+        problem=f"it answered with something that is not a {kind.kind} of {kind.api_version}{where}"
+    )
 
 
 class Lines:

@@ -118,7 +118,9 @@ class ConfigMapBrakes:
                 continue
             await self._tell(row)
             return resumed
-        raise ConflictError(kind=CONFIG_MAP.kind, name=self._key, problem=f"{_ATTEMPTS} attempts came too late")
+        raise ConflictError(
+            kind=CONFIG_MAP.kind, name=self._key, problem=f"other writers were faster {_ATTEMPTS} times"
+        )
 
     async def read_note(self, name: str) -> str | None:
         """See `Notes`."""
@@ -154,7 +156,7 @@ class ConfigMapBrakes:
         try:
             spent = msgspec.json.decode(data.get(_SPENT) or "{}", type=dict[str, dict[int, int]])
         except (msgspec.MsgspecError, UnicodeError) as error:
-            self._unreadable(f"{_SPENT} is no ledger ({error})")
+            self._unreadable(f"{_SPENT} is not a ledger ({error})")
         if any(count < 0 for slices in spent.values() for count in slices.values()):
             self._unreadable(f"{_SPENT} holds a number below zero")
         return BrakeState(self._frozen(data), spent, version=found.metadata.resource_version)

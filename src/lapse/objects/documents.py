@@ -129,7 +129,7 @@ def as_json(kind: Kind[Any], name: object, value: Any) -> Json:  # noqa: ANN401 
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         _refuse(kind, name, f"it cannot be written as JSON ({error})")
     if not isinstance(found, dict):
-        _refuse(kind, name, "it is no JSON object")
+        _refuse(kind, name, "it is not a JSON object")
     return found
 
 
@@ -149,7 +149,7 @@ def _metadata(kind: Kind[Any], name: object, body: Json) -> Json:
             _refuse(kind, name, f"{field} is {body.get(field)!r}; expected {expected!r}")
     found = body.get("metadata") or {}
     if not isinstance(found, dict):
-        _refuse(kind, name, "metadata is no JSON object")
+        _refuse(kind, name, "metadata is not a JSON object")
     metadata = {field: value for field, value in found.items() if field not in _NEVER_STORED}
     for field in _EMPTY_IS_ABSENT:
         if not metadata.get(field, True):

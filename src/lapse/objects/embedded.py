@@ -464,7 +464,7 @@ def _not_found(kind: Kind[Any], key: ObjectKey) -> NotFoundError:
 def _unavailable(error: DatabaseError) -> StoreUnavailableError:
     match error:
         case CommitUnknownError():
-            problem = f"whether the change was made is unknown, look again ({error.problem})"
+            problem = f"it is not known whether the change was made; read it again ({error.problem})"
         case DatabaseClosedError():
             problem = "it is closed"
         case _:

@@ -89,7 +89,7 @@ class KubernetesStore:
                 return await self.client.patch_status(kind, key, changes, version=seen)
             except ConflictError:
                 await self.client.clock.sleep(backoff(attempt, first=0.005, longest=1.0))
-        raise ConflictError(kind=kind.kind, name=key, problem=f"others changed it {_ATTEMPTS} times in a row")
+        raise ConflictError(kind=kind.kind, name=key, problem=f"other clients changed it {_ATTEMPTS} times in a row")
 
     async def _version_of(self, kind: Kind[Any], key: ObjectKey, uid: str) -> str:
         found = (await self.client.get(metadata_only(kind), key)).metadata

@@ -139,7 +139,7 @@ class Chunked:
             self._trailers += len(line) + 2
             self.done = not line
             if b"\n" in line or b"\r" in line or self._trailers > _TRAILERS:
-                raise RefusedError(400, "What stands behind the last chunk is wrong.")
+                raise RefusedError(400, "The trailer after the last chunk is wrong.")
         return after
 
     def _line(self, data: bytes, at: int) -> tuple[bytes | None, int]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NS: Final = 1_000_000_000
 _WHO: Final = Reply(
     401,
-    "This workspace opens for its owner: lapse workspaces open NAME prints an address, or send a token.",
+    "Only its owner can open this workspace: lapse workspaces open NAME prints an address, or send a token.",
     (("WWW-Authenticate", "Bearer"),),
 )
 _WRONG_TOKEN: Final = Reply(

@@ -133,7 +133,7 @@ class Exchange:
     async def _decline(self, front: Front, head: RequestHead, *, upstream: Upstream, answer: AnswerHead) -> None:
         """Pass back why there is no websocket; a plain page would leave the client guessing."""
         if answer.status in _SUCCESS:
-            raise RefusedError(502, "The workspace's program speaks plain HTTP at this path, no websocket.")
+            raise RefusedError(502, "The workspace's program speaks plain HTTP at this path, not a websocket.")
         await self._deliver(front, head, upstream=upstream, answer=answer)
 
     def _join(

@@ -240,7 +240,9 @@ class Front(asyncio.Protocol):
         self.peer = peer[0].encode() if isinstance(peer, tuple) else b"unknown"
         self._house.fronts[self] = None
         if not self._house.admitted.admit(self, self.peer.decode("latin-1")):
-            self._put(reply_bytes(Reply(503, "There are too many connections; try again."), keep=False, with_body=True))
+            self._put(
+                reply_bytes(Reply(503, "There are too many connections; try again later."), keep=False, with_body=True)
+            )
             self.close()
 
     def data_received(self, data: bytes) -> None:

@@ -109,7 +109,7 @@ _NOTHING: Final[frozenset[bytes]] = frozenset()
 def check_lines(data: bytes | bytearray, start: int) -> None:
     """Refuse a head whose end has not come if one of its lines, from ``start`` on, never can be right."""
     if _BARE.search(data, start):
-        raise RefusedError(400, "A line of a head ends in CRLF, and only its end has either.")
+        raise RefusedError(400, "A line of a head must end in CRLF, with no CR or LF before.")
 
 
 def request_head(data: bytes, *, most_fields: int) -> RequestHead:
@@ -119,12 +119,12 @@ def request_head(data: bytes, *, most_fields: int) -> RequestHead:
     if first.partition(b" ")[0] in _NOT_BY_US:  # CONNECT names no path
         raise RefusedError(501, "This method is not passed on.")
     if match is None:
-        raise RefusedError(400, "The first line is no METHOD /path HTTP/1.1.")
+        raise RefusedError(400, "The first line is not METHOD /path HTTP/1.1.")
     method, target, minor = match.groups()
     fields, values = _fields(lines, most_fields)
     host = values.get(b"host")
     if host is None:
-        raise RefusedError(400, "A request names its host, once.")
+        raise RefusedError(400, "A request must name its host once.")
     options = _options(values)
     length = _request_length(values, minor)
     return RequestHead(method, target, minor[0] - 48, fields, values, options, length, host.lower())
@@ -155,12 +155,12 @@ def _fields(lines: list[bytes], most: int) -> tuple[list[Field], dict[bytes, byt
     for line in lines:
         match = _FIELD.fullmatch(line)
         if match is None:
-            raise RefusedError(400, "A line of the head is no Name: value.")
+            raise RefusedError(400, "A line of the head is not Name: value.")
         name, value = match.groups()
         lower, value = name.lower(), value.strip(b" \t")
         if lower in values:
             if lower in _ONCE:
-                raise RefusedError(400, f"{lower.decode()} stands there twice.")
+                raise RefusedError(400, f"{lower.decode()} is given twice.")
             value_before = values[lower]
             values[lower] = value_before + (b"; " if lower == b"cookie" else b", ") + value
         else:
@@ -179,13 +179,13 @@ def _options(values: dict[bytes, bytes]) -> frozenset[bytes]:
         return _NOTHING
     options = _names(connection)
     if options & _NEVER_HOP_BY_HOP:
-        raise RefusedError(400, "Connection names a field that is not only for the next hop.")
+        raise RefusedError(400, "Connection names a field that must be passed on.")
     return options
 
 
 def _length(value: bytes) -> int:
     if not _LENGTH.fullmatch(value):
-        raise RefusedError(400, "content-length is one number.")
+        raise RefusedError(400, "content-length must be one number.")
     return int(value)
 
 
@@ -196,7 +196,7 @@ def _request_length(values: dict[bytes, bytes], minor: bytes) -> int:
     if length is not None:
         raise RefusedError(400, "A body has a content-length or a transfer-encoding, not both.")
     if minor != b"1":
-        raise RefusedError(400, "HTTP/1.0 knows no transfer-encoding.")
+        raise RefusedError(400, "HTTP/1.0 has no transfer-encoding.")
     if coding.lower() != b"chunked":
         raise RefusedError(501, "The only transfer-encoding here is chunked.")
     return CHUNKED

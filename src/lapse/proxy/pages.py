@@ -20,7 +20,7 @@ NOT_FOUND: Final = Reply(404, "There is no workspace for you at this address.")
 FOREIGN: Final = Reply(403, "This request was caused by a page of another origin.")
 BROKEN: Final = Reply(500, "The proxy failed; its log says why.")
 CUT: Final = Reply(502, "The workspace ended the connection without an answer.")
-UNAVAILABLE: Final = Reply(503, "The proxy cannot reach what it needs at the moment.", (("Retry-After", "2"),))
+UNAVAILABLE: Final = Reply(503, "The proxy cannot reach its stores at the moment.", (("Retry-After", "2"),))
 
 _PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -68,7 +68,7 @@ def waiting(name: str, *, seconds: int, for_person: bool, trouble: str = "") -> 
         title=f"{escape(name)} is starting",
         kind="busy",
         text=f"<b>{escape(name)}</b> is starting.",
-        note=f"{escape(trouble)} This page goes on by itself.".strip(),
+        note=f"{escape(trouble)} This page reloads by itself.".strip(),
     )
     return Reply(503, page, (retry, _HTML, _POLICY))
 

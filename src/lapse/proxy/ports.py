@@ -125,7 +125,7 @@ class Doorkeeper(Protocol):
 
 
 class GoingDownError(LapseError):
-    """The workspace is being taken down at this moment; it comes up again, as somebody is there."""
+    """The workspace is being stopped at this moment; it starts again, because a user came."""
 
 
 class Waker(Protocol):

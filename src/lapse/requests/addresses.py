@@ -35,11 +35,11 @@ LISTED: Final = ("vcr", "vrr", "mcr", KEEPER, "vsc", "mcp", "pv", "pvc")
 
 
 class UnknownNameError(UsageError, ValueError):
-    """{given!r} is no kind. Expected {known}."""
+    """{given!r} is not a kind. Expected {known}."""
 
 
 class PlaceError(AddressError):
-    """{text!r} is no address of a request or of what it made: {problem}.
+    """{text!r} is not the address of a request or of something that it made: {problem}.
 
     Expected KIND/NAMESPACE/NAME as in vcr/default/nightly, or KIND/NAME as in keeper/NAME; kinds: {known}.
     """
@@ -103,7 +103,7 @@ def locate(text: str) -> Located:
     word, _, rest = text.partition("/")
     kind = _addressed(word)
     if kind is None:
-        raise _wrong(text, f"{word!r} is no kind")
+        raise _wrong(text, f"{word!r} is not a kind")
     try:
         address = Address.parse(f"{kind.kind}/{rest}")
     except AddressError as error:

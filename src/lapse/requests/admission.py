@@ -60,7 +60,7 @@ def review_of(request: AdmissionRequest) -> Review:
     try:
         targets = msgspec.json.decode(request.object, type=_Capture).spec.targets
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"its object is no {MANIFEST_CAPTURE_REQUEST.kind}: {place_of(error)}"
+        problem = f"its object is not a {MANIFEST_CAPTURE_REQUEST.kind}: {place_of(error)}"
         return Review(person, namespace, problem=problem)
     return Review(person, namespace, tuple(dict.fromkeys(targets)))
 
@@ -95,7 +95,9 @@ def first_look(review: Review) -> Ruling | None:
 
 def unknown_kind(api_version: str, kind: str) -> Ruling:
     """Deny what nobody can be asked about."""
-    return Ruling(NO, f"the cluster knows no kind {kind} of {api_version}, so nobody can tell who may read it")
+    return Ruling(
+        NO, f"the cluster does not know the kind {kind} of {api_version}, so the right to read it cannot be checked"
+    )
 
 
 def questions(review: Review, kinds: Mapping[tuple[str, str], Kind[Any]]) -> tuple[Question, ...]:
@@ -128,7 +130,7 @@ def decide(review: Review, asked: Collection[Question], answers: Mapping[Questio
 
 def failure(problem: str) -> Ruling:
     """Deny because nothing is known."""
-    return Ruling(FAILED, f"it cannot be found out who may read the targets: {problem.rstrip('.')}; try again later")
+    return Ruling(FAILED, f"the right to read the targets cannot be checked: {problem.rstrip('.')}; try again later")
 
 
 def _shortened(target: ObjectRef) -> str:

@@ -54,7 +54,7 @@ _SYNC_SECONDS: Final = 30.0
 
 
 class NotFilledError(LapseError):
-    """The caches of {kinds} are not filled yet, so it is not known whether these hold something."""
+    """The caches of {kinds} are not filled yet, so it is not known whether an object of these kinds is held."""
 
 
 class Caches:

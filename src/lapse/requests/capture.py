@@ -158,7 +158,9 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
             return End(Reason.INCOMPATIBLE, f"the PersistentVolume {volume.metadata.name} is not a CSI volume")
         name = claim.spec.storage_class_name or volume.spec.storage_class_name
         if not name:
-            message = f"the PersistentVolumeClaim {claim.metadata.key} names no StorageClass, so no snapshot class"
+            message = (
+                f"the PersistentVolumeClaim {claim.metadata.key} names no StorageClass, so there is no snapshot class"
+            )
             return End(Reason.INCOMPATIBLE, message)
         storage: StorageClass
         try:

@@ -130,7 +130,7 @@ class RequestController(ABC, Generic[R]):
         try:
             await self._store.check()
         except ForbiddenError as error:
-            raise StoreUnavailableError(problem=f"it denies to tell whether it is ready: {error}") from None
+            raise StoreUnavailableError(problem=f"it does not let us ask whether it is ready: {error}") from None
         return await self._attempt(request)
 
     async def _attempt(self, request: R) -> End | Wait:

@@ -78,7 +78,7 @@ def deletion_row(place: Located, obj: Object, *, actor: str, now: int) -> Entry:
 def consequence(keeper: ObjectKeeper | None, *, keeps: bool) -> str:
     """Say what happens after a request is deleted; ``keeps`` tells whether its keeper owns what it has made."""
     if keeper is None:
-        return "It had made nothing that is kept."
+        return "Nothing that it made is left."
     name = f"keeper/{keeper.metadata.name}"
     when = "now" if keeper.spec.mode == KeeperMode.FOLLOW_OBJECT else f"{_printed(keeper.spec.ttl)} from now"
     return f"{name} and what it keeps go {when}." if keeps else f"{name} goes {when}; what was restored stays."

@@ -46,7 +46,7 @@ def outcome(kind: Kind[Any], meta: ObjectMeta, end: End) -> Report:
 def made(kind: Kind[Any], meta: ObjectMeta, reason: EventReason, name: str, *, waits_for: str = "") -> Report:
     """Tell a request what was made for it."""
     what = reason.removesuffix("Created").lower()
-    rest = f"; now it is up to {waits_for}" if waits_for else ""
+    rest = f"; it waits for {waits_for}" if waits_for else ""
     return Report(about(kind, meta), reason, Action.CREATE, f"made the {what} {name}{rest}")
 
 

@@ -28,7 +28,9 @@ router = APIRouter(tags=["workspaces"])
 class BusyAsked(WorkspaceForm):
     """A lease to begin, or the one to renew."""
 
-    lease: Annotated[str | None, Field(description="As an earlier answer named it; none begins one")] = None
+    lease: Annotated[str | None, Field(description="The id of the lease to renew; without one a new lease begins")] = (
+        None
+    )
 
 
 class BusyTold(BaseModel):
@@ -60,7 +62,12 @@ async def keep_busy(name: Name, body: BusyAsked, *, service: Service, whose: Who
     "/workspaces/{name}/busy/{lease}", summary="End a lease", status_code=204, responses={204: {"description": "Ended"}}
 )
 async def end_busy(
-    name: Name, lease: Annotated[str, Path(description="As it was named")], *, service: Service, whose: Whose, own: Own
+    name: Name,
+    lease: Annotated[str, Path(description="The id of the lease")],
+    *,
+    service: Service,
+    whose: Whose,
+    own: Own,
 ) -> Response:
     """End a lease; the time of the workspace counts from now."""
     await service.not_busy(name, whose, own=own, lease=lease)

@@ -35,7 +35,7 @@ class OriginNotAllowedError(RequestError):
 
 
 class NotLoggedInError(RequestError):
-    """The request carries neither a token nor a session that counts."""
+    """The request carries neither a valid token nor a valid session."""
 
     proof: ClassVar[Proof | None] = None
     """What was wrong; None: nothing was given."""
@@ -55,7 +55,7 @@ class TokenInvalidError(NotLoggedInError):
 
 
 class SessionInvalidError(NotLoggedInError):
-    """The cookie is no session of this server. lapse open prints a link that begins one."""
+    """The cookie is not a session of this server. lapse open prints a link that begins one."""
 
     proof = Proof.SESSION
 
@@ -73,14 +73,14 @@ class TokensUnavailableError(RequestError):
 
 
 class ScopeMissingError(RequestError):
-    """The token does not allow this; it would need one of the scopes {wanted}."""
+    """The token does not allow this; it needs one of the scopes {wanted}."""
 
     status = 403
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
 
 
 class NotYourWorkspacesError(RequestError):
-    """The token is for other owners' workspaces than this one's; nothing was changed."""
+    """The token does not cover workspaces of this owner; nothing was changed."""
 
     status = 403
 
@@ -117,31 +117,31 @@ class ContradictoryConditionsError(RequestError):
 
 
 class NoSuchRouteError(RequestError):
-    """There is nothing at this address. /api/v1/docs lists what there is."""
+    """There is no operation at this address. /api/v1/docs lists the operations."""
 
     status = 404
 
 
 class MethodNotAllowedError(RequestError):
-    """This address does not know this method. /api/v1/docs lists what there is."""
+    """This address does not support this method. /api/v1/docs lists the operations."""
 
     status = 405
 
 
 class UnknownParameterError(RequestError):
-    """{given!r} is no parameter of this address; valid ones: {valid}."""
+    """{given!r} is not a parameter of this address; valid ones: {valid}."""
 
     status = 422
 
 
 class ConfirmationNeededError(RequestError):
-    """Nobody chose history_ttl, no pass has deleted by its default yet, and {count} would go: send confirm as true."""
+    """history_ttl is not set, no pass has deleted by its default yet, and {count} would go: send confirm as true."""
 
     status = 409
 
 
 class OwnerMissingError(RequestError):
-    """Say whose workspace it is: owner is missing, and the token is not for exactly one owner's."""
+    """Name the owner: owner is missing, and the token is not for exactly one owner."""
 
     status = 422
 

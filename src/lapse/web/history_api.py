@@ -71,9 +71,9 @@ class NewRecord(_Form):
 class PassOrder(_Form):
     """How a pass is to be made."""
 
-    dry_run: Annotated[bool, Field(alias="dryRun", description="End nothing, and tell what would go")] = False
+    dry_run: Annotated[bool, Field(alias="dryRun", description="End nothing; list what would be ended")] = False
     confirm: Annotated[
-        bool, Field(description="End also what nobody chose a TTL for, where no pass has ever deleted by the default")
+        bool, Field(description="Delete although history_ttl is not set and no pass has ever deleted by its default")
     ] = False
 
 
@@ -159,14 +159,14 @@ class PolicyPage(BaseModel):
 
 
 class PassDone(BaseModel):
-    """What was due in a pass and what came of each, and what came of each policy."""
+    """What was due in a pass, the outcome of each item, and the result of each policy."""
 
     items: list[dict[str, Any]]
     policies: list[dict[str, Any]]
 
 
 class Findings(BaseModel):
-    """What is odd about policies."""
+    """Mistakes in policies."""
 
     findings: list[dict[str, str]]
     policies: int
@@ -271,12 +271,12 @@ def _demand_known(request: Request, *known: str) -> None:
 
 Service = Annotated[HistoryService, Depends(_service)]
 OfExperiment = Annotated[str | None, Query(pattern=_EXPERIMENT, description="Only this experiment: NAMESPACE/NAME")]
-OfStatus = Annotated[ExecutionStatus | None, Query(description="Only runs that ended so")]
+OfStatus = Annotated[ExecutionStatus | None, Query(description="Only runs with this status")]
 
 # --- the routes ------------------------------------------------------------------------------------------------------
 
 router = APIRouter(tags=["history"])
-_PASSED: Final[dict[int | str, dict[str, Any]]] = {200: {"model": PassDone, "description": "What came of it"}}
+_PASSED: Final[dict[int | str, dict[str, Any]]] = {200: {"model": PassDone, "description": "The result of the pass"}}
 
 
 @router.get("/history", summary="List records", responses={200: {"model": RecordPage}})
@@ -313,7 +313,7 @@ async def record(request: Request, body: NewRecord, service: Service) -> Respons
 async def prune(body: PassOrder, service: Service) -> Response:
     """End the records that are too old or too many, now; nothing goes while history is frozen.
 
-    Where nobody chose a TTL and no pass has ever deleted by the default one, confirm has to be true.
+    If history_ttl is not set and no pass has ever deleted by its default, confirm must be true.
     """
     return await service.run("history", body)
 
@@ -335,7 +335,7 @@ async def list_policies(
 
 @router.post("/retention/lint", summary="Lint policies", responses={200: {"model": Findings}})
 async def lint_policies(body: Policies, service: Service) -> Response:
-    """Find what is odd about policies: limits that never hit, groups, overlaps. Nothing is stored."""
+    """Find mistakes in policies: limits that never take effect, groups, overlaps. Nothing is stored."""
     found = lint(body.policies, interval=service.interval.nanoseconds or 0)
     return JSONResponse({"findings": [one.as_json() for one in found], "policies": len(body.policies)})
 
@@ -348,5 +348,5 @@ async def get_policy(name: Name, service: Service) -> Response:
 
 @router.post("/retention/{name}/run", summary="Run a retention policy", responses=_PASSED)
 async def run_policy(name: Name, body: PassOrder, service: Service) -> Response:
-    """Let a policy pass now; one whose dryRun is true ends nothing."""
+    """Run a policy now; one whose dryRun is true ends nothing."""
     return await service.run(name, body)

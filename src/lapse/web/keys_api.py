@@ -151,7 +151,7 @@ class Inserted(BaseModel):
 
 
 class Found(BaseModel):
-    """The live ones of the keys that were asked for, with their values."""
+    """Those of the keys that are live, with their values."""
 
     values: dict[str, str]
 

@@ -259,7 +259,7 @@ _MATCH: Final = {
 }
 _LISTED: Final[dict[int | str, dict[str, Any]]] = {200: {"model": Things}}
 _SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: {"model": Thing}}
-_MADE: Final[dict[int | str, dict[str, Any]]] = {201: {"model": Thing, "description": "Asked for"}}
+_MADE: Final[dict[int | str, dict[str, Any]]] = {201: {"model": Thing, "description": "The request is stored"}}
 
 
 @router.get("/requests/{kind}", summary="List requests", responses=_LISTED)
@@ -279,7 +279,7 @@ async def list_requests(
 
 @router.post("/requests/{kind}", summary="Ask for an operation", status_code=201, responses=_MADE)
 async def create_request(request: Request, kind: RequestKind, body: NewObject, service: Service) -> Response:
-    """Make a request; whoever leads carries it out, and its Ready condition tells the outcome."""
+    """Make a request; the leading process carries it out, and its Ready condition tells the outcome."""
     return await service.create(_KINDS[kind], body, request.url.path)
 
 
@@ -293,7 +293,7 @@ async def get_request(kind: RequestKind, namespace: Namespace, name: Name, servi
 async def delete_request(
     request: Request, kind: RequestKind, namespace: Namespace, *, name: Name, service: Service
 ) -> Response:
-    """Delete a request before its time. What it made goes by the rule of its keeper; what is restored stays."""
+    """Delete a request before its time. Its keeper decides when what it made is deleted; restored data stays."""
     return await service.remove(request, _KINDS[kind], ObjectKey(namespace, name))
 
 

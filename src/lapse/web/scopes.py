@@ -52,7 +52,7 @@ _OWNER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,252}")
 
 
 class ScopeError(UsageError, ValueError):
-    """{text!r} is no scope. Expected {plain}, keys:APP as in keys:7, or workspaces:OWNER as in workspaces:alice."""
+    """{text!r} is not a scope. Expected {plain}, keys:APP as in keys:7, or workspaces:OWNER as in workspaces:alice."""
 
 
 def check_scope(text: str) -> str:

@@ -75,7 +75,7 @@ class WorkspaceForm(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-_PROBE: Final = "How its program is asked whether it works: jupyter, or a path on its port"
+_PROBE: Final = "How to ask its program whether it is at work: jupyter, or a path on its port"
 
 
 class WorkspaceAsked(WorkspaceForm):
@@ -83,29 +83,33 @@ class WorkspaceAsked(WorkspaceForm):
 
     name: Annotated[str, Field(description="A DNS label: it becomes part of a host name")]
     command: Annotated[list[str], Field(description="The program and its arguments")]
-    port: Annotated[int, Field(description="Where the program listens")]
+    port: Annotated[int, Field(description="The port that the program listens on")]
     owner: Annotated[str | None, Field(description="By default the one owner in the token's scopes")] = None
-    standby_ttl_seconds: Annotated[int | None, Field(description="Idle for longer, it is stopped")] = None
-    archive_ttl_seconds: Annotated[int | None, Field(description="In standby for longer, it is archived")] = None
+    standby_ttl_seconds: Annotated[int | None, Field(description="How long it may be idle before it is stopped")] = None
+    archive_ttl_seconds: Annotated[
+        int | None, Field(description="How long it stays in standby before it is archived")
+    ] = None
     probe: Annotated[str | None, Field(description=_PROBE)] = None
-    start: Annotated[bool, Field(description="false: leave it until it is started or opened")] = True
+    start: Annotated[bool, Field(description="false: do not start it until it is started by hand or opened")] = True
 
 
 class WorkspaceChanges(WorkspaceForm):
     """What is to be different; what is left out stays."""
 
-    owner: Annotated[str | None, Field(description="Whose it is from now on: an owner in the token's scopes")] = None
-    command: Annotated[list[str] | None, Field(description="What runs from its next start on")] = None
-    port: Annotated[int | None, Field(description="Where that listens from its next start on")] = None
-    standby_ttl_seconds: Annotated[int | None, Field(description="Idle for longer, it is stopped")] = None
-    archive_ttl_seconds: Annotated[int | None, Field(description="In standby for longer, it is archived")] = None
+    owner: Annotated[str | None, Field(description="The new owner: one in the token's scopes")] = None
+    command: Annotated[list[str] | None, Field(description="The command from its next start on")] = None
+    port: Annotated[int | None, Field(description="The port from its next start on")] = None
+    standby_ttl_seconds: Annotated[int | None, Field(description="How long it may be idle before it is stopped")] = None
+    archive_ttl_seconds: Annotated[
+        int | None, Field(description="How long it stays in standby before it is archived")
+    ] = None
     probe: Annotated[str | None, Field(description=f"{_PROBE}; an empty text removes it")] = None
 
 
 class HoldAsked(WorkspaceForm):
     """A hold."""
 
-    reason: Annotated[str, Field(description="What others are to know about it")]
+    reason: Annotated[str, Field(description="The reason, for others to read")]
     until: Annotated[
         str, Field(description="A duration from now such as 7d, or a time as 2030-01-31T12:00:00Z; never has no end")
     ] = "never"
@@ -539,7 +543,7 @@ async def list_workspaces(
     responses={201: {"model": WorkspaceShown, "description": "Created"}},
 )
 async def create_workspace(request: Request, body: WorkspaceAsked, service: Service, whose: Whose) -> Response:
-    """Create a workspace; it is started unless that is refused."""
+    """Create a workspace; it is started unless start is false."""
     return await service.create(whose, body, request.url.path)
 
 
@@ -593,7 +597,7 @@ async def archive(request: Request, name: Name, *, service: Service, whose: Whos
 
 @router.post("/workspaces/{name}/hold", summary="Hold a workspace", responses=_SHOWN, openapi_extra=_MATCH)
 async def hold(request: Request, name: Name, body: HoldAsked, *, service: Service, whose: Whose) -> Response:
-    """Keep a workspace from lapsing, until then or until it is released; a second hold replaces the first."""
+    """Keep a workspace from lapsing until the hold ends or is released; a second hold replaces the first."""
     return await service.change(request, name, whose, how=lambda one, version: service.hold(body, one, version))
 
 
@@ -605,13 +609,13 @@ async def hold(request: Request, name: Name, body: HoldAsked, *, service: Servic
     dependencies=_BARE,
 )
 async def release(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
-    """End a hold; what is over by then lapses at the next look."""
+    """End a hold; a workspace whose time is over lapses at the next look."""
     return await service.change(request, name, whose, how=service.release)
 
 
 @router.get("/workspaces/{name}/why", summary="Why a workspace stays or lapses", responses={200: {"model": WhyTold}})
 async def why(name: Name, *, service: Service, whose: Whose) -> Response:
-    """Tell the rule that wins and those that lost, what is counted from when, who is there, and what would save it."""
+    """Tell which rule decides, from when time is counted, who is connected, and what would keep the workspace."""
     return await service.why(name, whose)
 
 
@@ -619,11 +623,11 @@ async def why(name: Name, *, service: Service, whose: Whose) -> Response:
     "/workspaces/{name}",
     summary="Delete a workspace",
     status_code=202,
-    responses={202: {"model": WorkspaceShown, "description": "Its name is free; its data is being removed"}},
+    responses={202: {"model": WorkspaceShown, "description": "The name is free; the data is being removed"}},
     openapi_extra=_MATCH,
 )
 async def delete_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
-    """Delete a workspace with its data and its archive; not one that is held, nor one that changes meanwhile."""
+    """Delete a workspace with its data and its archive; not one that is held or changes meanwhile."""
     actor = actor_of(request)
     return await service.change(request, name, whose, how=lambda one, _: service.delete(actor, one), status=202)
 

@@ -91,8 +91,8 @@ def _in_use(signal: Signal | None) -> str:
         case Connected(count=count):
             return "1 connection" if count == 1 else f"{count} connections"
         case Timer():
-            return "until just now"
+            return "until a moment ago"
         case Quiet():
-            return "by nobody"
+            return "no connections"
         case _:
             return "not known yet"

@@ -89,7 +89,7 @@ Signal = Connected | Timer | Quiet | Unknown
 
 
 class ActivityUnavailableError(LapseError):
-    """The activity store {backend} cannot be used now: {problem}. Who is there is unknown, so nobody counts as idle."""
+    """The activity store {backend} cannot be used now: {problem}. No workspace counts as idle until it can."""
 
 
 class ActivityClosedError(ActivityUnavailableError):

@@ -42,7 +42,7 @@ class NotRunningError(WorkspaceError):
 
 
 class LeaseOverError(WorkspaceError):
-    """This lease began more than {most} seconds ago, or in the future: it is renewed no more. Begin another one."""
+    """This lease began more than {most} seconds ago, or in the future: it cannot be renewed. Begin another one."""
 
 
 class OperationUnderWayError(WorkspaceError):

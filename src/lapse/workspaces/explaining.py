@@ -39,26 +39,26 @@ if TYPE_CHECKING:
 _MS: Final = 1_000_000
 _VERDICTS: Final[Mapping[type[Verdict], str]] = {Due: "due", Keep: "keep", Unknown: "unknown"}
 _WORDS: Final[Mapping[Reason, str]] = {
-    LapseReason.STANDBY_TTL_EXPIRED: "nobody was there for longer than its standby TTL",
+    LapseReason.STANDBY_TTL_EXPIRED: "nobody was connected for longer than its standby TTL",
     LapseReason.ARCHIVE_TTL_EXPIRED: "it was in standby for longer than its archive TTL",
     StayReason.DELETED: "it is deleted",
-    StayReason.OTHER_STATUS: "it is in another state than the one that this rule is about",
+    StayReason.OTHER_STATUS: "this rule does not apply to its state",
     StayReason.OPERATION: "an operation is under way",
     StayReason.OTHER_DESIRED: "another state is wanted already",
-    StayReason.CONNECTED: "somebody is connected",
-    StayReason.IDLE_TIMER: "somebody was connected a short while ago",
+    StayReason.CONNECTED: "a user is connected",
+    StayReason.IDLE_TIMER: "a user was connected a short while ago",
     KeepReason.NOT_YET: "its time is not over",
     KeepReason.HELD: "it is held",
-    UnknownReason.MISSING_ANCHOR: "there is no time that it could be counted from",
-    UnknownReason.INVALID_TTL: "its TTL is none",
-    activity.Doubt.EPOCH_ABSENT: "the activity store has lost what it knew, or is new",
-    activity.Doubt.EPOCH_YOUNG: "the activity store has not been there for long enough to be believed",
-    activity.Doubt.UNREADABLE: "what the activity store has about it cannot be read",
+    UnknownReason.MISSING_ANCHOR: "the time to count from is missing",
+    UnknownReason.INVALID_TTL: "its TTL is not valid",
+    activity.Doubt.EPOCH_ABSENT: "the activity store has lost its data, or is new",
+    activity.Doubt.EPOCH_YOUNG: "the activity store has not run for long enough to be trusted",
+    activity.Doubt.UNREADABLE: "its entries in the activity store cannot be read",
     activity.Doubt.UNREACHABLE: "the activity store does not answer",
-    activity.Doubt.PROBE_FAILED: "its program does not answer its probe, so it may be at work",
-    activity.Doubt.PROBE_UNANSWERED: "its program has not answered its probe lately, so it may be at work",
+    activity.Doubt.PROBE_FAILED: "its program does not answer its probe, so the program may be at work",
+    activity.Doubt.PROBE_UNANSWERED: "its program has not answered its probe lately, so the program may be at work",
 }
-_NOT_HERE: Final = "not known here: it is counted by the process that serves the workspaces"
+_NOT_HERE: Final = "not known here: the process that serves the workspaces counts connections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,9 @@ def facts(told: Explanation) -> list[tuple[str, str]]:
 def because(told: Explanation) -> str:
     """Say why, for people."""
     if told.workspace.error_reason is not None:
-        return "it has failed, and stays as it is until a person acts"
+        return "it has failed, and is not changed until a person acts"
     doubt = told.signal is None and told.wins == STANDBY and isinstance(told.verdict, Due)
-    return _words(told.verdict) + (", unless somebody is connected" if doubt else "")
+    return _words(told.verdict) + (", unless a user is connected" if doubt else "")
 
 
 def rule_words(workspace: Workspace, action: str) -> str:

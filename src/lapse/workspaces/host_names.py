@@ -13,7 +13,7 @@ _SUFFIX: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]
 
 
 class SuffixError(UsageError, ValueError):
-    """{suffix!r} cannot stand behind the names of workspaces; expected a host name such as w.example.com."""
+    """{suffix!r} cannot follow the names of workspaces; expected a host name such as w.example.com."""
 
 
 def check_suffix(suffix: str) -> str:

@@ -317,7 +317,7 @@ def _check_port(port: int) -> None:
 def how_it_ended(status: int | None) -> str:
     """Say in words what the exit status of a program means; a negative one is a signal."""
     if status is None:
-        return "(nobody saw how)"
+        return "in an unknown way"
     return f"by signal {-status}" if status < 0 else f"with status {status}"
 
 

@@ -127,7 +127,9 @@ class Prober:
 
     def _failed(self, workspace: Workspace, problem: str) -> Answer:
         if workspace.probe_error is None:  # once: the row tells that it lasts
-            _log.warning("probe_failed", workspace=workspace.id, problem=problem, effect="it does not count as idle")
+            _log.warning(
+                "probe_failed", workspace=workspace.id, problem=problem, effect="the workspace does not count as idle"
+            )
         return Answer(workspace.probe or "", None, problem)
 
 
@@ -161,7 +163,7 @@ def _moment(last: object) -> int:
     if isinstance(last, int | float) and not isinstance(last, bool) and 0 < last < float("inf"):
         return int(last * 1000)
     raise ProbeFailedError(
-        problem="last_activity is no time; expected one such as 2030-01-31T12:00:00Z, or Unix seconds"
+        problem="last_activity is not a time; expected one such as 2030-01-31T12:00:00Z, or Unix seconds"
     )
 
 
@@ -190,7 +192,7 @@ async def get(reach: Reach, path: str) -> bytes:
     head, _, body = answer.partition(b"\r\n\r\n")
     status = head.partition(b"\r\n")[0].decode("latin-1").split()
     if len(status) < 2 or not status[0].startswith("HTTP/1.") or status[1] != _OK:  # noqa: PLR2004 - version and status
-        shown = status[1] if len(status) > 1 and status[1].isdigit() else "no HTTP"
+        shown = status[1] if len(status) > 1 and status[1].isdigit() else "something that is not HTTP"
         raise ProbeFailedError(problem=f"GET {path.partition('?')[0]} is answered with {shown}, expected {_OK}")
     return body
 

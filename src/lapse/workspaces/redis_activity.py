@@ -52,7 +52,7 @@ _ERRORS: Final = Errors(
     outcome_unknown=ActivityUnavailableError,  # never: every script may be repeated
     misfit=ActivityUnavailableError,
     closed=ActivityClosedError,
-    foreign="something else is stored under ws_leases: of this workspace; delete it, or use another database number",
+    foreign="ws_leases: of this workspace holds data of another program; delete it, or use another database number",
 )
 _BEGINNING: Final = (Doubt.EPOCH_ABSENT, Doubt.EPOCH_YOUNG)
 

@@ -353,7 +353,9 @@ class SqlStore(ABC):
             try:
                 found.append(self._workspace(row))
             except msgspec.MsgspecError as error:
-                _log.warning("workspace_unreadable", workspace=row[0], effect="it is left as it is", problem=str(error))
+                _log.warning(
+                    "workspace_unreadable", workspace=row[0], effect="the workspace is not changed", problem=str(error)
+                )
         return found
 
     async def _find(self, workspace: WorkspaceId) -> Workspace | None:

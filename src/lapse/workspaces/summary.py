@@ -105,7 +105,7 @@ def next_words(workspace: Workspace, signal: Signal | None, now: Ms, *, length: 
             case activity.Unknown():
                 doubt = " when it is known that nobody is connected"
             case None:
-                doubt = " at the next look, unless somebody is connected"
+                doubt = " at the next look, unless a user is connected"
     if moment > now:
         return f"{step} in {length(moment - now)}"
     return f"{step}{doubt or ' at the next look'}"
@@ -123,7 +123,7 @@ def probe_words(workspace: Workspace) -> str:
     answered = "" if workspace.probed_at is None else f", last answered {_time(workspace.probed_at)}"
     if workspace.probe_error is None:
         return f"{workspace.probe}{answered}"
-    return f"{workspace.probe} fails: {workspace.probe_error}{answered}; it does not count as idle"
+    return f"{workspace.probe} fails: {workspace.probe_error}{answered}; the workspace does not count as idle"
 
 
 def in_words(workspace: Workspace) -> str:

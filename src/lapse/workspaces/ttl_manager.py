@@ -228,12 +228,12 @@ class TtlManager:
                 await self._activity.check()
             heard = await self._activity.read(asked) if asked else {}
         except ActivityUnavailableError as error:
-            _log.warning("activity_unknown", effect="nobody counts as idle", problem=str(error))
+            _log.warning("activity_unknown", effect="no workspace counts as idle", problem=str(error))
             round_.activity_up = False
             return None
         for signal in heard.values():
             if isinstance(signal, signals.Unknown) and signal.reason in _OF_THE_STORE:
-                _log.warning("activity_unknown", effect="nobody counts as idle", problem=signal.reason.value)
+                _log.warning("activity_unknown", effect="no workspace counts as idle", problem=signal.reason.value)
                 round_.activity_up = False
                 return None
         round_.activity_up = True

@@ -465,7 +465,7 @@ async def a_broken_workspace_does_not_stop_the_renewal_of_others(world: World) -
     await connect(world, A, V)
     await world.put(f"ws_leases:{W}", items=["x"])
     assert await world.one.renew({B: W, A: V}, LEASE) == {B}
-    with pytest.raises(ActivityUnavailableError, match="something else is stored under ws_leases:"):
+    with pytest.raises(ActivityUnavailableError, match="ws_leases: of this workspace holds data of another program"):
         await connect(world, B)
 
 

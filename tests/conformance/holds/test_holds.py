@@ -244,7 +244,7 @@ async def test_what_has_an_owner_that_cannot_be_read_is_kept(tmp_path: Path) -> 
         stage.world.wire.before = before
         runs = await stage.retention().run_once()
         assert await stage.exists(target)
-        assert "cannot be told whether it is held" in runs["history"].message
+        assert "it is not known whether it is held" in runs["history"].message
         assert not runs["history"].is_ready
 
 

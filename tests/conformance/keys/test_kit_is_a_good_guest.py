@@ -125,7 +125,7 @@ def test_the_kit_leaves_the_first_application_alone_when_somebody_uses_it() -> N
     [result] = run_conformance(target, only=["first-and-last-application"])
 
     assert result.outcome is Outcome.NOT_APPLICABLE
-    assert result.detail == "application 0 holds records of somebody, so the kit does not write there"
+    assert result.detail == "application 0 holds records already, so the kit does not write there"
     assert everything(backend) == before
 
 

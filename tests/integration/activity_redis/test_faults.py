@@ -335,10 +335,10 @@ async def test_a_wrong_password_is_said_and_not_shown(start: Start) -> None:
     ("url", "problem"),
     [
         ("localhost:6379", "it has no scheme; expected one of redis://, rediss://"),
-        ("memory://", "'memory' is no known scheme"),
-        ("redis://localhost/x", "its path is no database number"),
+        ("memory://", "'memory' is not a known scheme"),
+        ("redis://localhost/x", "its path is not a database number"),
         ("redis://", "it names no server"),
-        ("redis://localhost?namespace=x", "'namespace' is no option"),
+        ("redis://localhost?namespace=x", "'namespace' is not an option"),
         ("redis://localhost?timeout=5", "the option timeout=5 is not valid"),
     ],
 )

@@ -213,7 +213,7 @@ def test_what_is_wrong_with_a_workspace_is_said_and_so_is_why_one_is_refused(
     with context.browser.new_context() as strange:  # type: ignore[union-attr]  # ours is not a persistent one
         stranger = strange.new_page()
         stranger.goto(site.url("example"))
-        expect(stranger.get_by_role("status")).to_contain_text("opens for its owner")
+        expect(stranger.get_by_role("status")).to_contain_text("Only its owner can open this workspace")
         camera.shoot(stranger, "stranger")
 
 

@@ -94,8 +94,8 @@ def test_a_password_that_is_changed_meanwhile_refuses_new_connections_only(start
 @pytest.mark.parametrize(
     ("host", "problem"),
     [
-        ("127.0.0.1", r"nobody listens there \(connection refused\)"),
-        ("localhost", "(nobody listens there|no address of the host answers)"),
+        ("127.0.0.1", r"no server listens there \(connection refused\)"),
+        ("localhost", "(no server listens there|no address of the host answers)"),
     ],
 )
 def test_a_wrong_host_or_port(host: str, problem: str) -> None:

@@ -86,7 +86,7 @@ def test_what_is_missing_is_said_and_then_created_and_served(server: KubeServer)
     assert server.kubectl("get", "vcr,vrr,mcr,mcp,mcpchunk,objectkeepers", "-A") == ""
     same = lapse(server.kubeconfig, "diff", "--detailed-exitcode")
     assert (same.returncode, same.stdout) == (0, "")
-    assert same.stderr == "Nothing differs: all 8 definitions are as they should be.\n"
+    assert same.stderr == "Nothing differs: all 8 definitions are up to date.\n"
     assert results(server.kubeconfig) == dict.fromkeys(NAMES, "unchanged")
 
 

@@ -59,7 +59,7 @@ async def test_a_commit_whose_outcome_is_unknown_says_so(tmp_path: Path) -> None
             raise apsw.IOError
 
         failing.on_sync = fail
-        with pytest.raises(StoreUnavailableError, match="whether the change was made is unknown") as failure:
+        with pytest.raises(StoreUnavailableError, match="it is not known whether the change was made") as failure:
             await store.create(SHELF, large("s"))
         assert isinstance(failure.value.__cause__, apsw.IOError)
         failing.on_sync = nothing

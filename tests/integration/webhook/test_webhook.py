@@ -42,8 +42,8 @@ def test_people_capture_what_they_may_read_and_nothing_else(stage: Stage, webhoo
 
     # Reading has to do with names and groups, and with the whole cluster for kinds of the whole cluster.
     assert "Node worker (v1)" in (stage.complaint("Node worker") or "")
-    assert "no kind Gadget of v1" in (stage.complaint("Gadget a") or "")
-    assert "no kind Gadget of example.org/v1" in (stage.complaint("Gadget a", api_version="example.org/v1") or "")
+    assert "does not know the kind Gadget of v1" in (stage.complaint("Gadget a") or "")
+    assert "the kind Gadget of example.org/v1" in (stage.complaint("Gadget a", api_version="example.org/v1") or "")
     assert "that no object can have" in (stage.complaint("ConfigMap settings/status") or "")
 
     named = reading("secrets", resourceNames=["password"])

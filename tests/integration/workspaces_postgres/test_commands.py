@@ -87,7 +87,7 @@ def test_while_the_server_is_away_what_can_be_frozen_is(person: Person, monkeypa
     monkeypatch.setenv("LAPSE_WORKSPACES_URL", NOBODY)
     err = person.run("freeze", "all", code=1)[1]
 
-    assert "This is done in the state folder, but not for workspaces, whose server failed:" in err
+    assert "This was done in the state folder, but not for workspaces, because their server failed:" in err
     assert "Traceback" not in err
     assert person.frozen() == ({"all"}, set())
 

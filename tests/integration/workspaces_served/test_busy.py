@@ -158,17 +158,17 @@ def test_the_time_of_a_lease_is_bounded(served: Served) -> None:
 
     assert gone["desired_by"] == "ttl"
     assert still_runs
-    assert "the time is over, so it may lapse from now on; the command runs on" in err
+    assert "the time is over, so the workspace may lapse from now on; the command keeps running" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--", "true"), "Say which workspace"),
-        (("--workspace=lab",), "Say what is to be run"),
-        (("--worksapce=lab", "--", "true"), "--worksapce is no option of this command"),
+        (("--", "true"), "Name the workspace to keep from lapsing"),
+        (("--workspace=lab",), "Give the command to run after --"),
+        (("--worksapce=lab", "--", "true"), "--worksapce is neither an option of this command"),
         (("--workspace=lab", "--most=never", "--", "true"), "--most is never"),
-        (("--workspace=lab", "--server=nowhere", "--", "true"), "nowhere is no address of a server"),
+        (("--workspace=lab", "--server=nowhere", "--", "true"), "nowhere is not the address of a server"),
         (("--workspace=vcr/a/b", "--", "true"), "workspace/NAME"),
     ],
 )

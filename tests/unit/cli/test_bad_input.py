@@ -35,10 +35,10 @@ def case(*arguments: str, says: str) -> object:
         # commands and options
         case(
             "kyes",
-            says="'kyes' is no command or option. Did you mean 'keys'? Commands: up,",
+            says="'kyes' is not a command or option. Did you mean 'keys'? Commands: up,",
         ),
-        case("--frobnicate", says="'--frobnicate' is no command or option."),
-        case("keys", "gte", says="'gte' is no command or option. Did you mean 'get'?"),
+        case("--frobnicate", says="'--frobnicate' is not a command or option."),
+        case("keys", "gte", says="'gte' is not a command or option. Did you mean 'get'?"),
         case("keys", "get", says="The argument KEY is missing."),
         case("keys", "put", "k", *STORE, "--ttl", "5m", says="The argument VALUE is missing."),
         case("keys", "get", "k", "--url", "memory://", says="--app is missing."),
@@ -65,7 +65,9 @@ def case(*arguments: str, says: str) -> object:
         case("keys", "put", "k", "v", *STORE, says="No TTL is given. Write --ttl 15m, or --ttl-seconds 900."),
         case("keys", "touch", "k", *STORE, says="No TTL is given."),
         case("keys", "put", "k", "v", *STORE, "--ttl", "5m", "--ttl-seconds", "300", says="The TTL is given twice."),
-        case("keys", "put", "k", "v", *STORE, "--ttl", "10minutes", says="'minutes' is no unit. Expected numbers with"),
+        case(
+            "keys", "put", "k", "v", *STORE, "--ttl", "10minutes", says="'minutes' is not a unit. Expected numbers with"
+        ),
         case("keys", "put", "k", "v", *STORE, "--ttl", "600", says="it has no unit (seconds would be 600s)"),
         case("keys", "put", "k", "v", *STORE, "--ttl", "", says="it holds no number"),
         case("keys", "put", "k", "v", *STORE, "--ttl", "0", says=f"The TTL is 0; {WHOLE_SECONDS}."),
@@ -100,9 +102,18 @@ def case(*arguments: str, says: str) -> object:
         case("keys", "scan", *STORE, "--prefix", "\udcff", says="lone surrogate"),
         case("keys", "get", "k", "--app", "7", "--url", "keys.db", says="it has no scheme; expected one of memory://"),
         case(
-            "keys", "get", "k", "--app", "7", "--url", "mongo://x", says="'mongo' is no known scheme; expected one of"
+            "keys",
+            "get",
+            "k",
+            "--app",
+            "7",
+            "--url",
+            "mongo://x",
+            says="'mongo' is not a known scheme; expected one of",
         ),
-        case("keys", "get", "k", "--app", "7", "--url", "memory://?a=1", says="'a' is no option of memory://; valid"),
+        case(
+            "keys", "get", "k", "--app", "7", "--url", "memory://?a=1", says="'a' is not an option of memory://; valid"
+        ),
         case("keys", "get", "k", "--app", "7", "--url", f"mongo://me:{SECRET}@h", says="The keys URL mongo://h"),
         case("keys", "conformance", says="The argument URL is missing."),
         case("keys", "conformance", "nowhere", says="it has no scheme"),

@@ -103,7 +103,7 @@ def test_without_any_cluster_it_says_where_it_looked(command: list[str], capsys:
     assert main(command) == 64
     assert capsys.readouterr().err == (
         "lapse: The Kubernetes configuration cannot be used: there is none: no file was named, KUBECONFIG is not set,"
-        " this is no pod with a service account, and there is no ~/.kube/config.\n"
+        " this is not a pod with a service account, and there is no ~/.kube/config.\n"
     )
 
 

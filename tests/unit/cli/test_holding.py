@@ -127,8 +127,8 @@ def test_the_list_says_that_it_is_held(holder: Holder) -> None:
         (("hold", "workspace/lab", "--reason", "x", "--until", "2020-01-01T00:00:00Z"), 64, "is not in the future"),
         (("why", "workspace/none"), 1, "There is no workspace none."),
         (("why", "lab"), 64, "'lab' is not an address"),
-        (("why", "vcr/default/nightly"), 64, "See lapse requests get or lapse history show for it."),
-        (("why", "workspace/lab", "--at", "never"), 64, "Nothing can be said about never."),
+        (("why", "vcr/default/nightly"), 64, "For others see lapse requests get and lapse history show."),
+        (("why", "workspace/lab", "--at", "never"), 64, "--at cannot be never."),
         (("why", "workspace/lab", "--at", "soon"), 64, "'soon' is not a time"),
     ],
 )

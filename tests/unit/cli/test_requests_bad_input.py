@@ -39,10 +39,10 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         wrong("capture X --directory data", says=f"NAME is not valid: name is 'X'; {NAME_RULE}"),
         wrong(f"capture {LONGEST}a --directory data", says=NAME_RULE),
         wrong("capture x --directory data --namespace a.b", says="The namespace is not valid: namespace is 'a.b'"),
-        wrong("capture x --directory data --mode Snap", says="'Snap' is no mode. Expected Snapshot or Detach."),
+        wrong("capture x --directory data --mode Snap", says="'Snap' is not a mode. Expected Snapshot or Detach."),
         wrong("capture x --directory data --claim No", says="--claim is not valid: name is 'No'"),
-        wrong("capture x --directory nowhere", says="nowhere is no directory. Name one that exists"),
-        wrong("capture x --directory data/greeting.txt", says="data/greeting.txt is no directory."),
+        wrong("capture x --directory nowhere", says="nowhere is not a directory. Name one that exists"),
+        wrong("capture x --directory data/greeting.txt", says="data/greeting.txt is not a directory."),
         wrong("capture x --directory data --wait --timeout 10minutes", says="'10minutes' is not a duration"),
         wrong("capture x --directory data --timeout 0s", says="The timeout is 0s; expected a duration above zero"),
         wrong("capture x --directory data --timeout -1h", says="The timeout is -1h; expected a duration above zero"),
@@ -63,21 +63,25 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         wrong("restore r --from vcr/default/x", says="There is no VolumeCaptureRequest default/x", code=1),
         # targets
         wrong("capture-manifests m", says="--target is missing."),
-        wrong("capture-manifests m --target x", says="'x' is no target. Expected KIND/NAME as in pvc/data"),
-        wrong("capture-manifests m --target Frob/x", says="'Frob' is no kind. Expected VolumeCaptureRequest (vcr)"),
-        wrong("capture-manifests m --target v2:ConfigMap/x", says="'v2:ConfigMap' is no kind. Expected v1:ConfigMap,"),
-        wrong("capture-manifests m --target cm/", says="'cm/' is no target."),
+        wrong("capture-manifests m --target x", says="'x' is not a target; expected KIND/NAME as in pvc/data"),
+        wrong("capture-manifests m --target Frob/x", says="'Frob' is not a kind. Expected VolumeCaptureRequest (vcr)"),
+        wrong(
+            "capture-manifests m --target v2:ConfigMap/x", says="'v2:ConfigMap' is not a kind. Expected v1:ConfigMap,"
+        ),
+        wrong("capture-manifests m --target cm/", says="'cm/' is not a target;"),
         wrong("capture-manifests m --target cm/X", says="The target cm/X is not valid"),
         # kinds and addresses
-        wrong("list foo", says="'foo' is no kind. Expected vcr, vrr, mcr, keeper,"),
+        wrong("list foo", says="'foo' is not a kind. Expected vcr, vrr, mcr, keeper,"),
         wrong("list vcr -n UPPER", says="The namespace is not valid"),
-        wrong("get vcr", says="'vcr' is no address of a request or of what it made: a part is empty."),
-        wrong("get frob/default/x", says="'frob' is no kind. Expected KIND/NAMESPACE/NAME as in vcr/default/nightly"),
-        wrong("get workspace/x", says="'workspace' is no kind."),
+        wrong("get vcr", says="'vcr' is not the address of a request or of something that it made: a part is empty."),
+        wrong(
+            "get frob/default/x", says="'frob' is not a kind. Expected KIND/NAMESPACE/NAME as in vcr/default/nightly"
+        ),
+        wrong("get workspace/x", says="'workspace' is not a kind."),
         wrong("get keeper/a/b", says="keeper takes one NAME: it has no namespace"),
-        wrong("get vcr/default/%zz", says="'vcr/default/%zz' is no address"),
+        wrong("get vcr/default/%zz", says="'vcr/default/%zz' is not the address"),
         wrong("get vcr/default/x", says="There is no VolumeCaptureRequest default/x.", code=1),
-        wrong("watch foo", says="'foo' is no kind."),
+        wrong("watch foo", says="'foo' is not a kind."),
         wrong("watch --timeout soon", says="'soon' is not a duration"),
         wrong("watch --until-ready vcr/default/x", says="There is no VolumeCaptureRequest default/x.", code=1),
         wrong("watch --until-ready a/b --until-gone c/d", says="Write either --until-ready or --until-gone."),
@@ -128,7 +132,7 @@ def test_a_name_of_253_characters_is_fine_and_taken_once(capsys: pytest.CaptureF
 
 def test_a_directory_of_more_than_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["requests", "capture", "x", "--directory", "da\udcffta"]) == 64
-    assert r"da\udcffta is no directory." in capsys.readouterr().err
+    assert r"da\udcffta is not a directory." in capsys.readouterr().err
 
 
 def test_who_waits_while_nobody_works_is_asked_whether_lapse_up_runs(

@@ -113,7 +113,7 @@ def test_a_kind_that_the_store_does_not_know_fails_and_the_others_go_on(person: 
     out, err = person.run("run", person.write(jobs, policy("records", maxAge="9d", dryRun=False)), code=3)
 
     assert "ended" in out
-    assert "jobs: The store knows no kind Job of batch/v1.\n" in err
+    assert "jobs: The store does not know the kind Job of batch/v1.\n" in err
     assert person.run("run", person.write(jobs), code=1)[0] == ""
 
 
@@ -248,7 +248,7 @@ def test_rbac_prints_what_can_be_applied(person: Person) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", "No file is named. Name those to look at, or - for stdin."),
+        ("", "No file is named. Name the files to look at, or - for stdin."),
         ("nowhere.yaml", "nowhere.yaml cannot be read: No such file or directory."),
         ("broken.yaml", "broken.yaml cannot be read: line 2: "),
         ("empty.yaml", "empty.yaml cannot be read: there is no document in it."),

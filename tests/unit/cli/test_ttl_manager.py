@@ -34,7 +34,7 @@ def test_without_a_shared_activity_store_everybody_would_seem_idle_so_it_refuses
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
-        ("--activity-url=memory://", "'memory' is no known scheme"),
+        ("--activity-url=memory://", "'memory' is not a known scheme"),
         ("--ttl-manager-interval=60", "it has no unit"),
         ("--ttl-manager-interval=never", "expected a duration above zero"),
         ("--workspaces-url=mysql://u:hunter2@h/db", "neither a file nor a PostgreSQL database"),

@@ -93,7 +93,9 @@ async def test_one_who_is_wanted_otherwise_is_not_waited_for(desk: WorkspaceDesk
     made = await make(desk)
     await desk.store.set_desired(made.id, DesiredState.PENDING, DesiredBy.USER, now=desk.now)
 
-    with pytest.raises(WantedOtherwiseError, match="to be RUNNING, and meanwhile PENDING is wanted, by user"):
+    with pytest.raises(
+        WantedOtherwiseError, match="will not be RUNNING: meanwhile user set the wanted state to PENDING"
+    ):
         await until_as_wanted(desk, made, "60s")
 
 

@@ -142,7 +142,7 @@ def test_what_is_wrong_with_a_workspace_is_listed_shown_and_part_of_why(person: 
     told = person.json("show", "lab")
     assert (told["restarts"], told["exit_status"], told["exit_output"]) == (2, -9, "out of luck")
     why = person.run_why("workspace/broken")
-    assert "it has failed, and stays as it is until a person acts" in why
+    assert "it has failed, and is not changed until a person acts" in why
     assert "It has failed (timed_out): no answer." in why
     assert "The program ended by itself 2 times in a row, the last time by signal 9" in person.run_why("workspace/lab")
 
@@ -156,8 +156,8 @@ def test_the_list_does_not_claim_to_know_that_nobody_is_connected(person: Person
         await store.observe({made.id: ObservedStatus.RUNNING}, now=before)
 
     person.on_store(run)
-    assert "standby at the next look, unless somebody is connected" in person.run("list")[0]
-    assert "unless somebody is connected" in person.run("show", "lab")[0]
+    assert "standby at the next look, unless a user is connected" in person.run("list")[0]
+    assert "unless a user is connected" in person.run("show", "lab")[0]
 
 
 def test_ttls_are_the_settings_unless_they_are_given(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,12 +244,15 @@ def test_ttls_are_durations(person: Person) -> None:
         (("create", "lab", "--standby-ttl", "1500ms", *SERVE), "whole seconds"),
         (("create", "lab", "--standby-ttl", "5minutes", *SERVE), "is not a duration"),
         (("ttl", "lab"), "Say which TTL"),
-        (("set", "lab"), "Say what is to be different"),
-        (("set", "lab", "--prot", "9001"), "--prot is no option of this command"),
-        (("create", "lab", "--port", "9001", "--ownr", "eve", "--", "x"), "--ownr is no option of this command"),
+        (("set", "lab"), "Say what to change"),
+        (("set", "lab", "--prot", "9001"), "--prot is neither an option of this command"),
+        (
+            ("create", "lab", "--port", "9001", "--ownr", "eve", "--", "x"),
+            "--ownr is neither an option of this command",
+        ),
         (("create", "lab", "--probe", "http://x/", *SERVE), "a path on its port"),
         (("list", "--limit", "-1"), "--limit"),
-        (("show", "vcr/default/x"), "it is none of a workspace"),
+        (("show", "vcr/default/x"), "it does not name a workspace"),
         (("show",), "NAME"),
     ],
 )
@@ -290,7 +293,8 @@ def test_a_program_that_runs_goes_on_and_that_is_said(person: Person) -> None:
     shown = person.json("show", "lab")
 
     assert said == (
-        "Changed: workspace/lab. Its program runs on as it was started; command and port count from its next start.\n"
+        "Changed: workspace/lab. Its program keeps running as it was started; "
+        "command and port count from its next start.\n"
     )
     assert (shown["port"], shown["next_port"]) == (9000, 9001)
     assert re.search(r"^port +9000, 9001 from its next start on$", person.run("show", "lab")[0], re.MULTILINE)

@@ -436,7 +436,7 @@ async def test_what_cannot_be_read_ends_nothing_and_is_asked_again_with_back_off
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == asked
     told: Any = warnings[0]
-    assert (told.msg, told.effect) == ("brakes_unreadable", "nothing is ended until it is known what is frozen")
+    assert (told.msg, told.effect) == ("brakes_unreadable", "nothing is ended until the freezes can be read")
 
     broken = False
     world.clock.advance(60)
@@ -480,8 +480,8 @@ async def test_a_person_freezes_with_any_text(mapped: World, data: dict[str, str
     ("data", "problem"),
     [
         ({"freeze.things": "x"}, "it has the key freeze.things, expected frozen.DOMAIN or spent"),
-        ({"spent": "20"}, "spent is no ledger"),
-        ({"spent": '{"all": {"soon": 1}}'}, "spent is no ledger"),
+        ({"spent": "20"}, "spent is not a ledger"),
+        ({"spent": '{"all": {"soon": 1}}'}, "spent is not a ledger"),
         ({"spent": '{"all": {"1": -5}}'}, "spent holds a number below zero"),
     ],
 )

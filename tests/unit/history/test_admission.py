@@ -146,7 +146,7 @@ async def test_what_is_no_policy_is_denied_and_nobody_is_asked(body: bytes) -> N
 async def test_a_kind_that_the_cluster_does_not_know_is_denied() -> None:
     found, server = await ruling(sent(policy("Gadget")), KINDS, YES)
     assert (found.code, asked(server)) == (403, [])
-    assert "knows no kind Gadget of v1" in found.message
+    assert "does not know the kind Gadget of v1" in found.message
 
 
 @pytest.mark.parametrize(

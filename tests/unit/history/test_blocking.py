@@ -69,8 +69,8 @@ def test_beside_a_keeper_that_nobody_understands_nothing_of_its_kind_is_deleted(
     )
     assert {name: error.details["problem"] for name, error in found.items()} == {
         "ends": (
-            "the policy keeps keeps the last ones of this kind, and cannot be used, so nobody knows which these are; "
-            "correct keeps, or remove its keepLast"
+            "the policy keeps keeps the last ones of this kind, and cannot be used, so it is not known which "
+            "these are; correct keeps, or remove its keepLast"
         )
     }
 

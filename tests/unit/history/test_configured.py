@@ -58,9 +58,9 @@ def test_a_ttl_is_off_or_an_hour_or_more(text: str, ttl: Duration) -> None:
         ("30m", "--history-ttl cannot be 30m: it is shorter than an hour."),
         ("59m59s", "--history-ttl cannot be 59m59s: it is shorter than an hour."),
         ("720", "--history-ttl cannot be '720': it has no unit (seconds would be 720s)."),
-        ("10minutes", "--history-ttl cannot be '10minutes': 'minutes' is no unit."),
+        ("10minutes", "--history-ttl cannot be '10minutes': 'minutes' is not a unit."),
         ("", "--history-ttl cannot be '': it holds no number."),
-        ("1y", "--history-ttl cannot be '1y': 'y' is no unit."),
+        ("1y", "--history-ttl cannot be '1y': 'y' is not a unit."),
         ("300000d", "--history-ttl cannot be '300000d': it is longer than 292 years; write never for no limit."),
     ],
 )

@@ -48,16 +48,16 @@ def test_nothing_is_said_about_a_policy_that_is_as_it_should_be() -> None:
             {"maxCount": 5, "groupBy": [OWNER], "keepLast": {"count": 6}},
             WARNING,
             "spec.keepLast.count",
-            "keepLast keeps 6 of each group, so maxCount 5 is never what counts",
+            "keepLast keeps 6 of each group, so maxCount 5 never takes effect",
         ),
         (
             {"maxCount": 5, "maxAge": "9d", "groupBy": [OWNER], "keepLast": {"count": 5}},
             WARNING,
             "spec.maxAge",
-            "maxAge never hits",
+            "maxAge never takes effect",
         ),
         ({"maxCount": 5, "groupBy": [OWNER], "keepLast": {"count": 5}}, NOTE, "spec.keepLast", "keeps anyway"),
-        ({"maxAge": "30m"}, WARNING, "spec.maxAge", "maxAge 30m is shorter than the 1h between two passes"),
+        ({"maxAge": "30m"}, WARNING, "spec.maxAge", "maxAge 30m is shorter than the 1h between passes"),
         (
             {
                 "maxAge": "9d",
@@ -68,13 +68,13 @@ def test_nothing_is_said_about_a_policy_that_is_as_it_should_be() -> None:
             },
             ERROR,
             "spec.onlyWhen",
-            "no object can have what is demanded of status.phase",
+            "no object can have all the values demanded of status.phase",
         ),
         (
             {"maxAge": "9d", "onlyWhen": [{"fieldPath": "metadata.namespace", "in": ["other"]}]},
             ERROR,
             "spec.onlyWhen",
-            "no object can have what is demanded of metadata.namespace",
+            "no object can have all the values demanded of metadata.namespace",
         ),
         (
             {
@@ -104,14 +104,14 @@ def test_nothing_is_said_about_a_policy_that_is_as_it_should_be() -> None:
             "spec.groupBy",
             "status.phase is the same for all",
         ),
-        ({"maxAge": "9d", "groupBy": [OWNER]}, NOTE, "spec.groupBy", "there is neither"),
+        ({"maxAge": "9d", "groupBy": [OWNER]}, NOTE, "spec.groupBy", "the policy has neither"),
         # ages
-        ({"maxAge": "9d", "ageFrom": "metadata.name"}, ERROR, "spec.ageFrom", "metadata.name is no time"),
-        ({"maxAge": "9d", "ageFrom": "metadata.labels['since']"}, ERROR, "spec.ageFrom", "is no time"),
-        ({"maxAge": "9d", "ageFrom": "metadata"}, ERROR, "spec.ageFrom", "is no time"),
-        ({"maxAge": "9d", "ageFrom": "status"}, ERROR, "spec.ageFrom", "is no time"),
-        ({"maxAge": "9d", "ageFrom": "status.phase"}, ERROR, "spec.ageFrom", "status.phase is no time"),
-        ({"maxAge": "9d", "ageFrom": "status.conditions[0]"}, ERROR, "spec.ageFrom", "is no time"),
+        ({"maxAge": "9d", "ageFrom": "metadata.name"}, ERROR, "spec.ageFrom", "metadata.name is not a time"),
+        ({"maxAge": "9d", "ageFrom": "metadata.labels['since']"}, ERROR, "spec.ageFrom", "is not a time"),
+        ({"maxAge": "9d", "ageFrom": "metadata"}, ERROR, "spec.ageFrom", "is not a time"),
+        ({"maxAge": "9d", "ageFrom": "status"}, ERROR, "spec.ageFrom", "is not a time"),
+        ({"maxAge": "9d", "ageFrom": "status.phase"}, ERROR, "spec.ageFrom", "status.phase is not a time"),
+        ({"maxAge": "9d", "ageFrom": "status.conditions[0]"}, ERROR, "spec.ageFrom", "is not a time"),
         ({"maxAge": "9d", "ageFrom": "metadata.deletionTimestamp"}, ERROR, "spec.ageFrom", "being deleted already"),
         # what people should know
         ({"maxAge": "9d", "dryRun": True}, NOTE, "spec.dryRun", "deletes nothing"),
@@ -197,9 +197,9 @@ def test_another_kind_of_document_is_an_error(given: object, what: str) -> None:
         (
             {"selector": {"namespaces": []}, "dryRun": True},
             "spec.selector.namespaces",
-            "all namespaces but kube-system",
+            "all namespaces except kube-system",
         ),
-        ({"selector": {"namespaces": ["Shop"]}}, "spec.selector.namespaces[0]", "no namespace can be called so"),
+        ({"selector": {"namespaces": ["Shop"]}}, "spec.selector.namespaces[0]", "no namespace can have this name"),
         ({"selector": {"apiVersion": "v1"}}, "spec.selector.apiVersion", "Job is not of v1: it is of batch"),
         ({"name": "history"}, "metadata.name", "that of the policy that the settings make"),
     ],
@@ -232,7 +232,7 @@ def test_a_policy_that_really_deletes_all_of_a_kind_that_takes_much_along_is_war
 
     assert [one.place for one in live] == ["spec.selector.kind", "spec.selector"]
     assert takes in live[0].what
-    assert f"it deletes, and is about every {kind} " in live[1].what
+    assert f"it deletes, and selects every {kind} " in live[1].what
     assert not [one for one in dry if one.severity is WARNING]
 
 
@@ -297,7 +297,7 @@ def test_policies_that_may_select_the_same_are_told(first: dict[str, Any], secon
     found = only(document("a", selector=first, maxAge="9d"), document("b", selector=second, maxAge="8d"))
 
     assert (found.severity, found.policy, found.place) == (WARNING, "a", "spec.selector")
-    assert found.what == "b may select the same Job: an object goes when either says so"
+    assert found.what == "b may select the same Job: an object is deleted when either policy says so"
 
 
 @pytest.mark.parametrize(

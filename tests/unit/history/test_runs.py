@@ -39,13 +39,13 @@ def run_of(report: PassReport, *, dry_run: bool = False, problem: Exception | No
             {Outcome.FAILED: 3},
             OSError("a secret"),
             RunReason.INCOMPLETE,
-            "deleted 0 of 9; 3 could not be deleted: an error of Lapse itself, which its log tells",
+            "deleted 0 of 9; 3 could not be deleted: an error of Lapse itself; see its log",
         ),
         (
             {Outcome.REFUSED: 4},
             None,
             RunReason.FROZEN,
-            "deleted 0 of 9; 4 must wait until somebody runs lapse resume retention",
+            "deleted 0 of 9; 4 must wait until lapse resume retention is run",
         ),
     ],
 )

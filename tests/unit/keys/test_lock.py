@@ -86,9 +86,9 @@ async def test_a_holder_whose_record_was_taken_is_told_at_the_next_renewal() -> 
         records = keys.backend.async_space(Prefix.LEADER_ELECTION, 1)
         records.put("lock:job", "usurper", 8)
         await pass_time(clock, 3)
-        with pytest.raises(LockLostError, match="somebody else took it"):
+        with pytest.raises(LockLostError, match="another holder took it"):
             held.check()
-        with pytest.raises(LockLostError, match="somebody else took it"):
+        with pytest.raises(LockLostError, match="another holder took it"):
             await held.__aexit__(None, None, None)
         assert records.get("lock:job") == "usurper", "the usurper's lock was released by the loser"
 

@@ -86,7 +86,7 @@ async def test_a_server_that_is_ill_or_sends_us_elsewhere_proves_nothing(code: i
 @pytest.mark.parametrize("code", [403, 404, 409, 410, 422])
 async def test_a_page_of_something_in_between_proves_nothing(code: int) -> None:
     async with client_of(FaultyServer(says(code, b"<html>Not here</html>"))) as client:
-        with pytest.raises(StoreUnavailableError, match="no API server's") as failure:
+        with pytest.raises(StoreUnavailableError, match="not from an API server") as failure:
             await client.get(THING, KEY)
     assert "html" not in str(failure.value)
 
@@ -94,7 +94,7 @@ async def test_a_page_of_something_in_between_proves_nothing(code: int) -> None:
 async def test_a_kind_that_is_not_served_is_told_from_an_object_that_is_not_there() -> None:
     server = FaultyServer(says(404, b"404 page not found\n"), refuses(404, "NotFound"))
     async with client_of(server) as client:
-        with pytest.raises(UnknownKindError, match=r"no kind Thing of example\.dev/v1"):
+        with pytest.raises(UnknownKindError, match=r"the kind Thing of example\.dev/v1"):
             await client.get(THING, KEY)
         with pytest.raises(NotFoundError, match="no Thing default/a"):
             await client.get(THING, KEY)
@@ -144,11 +144,11 @@ async def test_forbidden_says_what_the_server_said() -> None:
 )
 async def test_an_answer_that_cannot_be_read_proves_nothing(garbage: bytes) -> None:
     async with client_of(FaultyServer(says(200, garbage))) as client:
-        with pytest.raises(StoreUnavailableError, match="no Thing of example"):
+        with pytest.raises(StoreUnavailableError, match="not a Thing of example"):
             await client.get(THING, KEY)
-        with pytest.raises(StoreUnavailableError, match="no Thing of example"):
+        with pytest.raises(StoreUnavailableError, match="not a Thing of example"):
             await client.list(THING)
-        with pytest.raises(StoreUnavailableError, match="no ClusterThing of example"):
+        with pytest.raises(StoreUnavailableError, match="not a ClusterThing of example"):
             await client.get(CLUSTER_THING, ObjectKey(None, "a"))
 
 
@@ -259,7 +259,7 @@ async def test_another_error_inside_a_watch_proves_nothing() -> None:
 @pytest.mark.parametrize("line", [b"{\n", b"null\n", event("NOVELTY", obj()), event("ADDED", {"metadata": 3})])
 async def test_a_line_that_cannot_be_read_ends_the_watch(line: bytes) -> None:
     async with client_of(FaultyServer(streams(line, then="silence"))) as client:
-        with pytest.raises(StoreUnavailableError, match="no Thing of example"):
+        with pytest.raises(StoreUnavailableError, match="not a Thing of example"):
             await seen(client)
 
 

@@ -236,7 +236,7 @@ def prints_text(text: str) -> Callable[[Command], None]:
         (lambda command: command.prints(), "neither a token nor a certificate"),
         (lambda command: command.prints(clientKeyData=SECRET), "a key without its certificate"),
         (lambda command: command.prints(token=f"{SECRET}\r\nX-Evil: 1"), "characters that no token has"),
-        (lambda command: command.prints(token=SECRET, expirationTimestamp="tomorrow"), "no RFC 3339 time"),
+        (lambda command: command.prints(token=SECRET, expirationTimestamp="tomorrow"), "not an RFC 3339 time"),
         (lambda command: command.prints(token=SECRET, expirationTimestamp="2001-01-01T00:00:00Z"), "expired already"),
     ],
 )

@@ -186,8 +186,12 @@ def test_a_plugin_of_another_user_s_file_is_not_run(tmp_path: Path, monkeypatch:
         ({"server": "ftp://x"}, {}, "address does not begin with https"),
         ({"server": f"https://me:{SECRET}@x"}, {}, "address holds a password"),
         ({"server": "http://far.example"}, {"token": SECRET}, r"go to http://far\.example unencrypted"),
-        ({"insecure-skip-tls-verify": True, "certificate-authority": "ca"}, {}, "certificates do not matter"),
-        ({"certificate-authority-data": "a"}, {}, "certificate-authority-data is no base64"),
+        (
+            {"insecure-skip-tls-verify": True, "certificate-authority": "ca"},
+            {},
+            "insecure-skip-tls-verify; use only one",
+        ),
+        ({"certificate-authority-data": "a"}, {}, "certificate-authority-data is not base64"),
         ({"proxy-url": f"socks5://u:{SECRET}@x"}, {}, "only proxies by http"),
         ({}, {"client-certificate": "c"}, "certificate needs its key"),
         ({}, {"client-key-data": base64.b64encode(SECRET.encode()).decode()}, "certificate needs its key"),
@@ -216,13 +220,13 @@ def test_a_mistake_is_named_and_no_secret(
 
 def test_what_is_no_yaml_is_not_quoted(tmp_path: Path) -> None:
     file = write(tmp_path, f"users:\n- name: me\n  user: {{token: {SECRET}\n]\n")
-    with pytest.raises(KubeConfigError, match=r"config is no YAML \(line 4\)") as failure:
+    with pytest.raises(KubeConfigError, match=r"config is not YAML \(line 4\)") as failure:
         load_config(file=file, environ={})
     assert SECRET not in str(failure.value)
     assert failure.value.__cause__ is None
     assert failure.value.__suppress_context__
     file.write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(KubeConfigError, match="is no YAML"):
+    with pytest.raises(KubeConfigError, match="is not YAML"):
         load_config(file=file, environ={})
 
 

@@ -60,7 +60,7 @@ async def test_one_no_denies() -> None:
 async def test_a_kind_that_the_cluster_does_not_know_is_denied_and_nobody_is_asked_about_it() -> None:
     found, server = await ruling(KINDS, review=capture_of("a", kind="Gadget"))
     assert (found.allowed, found.failed) == (False, False)
-    assert "knows no kind Gadget of v1" in found.message
+    assert "does not know the kind Gadget of v1" in found.message
     assert {method for method, *_ in server.asked} == {"GET"}
 
 
@@ -85,7 +85,7 @@ async def test_a_kind_that_the_cluster_does_not_know_is_denied_and_nobody_is_ask
 async def test_what_is_no_answer_denies_and_says_that_nothing_is_known(at: str, answer: Answerer) -> None:
     found, _ = await ruling(*([answer] if at == "the kinds" else [KINDS, answer]))
     assert not found.allowed
-    assert found.failed or "knows no kind" in found.message
+    assert found.failed or "does not know the kind" in found.message
 
 
 async def test_a_failure_among_many_answers_denies_and_ends_the_asking() -> None:

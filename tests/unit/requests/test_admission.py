@@ -102,7 +102,7 @@ def question(name: str = "web", namespace: str = "shop") -> Question:
     ids=range(17),
 )
 def test_what_is_no_review_is_an_error_of_the_caller(body: bytes) -> None:
-    with pytest.raises(NotAReviewError, match=r"^The body is no AdmissionReview of admission\.k8s\.io/v1: "):
+    with pytest.raises(NotAReviewError, match=r"^The body is not an AdmissionReview of admission\.k8s\.io/v1: "):
         read_review(body)
 
 
@@ -119,10 +119,10 @@ def test_what_is_no_review_is_an_error_of_the_caller(body: bytes) -> None:
         ),
         ({"subResource": "status"}, "only ManifestCaptureRequest of state-snap"),
         ({"namespace": ""}, "names no namespace"),
-        ({"object": None}, "its object is no ManifestCaptureRequest"),
-        ({"object": {}}, "its object is no ManifestCaptureRequest"),
-        ({"object": {"spec": {"targets": "all"}}}, "its object is no ManifestCaptureRequest"),
-        ({"object": {"spec": {"targets": [{"kind": "Secret", "name": "a"}]}}}, "its object is no Manifest"),
+        ({"object": None}, "its object is not a ManifestCaptureRequest"),
+        ({"object": {}}, "its object is not a ManifestCaptureRequest"),
+        ({"object": {"spec": {"targets": "all"}}}, "its object is not a ManifestCaptureRequest"),
+        ({"object": {"spec": {"targets": [{"kind": "Secret", "name": "a"}]}}}, "its object is not a Manifest"),
     ],
 )
 def test_a_review_of_anything_but_the_creation_of_a_capture_is_denied(
@@ -312,7 +312,8 @@ def test_an_unknown_kind_and_a_failure_are_denied_with_their_reason() -> None:
     assert response("7", unknown_kind("example.org/v1", "Gadget"))["response"]["status"] == {
         "code": 403,
         "reason": "Forbidden",
-        "message": "the cluster knows no kind Gadget of example.org/v1, so nobody can tell who may read it",
+        "message": "the cluster does not know the kind Gadget of example.org/v1, so the right to read it "
+        "cannot be checked",
     }
     assert response("7", failure("no connection."))["response"] == {
         "uid": "7",
@@ -320,6 +321,6 @@ def test_an_unknown_kind_and_a_failure_are_denied_with_their_reason() -> None:
         "status": {
             "code": 500,
             "reason": "InternalError",
-            "message": "it cannot be found out who may read the targets: no connection; try again later",
+            "message": "the right to read the targets cannot be checked: no connection; try again later",
         },
     }

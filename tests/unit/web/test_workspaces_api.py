@@ -539,7 +539,7 @@ async def test_why_tells_what_is_decided_and_who_is_there(api: API) -> None:
     used = (await api.client.get(f"{PLACE}/lab/why")).json()
 
     assert (young["verdict"], young["reason"]) == ("keep", "not_yet")
-    assert young["activity"].startswith("unknown: the activity store has not been there for long enough")
+    assert young["activity"].startswith("unknown: the activity store has not run for long enough")
     assert (idle["verdict"], idle["reason"], idle["activity"]) == ("due", "standby_ttl_expired", "nobody")
     assert idle["rules"][0]["rule"] == "standby after 1m idle"
     assert (used["verdict"], used["reason"], used["activity"]) == ("keep", "connected", "1 connected")

@@ -93,9 +93,9 @@ def test_every_state_has_words(observed: str, desired: str, operation: str, key:
     [
         (Connected(1), "1 connection", "standby when nobody is connected"),
         (Connected(3), "3 connections", "standby when nobody is connected"),
-        (Timer(400.0), "until just now", "standby in 6m40s"),
-        (Timer(1.0), "until just now", "standby in 5m"),
-        (Quiet(), "by nobody", "standby in 5m"),
+        (Timer(400.0), "until a moment ago", "standby in 6m40s"),
+        (Timer(1.0), "until a moment ago", "standby in 5m"),
+        (Quiet(), "no connections", "standby in 5m"),
         (Unknown(Doubt.EPOCH_YOUNG), "not known yet", "standby in 5m"),
         (None, "not known yet", "standby in 5m"),
     ],
@@ -115,7 +115,7 @@ def test_what_is_due_waits_for_the_next_look_and_what_is_held_for_nothing() -> N
     assert line(workspace("PENDING", "PENDING", archive_key="key"), None, NOW).next == ""
     young = line(workspace(), Unknown(Doubt.EPOCH_YOUNG), late).next
     assert young == "standby when it is known that nobody is connected", "two leases of doubt remain"
-    assert line(workspace(), None, late).next == "standby at the next look, unless somebody is connected"
+    assert line(workspace(), None, late).next == "standby at the next look, unless a user is connected"
     assert line(workspace(), Connected(1), late).next == "standby when nobody is connected"
 
 

@@ -62,9 +62,9 @@ def facts(workspace: Workspace, signal: Signal | None, **more: Any) -> dict[str,
 def test_an_idle_one_is_due_by_the_rule_that_is_about_it() -> None:
     told = facts(IDLE, Quiet())
 
-    assert told["verdict"] == "due: nobody was there for longer than its standby TTL"
+    assert told["verdict"] == "due: nobody was connected for longer than its standby TTL"
     assert told["rule"] == "standby after 5m idle"
-    assert told["lost"].startswith("archive after 1d in standby: it is in another state")
+    assert told["lost"].startswith("archive after 1d in standby: this rule does not apply")
     assert told["counted from"] == "the last access, 2023-11-14T22:03:20Z (10m ago)"
     assert told["over"] == "2023-11-14T22:08:20Z (5m ago)"
     assert told["activity"] == "nobody"
@@ -91,10 +91,14 @@ def test_who_came_to_its_state_after_the_last_access_is_counted_from_there() -> 
 @pytest.mark.parametrize(
     ("signal", "verdict", "said"),
     [
-        (Connected(2), "keep: somebody is connected", "2 connected"),
-        (Timer(61.0), "keep: somebody was connected a short while ago", "which ends in 1m1s"),
+        (Connected(2), "keep: a user is connected", "2 connected"),
+        (Timer(61.0), "keep: a user was connected a short while ago", "which ends in 1m1s"),
         (Unknown(Doubt.UNREACHABLE), "unknown: the activity store does not answer", "unknown: the activity store"),
-        (None, "due: nobody was there for longer than its standby TTL, unless somebody is connected", "not known here"),
+        (
+            None,
+            "due: nobody was connected for longer than its standby TTL, unless a user is connected",
+            "not known here",
+        ),
     ],
 )
 def test_who_is_there_decides_and_is_told(signal: Signal | None, verdict: str, said: str) -> None:

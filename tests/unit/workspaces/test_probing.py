@@ -245,8 +245,8 @@ async def test_a_program_that_knows_the_proxy_is_asked_as_the_proxy_asks_it(tmp_
     [
         (b"HTTP/1.1 302 Found\r\nLocation: /login\r\n\r\n", "answered with 302, expected 200"),
         (b"HTTP/1.1 403 Forbidden\r\n\r\n{}", "answered with 403"),
-        (b"hello", "no HTTP"),
-        (b"", "no HTTP"),
+        (b"hello", "something that is not HTTP"),
+        (b"", "something that is not HTTP"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (2 << 20), "longer than"),
     ],
 )

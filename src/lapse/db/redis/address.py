@@ -101,7 +101,7 @@ def _database(url: StoreURL, refusal: Refusal) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit()):
-        raise refusal(url=url, problem="its path is no database number; expected one, as in redis://host:6379/0")
+        raise refusal(url=url, problem="its path is not a database number; expected one, as in redis://host:6379/0")
     return int(text)
 
 

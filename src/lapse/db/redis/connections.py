@@ -70,7 +70,7 @@ class Connections:
         self._limit, self._timeout, self._connect_timeout = limit, timeout, connect_timeout
         # A server that expects no TLS waits for the rest of what looks to it like half a command.
         is_tls = backend.startswith("rediss:")
-        self._hint = "; a server without TLS keeps silent like this, and needs redis://" if is_tls else ""
+        self._hint = "; a server without TLS does not answer either, and needs redis://" if is_tls else ""
         self._idle: list[Wire] = []
         self._slots = asyncio.Semaphore(limit)
         self._closed = False

@@ -34,7 +34,7 @@ _BY_CODE: Final = {
     "MASTERDOWN": "the server is a replica that lost its primary",
     "NOREPLICAS": "the server has fewer replicas than min-replicas-to-write asks for, and takes no writes",
     "MISCONF": "the server cannot save its data to disk, and takes no writes",
-    "BUSY": "the server is busy with somebody's long script",
+    "BUSY": "the server is busy with a long script of another client",
     "NOAUTH": "the server wants a password, and the URL has none",
     "WRONGPASS": "the server refused the user name or the password",
 }
@@ -88,9 +88,9 @@ def unreachable(error: BaseException) -> str:
         case ssl.SSLError():
             problem = f"no TLS connection came about ({cause.reason}); redis:// is for servers without TLS"
         case socket.gaierror():
-            problem = f"its host name leads nowhere ({cause.strerror})"
+            problem = f"its host name cannot be resolved ({cause.strerror})"
         case ConnectionRefusedError():
-            problem = "nobody listens there (connection refused)"
+            problem = "no server listens there (connection refused)"
         case None | ConnectionResetError():
             problem = "it does not answer like Redis; if this is a TLS port, write rediss://"
         case _:

@@ -66,7 +66,7 @@ class AffectedResource(Struct, frozen=True):
 
 
 class Audit(Struct, frozen=True):
-    """Who wanted it, and in which way it ran; ``retry_count`` is 0 for a first attempt."""
+    """Who started the run, and in which way it ran; ``retry_count`` is 0 for a first attempt."""
 
     initiated_by: Text | None = None
     scheduled_execution: bool = False
@@ -110,7 +110,7 @@ _UP_TO_A_HUNDRED: Final = Meta(extra_json_schema={"minItems": 1, "maxItems": 100
 
 
 class Selector(Struct, frozen=True):
-    """Which objects a policy is about: those of a kind that have all of ``labels``, in ``namespaces`` or in all."""
+    """Which objects a policy selects: those of a kind that have all of ``labels``, in ``namespaces`` or in all."""
 
     api_version: ApiVersion
     kind: KindName
@@ -133,9 +133,10 @@ class KeepLast(Struct, frozen=True):
 
 
 class RetentionSpec(Struct, frozen=True):
-    """What stays how long: at most ``max_age`` old, at most ``max_count`` of a group; absent and 0 are no limit.
+    """How long objects stay: at most ``max_age``, at most ``max_count`` of a group; absent or 0: no limit.
 
-    Only what all of ``only_when`` hold for is deleted or counted. Until ``dry_run`` is set to false nothing is deleted.
+    Only objects for which all of ``only_when`` hold are deleted or counted. Until ``dry_run`` is set to false
+    nothing is deleted.
     """
 
     selector: Selector

@@ -60,7 +60,7 @@ def first_and_last_application(stage: Stage) -> None:
     """The applications 0 and 4294967295 are isolated from each other and from all others."""
     for app_id in (0, MAX_APP_ID):
         if not is_empty(stage.keys.backend, app_id) or not is_empty(stage.session.keys.backend, app_id):
-            stage.not_applicable(f"application {app_id} holds records of somebody, so the kit does not write there")
+            stage.not_applicable(f"application {app_id} holds records already, so the kit does not write there")
     first, last = stage.app(0), stage.app(MAX_APP_ID)
     _expect_isolated(first, last)
     last.delete("k")

@@ -129,7 +129,7 @@ def _count(racer: Racer) -> object:
     while done < racer.order.times and in_time():
         seen = keys.ttl_get(key)
         if seen is None:
-            raise LookupError("the counter is gone although nobody deletes it")
+            raise LookupError("the counter is gone although no racer deletes it")
         answer = racer.told(lambda seen=seen: keys.compare_and_swap(key, seen, str(int(seen) + 1), TTL_SECONDS))  # type: ignore[misc]  # bound early
         done += answer is True
         unknown += answer == UNKNOWN

@@ -226,7 +226,9 @@ def puts_and_deletes_leave_what_somebody_wrote(stage: Stage) -> str:
         reports = race.run("put-or-delete", key, times=times)
         value = race.read(key)
         written = {None} | {f"{report.who}:{number}" for report in reports for number in range(times)}
-        expect_that(value in written, "ttl_get after puts and deletes", wanted="None or what somebody wrote", saw=value)
+        expect_that(
+            value in written, "ttl_get after puts and deletes", wanted="None or a value that a racer wrote", saw=value
+        )
         keys = race.keys
         expect(
             [item.value for item in keys.scan(key)], [] if value is None else [value], "a scan, compared with ttl_get"
@@ -246,8 +248,8 @@ def racing_locks_have_one_holder_at_a_time(stage: Stage) -> str:
         stage.note(Prefix.LEADER_ELECTION, number, record)
     stage.note(Prefix.APPLICATION_TTL, number, "race:inside")
     reports = race.run("hold-lock", "race", times=3)
-    expect(sum(report.answer[1] for report in reports), 0, "holders who found somebody else inside")
-    expect(sum(report.answer[2] for report in reports), 0, "holders who lost the lock long before its TTL was over")
+    expect(sum(report.answer[1] for report in reports), 0, "holders that found another holder inside")
+    expect(sum(report.answer[2] for report in reports), 0, "holders that lost the lock long before its TTL was over")
     fences = [fence for report in reports for fence in report.answer[0]]
     expect(len(fences), len(set(fences)), "fencing numbers, all different")
     expect_that(bool(fences), "holders of the lock", wanted="some", saw=0)

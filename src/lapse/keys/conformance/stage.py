@@ -48,7 +48,7 @@ _MARGIN_SECONDS: Final = 0.02
 class NoEmptyApplicationError(LapseError):
     """No application from {first} to {last} was found empty in {draws} draws, so nothing was written.
 
-    Either this store shows one application's records to another, or somebody uses that range.
+    Either this store shows one application's records to another, or another program uses that range.
     """
 
 

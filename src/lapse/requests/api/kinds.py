@@ -39,7 +39,7 @@ Quantity = Annotated[
 
 
 class ObjectRef(Struct, frozen=True):
-    """Names another object; without ``uid``, whichever has that name."""
+    """Names another object; without ``uid``, any object with that name."""
 
     api_version: ApiVersion
     kind: KindName
@@ -71,7 +71,7 @@ class CaptureSpec(Struct, frozen=True):
 
 
 class CaptureStatus(Struct, frozen=True):
-    """What became of a capture; ``artifact_ref`` is the snapshot, or the volume that was detached."""
+    """The outcome of a capture; ``artifact_ref`` is the snapshot, or the volume that was detached."""
 
     completion_timestamp: Time | None = None
     conditions: Conditions = ()
@@ -129,7 +129,7 @@ class RestoreSpec(Struct, frozen=True):
 
 
 class RestoreStatus(Struct, frozen=True):
-    """What became of a restore; ``pvc_ref`` is the claim that holds the data."""
+    """The outcome of a restore; ``pvc_ref`` is the claim that holds the data."""
 
     completion_timestamp: Time | None = None
     conditions: Conditions = ()
@@ -155,7 +155,7 @@ class ManifestCaptureSpec(Struct, frozen=True):
 
 
 class ManifestCaptureStatus(Struct, frozen=True):
-    """What became of a manifest capture."""
+    """The outcome of a manifest capture."""
 
     checkpoint_name: Name | None = None
     completion_timestamp: Time | None = None
@@ -172,7 +172,7 @@ class ManifestCaptureRequest(Struct, frozen=True):
 
 
 class CheckpointSpec(Struct, frozen=True):
-    """Where the manifests came from, for whoever finds the checkpoint after its request is gone."""
+    """Where the manifests came from, to be known after the request is gone."""
 
     source_namespace: Namespace | None = None
     manifest_capture_request_ref: ObjectRef | None = None

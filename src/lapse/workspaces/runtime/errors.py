@@ -96,7 +96,7 @@ class ArchiveMissingError(RuntimeFailureError):
 
 
 class RuntimeUnavailableError(RuntimeFailureError):
-    """It cannot be told what runs and what is there: {problem}."""
+    """The state of the workspace cannot be read: {problem}."""
 
     reason = FailureReason.RUNTIME_UNAVAILABLE
 

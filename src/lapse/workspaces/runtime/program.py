@@ -79,7 +79,7 @@ def _read(path: Path) -> Record:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Record)
     except msgspec.MsgspecError as error:
-        problem = f"{path} is damaged ({error}); see that no program of that workspace runs, then remove the file"
+        problem = f"{path} is damaged ({error}); make sure that no program of that workspace runs, then remove the file"
         raise RuntimeUnavailableError(problem=problem) from error
 
 

@@ -184,7 +184,7 @@ class CassandraSpace:
                 return True
             live = bool(shown) and not is_over(shown[1] * NS_PER_MS, await self._now_ns())
             value = shown[0] if live else None  # somebody changed it meanwhile: what stands there now is to be renewed
-        problem = f"the record was changed by others {_TOUCHES} times while its TTL was being renewed"
+        problem = f"the record was changed by other clients {_TOUCHES} times while its TTL was being renewed"
         raise BackendUnavailableError(backend=self._backend.name, problem=problem)
 
     async def get_many(self, keys: Sequence[str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ _ERRORS: Final = Errors(
     outcome_unknown=OutcomeUnknownError,
     misfit=BackendMisfitError,
     closed=BackendClosedError,
-    foreign="something else is stored under this namespace; choose another with ?namespace=",
+    foreign="data of another program is stored under this namespace; choose another with ?namespace=",
 )
 
 

@@ -200,7 +200,7 @@ class RedisSpace:
             raise self._foreign() from error
 
     def _foreign(self) -> BackendMisfitError:
-        problem = "somebody else writes under this namespace; choose another with ?namespace="
+        problem = "another program writes under this namespace; choose another with ?namespace="
         return BackendMisfitError(backend=self._client.name, problem=problem)
 
     def _grouped(self, keys: Sequence[str]) -> list[tuple[Partition, Sequence[int]]]:
