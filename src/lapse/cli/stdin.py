@@ -60,7 +60,7 @@ def _read() -> str:
 
 def says_yes(question: str, *, unasked: bool) -> bool:
     """Ask a person at a terminal, whose answer is no unless it is yes; ``unasked`` is the answer without a terminal."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not sys.stdin.isatty():
         return unasked
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()

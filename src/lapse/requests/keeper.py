@@ -180,7 +180,7 @@ class KeeperController:
         self._store, self._caches, self._keepers, self._clock = store, caches, keepers, clock
         self._follower = Follower(direct, caches)
         self._last_holds: dict[str, dict[str, str]] = {}
-        """By uid: what held a followed object that is gone, until its keeper has been told."""
+        """By uid: what held a followed object that is gone, if anything did, until its keeper has been told."""
 
     async def reconcile(self, key: ObjectKey) -> Result:
         """Look at one keeper. Costs no call of the store while the caches know that all is well."""
@@ -199,8 +199,8 @@ class KeeperController:
             await self._lost(keeper)
         return Result(requeue_after=_BACKSTOP_SECONDS)
 
-    def lost_while_held(self, followed: Object) -> None:
-        """Take note that a held object is gone: its last state is known here only, and its hold outlives it."""
+    def gone(self, followed: Object) -> None:
+        """Take note that a followed object is gone: whether it was held is known here only, and its hold outlives it."""
         self._last_holds[followed.metadata.uid] = hold_annotations(followed.metadata.annotations)
 
     async def _pass_on(self, keeper: ObjectKeeper, followed: Object | None) -> ObjectKeeper:

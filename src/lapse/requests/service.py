@@ -234,8 +234,8 @@ class Requests:
         if old is not None and new is not None and held_before == held:
             return
         followed = follow_key(kind.api_version, kind.kind, _some(old, new).metadata.key)
-        if new is None and old is not None and held_before and self.caches.of(OBJECT_KEEPER).indexed(FOLLOWS, followed):
-            self.keeper.lost_while_held(old)
+        if new is None and old is not None and self.caches.of(OBJECT_KEEPER).indexed(FOLLOWS, followed):
+            self.keeper.gone(old)
         self._wake(OBJECT_KEEPER, FOLLOWS, followed)
 
     # --- what runs --------------------------------------------------------------------------------------------------

@@ -259,3 +259,16 @@ async def test_nothing_is_ended_while_what_holds_it_cannot_be_known(
         runs = await stage.retention().run_once()
         assert await stage.exists(target)
         assert "not filled yet" in runs["history"].message
+
+
+async def test_a_request_that_is_released_and_goes_at_once_leaves_no_hold_on_its_keeper(following: Stage) -> None:
+    world = following.world
+    request = await world.hold(await world.completed(VOLUME_CAPTURE_REQUEST))
+    await world.settle()
+    keeper = await world.keeper(request)
+    assert "lapse.dev/hold" in keeper.metadata.annotations
+    await world.release(request)
+    await world.caught_up()  # the cache has seen the release, and no controller has worked since
+    await world.delete(await world.fresh(request))
+    await world.live(minutes=2)
+    assert not await world.exists(keeper)

@@ -244,7 +244,7 @@ COVERED = """() => {
 def test_the_open_button_covers_no_cell(shared_site: Site, browser: Browser, width: int) -> None:
     with browser.new_context(viewport={"width": width, "height": 700}) as context:
         page = context.new_page()
-        page.goto(shared_site.server.http)
+        page.goto(shared_site.link)
         state_of(page, "example", "running")
         assert page.get_by_role("button", name="Open example", exact=True).count() == 1
         assert page.evaluate(COVERED) == 0

@@ -73,8 +73,8 @@ class Cluster:
         return {one.rpartition("/")[2] for one in found}
 
     def may(self, verb: str, *where: str) -> bool:
-        """Whether the operator's account has a right on widgets."""
-        account = f"--as=system:serviceaccount:{self.namespace}:lapse"
+        """Whether the account for policies has a right on widgets."""
+        account = f"--as=system:serviceaccount:{self.namespace}:lapse-retention"
         try:
             return self.kube.kubectl("auth", "can-i", verb, "widgets.test.lapse.dev", *where, account).strip() == "yes"
         except KubectlError:  # a plain no is a failure too
@@ -112,7 +112,7 @@ def test_records_are_written_once_listed_shown_and_pruned(cluster: Cluster) -> N
     names = cluster.record(1, 2, 3)
     assert cluster.record(1, 2, 3) == names
     other = cluster.record(1, experiment="bank/net", status="failure")
-    shown = cluster.json("history", "show", names[0], "--history-retention-limit=2", "--yes")
+    shown = cluster.json("history", "show", names[0], "--history-retention-limit=2")
     assert shown["object"]["metadata"]["name"] == names[0]
     assert {one["name"] for one in cluster.json("history", "list")["items"]} == {*names, *other}
     assert [one["name"] for one in cluster.json("history", "list", "--status=failure")["items"]] == other
@@ -194,9 +194,9 @@ def test_a_namespace_that_is_missing_is_named(cluster: Cluster) -> None:
     assert main(["history", "record", *line, f"--history-namespace={nowhere}", config]) == 1
     assert f"run kubectl create namespace {nowhere}" in cluster.capsys.readouterr().err
     line = ["--history-retention-limit=1", f"--history-namespace={cluster.namespace}", f"--lease-namespace={nowhere}"]
-    assert main(["history", "prune", *line, config]) == 1
+    assert main(["history", "prune", "--yes", *line, config]) == 1
     told = cluster.capsys.readouterr().err
-    assert "cannot be read, so nothing is ended:" in told
+    assert "cannot be read" in told
     assert f"There is no Namespace {nowhere}." in told
     assert cluster.left() == set(names)
 

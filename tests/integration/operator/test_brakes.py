@@ -179,7 +179,7 @@ def test_a_config_map_that_is_not_understood_ends_nothing_and_says_what_to_run(
     finished_requests(kube, 3)
     warning = until(lambda: operator.event("brakes_unreadable"))
     assert warning["level"] == "warning"
-    assert f"the ConfigMap {NAMESPACE}/{NAME}: spent is not a ledger" in warning["problem"]
+    assert f"the ConfigMap {NAMESPACE}/{NAME} cannot be read: spent is not a ledger" in warning["problem"]
     assert "lapse resume --cluster all" in warning["problem"]
     assert left(kube) == 3
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -219,7 +220,10 @@ async def test_a_snapshot_goes_with_its_request_whether_that_lapses_or_is_delete
         }
         deleted = await until_final(store, VOLUME_CAPTURE_REQUEST, keys["deleted"])
         await until_final(store, VOLUME_CAPTURE_REQUEST, keys["stays"])
-        await store.delete(VOLUME_CAPTURE_REQUEST, keys["deleted"])
+        await let_go(store, VOLUME_CAPTURE_REQUEST, keys["deleted"])  # held, its snapshot would stay
+        await until_released(store, deleted)
+        with suppress(NotFoundError):  # it may lapse first
+            await store.delete(VOLUME_CAPTURE_REQUEST, keys["deleted"])
 
         await until_gone(store, OBJECT_KEEPER, ObjectKey(None, keeper_name("vcr", deleted.metadata.uid)))
         await until_gone(store, VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, deleted.status.artifact_ref.name))
@@ -230,6 +234,16 @@ async def test_a_snapshot_goes_with_its_request_whether_that_lapses_or_is_delete
             return {name: len(snapshots) for name, snapshots in left.items()} == {"lapses": 0, "deleted": 0, "stays": 1}
 
         await until(only_one_is_left)
+
+
+async def until_released(store: KubernetesStore, request: Any) -> None:  # noqa: ANN401 - a request
+    """Wait until the hold of a request is taken from its keeper, or the keeper is gone."""
+
+    async def released() -> bool:
+        keeper = await found(store, OBJECT_KEEPER, ObjectKey(None, keeper_name("vcr", request.metadata.uid)))
+        return keeper is None or HOLD not in keeper.metadata.annotations
+
+    await until(released)
 
 
 async def test_captures_that_are_deleted_at_once_leave_nothing_behind(

@@ -189,7 +189,7 @@ async def test_an_operator_that_is_told_to_stop_hands_over_at_once(
 
     await until(leads)
     ready = httpx2.get(f"{operator.probes}/readyz", trust_env=False)
-    assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "checks": {"cluster": "ok"}})
     code, took = await asyncio.to_thread(operator.stop)
     assert code == 0
     assert took < ENDED_SECONDS

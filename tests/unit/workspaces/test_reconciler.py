@@ -280,7 +280,7 @@ async def test_a_listing_that_fails_changes_nothing(world: World) -> None:
     await world.run()
     world.hurt = failing("look", OSError("no such luck"))
     for _ in range(3):
-        with pytest.raises(Exception, match="cannot be told"):
+        with pytest.raises(Exception, match="cannot be read"):
             await world.health.look()
         world.clock.advance(120)
         await world.tick()
