@@ -200,7 +200,7 @@ class KeeperController:
         return Result(requeue_after=_BACKSTOP_SECONDS)
 
     def gone(self, followed: Object) -> None:
-        """Take note that a followed object is gone: whether it was held is known here only, and its hold outlives it."""
+        """Take note that a followed object is gone: its last state is known here only, and its hold outlives it."""
         self._last_holds[followed.metadata.uid] = hold_annotations(followed.metadata.annotations)
 
     async def _pass_on(self, keeper: ObjectKeeper, followed: Object | None) -> ObjectKeeper:
