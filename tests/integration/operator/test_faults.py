@@ -17,7 +17,7 @@ import pytest
 
 from lapse.core.identity import uuid
 from lapse.kube.conditions import ready_condition
-from lapse.kube.errors import ObjectError
+from lapse.kube.errors import NotFoundError, ObjectError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -26,11 +26,12 @@ from lapse.requests.api.kinds import (
     VOLUME_RESTORE_REQUEST,
 )
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.names import keeper_name
 from tests.integration.operator.audit import Place
 from tests.integration.operator.deployed import USER
 from tests.integration.operator.own import Own, log_events, own_cluster
 from tests.integration.operator.scene import POLICY, Scene
-from tests.integration.operator.steps import CLOCK, HOLD, until, until_ended
+from tests.integration.operator.steps import CLOCK, HOLD, found, let_go, until, until_ended
 from tests.servers.api_proxy import ApiProxy, Refusal
 
 if TYPE_CHECKING:
@@ -106,10 +107,21 @@ async def test_the_api_server_is_killed_and_what_happened_since_is_compacted_awa
     await asyncio.to_thread(apiserver(scene).kill)
     scene.own.relay.cut(refuse=True)
     await asyncio.to_thread(apiserver(scene).start)
-    # Not let go but deleted by somebody: of this event the operator never hears, and the keeper is due all the same.
+    # Held, and deleted by a person: of this event the operator never hears. Its keeper has its hold, and keeps what it
+    # owns until that is released.
     await scene.store.delete(VOLUME_CAPTURE_REQUEST, scene.goes.metadata.key)
     compact(scene.own.kube.etcd_url)
     scene.own.relay.accept()
+    await scene._all_is_done()
+    key = ObjectKey(None, keeper_name("vcr", scene.goes.metadata.uid))
+    assert HOLD in (await scene.store.get(OBJECT_KEEPER, key)).metadata.annotations
+
+    async def released_and_gone() -> bool:
+        with suppress(NotFoundError):
+            await let_go(scene.store, OBJECT_KEEPER, key)
+        return await found(scene.store, OBJECT_KEEPER, key) is None
+
+    await until(released_and_gone)
     await scene.converge()
     assert len(log_events(operator, "watch_expired")) > relisted
 
