@@ -96,7 +96,7 @@ def test_a_right_that_the_webhook_loses_denies_and_its_return_allows(stage: Stag
 
     def denied() -> str | None:
         complaint = stage.complaint("ConfigMap settings")
-        return complaint if complaint and "cannot be found out" in complaint else None
+        return complaint if complaint and "cannot be checked" in complaint else None
 
     complaint = until(denied)
     assert "InternalError" in complaint

@@ -378,10 +378,10 @@ async def test_a_folder_that_is_not_the_one_it_was_is_unknown_and_not_empty(
     found = workspace()
     await runtime.provision(found)
     (tmp_path / "volumes").rename(tmp_path / "elsewhere")
-    with pytest.raises(RuntimeUnavailableError, match="cannot be told"):
+    with pytest.raises(RuntimeUnavailableError, match="cannot be read"):
         await runtime.look()
     (tmp_path / "volumes").mkdir()
-    with pytest.raises(RuntimeUnavailableError, match="cannot be told"):
+    with pytest.raises(RuntimeUnavailableError, match="cannot be read"):
         await runtime.look()
     await runtime.close()
     with pytest.raises(RuntimeUnavailableError, match="as if its disk was not there"):
