@@ -8,16 +8,22 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest_plugins = ["tests.servers.pytest_plugin"]
 
-# No deadlines: how long one example takes says more about the machine than about the code. In CI the same examples
-# every time, so that a red run is about the change; elsewhere new ones, so that they find something.
-settings.register_profile("lapse", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+# No deadlines: how long an example takes, or its making, says more about the machine than about the code. In CI the
+# same examples every time, so that a red run is about the change; elsewhere new ones, so that they find something.
+settings.register_profile(
+    "lapse",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    derandomize="CI" in os.environ,
+)
 settings.load_profile("lapse")
 
 # A run starts a thousand processes of Lapse. Where they may not keep their bytecode, as in many container images, each

@@ -209,6 +209,8 @@ class Relay:
 
     async def _close(self) -> None:
         await self._cut(refuse=True)
+        await asyncio.sleep(0)  # those that were just accepted begin now
+        await self._cut(refuse=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
@@ -219,8 +221,9 @@ class Relay:
         try:
             await self._join(reader, writer)
         except (OSError, asyncio.CancelledError):
-            _reset(writer)  # the server was not there, or the connection was cut
+            pass  # the server was not there, or the connection was cut
         finally:
+            _reset(writer)  # nothing is left of one that ended in order
             self._tasks.discard(task)
             self._writers.discard(writer)
 

@@ -59,12 +59,26 @@ class Place:
     server_name: str | None = None
 
 
-def watchful(made: socket.socket) -> None:
-    """Let a socket notice within a minute or two that the other machine is gone."""
+class _OwnedSocket(socket.socket):
+    """A socket that whoever made it closes, or the event loop that took it over; the garbage collector does not.
+
+    When a connection is reset or given up while uvloop takes over its socket, uvloop closes the file descriptor and
+    leaves the socket object as it was. Collected, that would close the number a second time: by then it may be another
+    connection's, which gets this one's data, or the process is aborted. `tests/unit/kube/test_connections.py` shows it.
+    """
+
+    def __del__(self) -> None:
+        """Replace the finalizer of `socket.socket`, which closes."""
+
+
+def new_socket(address: tuple[Any, ...]) -> socket.socket:
+    """Return a socket for an entry of `getaddrinfo`, which notices within two minutes that the other end is gone."""
+    made = _OwnedSocket(*address[:3])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _WATCHFUL:
         if hasattr(socket, option):  # not every system has all of them
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made
 
 
 class Connection(asyncio.Protocol):
@@ -202,8 +216,9 @@ class Connections:
             async with asyncio.timeout(self._connect_seconds):
                 # Not by the loop itself: of a host with two families, uvloop would wait for one before the other.
                 found = await loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-                made = await start_connection(found, happy_eyeballs_delay=_SECOND_FAMILY_SECONDS)
-                watchful(made)
+                made = await start_connection(
+                    found, happy_eyeballs_delay=_SECOND_FAMILY_SECONDS, socket_factory=new_socket
+                )
                 _, connection = await loop.create_connection(Connection, sock=made, ssl=context, **name)
         except TimeoutError as error:
             raise ConnectTimeoutError from error

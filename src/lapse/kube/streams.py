@@ -6,13 +6,12 @@ A response must be ended by `abort` unless it was read to its end. Nothing is fo
 from __future__ import annotations
 
 import io
-import socket
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import aiohttp
 from yarl import URL
 
-from lapse.kube.connections import watchful
+from lapse.kube.connections import new_socket
 
 if TYPE_CHECKING:
     import ssl
@@ -46,8 +45,9 @@ class Streams:
     ) -> aiohttp.ClientResponse:
         """Ask; return the answer as soon as it begins."""
         if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, socket_factory=new_socket)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, socket_factory=_socket),
+                connector=connector,
                 headers=self._headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=True,
@@ -75,9 +75,3 @@ def abort(response: aiohttp.ClientResponse) -> None:
     if response.connection is not None and response.connection.transport is not None:
         response.connection.transport.abort()
     response.close()
-
-
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    made = socket.socket(*address[:3])
-    watchful(made)
-    return made

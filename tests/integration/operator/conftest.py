@@ -79,6 +79,7 @@ def launch(kube: KubeServer, lease_namespace: str, tmp_path: Path) -> Iterator[L
     yield one
     for operator in running:
         operator.stop()
+        print("".join(operator.log[-100:]))  # noqa: T201 - shown beside a failure
 
 
 @pytest.fixture

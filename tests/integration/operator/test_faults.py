@@ -54,8 +54,12 @@ def own() -> Iterator[Own]:
 
 
 @pytest.fixture
-def operator(own: Own) -> Operator:
-    return own.operator(*POLICY)
+def operator(own: Own) -> Iterator[Operator]:
+    operator = own.operator(*POLICY)
+    begins = len(operator.log)
+    yield operator
+    print("".join(operator.log[begins:][-100:]))  # noqa: T201 - shown beside a failure
+    assert operator.process.poll() is None
 
 
 @pytest.fixture
@@ -64,7 +68,6 @@ async def scene(own: Own, operator: Operator) -> AsyncIterator[Scene]:
     scene = Scene(own, store)
     await scene.prepare()
     yield scene
-    assert operator.process.poll() is None
     await store.close()
 
 
