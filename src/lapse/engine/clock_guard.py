@@ -203,6 +203,7 @@ class GuardedBrakes:
     def __init__(self, brakes: Brakes, guard: ClockGuard) -> None:
         """Ask ``guard`` first; several of these may share one."""
         self._brakes, self._guard = brakes, guard
+        self._freezing = asyncio.Lock()
         self._stopped: set[str] = set()
         """Domains that were frozen while the clock was in doubt."""
         self._written: dict[str, str] = {}
@@ -265,6 +266,10 @@ class GuardedBrakes:
         """Freeze a domain, unless it is frozen; return None when a person has resumed it, so that the clock counts."""
         if not doubt.off_ns:
             return UnknownReason.CLOCK_JUMPED
+        async with self._freezing:  # loops see a jump at the same moment, and one row tells of it
+            return await self._frozen(domain, doubt)
+
+    async def _frozen(self, domain: str, doubt: Doubt) -> Reason | None:
         against = await self._brakes.objection(domain)
         if against is FreezeReason.FROZEN:
             self._stopped.add(domain)

@@ -70,6 +70,7 @@ def frozen(server: LapseServer) -> list[str]:
     return [domain for domain in DOMAINS if server.metric(f'lapse_frozen{{domain="{domain}"}}') == 1]
 
 
+@pytest.mark.timeout(240)  # after a person resumes, a loop that knew of nothing due looks within a minute
 @pytest.mark.parametrize("when", ["while it runs", "before the start"])
 def test_a_clock_that_is_a_year_ahead_ends_nothing_until_a_person_resumes(
     start: Start, clock: Clock, tmp_path: Path, when: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ from lapse.engine import sqlite_brakes
 from lapse.engine.brakes import Brakes
 from lapse.engine.budget import Budgets
 from lapse.engine.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedBrakes, read_mark
-from lapse.engine.freeze import CLOCK, FreezeReason, resume_row
+from lapse.engine.freeze import CLOCK, BrakeState, FreezeReason, resume_row
 from lapse.engine.journal import Outcome, SQLiteJournal
 from lapse.engine.metrics import Metrics
 from lapse.engine.sqlite_brakes import SQLiteBrakes
@@ -98,6 +99,24 @@ async def test_a_jump_freezes_the_domain_until_somebody_resumes_it(world: World,
     for one in (guard, again, world.guard()):
         assert await one.objection("things") is None
         assert (await one.allow("things", 5)).count == 5
+
+
+async def test_loops_that_see_a_jump_at_the_same_moment_freeze_the_domain_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = world.store.load
+
+    async def takes_a_while(now: int) -> BrakeState:
+        await world.clock.sleep(0)
+        return await load(now)
+
+    monkeypatch.setattr(world.store, "load", takes_a_while)
+    guard = world.guard()
+    assert await guard.objection("things") is None
+    world.clock.jump_wall(YEAR)
+    await asyncio.gather(guard.watch(), guard.objection("things"), guard.allow("things", 5), guard.watch())
+
+    assert await world.outcomes() == [Outcome.FROZEN]
 
 
 async def test_an_act_in_the_middle_of_a_jump_is_refused(world: World) -> None:
