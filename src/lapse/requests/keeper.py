@@ -180,7 +180,7 @@ class KeeperController:
         self._store, self._caches, self._keepers, self._clock = store, caches, keepers, clock
         self._follower = Follower(direct, caches)
         self._last_holds: dict[str, dict[str, str]] = {}
-        """By uid: what held a followed object that is gone, if anything did, until its keeper has been told."""
+        """By uid: what held a followed object that is gone, if anything did, until its keeper is told, or gone, too."""
 
     async def reconcile(self, key: ObjectKey) -> Result:
         """Look at one keeper. Costs no call of the store while the caches know that all is well."""
@@ -202,6 +202,11 @@ class KeeperController:
     def gone(self, followed: Object) -> None:
         """Take note that a followed object is gone: its last state is known here only, and its hold outlives it."""
         self._last_holds[followed.metadata.uid] = hold_annotations(followed.metadata.annotations)
+
+    def forget(self, keeper: ObjectKeeper) -> None:
+        """Take note that the last keeper of a followed object is gone: there is nobody to tell any more."""
+        ref = keeper.spec.follow_object_ref
+        self._last_holds.pop("" if ref is None else ref.uid or "", None)
 
     async def _pass_on(self, keeper: ObjectKeeper, followed: Object | None) -> ObjectKeeper:
         """Let the keeper have the hold of what it follows, before anything is concluded; return it as it is then."""

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from lapse.kube.events import Recorder
     from lapse.kube.resources import Kind, Object
     from lapse.objects.port import ObjectStore, Reader
-    from lapse.requests.api.kinds import VolumeCaptureRequest, VolumeRestoreRequest
+    from lapse.requests.api.kinds import ObjectKeeper, VolumeCaptureRequest, VolumeRestoreRequest
     from lapse.requests.conventions import Conventions
     from lapse.requests.provisioning import ClaimReports
 
@@ -205,6 +205,7 @@ class Requests:
         restores.index(_CLAIM, _wanted_claim)
         restores.index(_SOURCE, _source)
         self.caches.of(OBJECT_KEEPER).index(FOLLOWS, followed_by)
+        self.caches.of(OBJECT_KEEPER).subscribe(self._keeper_changed)
         for kind, queue in self._queues.items():
             self.caches.of(kind).subscribe(partial(_add, queue))
         self.caches.of(PERSISTENT_VOLUME_CLAIM).subscribe(self._claim_changed)
@@ -227,6 +228,12 @@ class Requests:
         self._wake(VOLUME_RESTORE_REQUEST, _SOURCE, f"{kind.kind}/{meta.name}")
         if meta.controller is not None:
             self._wake(VOLUME_CAPTURE_REQUEST, _KEEPER, meta.controller.name)
+
+    def _keeper_changed(self, old: ObjectKeeper | None, new: ObjectKeeper | None) -> None:
+        # Also where this process does not lead, and no controller ever tells a keeper anything.
+        keepers = self.caches.of(OBJECT_KEEPER)
+        if new is None and old is not None and not any(keepers.indexed(FOLLOWS, one) for one in followed_by(old)):
+            self.keeper.forget(old)
 
     def _anything_changed(self, kind: Kind[Any], old: Object | None, new: Object | None) -> None:
         """Wake the keepers of what appeared, went away, was held or released."""

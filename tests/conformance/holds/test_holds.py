@@ -261,6 +261,19 @@ async def test_nothing_is_ended_while_what_holds_it_cannot_be_known(
         assert "not filled yet" in runs["history"].message
 
 
+async def test_a_process_that_does_not_lead_remembers_nothing_of_requests_that_are_gone(following: Stage) -> None:
+    world = following.world
+    request = await world.hold(await world.completed(VOLUME_CAPTURE_REQUEST))
+    await world.settle()
+    keeper = await world.keeper(request)
+    await world.delete(await world.fresh(request))
+    await world.caught_up()  # and no controller works
+    assert world.requests.keeper._last_holds.keys() == {request.metadata.uid}
+    await world.delete(keeper)
+    await world.caught_up()
+    assert world.requests.keeper._last_holds == {}
+
+
 async def test_a_request_that_is_released_and_goes_at_once_leaves_no_hold_on_its_keeper(following: Stage) -> None:
     world = following.world
     request = await world.hold(await world.completed(VOLUME_CAPTURE_REQUEST))
