@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohappyeyeballs import start_connection
 
+from lapse.http1.sockets import new_socket
 from lapse.kube.http1 import Answer, UnreadableError
 
 if TYPE_CHECKING:
@@ -30,12 +31,6 @@ if TYPE_CHECKING:
 
 _KEPT_NS: Final = 30_000_000_000
 _SECOND_FAMILY_SECONDS: Final = 0.25
-_WATCHFUL: Final = (
-    ("TCP_KEEPIDLE", 30),
-    ("TCP_KEEPINTVL", 10),
-    ("TCP_KEEPCNT", 3),
-    ("TCP_USER_TIMEOUT", 60_000),
-)
 
 
 class CutError(ConnectionError):
@@ -57,28 +52,6 @@ class Place:
     host: str
     port: int
     server_name: str | None = None
-
-
-class _OwnedSocket(socket.socket):
-    """A socket that whoever made it closes, or the event loop that took it over; the garbage collector does not.
-
-    When a connection is reset or given up while uvloop takes over its socket, uvloop closes the file descriptor and
-    leaves the socket object as it was. Collected, that would close the number a second time: by then it may be another
-    connection's, which gets this one's data, or the process is aborted. `tests/unit/kube/test_connections.py` shows it.
-    """
-
-    def __del__(self) -> None:
-        """Replace the finalizer of `socket.socket`, which closes."""
-
-
-def new_socket(address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket for an entry of `getaddrinfo`, which notices within two minutes that the other end is gone."""
-    made = _OwnedSocket(*address[:3])
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _WATCHFUL:
-        if hasattr(socket, option):  # not every system has all of them
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return made
 
 
 class Connection(asyncio.Protocol):

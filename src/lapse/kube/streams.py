@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 from yarl import URL
 
-from lapse.kube.connections import new_socket
+from lapse.http1.sockets import new_socket
 
 if TYPE_CHECKING:
     import ssl

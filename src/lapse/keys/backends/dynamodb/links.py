@@ -14,6 +14,7 @@ from typing import Any, Final
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 
+from lapse.http1.sockets import new_socket
 from lapse.keys.errors import BackendClosedError
 
 _OPENING_SECONDS: Final = 30
@@ -66,6 +67,7 @@ def _client(settings: Settings) -> Any:  # noqa: ANN401 - the driver has no type
         connect_timeout=min(settings.connect_timeout, settings.timeout),
         read_timeout=settings.timeout,
         max_pool_connections=settings.connections,
+        connector_args={"socket_factory": new_socket},
         parameter_validation=False,  # `items` makes them right, and the check costs as much as the signature
         warm_up_loader_caches=True,  # in a thread: the loop must not stand still for it
     )

@@ -1,0 +1,1 @@
+"""HTTP/1.1: what clients of several servers have in common."""
