@@ -28,7 +28,7 @@ from lapse.core.clock import SystemClock
 from lapse.core.identity import uuid
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.db.sqlite import Synchronous
-from lapse.engine.ending import Ender
+from lapse.engine.executor import Executor
 from lapse.engine.journal import SQLiteJournal
 from lapse.engine.log_journal import LogJournal
 from lapse.engine.metrics import Metrics
@@ -54,6 +54,7 @@ from lapse.objects.documents import encode
 from lapse.objects.embedded import open_embedded
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.objects.tables import NO_OWNERS, Record, Retention, Tables, next_version, place_of
+from lapse.objects.target import ObjectTarget
 from tests.servers import kube_server
 
 if TYPE_CHECKING:
@@ -168,8 +169,8 @@ class _Listing:
 
 async def _pass(store: EmbeddedStore, direct: Reader) -> PassReport:
     journal, clock = SQLiteJournal(store.database), SystemClock()
-    ender = Ender(store, journal, holds=store, clock=clock, metrics=Metrics("bench"), actor="bench")
-    return (await Pass([history_policy()], direct=direct, ender=ender, clock=clock).run())["history"]
+    executor = Executor(ObjectTarget(store, store), journal, clock=clock, metrics=Metrics("bench"), actor="bench")
+    return (await Pass([history_policy()], direct=direct, executor=executor, clock=clock).run())["history"]
 
 
 async def _naive(store: EmbeddedStore) -> int:
@@ -288,10 +289,10 @@ async def _on_cluster(server: Any, count: int) -> OnCluster:  # noqa: ANN401 - a
 async def _compared(store: KubernetesStore, client: _Weighing, count: int) -> OnCluster:
     clock, metrics = SystemClock(), Metrics("bench")
     holds = listed_holds(store, lambda _kind: ())
-    ender = Ender(store, LogJournal(), holds=holds, clock=clock, metrics=metrics, actor="bench")
+    executor = Executor(ObjectTarget(store, holds), LogJournal(), clock=clock, metrics=metrics, actor="bench")
     client.calls = client.size = 0
     start = time.perf_counter()
-    report = (await Pass([history_policy()], direct=store, ender=ender, clock=clock).run())["history"]
+    report = (await Pass([history_policy()], direct=store, executor=executor, clock=clock).run())["history"]
     seconds, calls, read = time.perf_counter() - start, client.calls, client.size
     assert (report.matched, report.due.total()) == (count, 0)
     client.calls = client.size = 0

@@ -312,7 +312,7 @@ async def _delete_beside_caches(store: EmbeddedStore, made: Made) -> tuple[float
 async def _sweep(store: EmbeddedStore, made: Made) -> tuple[float, float]:
     requests = _requests(store)
     async with _caches_of(requests):
-        sweep = next(loop for loop in requests.loops if loop.name == "request-ttl")._sweep  # noqa: SLF001 - without its pauses
+        sweep = next(loop for loop in requests.loops if loop.name == "request-ttl").sweeps[0]
         start, cpu = time.perf_counter(), time.process_time()
         report = await sweep.run(proceed=lambda: True)
         taken = time.perf_counter() - start, time.process_time() - cpu

@@ -426,16 +426,22 @@ async def _delete(desk: Desk, place: Located) -> str:
     from lapse.cli.asking import keeps_what_was_made, or_lapsed
     from lapse.engine.journal import SQLiteJournal
     from lapse.requests.api.kinds import REQUEST_KINDS
-    from lapse.requests.deleting import consequence, deletion_row, demand_not_held
+    from lapse.requests.deleting import consequence, delete_by_person
 
-    found, now = await or_lapsed(desk, place, desk.read(place)), desk.clock.wall_ns()
+    found = await or_lapsed(desk, place, desk.read(place))
     keeper = await desk.keeper_of(place, found.metadata.uid)
-    await demand_not_held(place, found, keeper=keeper, holds=desk.store, now=now)
     keeps = keeper is not None and await keeps_what_was_made(desk, place, keeper)
-    noted = SQLiteJournal(desk.store.database).writer(deletion_row(place, found, actor="cli", now=now))
-    # By uid and version: another object of that name, or one that was held meanwhile, is not the one that was meant.
-    meta = found.metadata
-    await desk.store.delete(place.kind, place.key, uid=meta.uid, version=meta.resource_version, also=noted)
+    journal = SQLiteJournal(desk.store.database)
+    await delete_by_person(
+        desk.store,
+        place,
+        found,
+        keeper=keeper,
+        holds=desk.store,
+        journal=journal,
+        actor="cli",
+        clock=desk.clock,
+    )
     return consequence(keeper, keeps=keeps) if place.kind in REQUEST_KINDS else ""
 
 

@@ -89,7 +89,7 @@ class _Process:
         from lapse.web.listener import Endpoint
         from lapse.workspaces.model import DOMAIN
         from lapse.workspaces.opening import open_activity, open_workspaces
-        from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
+        from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 
         settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         clock = believed_clock(settings, machine)
@@ -110,8 +110,8 @@ class _Process:
             brake = brakes_of(state, budgets=deletion_budgets(settings), guard=guard, metrics=metrics)
         else:
             journal, brake = record.journal, record.brakes(settings, guard=guard, metrics=metrics)
-        manager = TtlManager(store, activity, journal, clock=clock, metrics=metrics, brake=brake, dry_run=dry_run)
-        loop = TtlLoop(manager, interval=settings.ttl_manager_interval.seconds, clock=clock)
+        sweeps = ttl_sweeps(store, activity, journal, clock=clock, metrics=metrics, brake=brake, dry_run=dry_run)
+        loop = ttl_loop(sweeps, interval=settings.ttl_manager_interval.seconds)
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,

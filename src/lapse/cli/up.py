@@ -350,7 +350,7 @@ def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared, guard: Clock
     from lapse.cli.workspace_record import BRAKE_LOOP, ServerRecord
     from lapse.engine.brakes import BrakeLoop
     from lapse.workspaces.model import DOMAIN
-    from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
+    from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 
     if parts is None:
         return []
@@ -361,8 +361,8 @@ def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared, guard: Clock
     if record is not None:
         journal, brake = record.journal, record.brakes(settings, guard=guard, metrics=metrics)
         loops.append(BrakeLoop(brake, domain=DOMAIN, name=BRAKE_LOOP))
-    manager = TtlManager(parts.store, parts.activity, journal, clock=clock, metrics=metrics, brake=brake)
-    return [*loops, TtlLoop(manager, interval=settings.ttl_manager_interval.seconds, clock=clock)]
+    sweeps = ttl_sweeps(parts.store, parts.activity, journal, clock=clock, metrics=metrics, brake=brake)
+    return [*loops, ttl_loop(sweeps, interval=settings.ttl_manager_interval.seconds)]
 
 
 def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics, clock: Clock) -> list[SweepLoop]:

@@ -1,7 +1,7 @@
-"""Verdicts: what the engine may conclude about one thing that could lapse.
+"""Decisions: what the engine may conclude about one thing that could lapse.
 
-A decision is a pure function of anchor, policy, signals, holds and ``now``. It returns one of three verdicts, each with
-a reason from an enum, which is also the label of the metric. **Doubt means keep**: `Unknown` never leads to an action.
+A decision is a pure function of anchor, policy, signals, holds and ``now``. It holds one of three verdicts, each with a
+reason from an enum, which is also the label of the metric. **Doubt means keep**: `Unknown` never leads to an action.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from lapse.core.clock import UnixNs
+
 if TYPE_CHECKING:
-    from lapse.core.clock import UnixNs
+    from lapse.core.duration import Duration
 
 
 class Reason(StrEnum):
@@ -68,3 +70,28 @@ class Unknown:
 
 
 Verdict = Keep | Due | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict, and what it was made on."""
+
+    verdict: Verdict
+    anchor: UnixNs | None = None
+    """What the time is counted from; None when it is missing, or plays no part."""
+    deadline: UnixNs | None = None
+    """The moment after which the thing is due, unless something changes; None when none is known."""
+
+
+def decide_by_ttl(anchor: UnixNs | None, ttl: Duration | None, now: UnixNs, *, action: str) -> Decision:
+    """Decide by a time to live: due strictly after anchor plus TTL, and never in doubt. None: it cannot be read."""
+    if anchor is None:
+        return Decision(Unknown(UnknownReason.MISSING_ANCHOR))
+    if ttl is None:
+        return Decision(Unknown(UnknownReason.INVALID_TTL), anchor)
+    if ttl.nanoseconds is None:
+        return Decision(Keep(KeepReason.NO_LIMIT), anchor)
+    deadline = UnixNs(anchor + ttl.nanoseconds)
+    if now <= deadline:
+        return Decision(Keep(KeepReason.NOT_YET, next_check=UnixNs(deadline + 1)), anchor, deadline)
+    return Decision(Due(action, DueReason.TTL_EXPIRED, since=deadline), anchor, deadline)

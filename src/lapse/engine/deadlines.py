@@ -7,14 +7,16 @@ however much is known. Not safe to share between threads: it belongs to one even
 from __future__ import annotations
 
 import heapq
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Generator, Hashable
 
     from lapse.core.clock import UnixNs
 
     K = TypeVar("K", bound=Hashable)
+    C = TypeVar("C")
 else:
     K = TypeVar("K")
 
@@ -61,7 +63,7 @@ class Deadlines(Generic[K]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now: UnixNs) -> Iterator[K]:
+    def due(self, now: UnixNs) -> Generator[K, None, None]:
         """Yield the keys whose deadline is not after ``now``, earliest first.
 
         Keys may be set and discarded meanwhile; that is how a caller says that it is done with one. A key that was
@@ -77,6 +79,27 @@ class Deadlines(Generic[K]):
             for entry in taken:
                 if not self._is_outdated(entry):
                     heapq.heappush(self._heap, entry)
+
+    async def pages(self, now: UnixNs, *, size: int, find: Callable[[K], C | None]) -> AsyncGenerator[list[C], None]:
+        """Yield what `find` returns for the keys that are due, in pages, as `due` does; None is left out."""
+        page: list[C] = []
+        with closing(self.due(now)) as keys:
+            for key in keys:
+                found = find(key)
+                if found is not None:
+                    page.append(found)
+                if len(page) == size:
+                    yield page
+                    page = []
+            if page:
+                yield page
+
+    def look_again(self, key: K, when: UnixNs | None) -> None:
+        """Move the deadline of a key that is still known; None: forget it."""
+        if when is None:
+            self.discard(key)
+        elif key in self._current:
+            self.set(key, when)
 
     def _is_outdated(self, entry: tuple[UnixNs, int, K]) -> bool:
         return self._current.get(entry[2]) != entry[1]

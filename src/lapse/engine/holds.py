@@ -49,7 +49,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class HoldDoubt:
     """Why it is not known whether something is held; it is kept then."""
 
     problem: str
@@ -59,7 +59,7 @@ class Doubt:
 class HoldLookup(Protocol):
     """Finds what holds objects, wherever the hold stands: see the module."""
 
-    async def holds_over(self, deletions: Sequence[Deletion], now: UnixNs) -> Sequence[Hold | Doubt | None]:
+    async def holds_over(self, deletions: Sequence[Deletion], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
         """Return for each a hold that is active at ``now``; None when there is none.
 
         Looked at are its own annotations, those of its owners and of what it follows, up the chain, and those of its

@@ -86,25 +86,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Joins an intent and its outcome."""
 
 
-def by_person(
-    *, time_ns: int, domain: str, address: str, uid: str, version: str, actor: str, outcome: Outcome
-) -> Entry:
-    """Return the row of a deletion that somebody asked for: nothing was due, and no policy decided."""
-    return Entry(
-        time_ns=time_ns,
-        domain=domain,
-        address=address,
-        uid=uid,
-        version=version,
-        verdict="due",
-        reason=DeletionReason.BY_PERSON,
-        anchor_ns=None,
-        policy="",
-        actor=actor,
-        outcome=outcome,
-    )
-
-
 class Row(Entry, frozen=True, kw_only=True, gc=False):
     """One row as it was written."""
 
@@ -133,6 +114,11 @@ class Writer(Protocol):
 
 class Journal(Protocol):
     """What the engine asks of a journal."""
+
+    @property
+    def is_log(self) -> bool:
+        """Whether its rows are events of the log, which need not be told there again."""
+        ...
 
     async def append(self, *entries: Entry) -> None:
         """Write rows, all or none; they are durable when this returns."""
@@ -191,6 +177,8 @@ _FILTERS: Final[Mapping[str, str]] = {
 
 class SQLiteJournal:
     """A `Journal` in a database whose schema holds `SCHEMA_SCRIPTS`; its opener closes it."""
+
+    is_log: Final = False
 
     def __init__(self, database: Database) -> None:
         """Nothing is read or written yet."""

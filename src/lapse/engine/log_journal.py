@@ -41,6 +41,8 @@ class LogHasNoTransactionsError(LapseError):
 class LogJournal:
     """See the module."""
 
+    is_log: Final = True
+
     def __init__(self, *, remembered: int = _REMEMBERED) -> None:
         """Remember what was last said about this many objects."""
         _logger.setLevel(logging.INFO)

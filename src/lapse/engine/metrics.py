@@ -75,6 +75,7 @@ class Metrics:
         )
         self._decisions_of = cache(self._decisions.labels)
         self._held = self._gauge("lapse_held", "Items that are due and held", "domain")
+        self._held_parts: dict[str, dict[str, int]] = {}
         self._frozen = self._gauge(
             "lapse_frozen", "Whether the domain is frozen: nothing of it is ended until lapse resume is run", "domain"
         )
@@ -188,9 +189,11 @@ class Metrics:
         """Count decisions: due, keep or unknown."""
         self._decisions_of(domain, verdict).inc(count)
 
-    def holding(self, domain: str, count: int) -> None:
-        """Tell how many items are due and held."""
-        self._held.labels(domain).set(count)
+    def holding(self, domain: str, count: int, *, part: str = "") -> None:
+        """Tell how many items are due and held: in a domain, or in one of its parts, which add up."""
+        parts = self._held_parts.setdefault(domain, {})
+        parts[part] = count
+        self._held.labels(domain).set(sum(parts.values()))
 
     def frozen(self, domain: str, *, frozen: bool) -> None:
         """Tell whether a domain stands still until somebody resumes it."""

@@ -37,6 +37,8 @@ _FILTERS: Final[Mapping[str, str]] = {
 class PostgresJournal:
     """See the module; its opener closes ``database``."""
 
+    is_log: Final = False
+
     def __init__(self, database: Postgres) -> None:
         """Nothing is read or written yet."""
         self.database = database

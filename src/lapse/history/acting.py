@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.address import Address
-from lapse.engine.ending import Ending
+from lapse.engine.domain import DELETE, Action
 from lapse.engine.journal import Outcome
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
 from lapse.kube.resources import ObjectKey
+from lapse.objects.target import ObjectHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lapse.core.verdict import Due
-    from lapse.engine.ending import Ender
+    from lapse.engine.executor import Executor
     from lapse.history.combining import Settled
     from lapse.history.retention import Entry
     from lapse.kube.resources import Kind
@@ -34,16 +35,24 @@ class Told(NamedTuple):
     verdict: Due
     policies: tuple[str, ...]
     outcome: Outcome
+    problem: Exception | None = None
+    """What was against it, where that was something."""
 
 
 class Acts:
     """What is to be done next. With nothing added and nothing pending it does nothing."""
 
     def __init__(
-        self, kind: Kind[Any], ender: Ender, *, proceed: Callable[[], bool], told: Callable[[Told], None], most: int
+        self,
+        kind: Kind[Any],
+        executor: Executor,
+        *,
+        proceed: Callable[[], bool],
+        told: Callable[[Told], None],
+        most: int,
     ) -> None:
         """Let up to ``most`` be pending; ask ``proceed`` before every handful, and drop what it is against."""
-        self._kind, self._ender, self._proceed, self._told, self._most = kind, ender, proceed, told, most
+        self._kind, self._executor, self._proceed, self._told, self._most = kind, executor, proceed, told, most
         self._pending: list[Settled] = []
         self._has_ended = False
 
@@ -67,29 +76,28 @@ class Acts:
         return found
 
     async def _end(self, pending: Sequence[Settled]) -> None:
-        endings = [self._ending(one) for one in pending]
-        for one, ending, outcome in zip(pending, endings, await self._ender.end_all(endings), strict=True):
-            self._has_ended = self._has_ended or outcome is Outcome.ENDED
+        actions = [self._action(one) for one in pending]
+        for one, action, result in zip(pending, actions, await self._executor.execute(actions), strict=True):
+            self._has_ended = self._has_ended or result.outcome is Outcome.ENDED
             for member in one.wanted_by:
-                member.came_of_it(outcome)
-            self._told(Told(ending.address, one.entry, one.verdict, one.names, outcome))
+                member.came_of_it(result.outcome)
+            self._told(Told(action.address, one.entry, one.verdict, one.names, *result))
 
-    def _ending(self, settled: Settled) -> Ending:
+    def _action(self, settled: Settled) -> Action:
         entry, names = settled.entry, settled.names
         key = ObjectKey(entry.namespace, entry.name)
-        return Ending(
+        return Action(
             domain=domain_of(self._kind),
             address=address(self._kind, key),
-            kind=self._kind,
-            key=key,
             uid=entry.uid,
             version=entry.version,
+            handle=ObjectHandle(self._kind, key, entry.owners),
+            action=DELETE,
             reason=settled.verdict.reason,
             since=settled.verdict.since,
             anchor_ns=entry.anchor,
             policy=settled.wanted_by[0].policy.digest,
             hold=entry.hold,
-            owners=entry.owners,
             details={"policy": names[0]} if len(names) == 1 else {"policy": names[0], "policies": sorted(names)},
             dry_run=settled.dry_run,
         )

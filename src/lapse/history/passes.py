@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.core.verdict import Reason
-    from lapse.engine.ending import Ender
+    from lapse.engine.executor import Executor
     from lapse.history.combining import Views
     from lapse.history.policy import Policy
     from lapse.objects.port import Reader
@@ -60,7 +60,7 @@ class Pass:
         policies: Sequence[Policy],
         *,
         direct: Reader,
-        ender: Ender,
+        executor: Executor,
         clock: Clock,
         left_alone: Collection[str] = LEFT_ALONE,
         page: int = PAGE,
@@ -76,7 +76,7 @@ class Pass:
         if len(kinds) != 1:
             raise ValueError(f"one pass is over one kind; the policies are about {sorted(kinds) or 'none'}")
         self.policies = tuple(policies)
-        self._direct, self._ender, self._clock = direct, ender, clock
+        self._direct, self._executor, self._clock = direct, executor, clock
         self._left_alone, self._page = left_alone, page
         self._acting, self._told = acting, told
 
@@ -102,7 +102,7 @@ class Pass:
         several = Several(self.policies, UnixNs(self._clock.wall_ns()), acting=self._acting)
         run = _Run(listing, several, proceed)
         most = _PAGES_REMEMBERED * self._page
-        acts = Acts(kind, self._ender, proceed=run.may_proceed, told=self._told, most=most)
+        acts = Acts(kind, self._executor, proceed=run.may_proceed, told=self._told, most=most)
         await run.whole(acts, remembered=most)
         return several.reports(is_complete=run.is_complete)
 

@@ -16,7 +16,7 @@ import msgspec
 from lapse.core.errors import LapseError
 from lapse.core.timestamps import to_timestamp
 from lapse.core.verdict import KeepReason, UnknownReason
-from lapse.engine.ending import HoldUnknownError
+from lapse.engine.executor import HoldUnknownError
 from lapse.engine.journal import Outcome
 from lapse.history.api.kinds import RetentionStatus
 from lapse.history.retention import DoubtReason
@@ -87,10 +87,13 @@ class Tally:
         """Nothing was told yet."""
         self.deleted: dict[str, Counter[str]] = {}
         self.failed_in_a_row = 0
+        self.last_problem: Exception | None = None
 
     def take(self, told: Told) -> None:
         """Count one."""
         self.failed_in_a_row = self.failed_in_a_row + 1 if told.outcome is Outcome.FAILED else 0
+        if told.outcome is Outcome.FAILED or isinstance(told.problem, HoldUnknownError):
+            self.last_problem = told.problem
         if told.outcome in _GOES:
             for name in told.policies:
                 self.deleted.setdefault(name, Counter())[told.verdict.reason] += 1

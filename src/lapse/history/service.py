@@ -26,7 +26,8 @@ from lapse.core.log import get_logger
 from lapse.core.timestamps import to_timestamp
 from lapse.core.verdict import DueReason, KeepReason, Reason, UnknownReason
 from lapse.engine.brakes import Brake, NoBrake
-from lapse.engine.ending import Ender, Ending
+from lapse.engine.domain import DELETE, Action
+from lapse.engine.executor import Executor
 from lapse.engine.holds import hold_of
 from lapse.engine.metrics import ErrorKind
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
@@ -45,6 +46,7 @@ from lapse.history.runs import GRANT, Tally, of_broken, of_error, of_report
 from lapse.history.telling import Teller
 from lapse.kube.controller import Result
 from lapse.kube.resources import NO_LABELS, ObjectMeta
+from lapse.objects.target import ObjectHandle, ObjectTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -192,7 +194,7 @@ class Retention:
             self._metrics.failed(RETENTION, ErrorKind.POLICY)
         self._unpublished = done.failed.keys()
         now = UnixNs(self._clock.wall_ns())
-        await self._ender().end_all([_withdrawal(metadata, now) for metadata in done.outdated])
+        await self._executor().execute([_withdrawal(metadata, now) for metadata in done.outdated])
 
     async def run_once(
         self,
@@ -325,11 +327,10 @@ class Retention:
             tally.take(one)
             told(one)
 
-        ender = self._ender(self._selected)
         reports = await Pass(
             policies,
             direct=self._direct if self._selected is None else self._selected,
-            ender=ender,
+            executor=self._executor(self._selected),
             clock=self._clock,
             left_alone=self._left_alone,
             acting=acting,
@@ -344,7 +345,7 @@ class Retention:
                 domain=domain,
                 dry_run=policy.dry_run,
                 deleted=tally.deleted.get(policy.name, {}),
-                problem=ender.last_problem,
+                problem=tally.last_problem,
                 advice=self._advice,
                 age_from=str(policy.age_from),
             )
@@ -352,11 +353,10 @@ class Retention:
             if policy.name in acting
         }
 
-    def _ender(self, store: ObjectStore | None = None) -> Ender:
-        return Ender(
-            self._store if store is None else store,
+    def _executor(self, store: ObjectStore | None = None) -> Executor:
+        return Executor(
+            ObjectTarget(self._store if store is None else store, self._holds),
             self._journal,
-            holds=self._holds,
             clock=self._clock,
             metrics=self._metrics,
             actor=self._actor,
@@ -400,20 +400,19 @@ class Retention:
             self._metrics.decided(domain, verdict, count=count)
 
 
-def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Ending:
-    return Ending(
+def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Action:
+    return Action(
         domain=RETENTION,
         address=address(RETENTION_POLICY, metadata.key),
-        kind=RETENTION_POLICY,
-        key=metadata.key,
         uid=metadata.uid,
         version=metadata.resource_version,
+        handle=ObjectHandle(RETENTION_POLICY, metadata.key, metadata.owner_references),
+        action=DELETE,
         reason=PublishReason.WITHDRAWN,
         since=now,
         anchor_ns=None,
         policy="",
         hold=hold_of(metadata.annotations),
-        owners=metadata.owner_references,
     )
 
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from lapse.core.errors import LapseError
-from lapse.engine.holds import Doubt, HoldLookup, hold_of, own_hold_of
+from lapse.engine.holds import HoldDoubt, HoldLookup, hold_of, own_hold_of
 from lapse.kube.errors import ForbiddenError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, metadata_only
 
@@ -58,7 +58,7 @@ class ClusterHolds:
         """Return the same with the rights of another account beside its own."""
         return ClusterHolds(self._direct, self._dependants, otherwise=otherwise)
 
-    async def holds_over(self, deletions: Sequence[Deletion], now: UnixNs) -> Sequence[Hold | Doubt | None]:
+    async def holds_over(self, deletions: Sequence[Deletion], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
         """See `HoldLookup`. Costs one read for each owner and each dependant; none where there are neither."""
         look = _Look(self._direct, self._dependants, now, otherwise=self._otherwise)
         return await asyncio.gather(*[look.at(one) for one in deletions])
@@ -123,12 +123,12 @@ class _Look:
         self._direct, self._dependants, self._now, self._otherwise = direct, dependants, now, otherwise
         self._reads: dict[_Reference, asyncio.Task[Object | None]] = {}
 
-    async def at(self, deletion: Deletion) -> Hold | Doubt | None:
+    async def at(self, deletion: Deletion) -> Hold | HoldDoubt | None:
         """Return what holds one object."""
         try:
             return await self._above(deletion) or await self._below(deletion)
         except LapseError as error:
-            return Doubt(str(error).rstrip("."))
+            return HoldDoubt(str(error).rstrip("."))
 
     def _active(self, hold: Hold | None) -> Hold | None:
         return hold if hold is not None and hold.active(self._now) else None

@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any, Final
 from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
-from lapse.engine.ending import HoldUnknownError
-from lapse.engine.holds import Doubt, held_error
-from lapse.engine.journal import Outcome, by_person
+from lapse.engine import executor
+from lapse.engine.domain import deletion_by_person
+from lapse.engine.executor import HoldUnknownError
+from lapse.engine.holds import HoldDoubt, held_error, hold_of
 from lapse.objects.port import Deletion
+from lapse.objects.target import ObjectHandle, ObjectTarget
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.ttl import DOMAIN
 
 if TYPE_CHECKING:
+    from lapse.core.clock import Clock
     from lapse.engine.holds import HoldLookup
-    from lapse.engine.journal import Entry
+    from lapse.engine.journal import Journal
     from lapse.kube.resources import Kind, Object
+    from lapse.objects.port import ObjectStore
     from lapse.requests.addresses import Located
     from lapse.requests.api.kinds import ObjectKeeper
 
@@ -43,36 +47,41 @@ def demand_deletable(place: Located) -> None:
         raise NotDeletableError(address=place)
 
 
-async def demand_not_held(
-    place: Located, obj: Object, *, keeper: ObjectKeeper | None, holds: HoldLookup, now: int
+async def delete_by_person(
+    store: ObjectStore,
+    place: Located,
+    obj: Object,
+    *,
+    keeper: ObjectKeeper | None,
+    holds: HoldLookup,
+    journal: Journal,
+    actor: str,
+    clock: Clock,
 ) -> None:
-    """Refuse what is held, or takes along what is: a ``keeper`` without a TTL goes with the request that it follows."""
-    goes = [_deletion(place.kind, obj)]
+    """Delete an object as it was read, unless it is held, or takes along what is.
+
+    A ``keeper`` without a TTL goes with the request that it follows. Raises `HeldError`, and what the store raises.
+    """
+    now = clock.wall_ns()
     if keeper is not None and keeper.spec.mode == KeeperMode.FOLLOW_OBJECT:
-        goes.append(_deletion(OBJECT_KEEPER, keeper))
-    for held in await holds.holds_over(goes, UnixNs(now)):
-        if isinstance(held, Doubt):
+        meta = keeper.metadata
+        kept = Deletion(OBJECT_KEEPER, meta.key, meta.uid, meta.resource_version, meta.owner_references)
+        (held,) = await holds.holds_over([kept], UnixNs(now))
+        if isinstance(held, HoldDoubt):
             raise HoldUnknownError(address=place, problem=held.problem)
         if held is not None:
             raise held_error(place, held)
-
-
-def _deletion(kind: Kind[Any], obj: Object) -> Deletion:
-    meta = obj.metadata
-    return Deletion(kind, meta.key, meta.uid, meta.resource_version, meta.owner_references)
-
-
-def deletion_row(place: Located, obj: Object, *, actor: str, now: int) -> Entry:
-    """Return the row for the journal; it is written in the deletion's own transaction."""
-    return by_person(
-        time_ns=now,
+    action = deletion_by_person(
         domain=DOMAIN,
-        address=str(place.address),
+        address=place.address,
         uid=obj.metadata.uid,
         version=obj.metadata.resource_version,
+        handle=ObjectHandle.of(place.kind, obj),
+        hold=hold_of(obj.metadata.annotations),
         actor=actor,
-        outcome=Outcome.ENDED,
+        now=now,
     )
+    await executor.delete_by_person(ObjectTarget(store, holds), journal, action, clock=clock)
 
 
 def consequence(keeper: ObjectKeeper | None, *, keeps: bool) -> str:

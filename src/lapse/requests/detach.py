@@ -20,11 +20,12 @@ import msgspec
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.verdict import Reason as EngineReason
-from lapse.engine.ending import Ending
+from lapse.engine.domain import DELETE, Action
 from lapse.engine.holds import hold_of
 from lapse.engine.journal import Outcome
 from lapse.kube.events import NO_RECORDER
 from lapse.kube.resources import ObjectKey
+from lapse.objects.target import ObjectHandle
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
 from lapse.requests.controller import Wait
@@ -35,7 +36,7 @@ from lapse.requests.ttl import DOMAIN
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
-    from lapse.engine.ending import Ender
+    from lapse.engine.executor import Executor
     from lapse.kube.events import Recorder
     from lapse.kube.resources import OwnerReference
     from lapse.objects.port import ObjectStore, Reader
@@ -65,15 +66,15 @@ class Detach:
         direct: Reader,
         caches: Caches,
         policy: Policy,
-        ender: Ender,
+        executor: Executor,
         clock: Clock,
         recorder: Recorder = NO_RECORDER,
     ) -> None:
         """Take what is needed, all of it."""
-        require(self, store=store, direct=direct, caches=caches, policy=policy, ender=ender, clock=clock)
+        require(self, store=store, direct=direct, caches=caches, policy=policy, executor=executor, clock=clock)
         self._recorder = recorder
         self._store, self._direct, self._caches = store, direct, caches
-        self._policy, self._ender, self._clock = policy, ender, clock
+        self._policy, self._executor, self._clock = policy, executor, clock
 
     async def advance(self, capture: VolumeCapture, request: VolumeCaptureRequest) -> End | Wait:
         """Take the next step."""
@@ -138,24 +139,23 @@ class Detach:
         if users or meta.deletion_timestamp:
             return Wait()
         now = UnixNs(self._clock.wall_ns())
-        ending = Ending(
+        action = Action(
             domain=DOMAIN,
             address=Address(PERSISTENT_VOLUME_CLAIM.kind, meta.namespace, meta.name),
-            kind=PERSISTENT_VOLUME_CLAIM,
-            key=meta.key,
             uid=meta.uid,
             version=meta.resource_version,
+            handle=ObjectHandle.of(PERSISTENT_VOLUME_CLAIM, claim),
+            action=DELETE,
             reason=DetachReason.DETACHED,
             since=now,
             anchor_ns=now,
             policy=self._policy.digest,
             hold=hold_of(meta.annotations),
-            owners=meta.owner_references,
             details={"request": str(request.metadata.key), "volume": claim.spec.volume_name},
         )
-        outcome = await self._ender.end(ending)
+        (result,) = await self._executor.execute([action])
         # What is held or fails is tried again at leisure: each attempt may leave a row in the journal.
-        return Wait() if outcome in {Outcome.HELD, Outcome.REFUSED, Outcome.FAILED} else Wait(_SOON_SECONDS)
+        return Wait() if result.outcome in {Outcome.HELD, Outcome.REFUSED, Outcome.FAILED} else Wait(_SOON_SECONDS)
 
     async def _take_over(
         self, capture: VolumeCapture, request: VolumeCaptureRequest, recorded: ObjectRef

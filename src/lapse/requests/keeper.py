@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
+from lapse.core.verdict import Decision, Due, Keep, KeepReason, Reason, Unknown, UnknownReason, decide_by_ttl
+from lapse.engine.domain import DELETE
 from lapse.kube.controller import Result
 from lapse.kube.errors import ForbiddenError, UnknownKindError
 from lapse.kube.resources import ObjectKey
@@ -27,7 +28,6 @@ from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, KeeperPhase
 from lapse.requests.errors import require
 from lapse.requests.passed_holds import changes, hold_annotations
 from lapse.requests.policy import InvalidTTLError, ttl_of
-from lapse.requests.ttl import DELETE
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
@@ -73,33 +73,21 @@ class KeeperState:
     """None when there is none or it cannot be read."""
 
 
-def decide(keeper: KeeperState, now: UnixNs) -> Verdict:
+def decide(keeper: KeeperState, now: UnixNs) -> Decision:
     """Say whether a keeper is due."""
     if keeper.mode == KeeperMode.TTL:
-        return _by_ttl(keeper.created, keeper.ttl, now)
+        return decide_by_ttl(keeper.created, keeper.ttl, now, action=DELETE)
     follows = keeper.mode in {KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL}
     if keeper.followed is Followed.UNKNOWN or not follows:
-        return Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=UnixNs(now + _LOOK_AGAIN_NS))
+        return Decision(Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=UnixNs(now + _LOOK_AGAIN_NS)), keeper.lost)
     if keeper.followed is Followed.PRESENT:
-        return Keep(KeeperReason.FOLLOWED_PRESENT, next_check=UnixNs(now + _LOOK_AGAIN_NS))
+        return Decision(Keep(KeeperReason.FOLLOWED_PRESENT, next_check=UnixNs(now + _LOOK_AGAIN_NS)), keeper.lost)
     if keeper.mode == KeeperMode.FOLLOW_OBJECT:
-        return Due(DELETE, KeeperReason.FOLLOWED_LOST, since=now if keeper.lost is None else keeper.lost)
+        since = now if keeper.lost is None else keeper.lost
+        return Decision(Due(DELETE, KeeperReason.FOLLOWED_LOST, since=since), keeper.lost, keeper.lost)
     if keeper.lost is None:
-        return Keep(KeepReason.NOT_YET)  # until its loss is written down, no time is counted
-    return _by_ttl(keeper.lost, keeper.ttl, now)
-
-
-def _by_ttl(anchor: UnixNs | None, ttl: Duration | None, now: UnixNs) -> Verdict:
-    if anchor is None:
-        return Unknown(UnknownReason.MISSING_ANCHOR)
-    if ttl is None:
-        return Unknown(UnknownReason.INVALID_TTL)
-    if ttl.nanoseconds is None:
-        return Keep(KeepReason.NO_LIMIT)
-    over = UnixNs(anchor + ttl.nanoseconds)
-    if now <= over:
-        return Keep(KeepReason.NOT_YET, next_check=UnixNs(over + 1))
-    return Due(DELETE, DueReason.TTL_EXPIRED, since=over)
+        return Decision(Keep(KeepReason.NOT_YET))  # until its loss is written down, no time is counted
+    return decide_by_ttl(keeper.lost, keeper.ttl, now, action=DELETE)
 
 
 def state_of(keeper: ObjectKeeper, followed: Followed) -> KeeperState:

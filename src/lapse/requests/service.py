@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.jitter import Chance, chance
 from lapse.engine.brakes import Brake, NoBrake
-from lapse.engine.ending import Ender
+from lapse.engine.executor import Executor
 from lapse.engine.holds import HoldLookup
 from lapse.engine.metrics import ErrorKind
 from lapse.engine.sweep import Sweep, SweepLoop
@@ -21,6 +21,7 @@ from lapse.kube.events import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.kube.workqueue import WorkQueue
 from lapse.objects.cluster_holds import ClusterHolds
+from lapse.objects.target import ObjectTarget
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
@@ -142,20 +143,19 @@ class Requests:
         self.caches = Caches(store, clock=clock, hold_kinds=hold_kinds)
         reader = store if direct is None else direct
         self.holds: HoldLookup = store if isinstance(store, HoldLookup) else ClusterHolds(reader, self.caches)
-        self.ender = Ender(
-            store,
+        self.executor = Executor(
+            ObjectTarget(store, self.holds),
             journal,
-            holds=self.holds,
             clock=clock,
             metrics=metrics,
             actor=ACTOR,
             dry_run=dry_run,
             brake=brake,
         )
-        self.keepers = Keepers(self.caches, direct=reader, policy=policy)
-        self.finished = FinishedRequests(self.caches, policy=policy)
+        self.keepers = Keepers(self.caches, direct=reader, policy=policy, clock=clock)
+        self.finished = FinishedRequests(self.caches, policy=policy, clock=clock)
         metrics.expect_sweep(DOMAIN, reasons=(*self.finished.reasons, DetachReason.DETACHED))
-        make = partial(Sweep, ender=self.ender, journal=journal, clock=clock, metrics=metrics)
+        make = partial(Sweep, executor=self.executor, journal=journal, clock=clock, metrics=metrics)
         self.loops = [_loop(make(self.keepers), "keepers", self.keepers)]
         if policy.request_ttl_mode is TTLMode.SCANNER:
             self.loops.append(_loop(make(self.finished), "request-ttl", self.finished))
@@ -173,8 +173,15 @@ class Requests:
         ttl = None
         if policy.request_ttl_mode is TTLMode.ANNOTATION:
             finaliser = Finaliser(store, policy=policy, clock=clock, recorder=recorder)
-            ttl = AnnotationTTL(ender=self.ender, finaliser=finaliser, policy=policy, clock=clock, chance=chance)
-        detach = Detach(ender=self.ender, **common)
+            ttl = AnnotationTTL(
+                self.finished,
+                executor=self.executor,
+                finaliser=finaliser,
+                policy=policy,
+                clock=clock,
+                chance=chance,
+            )
+        detach = Detach(executor=self.executor, **common)
         self.capture = VolumeCapture(detach=detach, conventions=conventions, ttl=ttl, **common)
         self.restore = VolumeRestore(reports=reports, ttl=ttl, **common)
         self.manifests = ManifestCapture(ttl=ttl, **common)

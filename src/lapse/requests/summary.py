@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from lapse.core.clock import UnixNs
 from lapse.core.duration import short
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.core.verdict import Keep, Unknown
+from lapse.core.verdict import Unknown
 from lapse.engine.holds import hold_of
 from lapse.kube.conditions import ConditionStatus, ready_condition
 from lapse.kube.resources import ObjectKey
@@ -183,9 +183,10 @@ def _request_expiry(request: Any, rule: TTLRule) -> Expiry:  # noqa: ANN401 - a 
     state = finished(request, rule.ttl(request.metadata.annotations))
     if not state.final:
         return Expiry()
-    verdict = decide(state, UnixNs(0))  # far in the past everything is "not yet", and the verdict tells until when
-    if isinstance(verdict, Keep) and verdict.next_check is not None:
-        return Expiry(UnixNs(verdict.next_check - 1))
+    decision = decide(state, UnixNs(0))
+    if decision.deadline is not None:
+        return Expiry(decision.deadline)
+    verdict = decision.verdict
     return Expiry(instead=f"unknown ({verdict.reason})" if isinstance(verdict, Unknown) else "never")
 
 

@@ -80,6 +80,11 @@ class TellingJournal:
         """See `Journal`."""
         return self._journal.writer(*entries)
 
+    @property
+    def is_log(self) -> bool:
+        """See `Journal`."""
+        return self._journal.is_log
+
     def shares(self, store: HasDatabase) -> bool:
         """See `Journal`."""
         return self._journal.shares(store)

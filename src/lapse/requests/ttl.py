@@ -18,12 +18,13 @@ from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.jitter import Chance, around, chance
 from lapse.core.timestamps import from_timestamp
-from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
+from lapse.core.verdict import Decision, Due, DueReason, Keep, KeepReason, decide_by_ttl
 from lapse.engine.deadlines import Deadlines
+from lapse.engine.domain import DELETE, Candidate, Settled, action_of
 from lapse.engine.holds import hold_of
 from lapse.engine.journal import Outcome
-from lapse.engine.sweep import Candidate
 from lapse.kube.controller import Result
+from lapse.objects.target import ObjectHandle
 from lapse.requests.api.annotations import TTL
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import REQUEST_KINDS
@@ -31,18 +32,17 @@ from lapse.requests.finalise import Finaliser, R, Request, conditions_of
 from lapse.requests.policy import InvalidTTLError, ttl_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncGenerator, Sequence
 
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
     from lapse.core.verdict import Reason
-    from lapse.engine.ending import Ender
+    from lapse.engine.executor import Executor
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.requests.caches import Caches
     from lapse.requests.policy import Policy
 
 DOMAIN: Final = "requests"
-DELETE: Final = "delete"
 _LONGEST_WAIT_SECONDS: Final = 60.0
 _SHORTEST_WAIT_SECONDS: Final = 30.0
 _SHOWN: Final = 200
@@ -61,20 +61,11 @@ class Finished:
     """None when it cannot be read."""
 
 
-def decide(request: Finished, now: UnixNs) -> Verdict:
+def decide(request: Finished, now: UnixNs) -> Decision:
     """Say whether a request is due: strictly after completion plus TTL, and never in doubt."""
     if not request.final:
-        return Keep(KeepReason.NOT_YET)
-    if request.completed is None:
-        return Unknown(UnknownReason.MISSING_ANCHOR)
-    if request.ttl is None:
-        return Unknown(UnknownReason.INVALID_TTL)
-    if request.ttl.nanoseconds is None:
-        return Keep(KeepReason.NO_LIMIT)
-    over = UnixNs(request.completed + request.ttl.nanoseconds)
-    if now <= over:
-        return Keep(KeepReason.NOT_YET, next_check=UnixNs(over + 1))
-    return Due(DELETE, DueReason.TTL_EXPIRED, since=over)
+        return Decision(Keep(KeepReason.NOT_YET))
+    return decide_by_ttl(request.completed, request.ttl, now, action=DELETE)
 
 
 def finished(request: Request, ttl: Duration | None) -> Finished:
@@ -91,13 +82,14 @@ class FinishedRequests:
     """
 
     name = DOMAIN
+    is_indexed = True
     reasons: tuple[Reason, ...] = (DueReason.TTL_EXPIRED,)
 
-    def __init__(self, caches: Caches, *, policy: Policy) -> None:
+    def __init__(self, caches: Caches, *, policy: Policy, clock: Clock) -> None:
         """Begin to follow the caches."""
-        self.policy = policy.digest
+        self._policy = policy.digest
         self.deadlines: Deadlines[tuple[Kind[Any], ObjectKey]] = Deadlines()
-        self._caches, self._ttl = caches, policy.request_ttl
+        self._caches, self._ttl, self._clock = caches, policy.request_ttl, clock
         for kind in REQUEST_KINDS:
             caches.of(kind).subscribe(partial(self._changed, kind))
 
@@ -106,48 +98,45 @@ class FinishedRequests:
             if old is not None:
                 self.deadlines.discard((kind, old.metadata.key))
             return
-        # Far in the past everything is "not yet", so that the verdict tells when it will be due.
-        verdict = decide(finished(new, self._ttl), UnixNs(0))
-        when = verdict.next_check if isinstance(verdict, Keep) else None
-        if when is None:
+        deadline = decide(finished(new, self._ttl), UnixNs(self._clock.wall_ns())).deadline
+        if deadline is None:
             self.deadlines.discard((kind, new.metadata.key))
         else:
-            self.deadlines.set((kind, new.metadata.key), when)
+            self.deadlines.set((kind, new.metadata.key), UnixNs(deadline + 1))
 
-    def due(self, now: UnixNs) -> Iterator[Candidate[Finished]]:
+    def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[Finished]], None]:
         """See `Domain`."""
-        for kind, key in self.deadlines.due(now):
-            request = self._caches.of(kind).get(key)
-            if request is not None:
-                yield candidate(kind, request, self._ttl)
+        return self.deadlines.pages(now, size=size, find=self._find)
+
+    def _find(self, place: tuple[Kind[Any], ObjectKey]) -> Candidate[Finished] | None:
+        kind, key = place
+        request = self._caches.of(kind).get(key)
+        return None if request is None else candidate(kind, request, self._ttl)
 
     def next_deadline(self) -> UnixNs | None:
         """See `Domain`."""
         return self.deadlines.next()
 
-    def decide(self, candidate: Candidate[Finished], now: UnixNs) -> Verdict:
+    def decide(self, candidate: Candidate[Finished], now: UnixNs) -> Decision:
         """See `Domain`."""
         return decide(candidate.state, now)
 
-    async def refresh(self, candidate: Candidate[Finished]) -> Candidate[Finished] | None:
+    async def refresh(self, candidates: Sequence[Candidate[Finished]]) -> Sequence[Candidate[Finished]]:
         """Read nothing: all that the decision looks at is in the object, whose version the deletion compares."""
-        return candidate
+        return candidates
 
-    def anchor(self, candidate: Candidate[Finished]) -> UnixNs | None:
+    def policy(self, candidate: Candidate[Finished]) -> str:
         """See `Domain`."""
-        return candidate.state.completed
+        return self._policy
 
     def details(self, candidate: Candidate[Finished]) -> dict[str, Any] | None:
         """See `Domain`."""
         return None
 
-    def settled(self, candidate: Candidate[Finished], outcome: Outcome, next_check: UnixNs | None) -> None:
+    async def settle(self, settled: Sequence[Settled[Finished]]) -> None:
         """See `Domain`."""
-        place = (candidate.kind, candidate.key)
-        if next_check is None:
-            self.deadlines.discard(place)
-        elif place in self.deadlines:  # not, if the cache has forgotten it meanwhile
-            self.deadlines.set(place, next_check)
+        for one in settled:
+            self.deadlines.look_again((one.candidate.handle.kind, one.candidate.handle.key), one.next_check)
 
 
 def candidate(kind: Kind[Any], request: Request, ttl: Duration | None) -> Candidate[Finished]:
@@ -155,13 +144,11 @@ def candidate(kind: Kind[Any], request: Request, ttl: Duration | None) -> Candid
     meta = request.metadata
     return Candidate(
         address=Address(kind.short, meta.namespace, meta.name),
-        kind=kind,
-        key=meta.key,
         uid=meta.uid,
         version=meta.resource_version,
         state=finished(request, ttl),
+        handle=ObjectHandle.of(kind, request),
         hold=hold_of(meta.annotations),
-        owners=meta.owner_references,
     )
 
 
@@ -169,11 +156,18 @@ class AnnotationTTL:
     """Mode annotation: looked at whenever a finished request is reconciled."""
 
     def __init__(
-        self, *, ender: Ender, finaliser: Finaliser, policy: Policy, clock: Clock, chance: Chance = chance
+        self,
+        requests: FinishedRequests,
+        *,
+        executor: Executor,
+        finaliser: Finaliser,
+        policy: Policy,
+        clock: Clock,
+        chance: Chance = chance,
     ) -> None:
-        """End requests by ``ender``, write what is wrong by ``finaliser``."""
-        self._ender, self._finaliser, self._clock, self._chance = ender, finaliser, clock, chance
-        self._policy = policy.digest
+        """End requests by ``executor``, write what is wrong by ``finaliser``."""
+        self._requests, self._executor = requests, executor
+        self._finaliser, self._clock, self._chance = finaliser, clock, chance
         self._default = policy.request_ttl.go()
 
     async def apply(self, kind: Kind[R], request: R) -> Result:
@@ -187,18 +181,18 @@ class AnnotationTTL:
             await self._finaliser.declare_invalid_ttl(kind, request, message)
             return Result()
         considered = candidate(kind, request, ttl)
-        verdict = decide(considered.state, UnixNs(self._clock.wall_ns()))
+        decision = decide(considered.state, UnixNs(self._clock.wall_ns()))
+        verdict = decision.verdict
         if isinstance(verdict, Due):
-            return await self._end(considered, verdict)
+            return await self._end(considered, decision)
         if verdict.next_check is None:
             return Result()
         return Result(requeue_after=self._wait((verdict.next_check - self._clock.wall_ns()) / _NS))
 
-    async def _end(self, considered: Candidate[Finished], verdict: Due) -> Result:
+    async def _end(self, considered: Candidate[Finished], decision: Decision) -> Result:
         """End it; there is nothing to read again, because the version covers all that was decided on."""
-        completed = considered.state.completed
-        ending = considered.ending(verdict, domain=DOMAIN, policy=self._policy, anchor_ns=completed)
-        if await self._ender.end(ending) in {Outcome.ENDED, Outcome.GONE}:
+        (result,) = await self._executor.execute([action_of(self._requests, considered, decision)])
+        if result.outcome in {Outcome.ENDED, Outcome.GONE}:
             return Result()
         return Result(requeue_after=self._wait(_LONGEST_WAIT_SECONDS))
 

@@ -41,7 +41,7 @@ from lapse.requests.api.kinds import (
     ObjectKeeper,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.deleting import deletion_row, demand_not_held
+from lapse.requests.deleting import delete_by_person
 from lapse.requests.manifests import read_checkpoint
 from lapse.requests.names import keeper_name
 from lapse.requests.policy import TTLRule
@@ -193,18 +193,20 @@ class RequestsService:
         conditions = read_conditions(headers.getlist("if-match"), headers.getlist("if-none-match"), expected=False)
         if conditions.absent:
             raise ContradictoryConditionsError(problem="DELETE takes If-Match, not If-None-Match")
-        found, now = await self.store.get(_whole(kind), key), self._clock.wall_ns()
+        found = await self.store.get(_whole(kind), key)
         meta, place = found.metadata, Located(kind, key)
         if conditions.tags is not None and not conditions.matches(_tag(meta.resource_version)):
             raise VersionChangedError
-        keeper = await self._keeper_of(kind, meta.uid)
-        await demand_not_held(place, found, keeper=keeper, holds=self._holds, now=now)
-        row = deletion_row(place, found, actor=actor_of(request), now=now)
-        together = self._journal.shares(self.store)
-        also = self._journal.writer(row) if together else None
-        await self.store.delete(kind, key, uid=meta.uid, version=meta.resource_version, also=also)
-        if not together:
-            await self._journal.append(row)
+        await delete_by_person(
+            self.store,
+            place,
+            found,
+            keeper=await self._keeper_of(kind, meta.uid),
+            holds=self._holds,
+            journal=self._journal,
+            actor=actor_of(request),
+            clock=self._clock,
+        )
         return Response(status_code=204)
 
     async def _keeper_of(self, kind: Kind[Any], uid: str) -> ObjectKeeper | None:

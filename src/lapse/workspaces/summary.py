@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.address import Address
+from lapse.core.clock import UnixNs
 from lapse.core.timestamps import to_timestamp
+from lapse.engine.holds import Hold
 from lapse.workspaces import activity
 from lapse.workspaces.eligibility import ARCHIVE, STANDBY, due_after
 from lapse.workspaces.model import DesiredState, Ms, ObservedStatus, Operation, how_it_ended
@@ -44,6 +46,13 @@ _ORDER: Final = [ObservedStatus.PENDING, ObservedStatus.STANDBY, ObservedStatus.
 def address_of(workspace: Workspace) -> Address:
     """Return its address: ``workspace/NAME``."""
     return Address("workspace", None, workspace.name)
+
+
+def hold_of(workspace: Workspace) -> Hold | None:
+    """Return the hold on it, over or not."""
+    if workspace.hold_reason is None:
+        return None
+    return Hold(workspace.hold_reason, None if workspace.hold_until is None else UnixNs(workspace.hold_until * _MS))
 
 
 def next_lapse(workspace: Workspace) -> tuple[str, Ms] | None:

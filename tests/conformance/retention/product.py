@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lapse.engine.ending import Ender
+from lapse.engine.executor import Executor
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.configured import history_policy, read_ttl
 from lapse.history.passes import Pass
@@ -12,6 +12,7 @@ from lapse.history.policy import Policy
 from lapse.history.recording import write_record
 from lapse.kube.resources import NO_LABELS
 from lapse.objects.cluster_holds import listed_holds
+from lapse.objects.target import ObjectTarget
 from tests.conformance.retention.book import Result
 
 if TYPE_CHECKING:
@@ -46,15 +47,14 @@ class Product:
     async def run(self, policies: Sequence[Policy], *, labels: Mapping[str, str] = NO_LABELS) -> Mapping[str, Result]:
         around = self._around
         holds = listed_holds(around.store, lambda _kind: ())
-        ender = Ender(
-            around.store,
+        executor = Executor(
+            ObjectTarget(around.store, holds),
             around.journal,
-            holds=holds,
             clock=around.clock,
             metrics=around.metrics,
             actor="test",
         )
-        passing = Pass(policies, direct=around.store, ender=ender, clock=around.clock, page=PAGE)
+        passing = Pass(policies, direct=around.store, executor=executor, clock=around.clock, page=PAGE)
         reports = await passing.run(labels=labels)
         return {
             name: Result(matched=report.matched, due=report.due, ended=report.outcomes["ended"])

@@ -10,13 +10,13 @@ import msgspec
 from lapse.engine.brakes import Grant, NoBrake
 from lapse.engine.freeze import FreezeReason
 from lapse.engine.journal import Outcome
+from lapse.engine.sweep import SweepReport
 from lapse.workspaces import activity as signals
 from lapse.workspaces.activity import ActivityUnavailableError, Doubt
 from lapse.workspaces.errors import StoreUnavailableError
 from lapse.workspaces.model import Answer, Changes, DesiredBy, DesiredState, Ms, ObservedStatus, Operation, OpId
-from lapse.workspaces.ttl_manager import CheckReport
 from tests.conformance.activity.book import LEASE
-from tests.conformance.ttl_manager.stage import ARCHIVE_TTL, IDLE, STANDBY_TTL, A, B, Stage, case
+from tests.conformance.ttl_manager.stage import ARCHIVE_TTL, IDLE, NOTHING, STANDBY_TTL, A, B, Stage, case
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from lapse.workspaces.model import Candidate, Workspace, WorkspaceId
     from lapse.workspaces.store import WorkspaceStore
 
-NOTHING = CheckReport()
 PENDING, STANDBY, RUNNING = DesiredState.PENDING, DesiredState.STANDBY, DesiredState.RUNNING
 ENDED = ("ended", "standby_ttl_expired")
 
@@ -49,7 +48,7 @@ async def connect_removes_the_idle_timer_and_the_last_disconnect_sets_it_and_its
     await stage.connect(one, B)
     await stage.disconnect(one)
     await stage.elapse(IDLE - 60)
-    assert (await stage.tick()).standby == CheckReport(looked=1, kept=1), "one of two has gone"
+    assert (await stage.tick()).standby == SweepReport(looked=1, kept=1), "one of two has gone"
     await stage.disconnect(one, B)
     await stage.connect(one)
     await stage.elapse(IDLE - 60)
@@ -60,7 +59,7 @@ async def connect_removes_the_idle_timer_and_the_last_disconnect_sets_it_and_its
     await stage.tick()
     assert await stage.desired(one) is RUNNING, "long after the TTL, and the timer still runs"
     await stage.elapse(61)
-    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1)
+    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1)
     found = await stage.store.get(one.id)
     assert (found.desired_state, found.desired_by) == (STANDBY, DesiredBy.TTL)
     assert found.observed_status is ObservedStatus.RUNNING, "the rest is the reconciler's"
@@ -71,9 +70,9 @@ async def idle_for_longer_than_its_ttl_leads_to_standby_and_at_the_instant_it_st
     await stage.settle()
     one = await stage.running()
     await stage.elapse(STANDBY_TTL)
-    assert (await stage.tick()).standby == CheckReport(looked=1, kept=1)
+    assert (await stage.tick()).standby == SweepReport(looked=1, kept=1)
     await stage.elapse(0.001)
-    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1)
+    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1)
     assert (await stage.tick()).standby == NOTHING
     assert only_outcomes(await stage.told(one)) == [ENDED]
 
@@ -90,7 +89,7 @@ async def idle_time_counts_from_the_last_person_and_not_from_restarts(stage: Sta
         await stage.tick()
         assert await stage.desired(one) is RUNNING
     await stage.elapse(STANDBY_TTL / 8 + 0.001)
-    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1)
+    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1)
     assert only_outcomes(await stage.told(one))[-1] == ENDED
 
 
@@ -104,7 +103,7 @@ async def one_that_waits_to_be_started_again_lapses_as_if_it_ran(stage: Stage) -
     await stage.tick()
     assert await stage.desired(one) is RUNNING
     await stage.elapse(0.001)
-    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1)
+    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1)
     found = await stage.store.get(one.id)
     assert (found.observed_status, found.desired_state) == (ObservedStatus.STANDBY, STANDBY)
 
@@ -116,10 +115,10 @@ async def the_archive_is_reached_by_the_database_alone(stage: Stage) -> None:
     await stage.tick()
     await stage.stopped(one)
     await stage.elapse(ARCHIVE_TTL)
-    assert (await stage.tick(activity=Away(stage.activity))).archive == CheckReport(looked=1, kept=1)
+    assert (await stage.tick(activity=Away(stage.activity))).archive == SweepReport(looked=1, kept=1)
     assert await stage.desired(one) is STANDBY
     await stage.elapse(0.001)
-    assert (await stage.tick(activity=Away(stage.activity))).archive == CheckReport(looked=1, ended=1)
+    assert (await stage.tick(activity=Away(stage.activity))).archive == SweepReport(looked=1, ended=1)
     found = await stage.store.get(one.id)
     assert (found.desired_state, found.desired_by) == (PENDING, DesiredBy.TTL)
     assert only_outcomes(await stage.told(one)) == [ENDED, ("noted", "not_yet"), ("ended", "archive_ttl_expired")]
@@ -293,7 +292,7 @@ async def a_user_who_wants_it_running_at_the_same_moment_wins(stage: Stage) -> N
     async def insist() -> None:
         await stage.store.set_desired(one.id, RUNNING, DesiredBy.USER, now=stage.now)
 
-    assert (await stage.tick(store=Meanwhile(stage.store, insist))).standby == CheckReport(looked=1, changed=1)
+    assert (await stage.tick(store=Meanwhile(stage.store, insist))).standby == SweepReport(looked=1, changed=1)
     found = await stage.store.get(one.id)
     assert (found.desired_state, found.desired_by) == (RUNNING, DesiredBy.USER)
     assert only_outcomes(await stage.told(one)) == [("changed", "standby_ttl_expired")]
@@ -305,7 +304,7 @@ async def a_user_who_wanted_it_running_a_moment_before_wins_as_well(stage: Stage
     one = await stage.idle()
     await stage.store.set_desired(one.id, RUNNING, DesiredBy.USER, now=stage.now)
 
-    assert (await stage.tick()).standby == CheckReport(looked=1, kept=1)
+    assert (await stage.tick()).standby == SweepReport(looked=1, kept=1)
     await stage.elapse(STANDBY_TTL - 1)
     assert (await stage.tick()).standby.ended == 0
     await stage.elapse(2)
@@ -320,7 +319,7 @@ async def a_connection_at_the_same_moment_wins(stage: Stage) -> None:
     async def come() -> None:
         await stage.connect(one)
 
-    assert (await stage.tick(store=Meanwhile(stage.store, come))).standby == CheckReport(looked=1, changed=1)
+    assert (await stage.tick(store=Meanwhile(stage.store, come))).standby == SweepReport(looked=1, changed=1)
     assert await stage.desired(one) is RUNNING
 
 
@@ -334,7 +333,7 @@ async def an_access_that_is_flushed_at_the_same_moment_wins(stage: Stage) -> Non
         await stage.store.flush_access({one.id: stage.now})
 
     report = await stage.tick(store=Meanwhile(stage.store, ask_for_a_page))
-    assert report.standby == CheckReport(looked=2, changed=1, ended=1)
+    assert report.standby == SweepReport(looked=2, changed=1, ended=1)
     assert (await stage.desired(one), await stage.desired(other)) == (RUNNING, STANDBY)
 
 
@@ -373,7 +372,7 @@ class Race:
             await self.admitted.get()
         return await self._inner.to_standby(candidates, **how)
 
-    async def run(self) -> CheckReport:
+    async def run(self) -> SweepReport:
         """Return what the tick did, when all have come and gone."""
         report = (await self.stage.tick(store=self)).standby
         assert self.racing is not None
@@ -454,12 +453,12 @@ async def while_the_activity_store_is_away_nobody_is_stopped_and_the_archive_goe
     await stage.stopped(rests)
     await stage.elapse(61)
     report = await stage.tick(activity=Away(stage.activity))
-    assert (report.standby, report.activity_up) == (CheckReport(looked=1, unknown=1), False)
-    assert report.archive == CheckReport(looked=1, ended=1)
+    assert (report.standby, report.activity_up) == (SweepReport(looked=1, unknown=1), False)
+    assert report.archive == SweepReport(looked=1, ended=1)
     assert stage.metric('lapse_signal_up{source="activity"}') == 0
     assert await stage.desired(runs) is RUNNING
     report = await stage.tick()
-    assert (report.standby, report.activity_up) == (CheckReport(looked=1, ended=1), True)
+    assert (report.standby, report.activity_up) == (SweepReport(looked=1, ended=1), True)
     assert stage.metric('lapse_signal_up{source="activity"}') == 1
 
 
@@ -479,7 +478,7 @@ async def an_activity_store_that_lost_everything_is_not_believed_for_two_leases(
     await stage.activities.lose_everything()
     for _ in range(2):
         report = await stage.tick()
-        assert (report.standby, report.activity_up) == (CheckReport(looked=1, unknown=1), False)
+        assert (report.standby, report.activity_up) == (SweepReport(looked=1, unknown=1), False)
     assert await stage.told(one) == [], "that is news about the store, not about each workspace"
     await stage.elapse(2 * LEASE)
     assert (await stage.tick()).standby.ended == 1
@@ -494,11 +493,11 @@ async def one_whose_signal_cannot_be_read_is_left_and_the_others_go_on(stage: St
     bad, good = await stage.running("bad"), await stage.running("good")
     await stage.elapse(STANDBY_TTL + 1)
     report = await stage.tick(activity=Failing(stage.activity, bad.id))
-    assert (report.standby, report.activity_up) == (CheckReport(looked=2, ended=1, unknown=1), True)
-    assert report.archive == CheckReport(looked=1, ended=1)
+    assert (report.standby, report.activity_up) == (SweepReport(looked=2, ended=1, unknown=1), True)
+    assert report.archive == SweepReport(looked=1, ended=1)
     states = [await stage.desired(one) for one in (bad, good, rests)]
     assert states == [RUNNING, STANDBY, PENDING]
-    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1), "it is looked at again at the next tick"
+    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1), "it is looked at again at the next tick"
 
 
 # --- bad rows, stores that fail ---------------------------------------------------------------------------------------
@@ -532,12 +531,12 @@ async def one_bad_row_does_not_stop_the_others(stage: Stage) -> None:
     await stage.elapse(STANDBY_TTL + 1)
     bad = made[17]
     report = await stage.tick(store=Choking(stage.store, {bad.id}))
-    assert report.standby == CheckReport(looked=30, ended=29, failed=1)
+    assert report.standby == SweepReport(looked=30, ended=29, failed=1)
     assert [one.name for one in made if await stage.desired(one) is RUNNING] == [bad.name]
     ((outcome, _),) = only_outcomes(await stage.told(bad))
     assert outcome == "failed"
     assert stage.metric('lapse_errors_total{domain="workspaces",kind="item"}') == 1
-    assert (await stage.tick()).standby == CheckReport(looked=1, ended=1), "and the next tick tries again"
+    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1), "and the next tick tries again"
 
 
 @case
@@ -546,7 +545,7 @@ async def a_store_that_is_away_is_not_asked_for_each_row(stage: Stage) -> None:
     made = [await stage.running(f"w{number}") for number in range(30)]
     await stage.elapse(STANDBY_TTL + 1)
     choking = Choking(stage.store, {one.id for one in made}, alive=False)
-    assert (await stage.tick(store=choking)).standby == CheckReport(looked=30, failed=30)
+    assert (await stage.tick(store=choking)).standby == SweepReport(looked=30, failed=30)
     assert choking.steps == 1
     assert (await stage.tick()).standby.ended == 30
 
@@ -566,7 +565,7 @@ async def a_ttl_that_cannot_be_is_unknown_and_stops_nobody_else(stage: Stage) ->
             return [msgspec.structs.replace(one, standby_ttl_seconds=0) if one.id == bad.id else one for one in page]
 
     report = await stage.tick(store=Spoilt())
-    assert report.standby == CheckReport(looked=2, ended=1, unknown=1)
+    assert report.standby == SweepReport(looked=2, ended=1, unknown=1)
     assert await stage.told(bad) == [("noted", "invalid_ttl")]
     assert (await stage.desired(bad), await stage.desired(good)) == (RUNNING, STANDBY)
 
@@ -604,16 +603,16 @@ async def a_held_one_stays_is_told_once_and_goes_when_it_is_released(stage: Stag
     one = await stage.idle()
     await stage.store.hold(one.id, "demo", now=stage.now)
     manager = stage.manager()
-    assert (await manager.tick(stage.now)).standby == CheckReport(looked=1, held=1)
+    assert (await manager.tick()).standby == SweepReport(looked=1, held=1)
     assert stage.metric('lapse_held{domain="workspaces"}') == 1
     await stage.elapse(60)
-    assert (await manager.tick(stage.now)).standby == NOTHING, "it is not looked at every time"
+    assert (await manager.tick()).standby == NOTHING, "it is not looked at every time"
     assert stage.metric('lapse_held{domain="workspaces"}') == 1
     await stage.elapse(STANDBY_TTL)
-    assert (await manager.tick(stage.now)).standby.held == 1
+    assert (await manager.tick()).standby.held == 1
     assert await stage.told(one) == [("held", "held")]
     await stage.store.release(one.id, now=stage.now)
-    assert (await manager.tick(stage.now)).standby.ended == 1
+    assert (await manager.tick()).standby.ended == 1
     assert stage.metric('lapse_held{domain="workspaces"}') == 0
 
 
@@ -636,7 +635,7 @@ async def a_dry_run_tells_and_does_nothing(stage: Stage) -> None:
     one = await stage.idle()
     before = await stage.store.get(one.id)
     for _ in range(2):
-        assert (await stage.tick(dry_run=True)).standby == CheckReport(looked=1, would_end=1)
+        assert (await stage.tick(dry_run=True)).standby == SweepReport(looked=1, would_end=1)
     assert await stage.store.get(one.id) == before
     assert await stage.told(one) == [("would_end", "standby_ttl_expired")]
     assert (await stage.tick()).standby.ended == 1
@@ -678,7 +677,7 @@ async def past_its_budget_nothing_more_is_ended(stage: Stage) -> None:
     await stage.elapse(STANDBY_TTL + 1)
     brake = Braking(4)
     report = await stage.tick(brake=brake, batch=3)
-    assert report.standby == CheckReport(looked=6, ended=4, refused=2), "and the last page is not even looked at"
+    assert report.standby == SweepReport(looked=6, ended=4, refused=2), "and the last page is not even looked at"
     assert brake.ended == 4
     states = [await stage.desired(one) for one in made]
     assert (states.count(STANDBY), states.count(RUNNING)) == (4, 5)
@@ -727,7 +726,7 @@ class Mute:
 async def an_intent_that_cannot_be_written_prevents_the_change(stage: Stage) -> None:
     await stage.settle()
     one = await stage.idle()
-    assert (await stage.tick(journal=Mute(stage.journal))).standby == CheckReport(looked=1, failed=1)
+    assert (await stage.tick(journal=Mute(stage.journal))).standby == SweepReport(looked=1, failed=1)
     assert await stage.desired(one) is RUNNING
     assert stage.metric('lapse_errors_total{domain="workspaces",kind="journal"}') == 1
 
@@ -773,7 +772,7 @@ async def whoever_is_active_is_looked_at_again_only_when_its_time_may_be_over(st
     await stage.elapse(STANDBY_TTL - 1)
     await stage.store.flush_access({one.id: stage.now})
     await stage.elapse(60)
-    assert (await stage.tick()).standby == CheckReport(looked=1, kept=1)
+    assert (await stage.tick()).standby == SweepReport(looked=1, kept=1)
     assert (await stage.tick()).standby == NOTHING
     found = await stage.store.get(one.id)
     assert found.check_after == found.last_access_at + STANDBY_TTL * 1000 + 1
@@ -786,5 +785,5 @@ async def a_tick_that_may_not_go_on_stops_between_batches(stage: Stage) -> None:
         await stage.running(f"w{number}")
     await stage.elapse(STANDBY_TTL + 1)
     asked = iter([True, True, False])
-    report = await stage.manager(batch=3).tick(stage.now, proceed=lambda: next(asked, False))
-    assert (report.standby, report.more) == (CheckReport(looked=3, ended=3), True)
+    report = await stage.manager(batch=3).tick(proceed=lambda: next(asked, False))
+    assert report.standby == SweepReport(looked=3, ended=3, more=True)

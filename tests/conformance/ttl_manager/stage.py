@@ -7,12 +7,15 @@ A case is a coroutine function that takes a `Stage` and asserts; `case` puts it 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.engine.brakes import NoBrake
 from lapse.engine.metrics import Metrics
+from lapse.engine.sweep import SweepReport
 from lapse.workspaces.activity import ConnectionId
 from lapse.workspaces.model import (
+    DOMAIN,
     DesiredState,
     Ms,
     NewWorkspace,
@@ -22,23 +25,82 @@ from lapse.workspaces.model import (
     Workspace,
     WorkspaceId,
 )
-from lapse.workspaces.ttl_manager import TtlManager
+from lapse.workspaces.ttl_manager import ttl_sweeps
 from tests.conformance.activity.book import LEASE
 
 if TYPE_CHECKING:
     from lapse.core.clock import VirtualClock
+    from lapse.core.verdict import Reason
     from lapse.engine.brakes import Brake
     from lapse.engine.journal import Journal, Row
     from lapse.workspaces.activity import Activity
     from lapse.workspaces.store import WorkspaceStore
-    from lapse.workspaces.ttl_manager import TickReport
     from tests.conformance.activity.book import World as ActivityWorld
     from tests.conformance.workspaces.book import World as StoreWorld
 
 STANDBY_TTL, ARCHIVE_TTL, IDLE = 700, 86_400, 300
 """The first is longer than a lease, so that it is the one which decides where nothing else is said."""
 SETTLED: Final = 2 * LEASE
+NOTHING: Final = SweepReport()
 A, B = ConnectionId("a"), ConnectionId("b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickReport:
+    """What one tick did, by rule."""
+
+    standby: SweepReport = NOTHING
+    archive: SweepReport = NOTHING
+    activity_up: bool | None = None
+    """Whether who is there was known."""
+    refusal: Reason | None = None
+    """Why nothing was looked at."""
+
+    @property
+    def more(self) -> bool:
+        return self.standby.more or self.archive.more
+
+
+class Manager:
+    """Both rules; a tick is what the loop does, without its waits."""
+
+    def __init__(
+        self,
+        store: WorkspaceStore,
+        activity: Activity,
+        journal: Journal,
+        *,
+        metrics: Metrics,
+        **how: Any,  # noqa: ANN401
+    ) -> None:
+        self.sweeps = ttl_sweeps(store, activity, journal, metrics=metrics, **how)
+        self.executor = self.sweeps[0]._executor
+        self.activity, self._metrics = activity, metrics
+
+    async def tick(self, *, proceed: Callable[[], bool] = lambda: True) -> TickReport:
+        """Sweep by both rules; the first error is raised after both."""
+        refusal = await self.executor.brake.objection(DOMAIN)
+        if refusal is not None:
+            return TickReport(refusal=refusal)
+        reports: list[SweepReport] = []
+        errors: list[Exception] = []
+        for sweep in self.sweeps:
+            try:
+                reports.append(await sweep.run(proceed=proceed))
+            except Exception as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        standby, archive = reports
+        up = metric(self._metrics, 'lapse_signal_up{source="activity"}') == 1
+        return TickReport(standby=standby, archive=archive, activity_up=up)
+
+
+def metric(metrics: Metrics, line: str) -> float:
+    """Return a value of the exposition."""
+    found = [text for text in metrics.exposition().decode().splitlines() if text.startswith(f"{line} ")]
+    assert len(found) == 1, line
+    return float(found[0].rpartition(" ")[2])
 
 
 class Stage:
@@ -71,8 +133,8 @@ class Stage:
         brake: Brake | None = None,
         dry_run: bool = False,
         batch: int = 1000,
-    ) -> TtlManager:
-        return TtlManager(
+    ) -> Manager:
+        return Manager(
             store or self.store,
             activity or self.activity,
             journal or self.journal,
@@ -84,7 +146,7 @@ class Stage:
         )
 
     async def tick(self, **how: Any) -> TickReport:  # noqa: ANN401 - what `manager` takes
-        return await self.manager(**how).tick(self.now)
+        return await self.manager(**how).tick()
 
     async def elapse(self, seconds: float) -> None:
         """Let time pass for everything."""
@@ -149,9 +211,7 @@ class Stage:
 
     def metric(self, line: str) -> float:
         """Return a value of the exposition."""
-        found = [text for text in self.metrics.exposition().decode().splitlines() if text.startswith(f"{line} ")]
-        assert len(found) == 1, line
-        return float(found[0].rpartition(" ")[2])
+        return metric(self.metrics, line)
 
 
 Case = Callable[[Stage], Coroutine[Any, Any, None]]

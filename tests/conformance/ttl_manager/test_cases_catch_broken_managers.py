@@ -127,7 +127,7 @@ async def test_a_broken_manager_is_caught(part: str, broken: type[Around], name:
         def manager(**how: Any) -> Any:  # noqa: ANN401
             given = how.pop(part, None) or getattr(stage, part)
             made = whole(**{**how, part: broken(given)})
-            made._transitions._shared = True  # the wrapped store is still the one that the journal shares
+            made.executor._shared = True  # the wrapped store is still the one that the journal shares
             return made
 
         stage.manager = manager  # type: ignore[method-assign]

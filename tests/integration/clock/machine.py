@@ -33,7 +33,7 @@ from lapse.requests.service import Requests
 from lapse.workspaces.in_process import InProcessActivity
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation, OpId
 from lapse.workspaces.sqlite_store import open_sqlite_store
-from lapse.workspaces.ttl_manager import TtlManager
+from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -106,7 +106,8 @@ class Process:
             **shared,
         )
         activity = InProcessActivity(clock, lease_seconds=60)
-        self.manager = TtlManager(workspaces, activity, self.journal, clock=clock, metrics=metrics, brake=brakes)
+        sweeps = ttl_sweeps(workspaces, activity, self.journal, clock=clock, metrics=metrics, brake=brakes)
+        self.ttl_loop = ttl_loop(sweeps, interval=60)
 
     @property
     def now(self) -> Ms:
@@ -163,10 +164,9 @@ class Process:
             for one in (await self.store.list(kind)).items:
                 await controller.reconcile(one.metadata.key)
         await self._caught_up()
-        loops: list[Any] = [*self.requests.loops, *self.retention.loops]
+        loops: list[Any] = [*self.requests.loops, *self.retention.loops, self.ttl_loop]
         for loop in loops:
             await loop.tick()
-        await self.manager.tick(self.now)
         await self._caught_up()
 
     async def _caught_up(self) -> None:

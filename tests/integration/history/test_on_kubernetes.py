@@ -22,7 +22,7 @@ from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import DAY
 from lapse.core.identity import secret_bytes
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.ending import Ender
+from lapse.engine.executor import Executor
 from lapse.engine.log_journal import LogJournal
 from lapse.engine.metrics import Metrics
 from lapse.history.api.kinds import OUR_KINDS, RETENTION_POLICY
@@ -34,6 +34,7 @@ from lapse.kube.errors import GoneError
 from lapse.kube.resources import Document, ObjectKey, untyped
 from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.kubernetes import KubernetesStore
+from lapse.objects.target import ObjectTarget
 from tests.servers.api_proxy import ApiProxy, Asked
 
 if TYPE_CHECKING:
@@ -103,15 +104,14 @@ class Scene:
     ) -> PassReport:
         store = store or self.store
         holds = listed_holds(store, lambda _kind: ())
-        ender = Ender(
-            store,
+        executor = Executor(
+            ObjectTarget(store, holds),
             LogJournal(),
-            holds=holds,
             clock=self.clock,
             metrics=self.metrics,
             actor="test",
         )
-        passing = Pass([policy], direct=direct or store, ender=ender, clock=self.clock, page=page)
+        passing = Pass([policy], direct=direct or store, executor=executor, clock=self.clock, page=page)
         return (await passing.run())[policy.name]
 
     async def left(self, kind: Kind[Any] = CONFIG_MAP) -> list[str]:

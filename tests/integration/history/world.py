@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lapse.core.clock import VirtualClock
 from lapse.core.timestamps import to_timestamp
 from lapse.db.sqlite import Synchronous
-from lapse.engine.ending import Ender
+from lapse.engine.executor import Executor
 from lapse.engine.journal import Row, SQLiteJournal
 from lapse.engine.metrics import Metrics
 from lapse.history.api.kinds import (
@@ -27,6 +27,7 @@ from lapse.history.records import record
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Kind, ObjectKey, untyped
 from lapse.objects.embedded import EmbeddedStore, open_embedded
+from lapse.objects.target import ObjectTarget
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -65,9 +66,11 @@ class World:
         return names
 
     def passing(self, *policies: Policy, page: int = 3, **how: Any) -> Pass:  # noqa: ANN401 - as a pass is made
-        ender = Ender(self.store, self.journal, holds=self.store, clock=self.clock, metrics=self.metrics, actor="test")
+        executor = Executor(
+            ObjectTarget(self.store, self.store), self.journal, clock=self.clock, metrics=self.metrics, actor="test"
+        )
         direct = how.pop("direct", self)
-        return Pass(policies, direct=direct, ender=ender, clock=self.clock, page=page, **how)
+        return Pass(policies, direct=direct, executor=executor, clock=self.clock, page=page, **how)
 
     async def prune(self, policy: Policy | None = None, **values: Any) -> PassReport:  # noqa: ANN401 - those of the policy
         (report,) = (await self.passing(policy or history_policy(**values)).run()).values()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.journal import Outcome
@@ -238,7 +239,7 @@ async def test_a_keeper_with_an_unreadable_ttl_stays(world: World) -> None:
     odd = await world.fresh(keeper)
     informer._put(_with_ttl(odd, "10minutes"))
     world.advance(1000 * HOUR)
-    assert list(world.requests.keepers.due(world.clock.wall_ns())) == []  # type: ignore[arg-type]
+    assert [page async for page in world.requests.keepers.due(UnixNs(world.clock.wall_ns()), size=1)] == []
 
 
 def _with_ttl(keeper: ObjectKeeper, ttl: str) -> ObjectKeeper:
@@ -298,7 +299,7 @@ async def test_a_hold_that_the_cache_has_not_seen_yet_keeps(world: World) -> Non
     assert filling is not None
     filling.cancel()
     await world.hold((await world.all(VOLUME_SNAPSHOT_CONTENT))[0])
-    report = await world.requests.loops[0]._sweep.run(proceed=lambda: True)
+    report = await world.requests.loops[0].sweeps[0].run(proceed=lambda: True)
     assert (report.held, report.ended) == (1, 0)
     assert await world.exists(keeper)
     await world.stop()
@@ -354,7 +355,7 @@ async def test_a_keeper_without_a_request_left_is_found_after_a_restart(world: W
 
 async def test_a_dry_run_ends_no_keeper_and_says_so(world: World) -> None:
     keeper = await keeper_of(world, None, KeeperMode.TTL, ttl="1h")
-    world.requests.ender.dry_run = True
+    world.requests.executor.dry_run = True
     await world.live(hours=3, step=600)
     assert await world.exists(keeper)
     assert [row.outcome for row in await world.journal_rows()] == [Outcome.WOULD_END]

@@ -682,7 +682,7 @@ async def asked(work: Coroutine[Any, Any, Any]) -> None:
 
 async def sweep(process: Process) -> None:
     for loop in process.requests.loops:
-        await loop._sweep.run(proceed=lambda: True)
+        await loop.sweeps[0].run(proceed=lambda: True)
 
 
 def key_of(life: Life) -> ObjectKey:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.journal import Outcome
@@ -17,11 +18,13 @@ from lapse.requests.policy import Policy, TTLMode
 from tests.integration.requests.world import World, opened
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from lapse.engine.domain import Candidate
     from lapse.kube.resources import Kind
+    from lapse.requests.ttl import Finished
 
 every_kind = pytest.mark.parametrize("kind", REQUEST_KINDS, ids=lambda kind: kind.short)
 either_end = pytest.mark.parametrize("fail", [False, True], ids=["ready", "failed"])
@@ -320,10 +323,15 @@ async def test_a_request_that_changed_since_it_was_decided_about_is_not_deleted_
                 VOLUME_CAPTURE_REQUEST, request.metadata.key, {"metadata": {"labels": {"seen": "yes"}}}
             )
 
-        candidates = list(stale(world.clock.wall_ns()))  # type: ignore[arg-type]
+        pages = [page async for page in stale(UnixNs(world.clock.wall_ns()), size=1)]
         await meanwhile()
-        world.requests.finished.due = lambda _now: iter(candidates)  # type: ignore[method-assign, assignment]
-        report = await world.requests.loops[1]._sweep.run(proceed=lambda: True)
+
+        async def seen_before(_now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[Finished]], None]:
+            for page in pages:
+                yield page
+
+        world.requests.finished.due = seen_before  # type: ignore[method-assign, assignment]
+        report = await world.requests.loops[1].sweeps[0].run(proceed=lambda: True)
         assert (report.changed, report.ended) == (1, 0)
         assert await world.exists(request)
         world.requests.finished.due = stale  # type: ignore[method-assign]

@@ -50,7 +50,7 @@ async def test_two_scanners_at_once_delete_each_request_once_and_journal_it_once
         await one.settle()
         await see_each_other(one, other)
         one.advance(700)
-        sweeps = [world.requests.loops[1]._sweep for world in (one, other)]
+        sweeps = [world.requests.loops[1].sweeps[0] for world in (one, other)]
         reports = await asyncio.gather(*(sweep.run(proceed=lambda: True) for sweep in sweeps))
         assert all(report.looked for report in reports), "both were at it"
         assert sum(report.ended for report in reports) == MANY
@@ -70,7 +70,7 @@ async def test_two_sweeps_of_keepers_at_once_end_each_keeper_once(tmp_path: Path
             await one.store.create(OBJECT_KEEPER, body)
         await see_each_other(one, other)
         one.advance(3700)
-        sweeps = [world.requests.loops[0]._sweep for world in (one, other)]
+        sweeps = [world.requests.loops[0].sweeps[0] for world in (one, other)]
         reports = await asyncio.gather(*(sweep.run(proceed=lambda: True) for sweep in sweeps))
         assert sum(report.ended for report in reports) == MANY
         assert sum(report.failed for report in reports) == 0

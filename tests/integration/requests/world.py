@@ -297,7 +297,7 @@ class World:
     async def sweep(self) -> dict[str, SweepReport]:
         """Run every sweep once, over everything that is due; return what each did, by the name of its loop."""
         await self.caught_up()
-        reports = {loop.name: await loop._sweep.run(proceed=lambda: True) for loop in self.requests.loops}
+        reports = {loop.name: await loop.sweeps[0].run(proceed=lambda: True) for loop in self.requests.loops}
         await self.caught_up()
         return reports
 

@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from lapse.core.clock import SystemClock
+from lapse.engine.sweep import SweepReport
 from lapse.workspaces.errors import StoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState
 from lapse.workspaces.redis_activity import RedisActivity
-from lapse.workspaces.ttl_manager import CheckReport
 from tests.conformance.activity.book import LEASE
 from tests.conformance.ttl_manager.stage import STANDBY_TTL
 from tests.conformance.workspaces.worlds import postgres_database
@@ -43,7 +43,7 @@ async def two(stage: Stage) -> tuple[Workspace, Workspace]:
     return runs, rests
 
 
-async def in_time(stage: Stage) -> CheckReport:
+async def in_time(stage: Stage) -> SweepReport:
     """Tick, bounded; return what became of the standby check."""
     async with asyncio.timeout(PATIENCE):
         return (await stage.tick()).standby
@@ -66,7 +66,7 @@ async def test_while_redis_is_down_nobody_is_stopped_and_archives_go_on(opened: 
         async with opened(database, server, wait=HASTY) as stage:
             runs, rests = await two(stage)
             await asyncio.to_thread(server.kill)
-            assert await in_time(stage) == CheckReport(looked=1, unknown=1)
+            assert await in_time(stage) == SweepReport(looked=1, unknown=1)
             assert stage.metric(SIGNAL) == 0
             assert (await stage.desired(runs), await stage.desired(rests)) == (RUNNING, PENDING)
             await asyncio.to_thread(server.start)
@@ -114,11 +114,11 @@ async def test_one_workspace_whose_entry_is_spoilt_is_skipped_and_the_others_are
             bad = await stage.running("bad")
             good, rests = await two(stage)
             raw.set(f"ws_leases:{bad.id}", "not a sorted set")
-            assert await in_time(stage) == CheckReport(looked=2, ended=1, unknown=1)
+            assert await in_time(stage) == SweepReport(looked=2, ended=1, unknown=1)
             states = [await stage.desired(one) for one in (bad, good, rests)]
             assert states == [RUNNING, STANDBY, PENDING]
             raw.delete(f"ws_leases:{bad.id}")
-            assert await in_time(stage) == CheckReport(looked=1, ended=1)
+            assert await in_time(stage) == SweepReport(looked=1, ended=1)
 
 
 async def test_the_plain_counter_of_other_proxies_is_honoured(opened: Open, database: str) -> None:
@@ -127,14 +127,14 @@ async def test_the_plain_counter_of_other_proxies_is_honoured(opened: Open, data
             one = await stage.running()
             stage.clock.advance(STANDBY_TTL + 1)
             raw.incr(f"ws_conn:{one.id}")
-            assert await in_time(stage) == CheckReport(looked=1, kept=1)
+            assert await in_time(stage) == SweepReport(looked=1, kept=1)
             raw.decr(f"ws_conn:{one.id}")
             raw.set(f"idle_timer:{one.id}", "1", ex=300)
             stage.clock.advance(STANDBY_TTL)
-            assert await in_time(stage) == CheckReport(looked=1, kept=1)
+            assert await in_time(stage) == SweepReport(looked=1, kept=1)
             raw.delete(f"idle_timer:{one.id}")
             stage.clock.advance(301)
-            assert await in_time(stage) == CheckReport(looked=1, ended=1)
+            assert await in_time(stage) == SweepReport(looked=1, ended=1)
 
 
 PROXY = """
@@ -230,7 +230,7 @@ async def test_a_row_that_the_database_refuses_to_change_does_not_stop_the_other
                 connection.execute(
                     "CREATE TRIGGER t BEFORE UPDATE ON workspaces FOR EACH ROW EXECUTE FUNCTION refuse()"
                 )
-            assert await in_time(stage) == CheckReport(looked=100, ended=99, failed=1)
+            assert await in_time(stage) == SweepReport(looked=100, ended=99, failed=1)
             assert [one.name for one in made if await stage.desired(one) is RUNNING] == ["w42"]
 
 
@@ -241,7 +241,7 @@ async def test_a_row_that_cannot_be_read_does_not_stop_the_others(opened: Open, 
             stage.clock.advance(STANDBY_TTL + 1)
             with psycopg.connect(database, autocommit=True) as connection:
                 connection.execute("UPDATE workspaces SET command = ARRAY[NULL] WHERE name = 'bad'")
-                assert await in_time(stage) == CheckReport(looked=1, ended=1)
+                assert await in_time(stage) == SweepReport(looked=1, ended=1)
                 connection.execute("UPDATE workspaces SET command = ARRAY['serve'] WHERE name = 'bad'")
             assert (await stage.desired(bad), await stage.desired(good)) == (RUNNING, STANDBY)
 
@@ -253,6 +253,6 @@ async def test_a_row_that_somebody_holds_is_left_to_them_and_the_others_go_on(op
             stage.clock.advance(STANDBY_TTL + 1)
             async with await psycopg.AsyncConnection.connect(database) as other:
                 await other.execute("SELECT 1 FROM workspaces WHERE name = 'w5' FOR UPDATE")
-                assert await in_time(stage) == CheckReport(looked=16, ended=15, failed=1)
+                assert await in_time(stage) == SweepReport(looked=16, ended=15, failed=1)
             assert await stage.desired(made[5]) is RUNNING
-            assert await in_time(stage) == CheckReport(looked=1, ended=1)
+            assert await in_time(stage) == SweepReport(looked=1, ended=1)

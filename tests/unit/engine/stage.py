@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs, VirtualClock
-from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
+from lapse.core.verdict import Decision, Due, DueReason, Keep, KeepReason, Unknown, UnknownReason
 from lapse.db.database import Database
 from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
+from lapse.engine.brakes import Grant, NoBrake
 from lapse.engine.deadlines import Deadlines
-from lapse.engine.ending import Ending
+from lapse.engine.domain import DELETE, Action, Candidate, Settled
 from lapse.engine.holds import HOLD, HOLD_UNTIL, Hold, hold_of
 from lapse.engine.journal import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
-from lapse.engine.sweep import Candidate
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Document, ObjectKey, untyped
 from lapse.objects.embedded import EmbeddedStore, open_embedded
+from lapse.objects.target import ObjectHandle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from pathlib import Path
 
+    from lapse.engine.executor import Executor
     from lapse.engine.metrics import Metrics
 
 NS = 1_000_000_000
 START = 1_700_000_000
+ANCHOR = UnixNs((START - 60) * NS)
 THING = untyped("test.lapse.dev/v1", "Thing", "things")
 
 
@@ -54,15 +58,32 @@ def play(target: object, **methods: Callable[..., object]) -> None:
     vars(target).update(methods)
 
 
-def ending_of(thing: Document, hold: Hold | None = None) -> Ending:
+async def end(executor: Executor, action: Action) -> Outcome:
+    """Carry out one action; return what came of it."""
+    (result,) = await executor.execute([action])
+    return result.outcome
+
+
+async def end_all(executor: Executor, actions: Sequence[Action]) -> list[Outcome]:
+    return [result.outcome for result in await executor.execute(actions)]
+
+
+class Against(NoBrake):
+    """A brake that refuses everything."""
+
+    async def allow(self, domain: str, count: int = 1) -> Grant:
+        return Grant(0, UnknownReason.CLOCK_JUMPED)
+
+
+def action_of(thing: Document, hold: Hold | None = None) -> Action:
     meta = thing.metadata
-    return Ending(
+    return Action(
         domain="things",
         address=Address("Thing.test.lapse.dev", meta.namespace, meta.name),
-        kind=THING,
-        key=meta.key,
+        handle=ObjectHandle(THING, meta.key),
         uid=meta.uid,
         version=meta.resource_version,
+        action=DELETE,
         reason=DueReason.TTL_EXPIRED,
         since=UnixNs(START * NS),
         anchor_ns=(START - 60) * NS,
@@ -79,7 +100,7 @@ class Things:
     store: EmbeddedStore
     clock: VirtualClock
     name: str = "things"
-    policy: str = "p1"
+    is_indexed: bool = True
     reasons: tuple[DueReason, ...] = (DueReason.TTL_EXPIRED,)
     deadlines: Deadlines[ObjectKey] = field(default_factory=Deadlines)
     known: dict[ObjectKey, Document] = field(default_factory=dict)
@@ -114,53 +135,52 @@ class Things:
 
     # --- what the sweep asks ---
 
-    def due(self, now: UnixNs) -> Iterator[Candidate[Document]]:
-        for found in self.deadlines.due(now):
-            yield candidate_of(self.known[found])
+    def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[Document]], None]:
+        return self.deadlines.pages(now, size=size, find=lambda key: candidate_of(self.known[key]))
 
     def next_deadline(self) -> UnixNs | None:
         return self.deadlines.next()
 
-    def decide(self, candidate: Candidate[Document], now: UnixNs) -> Verdict:
-        self.looked.append(candidate.key.name)
+    def decide(self, candidate: Candidate[Document], now: UnixNs) -> Decision:
+        self.looked.append(candidate.handle.key.name)
         expires = candidate.state.body["spec"].get("expires")
         if expires is None:
-            return Unknown(UnknownReason.MISSING_ANCHOR, UnixNs(now + 30 * NS))
+            return Decision(Unknown(UnknownReason.MISSING_ANCHOR, UnixNs(now + 30 * NS)), ANCHOR)
         if now < expires:
-            return Keep(KeepReason.NOT_YET, UnixNs(expires))
-        return Due("delete", DueReason.TTL_EXPIRED, UnixNs(expires))
+            return Decision(Keep(KeepReason.NOT_YET, UnixNs(expires)), ANCHOR, UnixNs(expires))
+        return Decision(Due(DELETE, DueReason.TTL_EXPIRED, UnixNs(expires)), ANCHOR, UnixNs(expires))
 
-    async def refresh(self, candidate: Candidate[Document]) -> Candidate[Document] | None:
-        waiting: Any = self.during_refresh(candidate.key.name)
+    async def refresh(self, candidates: Sequence[Candidate[Document]]) -> Sequence[Candidate[Document] | None]:
+        return await asyncio.gather(*[self._fresh(one) for one in candidates])
+
+    async def _fresh(self, candidate: Candidate[Document]) -> Candidate[Document] | None:
+        waiting: Any = self.during_refresh(candidate.handle.key.name)
         if waiting is not None:
             await waiting
         if self.covered:
             return candidate
         try:
-            return candidate_of(await self.store.get(THING, candidate.key))
+            return candidate_of(await self.store.get(THING, candidate.handle.key))
         except NotFoundError:
             return None
 
     def details(self, candidate: Candidate[Document]) -> dict[str, Any] | None:
         return {"shelf": 7}
 
-    def anchor(self, candidate: Candidate[Document]) -> UnixNs | None:
-        return UnixNs((START - 60) * NS)
+    def policy(self, candidate: Candidate[Document]) -> str:
+        return "p1"
 
-    def settled(self, candidate: Candidate[Document], outcome: Outcome, next_check: UnixNs | None) -> None:
-        self.settlements[candidate.key.name] = (outcome, next_check)
-        if next_check is None:
-            self.deadlines.discard(candidate.key)
-        else:
-            self.deadlines.set(candidate.key, next_check)
+    async def settle(self, settled: Sequence[Settled[Document]]) -> None:
+        for one in settled:
+            self.settlements[one.candidate.handle.key.name] = (one.outcome, one.next_check)
+            self.deadlines.look_again(one.candidate.handle.key, one.next_check)
 
 
 def candidate_of(thing: Document) -> Candidate[Document]:
     meta = thing.metadata
     return Candidate(
         address=Address("Thing.test.lapse.dev", meta.namespace, meta.name),
-        kind=THING,
-        key=meta.key,
+        handle=ObjectHandle(THING, meta.key),
         uid=meta.uid,
         version=meta.resource_version,
         state=thing,

@@ -8,13 +8,14 @@ import pytest
 
 from lapse.engine.brakes import Brakes
 from lapse.engine.budget import Budget, Budgets
-from lapse.engine.ending import Ender
+from lapse.engine.executor import Executor
 from lapse.engine.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
 from lapse.engine.journal import Outcome
 from lapse.engine.sqlite_brakes import TRUST_SECONDS, SQLiteBrakes
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.errors import StoreUnavailableError
-from tests.unit.engine.stage import NS, Things, ending_of, key, play, series
+from lapse.objects.target import ObjectTarget
+from tests.unit.engine.stage import NS, Things, action_of, end, key, play, series
 
 if TYPE_CHECKING:
     from lapse.core.clock import VirtualClock
@@ -39,10 +40,15 @@ class Process:
             actor="lapse",
             trust_seconds=TRUST_SECONDS,
         )
-        self.ender = Ender(
-            things.store, journal, holds=things.store, clock=clock, metrics=metrics, actor="lapse", brake=self.brakes
+        self.executor = Executor(
+            ObjectTarget(things.store, things.store),
+            journal,
+            clock=clock,
+            metrics=metrics,
+            actor="lapse",
+            brake=self.brakes,
         )
-        sweep = Sweep(things, self.ender, journal=journal, clock=clock, metrics=metrics)
+        sweep = Sweep(things, self.executor, journal=journal, clock=clock, metrics=metrics)
         self.loop = SweepLoop(sweep, name="things", interval=60, chance=lambda: 0.5)
 
 
@@ -127,9 +133,9 @@ async def test_an_item_that_is_refused_says_why_and_is_tried_again(
     row = freeze_row("things", freeze, reason=FreezeReason.BY_PERSON, now=clock.wall_ns())
     await process.store.freeze("things", freeze, row)
     await things.add("a")
-    report = await process.loop._sweep.run(proceed=lambda: True)
+    report = await process.loop.sweeps[0].run(proceed=lambda: True)
 
-    assert (report.unknown, report.ended) == (1, 0)
+    assert (report.refused, report.ended) == (1, 0)
     assert things.settlements["a"] == (Outcome.REFUSED, clock.wall_ns() + round(TRUST_SECONDS * NS))
     (told,) = await journal.entries(uid=things.known[key("a")].metadata.uid)
     assert (told.verdict, told.reason, told.outcome) == ("unknown", "frozen", Outcome.REFUSED)
@@ -139,9 +145,9 @@ async def test_what_changed_meanwhile_does_not_spend_the_budget(things: Things, 
     stale = await things.add("a")
     fresh = await things.patch("a", {"spec": {"expires": 1}})
     for _ in range(50):
-        assert await process.ender.end(ending_of(stale)) is Outcome.CHANGED
+        assert await end(process.executor, action_of(stale)) is Outcome.CHANGED
 
-    assert await process.ender.end(ending_of(fresh)) is Outcome.ENDED
+    assert await end(process.executor, action_of(fresh)) is Outcome.ENDED
 
 
 async def test_a_failure_spends_the_budget_only_until_the_journal_is_counted(
@@ -154,7 +160,7 @@ async def test_a_failure_spends_the_budget_only_until_the_journal_is_counted(
     real = store.delete_all
     play(store, delete_all=silent)
     for _ in range(50):
-        assert await process.ender.end(ending_of(thing)) is Outcome.FAILED
+        assert await end(process.executor, action_of(thing)) is Outcome.FAILED
     play(store, delete_all=real)
 
-    assert await process.ender.end(ending_of(thing)) is Outcome.ENDED
+    assert await end(process.executor, action_of(thing)) is Outcome.ENDED

@@ -45,7 +45,7 @@ def test_a_key_that_was_taken_and_not_settled_is_due_again() -> None:
     taking = deadlines.due(UnixNs(9))
     assert [next(taking), next(taking)] == ["a", "b"]
     deadlines.discard("a")
-    taking.close()  # type: ignore[attr-defined]  # it is a generator
+    taking.close()
 
     assert list(deadlines.due(UnixNs(9))) == ["b", "c"]
 

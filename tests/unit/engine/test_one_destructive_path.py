@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parents[3] / "src" / "lapse"
 
 ALLOWED = {
-    "engine/ending.py": "the one helper",
+    "objects/target.py": "the target of the one acting path",
     "objects/embedded.py": "the embedded store itself",
     "objects/embedded.sql": "the embedded store itself, and its garbage collection",
     "objects/gc.py": "the embedded store's garbage collection",
@@ -19,9 +19,7 @@ ALLOWED = {
     "keys/": "keys are no objects: they have a delete of their own, and expired ones are only cleaned up",
     "cli/keys.py": "a person deletes a key",
     "web/keys_api.py": "a person deletes a key",
-    "cli/requests.py": "a person deletes a request",
-    "web/requests_api.py": "a person deletes a request",
-    "web/workspaces_api.py": "a person deletes a workspace",
+    "web/workspaces_api.py": "the route's own function, which hands it on",
     "workspaces/reconciler.py": "removes the data of one that a person has deleted; none is deleted for its TTL",
 }
 # Words by which a list, a set or a web framework is meant, never a store.
@@ -81,13 +79,13 @@ def found_in(source: Path) -> dict[str, list[int]]:
 def test_objects_are_removed_in_one_place_and_by_the_commands_of_people() -> None:
     elsewhere = [name for name in found_in(SOURCE) if not is_allowed(SOURCE / name)]
 
-    assert elsewhere == [], "end it by lapse.engine.ending.Ender, which knows holds, versions, the journal and dry runs"
+    assert elsewhere == [], "hand it to lapse.engine.executor, which knows holds, versions, the journal and dry runs"
 
 
 def test_the_one_place_is_found_where_it_is_said_to_be() -> None:
     found = found_in(SOURCE)
 
-    assert len(found["engine/ending.py"]) == 2, "one call for one object and one for several: everything goes there"
+    assert len(found["objects/target.py"]) == 2, "one call for one object and one for several: everything goes there"
     assert found["objects/embedded.sql"], "the store's own statement"
 
 

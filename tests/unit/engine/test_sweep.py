@@ -6,35 +6,45 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.clock import UnixNs, VirtualClock
-from lapse.core.verdict import Keep, KeepReason, Reason, UnknownReason, Verdict
-from lapse.engine.ending import Ender, Ending
+from lapse.core.verdict import Decision, Keep, KeepReason
+from lapse.engine.domain import Candidate
+from lapse.engine.executor import Executor
 from lapse.engine.journal import Outcome, SQLiteJournal
-from lapse.engine.sweep import HELD_SECONDS, REFUSED_SECONDS, Candidate, Sweep, SweepReport
+from lapse.engine.sweep import HELD_SECONDS, REFUSED_SECONDS, Sweep, SweepReport
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import Document
-from tests.unit.engine.stage import NS, START, THING, Things, candidate_of, key, play, series
+from lapse.objects.target import ObjectTarget
+from tests.unit.engine.stage import NS, START, THING, Against, Things, candidate_of, key, play, series
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from lapse.engine.metrics import Metrics
     from lapse.objects.embedded import EmbeddedStore
 
 
 @pytest.fixture
-def ender(store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics) -> Ender:
-    return Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="things-sweep")
+def executor(store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics) -> Executor:
+    return Executor(ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="things-sweep")
 
 
 @pytest.fixture
-def sweep(things: Things, ender: Ender, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics) -> Sweep[Any]:
-    return make_sweep(things, ender, journal, clock=clock, metrics=metrics)
+def sweep(
+    things: Things, executor: Executor, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> Sweep[Any]:
+    return make_sweep(things, executor, journal, clock=clock, metrics=metrics)
 
 
 def make_sweep(
-    things: Things, ender: Ender, journal: SQLiteJournal, *, clock: VirtualClock, metrics: Metrics, width: int = 64
+    things: Things,
+    executor: Executor,
+    journal: SQLiteJournal,
+    *,
+    clock: VirtualClock,
+    metrics: Metrics,
+    width: int = 64,
 ) -> Sweep[Any]:
-    return Sweep(things, ender, journal=journal, clock=clock, metrics=metrics, width=width, chance=lambda: 1.0)
+    return Sweep(things, executor, journal=journal, clock=clock, metrics=metrics, width=width, chance=lambda: 1.0)
 
 
 def always() -> bool:
@@ -115,7 +125,7 @@ async def test_the_second_decision_is_taken_at_a_fresh_moment(
     moments: list[int] = []
     decide = things.decide
 
-    def noting(candidate: Candidate[Document], now: UnixNs) -> Verdict:
+    def noting(candidate: Candidate[Document], now: UnixNs) -> Decision:
         moments.append(now - START * NS)
         return decide(candidate, now)
 
@@ -221,7 +231,7 @@ async def test_what_was_held_and_deleted_by_somebody_else_is_not_counted_for_eve
 
 
 async def test_a_domain_may_know_holds_of_its_own(things: Things, sweep: Sweep[Any], journal: SQLiteJournal) -> None:
-    play(things, decide=lambda _candidate, _now: Keep(KeepReason.HELD))
+    play(things, decide=lambda _candidate, _now: Decision(Keep(KeepReason.HELD)))
     await things.add("a")
 
     assert await sweep.run(proceed=always) == SweepReport(looked=1, held=1)
@@ -229,7 +239,7 @@ async def test_a_domain_may_know_holds_of_its_own(things: Things, sweep: Sweep[A
 
 
 async def test_a_moment_that_is_already_over_is_not_looked_at_again_at_once(things: Things, sweep: Sweep[Any]) -> None:
-    play(things, decide=lambda _candidate, now: Keep(KeepReason.NOT_YET, now))
+    play(things, decide=lambda _candidate, now: Decision(Keep(KeepReason.NOT_YET, now)))
     await things.add("a")
     await sweep.run(proceed=always)
 
@@ -238,27 +248,25 @@ async def test_a_moment_that_is_already_over_is_not_looked_at_again_at_once(thin
     assert next_deadline > START * NS
 
 
-async def test_a_guard_makes_it_unknown_and_it_is_tried_again(
+async def test_what_a_brake_refuses_is_tried_again(
     things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
-    class Frozen:
-        def objection(self, ending: Ending, now: UnixNs) -> Reason | None:
-            return UnknownReason.CLOCK_JUMPED
-
-    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test", guards=[Frozen()])
+    executor = Executor(
+        ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="test", brake=Against()
+    )
     await things.add("a")
-    report = await make_sweep(things, ender, journal, clock=clock, metrics=metrics).run(proceed=always)
+    report = await make_sweep(things, executor, journal, clock=clock, metrics=metrics).run(proceed=always)
 
-    assert report == SweepReport(looked=1, unknown=1)
+    assert report == SweepReport(looked=1, refused=1)
     assert things.settlements["a"] == (Outcome.REFUSED, (START + REFUSED_SECONDS) * NS)
 
 
 async def test_a_dry_run_ends_nothing(
     things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
-    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test", dry_run=True)
+    executor = Executor(ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="test", dry_run=True)
     await things.add("a")
-    report = await make_sweep(things, ender, journal, clock=clock, metrics=metrics).run(proceed=always)
+    report = await make_sweep(things, executor, journal, clock=clock, metrics=metrics).run(proceed=always)
 
     assert report == SweepReport(looked=1, would_end=1)
     assert await things.left() == ["a"]
@@ -267,25 +275,24 @@ async def test_a_dry_run_ends_nothing(
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
-def fail(place: str, error: Exception, things: Things, ender: Ender) -> None:
-    """Make one part of the sweep fail for the thing called bad."""
-    whole: object = ender if place == "end" else things
-    real = getattr(whole, place)
+def fail(place: str, error: Exception, things: Things) -> None:
+    """Make one part of the domain fail for the thing called bad."""
+    real = getattr(things, place)
 
-    def broken(candidate: Candidate[Document] | Ending, *more: object) -> object:
-        if candidate.key.name == "bad":
+    def broken(asked: Candidate[Document] | Sequence[Candidate[Document]], *more: object) -> object:
+        if any(one.handle.key.name == "bad" for one in ([asked] if isinstance(asked, Candidate) else asked)):
             raise error
-        return real(candidate, *more)
+        return real(asked, *more)
 
-    play(whole, **{place: broken})
+    play(things, **{place: broken})
 
 
-@pytest.mark.parametrize("place", ["decide", "refresh", "details", "anchor"])
+@pytest.mark.parametrize("place", ["decide", "refresh", "details", "policy"])
 @pytest.mark.parametrize("error", [StoreUnavailableError(problem="it restarts"), ZeroDivisionError("a defect")])
 async def test_one_failing_item_is_counted_and_journalled_and_never_stops_the_rest(
     things: Things,
     sweep: Sweep[Any],
-    ender: Ender,
+    executor: Executor,
     journal: SQLiteJournal,
     metrics: Metrics,
     place: str,
@@ -293,7 +300,7 @@ async def test_one_failing_item_is_counted_and_journalled_and_never_stops_the_re
 ) -> None:
     for name in ("a", "bad", "z"):
         await things.add(name)
-    fail(place, error, things, ender)
+    fail(place, error, things)
     report = await sweep.run(proceed=always)
 
     assert report == SweepReport(looked=3, ended=2, failed=1)
@@ -305,19 +312,19 @@ async def test_one_failing_item_is_counted_and_journalled_and_never_stops_the_re
 
 
 async def test_a_defect_in_ending_is_journalled_for_each_item_and_the_sweep_goes_on(
-    things: Things, sweep: Sweep[Any], ender: Ender, journal: SQLiteJournal, clock: VirtualClock
+    things: Things, sweep: Sweep[Any], executor: Executor, journal: SQLiteJournal, clock: VirtualClock
 ) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
     for name in ("a", "b"):
         await things.add(name)
-    real = ender.end_all
-    play(ender, end_all=broken)
+    real = executor.execute
+    play(executor, execute=broken)
     assert await sweep.run(proceed=always) == SweepReport(looked=2, failed=2)
     assert [row.outcome for row in await journal.entries()] == [Outcome.FAILED, Outcome.FAILED]
 
-    play(ender, end_all=real)
+    play(executor, execute=real)
     clock.advance(1)
     assert await sweep.run(proceed=always) == SweepReport(looked=2, ended=2)
 
@@ -341,7 +348,9 @@ async def test_items_that_share_a_transaction_are_ended_or_not_each_on_its_own(
     }
 
 
-async def test_what_is_read_fresh_is_ended_before_the_next_is_read(things: Things, sweep: Sweep[Any]) -> None:
+async def test_what_is_read_fresh_is_ended_before_the_next_page_is_read(
+    things: Things, executor: Executor, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
     left_at_refresh: list[int] = []
 
     async def look(_name: str) -> None:
@@ -350,15 +359,15 @@ async def test_what_is_read_fresh_is_ended_before_the_next_is_read(things: Thing
     things.during_refresh = look
     for name in ("a", "b", "c"):
         await things.add(name)
-    await sweep.run(proceed=always)
+    await make_sweep(things, executor, journal, clock=clock, metrics=metrics, width=1).run(proceed=always)
 
     assert left_at_refresh == [3, 2, 1]
 
 
 async def test_what_keeps_failing_is_tried_at_growing_intervals_and_journalled_once(
-    things: Things, sweep: Sweep[Any], ender: Ender, journal: SQLiteJournal, clock: VirtualClock
+    things: Things, sweep: Sweep[Any], executor: Executor, journal: SQLiteJournal, clock: VirtualClock
 ) -> None:
-    fail("decide", ZeroDivisionError(), things, ender)
+    fail("decide", ZeroDivisionError(), things)
     await things.add("bad")
     tried = []
     for second in range(60):
@@ -375,22 +384,22 @@ async def test_a_domain_that_cannot_settle_loses_nothing(things: Things, sweep: 
         raise ZeroDivisionError
 
     await things.add("a")
-    settled = things.settled
-    play(things, settled=broken)
+    settle = things.settle
+    play(things, settle=broken)
     assert (await sweep.run(proceed=always)).ended == 1
 
-    play(things, settled=settled)
+    play(things, settle=settle)
     assert await sweep.run(proceed=always) == SweepReport(looked=1, gone=1), "it was still in the index"
 
 
 async def test_a_journal_that_fails_does_not_stop_the_rest(
     things: Things, store: EmbeddedStore, far_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
-    ender = Ender(store, far_journal, holds=store, clock=clock, metrics=metrics, actor="test")
+    executor = Executor(ObjectTarget(store, store), far_journal, clock=clock, metrics=metrics, actor="test")
     await things.add("a", expires=None)
     await things.add("b", expires=None)
     far_journal.database.close()
-    report = await make_sweep(things, ender, far_journal, clock=clock, metrics=metrics).run(proceed=always)
+    report = await make_sweep(things, executor, far_journal, clock=clock, metrics=metrics).run(proceed=always)
 
     assert report == SweepReport(looked=2, failed=2)
 
@@ -400,8 +409,9 @@ async def test_an_index_that_fails_is_raised_after_the_items_in_flight_have_ende
 ) -> None:
     due = things.due
 
-    def broken(now: UnixNs) -> Iterator[Candidate[Document]]:
-        yield from due(now)
+    async def broken(now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[Document]], None]:
+        async for page in due(now, size=size):
+            yield page
         raise ZeroDivisionError
 
     play(things, due=broken)
@@ -431,11 +441,11 @@ async def test_a_sweep_that_may_not_go_on_begins_nothing(things: Things, sweep: 
 
 
 async def test_a_sweep_that_may_no_longer_go_on_stops_between_items(
-    things: Things, ender: Ender, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+    things: Things, executor: Executor, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     for name in "abcde":
         await things.add(name)
-    sweep = make_sweep(things, ender, journal, clock=clock, metrics=metrics, width=1)
+    sweep = make_sweep(things, executor, journal, clock=clock, metrics=metrics, width=1)
     report = await sweep.run(proceed=times(4))  # asked before each item, and again before its act
 
     assert report == SweepReport(looked=2, ended=2, more=True)
@@ -472,7 +482,7 @@ async def test_a_limit_bounds_a_run_and_says_that_there_is_more(things: Things, 
 async def test_not_more_than_the_width_are_in_flight_and_the_width_is_used(
     things: Things, store: EmbeddedStore, far_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
-    ender = Ender(store, far_journal, holds=store, clock=clock, metrics=metrics, actor="test")
+    executor = Executor(ObjectTarget(store, store), far_journal, clock=clock, metrics=metrics, actor="test")
     flying, most, gate = 0, 0, asyncio.Event()
 
     async def fly(_name: str) -> None:
@@ -487,7 +497,7 @@ async def test_not_more_than_the_width_are_in_flight_and_the_width_is_used(
     things.during_refresh = fly
     for number in range(20):
         await things.add(f"n{number}")
-    report = await make_sweep(things, ender, far_journal, clock=clock, metrics=metrics, width=4).run(proceed=always)
+    report = await make_sweep(things, executor, far_journal, clock=clock, metrics=metrics, width=4).run(proceed=always)
 
     assert report.ended == 20
     assert most == 4
@@ -521,9 +531,9 @@ async def test_with_a_hundred_thousand_deadlines_and_nothing_due_nothing_is_call
     nobody: Any = Untouched()
     things = Listed(nobody, clock)
     things.list_many(100_000, expires=60)
-    ender = Ender(nobody, nobody, holds=nobody, clock=clock, metrics=metrics, actor="test")
+    executor = Executor(ObjectTarget(nobody, nobody), nobody, clock=clock, metrics=metrics, actor="test")
     before = set(asyncio.all_tasks())
-    report = await make_sweep(things, ender, nobody, clock=clock, metrics=metrics).run(proceed=always)
+    report = await make_sweep(things, executor, nobody, clock=clock, metrics=metrics).run(proceed=always)
 
     assert report == SweepReport()
     assert things.looked == []
@@ -538,11 +548,11 @@ async def test_a_long_list_is_worked_on_without_a_task_per_item_and_others_get_t
     things.list_many(10_000, expires=0)
     most_tasks, turns = 0, 0
 
-    def decide(_candidate: Candidate[Document], now: UnixNs) -> Verdict:
+    def decide(_candidate: Candidate[Document], now: UnixNs) -> Decision:
         nonlocal most_tasks
         if turns % 100 == 0:
             most_tasks = max(most_tasks, len(asyncio.all_tasks()))
-        return Keep(KeepReason.NOT_YET, UnixNs(now + NS))
+        return Decision(Keep(KeepReason.NOT_YET, UnixNs(now + NS)))
 
     async def other() -> None:
         nonlocal turns
@@ -551,9 +561,9 @@ async def test_a_long_list_is_worked_on_without_a_task_per_item_and_others_get_t
             await asyncio.to_thread(int)
 
     play(things, decide=decide)
-    ender = Ender(nobody, journal, holds=nobody, clock=clock, metrics=metrics, actor="test")
+    executor = Executor(ObjectTarget(nobody, nobody), journal, clock=clock, metrics=metrics, actor="test")
     meanwhile = asyncio.create_task(other())
-    report = await make_sweep(things, ender, journal, clock=clock, metrics=metrics).run(proceed=always)
+    report = await make_sweep(things, executor, journal, clock=clock, metrics=metrics).run(proceed=always)
     meanwhile.cancel()
 
     assert report.kept == 10_000
@@ -562,12 +572,12 @@ async def test_a_long_list_is_worked_on_without_a_task_per_item_and_others_get_t
 
 
 async def test_two_sweeps_of_one_store_end_each_thing_once(
-    things: Things, ender: Ender, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+    things: Things, executor: Executor, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     other = Things(things.store, clock)
     for number in range(50):
         other.learn(await things.add(f"n{number}"))
-    sweeps = [make_sweep(domain, ender, journal, clock=clock, metrics=metrics) for domain in (things, other)]
+    sweeps = [make_sweep(domain, executor, journal, clock=clock, metrics=metrics) for domain in (things, other)]
     one, two = await asyncio.gather(*(sweep.run(proceed=always) for sweep in sweeps))
 
     assert one.ended + two.ended == 50

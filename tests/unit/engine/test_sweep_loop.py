@@ -9,9 +9,10 @@ import pytest
 
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.engine.coordinator import Coordinator
-from lapse.engine.ending import Ender
+from lapse.engine.executor import Executor
 from lapse.engine.leadership import SoleLeader
 from lapse.engine.sweep import Sweep, SweepLoop
+from lapse.objects.target import ObjectTarget
 from tests.unit.engine.stage import NS, START, Things, key, play
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ async def pass_time(clock: VirtualClock, seconds: float, *, step: float = 1.0) -
 def loop(
     things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> SweepLoop:
-    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="things-sweep")
-    sweep = Sweep(things, ender, journal=journal, clock=clock, metrics=metrics)
+    executor = Executor(ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="things-sweep")
+    sweep = Sweep(things, executor, journal=journal, clock=clock, metrics=metrics)
     made = SweepLoop(sweep, name="things-sweep", interval=60, overdue_per_second=50, chance=lambda: 0.5)
     things.deadlines.on_earlier = made.wake
     return made
@@ -114,7 +115,7 @@ def test_without_a_turn_there_is_nothing_to_wake(loop: SweepLoop) -> None:
 async def test_what_cannot_be_settled_does_not_make_the_loop_spin(
     things: Things, loop: SweepLoop, clock: VirtualClock
 ) -> None:
-    play(things, settled=lambda *_: None)
+    play(things, settle=lambda *_: None)
     await things.add("a", expires=None)
 
     assert await loop.tick() == pytest.approx(0.1)

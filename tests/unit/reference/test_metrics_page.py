@@ -27,7 +27,7 @@ from lapse.requests.policy import Policy
 from lapse.web.certificate import Certificate
 from lapse.workspaces.in_process import InProcessActivity
 from lapse.workspaces.sqlite_store import open_sqlite_store
-from lapse.workspaces.ttl_manager import TtlLoop, TtlManager
+from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 from tests.markdown import REFERENCE, code, table
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ async def exposition() -> str:
         )
         workspaces = open_sqlite_store(folder / "workspaces.db")
         stack.push_async_callback(workspaces.close)
-        manager = TtlManager(workspaces, InProcessActivity(clock), journal, clock=clock, metrics=metrics)
-        ttl = TtlLoop(manager, interval=60, clock=clock)
+        sweeps = ttl_sweeps(workspaces, InProcessActivity(clock), journal, clock=clock, metrics=metrics)
+        ttl = ttl_loop(sweeps, interval=60)
         sweep = SweepLoop(keys, interval=1, metrics=metrics)
         loops: list[Loop] = [sweep, *requests.loops, *retention.loops, BrakeLoop(brakes, domain="requests"), ttl]
         names = (Certificate.name, AccessLoop.name, BRAKE_LOOP, *(loop.name for loop in loops))

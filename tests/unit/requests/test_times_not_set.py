@@ -26,16 +26,16 @@ def keeper(mode: KeeperMode, *, created: str = LONG_AGO, lost: str | None = None
 
 @pytest.mark.parametrize("zero", NOT_SET)
 def test_a_keeper_whose_creation_is_not_set_stays(zero: str) -> None:
-    found = decide_keeper(state_of(keeper(KeeperMode.TTL, created=zero), Followed.UNKNOWN), NOW)
+    found = decide_keeper(state_of(keeper(KeeperMode.TTL, created=zero), Followed.UNKNOWN), NOW).verdict
     assert isinstance(found, Unknown)
-    assert isinstance(decide_keeper(state_of(keeper(KeeperMode.TTL), Followed.UNKNOWN), NOW), Due)
+    assert isinstance(decide_keeper(state_of(keeper(KeeperMode.TTL), Followed.UNKNOWN), NOW).verdict, Due)
 
 
 @pytest.mark.parametrize("zero", NOT_SET)
 def test_a_keeper_whose_loss_has_no_time_stays(zero: str) -> None:
     mode = KeeperMode.FOLLOW_OBJECT_WITH_TTL
-    assert not isinstance(decide_keeper(state_of(keeper(mode, lost=zero), Followed.LOST), NOW), Due)
-    assert isinstance(decide_keeper(state_of(keeper(mode, lost=LONG_AGO), Followed.LOST), NOW), Due)
+    assert not isinstance(decide_keeper(state_of(keeper(mode, lost=zero), Followed.LOST), NOW).verdict, Due)
+    assert isinstance(decide_keeper(state_of(keeper(mode, lost=LONG_AGO), Followed.LOST), NOW).verdict, Due)
 
 
 @pytest.mark.parametrize("zero", NOT_SET)
@@ -56,4 +56,4 @@ def test_a_request_whose_completion_is_not_set_stays(zero: str) -> None:
                 "status": {"conditions": [ready], "completionTimestamp": completed},
             }
         )
-        assert isinstance(decide_request(finished(request, Duration.parse("1h")), NOW), expected)
+        assert isinstance(decide_request(finished(request, Duration.parse("1h")), NOW).verdict, expected)

@@ -22,7 +22,7 @@ from lapse.workspaces.errors import StoreUnavailableError
 from lapse.workspaces.in_process import InProcessActivity
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Workspace
 from lapse.workspaces.sqlite_store import open_sqlite_store
-from lapse.workspaces.ttl_manager import TtlManager
+from tests.conformance.ttl_manager.stage import Manager
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -115,8 +115,8 @@ class World:
         """Let another process take over: what a manager remembers is gone."""
         self.manager = self.new_manager()
 
-    def new_manager(self) -> TtlManager:
-        return TtlManager(self.store, self.activity, self.journal, clock=self.clock, metrics=self.metrics)
+    def new_manager(self) -> Manager:
+        return Manager(self.store, self.activity, self.journal, clock=self.clock, metrics=self.metrics)
 
     async def begin(self) -> None:
         asked = NewWorkspace(
@@ -210,7 +210,7 @@ class World:
         before, people = await self.row(), self.accessed
         self.store.meanwhile = meanwhile
         try:
-            await self.manager.tick(self.now)
+            await self.manager.tick()
         except StoreUnavailableError:
             assert self.store.away
         finally:

@@ -72,7 +72,7 @@ async def test_one_that_is_held_stays_and_the_reason_is_said(desk: Desk) -> None
     with pytest.raises(HeldError, match=r"workspace/lab is held \(audit\), so it is not deleted"):
         await desk.delete(held)
     assert (await desk.store.get(made.id)).deleted_at is None
-    assert await desk.told() == []
+    assert await desk.told() == [(Outcome.HELD, "held", "cli (ann)")]
 
 
 async def test_one_that_is_held_after_it_was_looked_at_stays(desk: Desk) -> None:

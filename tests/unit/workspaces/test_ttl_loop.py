@@ -6,6 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lapse.core.believed_clock import BelievedClock
 from lapse.engine.brakes import Brakes
 from lapse.engine.budget import Budget, Budgets
@@ -15,11 +17,12 @@ from lapse.engine.freeze import FreezeReason
 from lapse.engine.journal import SQLiteJournal
 from lapse.engine.metrics import Metrics
 from lapse.engine.sqlite_brakes import SQLiteBrakes
+from lapse.engine.sweep import SweepReport
 from lapse.keys.aio import open_keys_async
 from lapse.keys.election import Election
 from lapse.workspaces.model import DOMAIN, DesiredState
 from lapse.workspaces.sqlite_store import SqliteWorkspaceStore
-from lapse.workspaces.ttl_manager import CheckReport, TtlLoop, TtlManager
+from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 from tests.conformance.ttl_manager.stage import STANDBY_TTL, Stage
 from tests.conformance.ttl_manager.worlds import embedded
 
@@ -51,11 +54,11 @@ async def rests(stage: Stage, one: Workspace) -> int:
 @asynccontextmanager
 async def coordinating(stage: Stage, keys: AsyncKeys, metrics: Metrics) -> AsyncIterator[Coordinator]:
     """A coordinator as that of a process, with the loop and an election."""
-    manager = TtlManager(stage.store, stage.activity, stage.journal, clock=stage.clock, metrics=metrics)
+    sweeps = ttl_sweeps(stage.store, stage.activity, stage.journal, clock=stage.clock, metrics=metrics)
     coordinator = Coordinator(
         clock=stage.clock,
         metrics=metrics,
-        loops=[TtlLoop(manager, interval=INTERVAL, clock=stage.clock)],
+        loops=[ttl_loop(sweeps, interval=INTERVAL)],
         leadership=Election(keys, "ttl-manager", ttl_seconds=15, clock=stage.clock),
         chance=lambda: 0.5,
     )
@@ -111,7 +114,7 @@ async def test_a_clock_that_is_a_year_ahead_archives_nothing_and_stops_nobody(tm
         stage.clock.jump_wall(365 * 86_400)
         report = await stage.tick(brake=guard)
 
-        assert (report.refusal, report.archive) == (FreezeReason.CLOCK_JUMPED, CheckReport())
+        assert (report.refusal, report.archive) == (FreezeReason.CLOCK_JUMPED, SweepReport())
         assert await stage.desired(running) is DesiredState.RUNNING
         assert await stage.desired(asleep) is DesiredState.STANDBY
         assert stage.metric('lapse_frozen{domain="workspaces"}') == 1
@@ -124,11 +127,11 @@ async def test_the_real_brakes_freeze_the_domain_when_its_budget_is_spent(tmp_pa
         for number in range(5):
             await stage.running(f"w{number}")
         await stage.elapse(STANDBY_TTL + 1)
-        assert (await stage.tick(brake=brakes)).standby == CheckReport(looked=5, ended=3, refused=2)
+        assert (await stage.tick(brake=brakes)).standby == SweepReport(looked=5, ended=3, refused=2)
         assert stage.metric('lapse_frozen{domain="workspaces"}') == 1
         await stage.elapse(60)
         report = await stage.tick(brake=brakes)
-        assert (report.standby, report.refusal) == (CheckReport(), FreezeReason.FROZEN)
+        assert (report.standby, report.refusal) == (SweepReport(), FreezeReason.FROZEN)
 
 
 async def overdue(stage: Stage, count: int) -> list[Workspace]:
@@ -145,29 +148,27 @@ async def asleep(stage: Stage, made: list[Workspace]) -> int:
 async def test_what_was_overdue_when_a_term_began_is_spread_and_what_comes_later_is_not(tmp_path: Path) -> None:
     async with embedded(tmp_path) as stage:
         made = await overdue(stage, 12)
-        loop = TtlLoop(stage.manager(), interval=INTERVAL, clock=stage.clock, overdue_per_second=50)
+        loop = ttl_loop(stage.manager().sweeps, interval=INTERVAL, overdue_per_second=50)
         loop.begin(Turn(lambda: True, lambda: None))
-        ticking, began_ns = asyncio.create_task(loop.tick()), stage.clock.monotonic_ns()
-        for _ in range(10_000):
-            await settle()
-            tenths = (stage.clock.monotonic_ns() - began_ns) // 100_000_000
-            assert await asleep(stage, made) <= 5 * (1 + tenths)
-            if ticking.done():
-                break
-            stage.clock.advance(0.02)
-        await ticking
+        for ended in (5, 10):
+            assert await loop.tick() == pytest.approx(0.1)
+            assert await asleep(stage, made) == ended
+            await loop.tick()
+            assert await asleep(stage, made) == ended, "to wake it does not make it faster"
+            stage.clock.advance(0.1)
+        assert await loop.tick() != pytest.approx(0.1)
         assert await asleep(stage, made) == 12
 
         later = [await stage.running(f"new{number}") for number in range(12)]
         await stage.elapse(STANDBY_TTL + 1)
-        await loop.tick()  # would wait for ever if it rested, as nobody lets time pass
+        await loop.tick()
         assert await asleep(stage, later) == 12
 
 
 async def test_who_loses_the_right_to_act_stops_between_two_pauses(tmp_path: Path) -> None:
     async with embedded(tmp_path) as stage:
         made = await overdue(stage, 12)
-        loop = TtlLoop(stage.manager(), interval=INTERVAL, clock=stage.clock, overdue_per_second=50)
+        loop = ttl_loop(stage.manager().sweeps, interval=INTERVAL, overdue_per_second=50)
         asked = 0
 
         def proceed() -> bool:
@@ -176,10 +177,8 @@ async def test_who_loses_the_right_to_act_stops_between_two_pauses(tmp_path: Pat
             return asked <= 2  # once for the look, once for the act
 
         loop.begin(Turn(proceed, lambda: None))
-        ticking = asyncio.create_task(loop.tick())
-        while not ticking.done():
-            await settle()
-            stage.clock.advance(0.1)
-        await ticking
+        for _ in range(3):
+            await loop.tick()
+            stage.clock.advance(1)
 
         assert await asleep(stage, made) == 5

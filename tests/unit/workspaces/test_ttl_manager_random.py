@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from lapse.workspaces.activity import ActivityUnavailableError, ConnectionId, Quiet, Timer, Unknown
 from lapse.workspaces.model import DesiredState, Ms, WorkspaceId
-from lapse.workspaces.ttl_manager import TickReport, TtlManager
+from tests.conformance.ttl_manager.stage import Manager, TickReport
 from tests.unit.workspaces.idle_world import ARCHIVE_TTL, World
 
 if TYPE_CHECKING:
@@ -253,30 +253,30 @@ class ArchivesTooEarly(Around):
         return [msgspec.structs.replace(one, archive_ttl_seconds=1) for one in page]
 
 
-class GivesUpAfterAFailure(TtlManager):
+class GivesUpAfterAFailure(Manager):
     """Whose loop ends with the first error."""
 
     gave_up = False
 
-    async def tick(self, now: Ms, **how: Any) -> TickReport:  # noqa: ANN401 - passed on
+    async def tick(self, **how: Any) -> TickReport:  # noqa: ANN401 - passed on
         if self.gave_up:
             return TickReport()
         try:
-            return await super().tick(now, **how)
+            return await super().tick(**how)
         except Exception:
             self.gave_up = True
             raise
 
 
-class ArchivesOnlyWhatItKnows(TtlManager):
+class ArchivesOnlyWhatItKnows(Manager):
     """Which lets the archive wait for the activity store, too."""
 
-    async def tick(self, now: Ms, **how: Any) -> TickReport:  # noqa: ANN401 - passed on
+    async def tick(self, **how: Any) -> TickReport:  # noqa: ANN401 - passed on
         try:
-            ((_, signal),) = (await self._activity.read([WorkspaceId("nobody")])).items()
+            ((_, signal),) = (await self.activity.read([WorkspaceId("nobody")])).items()
         except ActivityUnavailableError:
             return TickReport()
-        return TickReport() if isinstance(signal, Unknown) else await super().tick(now, **how)
+        return TickReport() if isinstance(signal, Unknown) else await super().tick(**how)
 
 
 Script = Sequence[tuple[Any, ...]]
@@ -343,8 +343,8 @@ def play(script: Script, part: str | None = None, broken: Callable[..., Any] | N
     """Do these steps, as the machine would have chosen them, with a manager of which one part is broken."""
 
     class Spoilt(World):
-        def new_manager(self) -> TtlManager:
-            make: Callable[..., TtlManager] = broken if broken and part == "manager" else TtlManager
+        def new_manager(self) -> Manager:
+            make: Callable[..., Manager] = broken if broken and part == "manager" else Manager
             parts: dict[str, Any] = {"store": self.store, "activity": self.activity}
             if broken and part in parts:
                 parts[part] = broken(parts[part])
@@ -370,5 +370,5 @@ def test_a_broken_manager_is_noticed(broken: type[Any]) -> None:
 
 
 def test_every_broken_one_is_tried() -> None:
-    here = {one for one in globals().values() if isinstance(one, type) and issubclass(one, Around | TtlManager)}
-    assert set(BROKEN) == here - {Around, TtlManager}
+    here = {one for one in globals().values() if isinstance(one, type) and issubclass(one, Around | Manager)}
+    assert set(BROKEN) == here - {Around, Manager}

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.log import current_work, piece_of_work
-from lapse.core.verdict import Reason, UnknownReason
-from lapse.engine.ending import Ender, Ending, Guard
+from lapse.engine.executor import Executor
 from lapse.engine.holds import Hold
 from lapse.engine.journal import Outcome, SQLiteJournal
 from lapse.kube.errors import StoreUnavailableError
-from tests.unit.engine.stage import NS, START, THING, Things, ending_of, key, play, series
+from lapse.objects.target import ObjectTarget
+from tests.unit.engine.stage import NS, START, THING, Against, Things, action_of, end, end_all, key, play, series
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from lapse.db.database import Database
     from lapse.engine.journal import Entry, Row, Writer
@@ -35,8 +35,8 @@ def any_journal(request: pytest.FixtureRequest, journal: SQLiteJournal, far_jour
 
 
 @pytest.fixture
-def ender(store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics) -> Ender:
-    return Ender(store, any_journal, holds=store, clock=clock, metrics=metrics, actor="test")
+def executor(store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics) -> Executor:
+    return Executor(ObjectTarget(store, store), any_journal, clock=clock, metrics=metrics, actor="test")
 
 
 async def outcomes(journal: SQLiteJournal) -> list[Outcome]:
@@ -46,13 +46,13 @@ async def outcomes(journal: SQLiteJournal) -> list[Outcome]:
 
 
 async def test_what_is_due_is_removed_and_journalled_with_all_that_decided(
-    things: Things, ender: Ender, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+    things: Things, executor: Executor, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     thing = await things.add("a")
     clock.advance(3)
     with piece_of_work("tick"):
         tick = current_work()
-        assert await ender.end(ending_of(thing)) is Outcome.ENDED
+        assert await end(executor, action_of(thing)) is Outcome.ENDED
 
     assert await things.left() == []
     row: Row = (await any_journal.entries())[0]
@@ -67,11 +67,11 @@ async def test_what_is_due_is_removed_and_journalled_with_all_that_decided(
 
 
 async def test_what_is_held_is_not_touched_and_journalled_once(
-    things: Things, ender: Ender, any_journal: SQLiteJournal
+    things: Things, executor: Executor, any_journal: SQLiteJournal
 ) -> None:
     thing = await things.add("a")
     for _ in range(3):
-        assert await ender.end(ending_of(thing, hold=Hold("audit", FAR))) is Outcome.HELD
+        assert await end(executor, action_of(thing, hold=Hold("audit", FAR))) is Outcome.HELD
 
     assert await things.left() == ["a"]
     (row,) = await any_journal.entries()
@@ -79,20 +79,22 @@ async def test_what_is_held_is_not_touched_and_journalled_once(
     assert row.details == {"hold": "audit", "until_ns": FAR}
 
 
-async def test_a_hold_that_is_over_holds_nothing(things: Things, ender: Ender, clock: VirtualClock) -> None:
+async def test_a_hold_that_is_over_holds_nothing(things: Things, executor: Executor, clock: VirtualClock) -> None:
     thing = await things.add("a")
     clock.advance(3600)
 
-    assert await ender.end(ending_of(thing, hold=Hold("audit", FAR))) is Outcome.ENDED
+    assert await end(executor, action_of(thing, hold=Hold("audit", FAR))) is Outcome.ENDED
 
 
 async def test_a_dry_run_says_once_what_it_would_end(
     things: Things, store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     thing = await things.add("a")
-    ender = Ender(store, any_journal, holds=store, clock=clock, metrics=metrics, actor="test", dry_run=True)
+    executor = Executor(
+        ObjectTarget(store, store), any_journal, clock=clock, metrics=metrics, actor="test", dry_run=True
+    )
     for _ in range(2):
-        assert await ender.end(ending_of(thing)) is Outcome.WOULD_END
+        assert await end(executor, action_of(thing)) is Outcome.WOULD_END
 
     assert await things.left() == ["a"]
     assert await outcomes(any_journal) == [Outcome.WOULD_END]
@@ -103,78 +105,62 @@ async def test_one_act_may_be_a_dry_run_among_others_that_are_not(
     things: Things, store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     dry, real = await things.add("a"), await things.add("b")
-    ender = Ender(store, any_journal, holds=store, clock=clock, metrics=metrics, actor="test")
-    found = await ender.end_all([replace(ending_of(dry), dry_run=True), ending_of(real)])
+    executor = Executor(ObjectTarget(store, store), any_journal, clock=clock, metrics=metrics, actor="test")
+    found = await end_all(executor, [replace(action_of(dry), dry_run=True), action_of(real)])
 
     assert found == [Outcome.WOULD_END, Outcome.ENDED]
     assert await things.left() == ["a"]
 
 
 async def test_what_is_gone_already_is_a_success(
-    things: Things, store: EmbeddedStore, ender: Ender, any_journal: SQLiteJournal, metrics: Metrics
+    things: Things, store: EmbeddedStore, executor: Executor, any_journal: SQLiteJournal, metrics: Metrics
 ) -> None:
     thing = await things.add("a")
     await store.delete(THING, key("a"))
 
-    assert await ender.end(ending_of(thing)) is Outcome.GONE
+    assert await end(executor, action_of(thing)) is Outcome.GONE
     # Whoever was quicker has written the row; an intent, though, is never left without its outcome.
     shared = any_journal.shares(store)
     assert await outcomes(any_journal) == ([] if shared else [Outcome.GONE])
     assert series(metrics).get('lapse_deletions_total{domain="things",reason="ttl_expired"}', 0) == 0
 
 
-async def test_what_changed_since_the_decision_stays(things: Things, ender: Ender, any_journal: SQLiteJournal) -> None:
+async def test_what_changed_since_the_decision_stays(
+    things: Things, executor: Executor, any_journal: SQLiteJournal
+) -> None:
     thing = await things.add("a")
     await things.patch("a", {"spec": {"expires": 0}})
 
-    assert await ender.end(ending_of(thing)) is Outcome.CHANGED
+    assert await end(executor, action_of(thing)) is Outcome.CHANGED
     assert await things.left() == ["a"]
     assert await outcomes(any_journal) == [Outcome.CHANGED]
 
 
 async def test_another_object_of_the_same_name_stays(
-    things: Things, store: EmbeddedStore, ender: Ender, any_journal: SQLiteJournal
+    things: Things, store: EmbeddedStore, executor: Executor, any_journal: SQLiteJournal
 ) -> None:
     thing = await things.add("a")
     await store.delete(THING, key("a"))
     await things.add("a")
 
-    assert await ender.end(ending_of(thing)) is Outcome.CHANGED
+    assert await end(executor, action_of(thing)) is Outcome.CHANGED
     assert await things.left() == ["a"]
 
 
-# --- guards ----------------------------------------------------------------------------------------------------------
+# --- brakes -----------------------------------------------------------------------------------------------------------
 
 
-class Against:
-    def __init__(self, objection: Callable[[], Reason | None]) -> None:
-        self._objection = objection
-
-    def objection(self, ending: Ending, now: UnixNs) -> Reason | None:
-        return self._objection()
-
-
-def no_word() -> Reason | None:
-    raise RuntimeError("cannot say")
-
-
-@pytest.mark.parametrize("guard", [Against(lambda: UnknownReason.CLOCK_JUMPED), Against(no_word)])
-async def test_a_guard_that_objects_or_cannot_speak_prevents_the_act(
-    things: Things,
-    store: EmbeddedStore,
-    any_journal: SQLiteJournal,
-    clock: VirtualClock,
-    metrics: Metrics,
-    guard: Guard,
+async def test_a_brake_that_refuses_prevents_the_act(
+    things: Things, store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     thing = await things.add("a")
-    guards: list[Guard] = [Against(lambda: None), guard]
-    ender = Ender(store, any_journal, holds=store, clock=clock, metrics=metrics, actor="test", guards=guards)
+    target = ObjectTarget(store, store)
+    executor = Executor(target, any_journal, clock=clock, metrics=metrics, actor="test", brake=Against())
 
-    assert await ender.end(ending_of(thing)) is Outcome.REFUSED
+    assert await end(executor, action_of(thing)) is Outcome.REFUSED
     assert await things.left() == ["a"]
     (row,) = await any_journal.entries()
-    assert (row.verdict, row.outcome) == ("unknown", Outcome.REFUSED)
+    assert (row.verdict, row.reason, row.outcome) == ("unknown", "clock_jumped", Outcome.REFUSED)
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
@@ -212,9 +198,9 @@ async def test_a_failure_is_an_outcome_and_never_raised(
 ) -> None:
     thing = await things.add("a")
     broken: Any = Broken(store, error)
-    ender = Ender(broken, any_journal, holds=store, clock=clock, metrics=metrics, actor="test")
+    executor = Executor(ObjectTarget(broken, store), any_journal, clock=clock, metrics=metrics, actor="test")
 
-    assert await ender.end(ending_of(thing)) is Outcome.FAILED
+    assert await end(executor, action_of(thing)) is Outcome.FAILED
     assert await outcomes(any_journal) == [Outcome.FAILED]
     row = (await any_journal.entries())[0]
     assert row.details is not None
@@ -231,9 +217,9 @@ async def test_in_one_database_there_is_no_act_without_its_row(
 
     thing = await things.add("a")
     play(journal, writer=lambda _entry: crash)
-    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test")
+    executor = Executor(ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="test")
 
-    assert await ender.end(ending_of(thing)) is Outcome.FAILED
+    assert await end(executor, action_of(thing)) is Outcome.FAILED
     assert await things.left() == ["a"]
 
 
@@ -251,22 +237,22 @@ async def test_of_several_in_one_transaction_one_that_fails_does_not_stop_the_ot
         return write
 
     play(journal, writer=writer)
-    all_of_them = [ending_of(await things.add(name)) for name in ("a", "bad", "z")]
-    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test")
+    all_of_them = [action_of(await things.add(name)) for name in ("a", "bad", "z")]
+    executor = Executor(ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="test")
 
-    assert await ender.end_all(all_of_them) == [Outcome.ENDED, Outcome.FAILED, Outcome.ENDED]
+    assert await end_all(executor, all_of_them) == [Outcome.ENDED, Outcome.FAILED, Outcome.ENDED]
     assert await things.left() == ["bad"]
-    assert await outcomes(journal) == [Outcome.ENDED, Outcome.FAILED, Outcome.ENDED]
+    assert sorted(await outcomes(journal)) == [Outcome.ENDED, Outcome.ENDED, Outcome.FAILED]
 
 
 async def test_when_the_store_does_not_answer_several_fail_at_once_and_each_is_told(
     things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     broken: Any = Broken(store, StoreUnavailableError(problem="it restarts"))
-    all_of_them = [ending_of(await things.add(name)) for name in ("a", "b")]
-    ender = Ender(broken, journal, holds=store, clock=clock, metrics=metrics, actor="test")
+    all_of_them = [action_of(await things.add(name)) for name in ("a", "b")]
+    executor = Executor(ObjectTarget(broken, store), journal, clock=clock, metrics=metrics, actor="test")
 
-    assert await ender.end_all(all_of_them) == [Outcome.FAILED, Outcome.FAILED]
+    assert await end_all(executor, all_of_them) == [Outcome.FAILED, Outcome.FAILED]
     assert await things.left() == ["a", "b"]
     assert await outcomes(journal) == [Outcome.FAILED, Outcome.FAILED]
 
@@ -276,8 +262,8 @@ async def test_in_one_database_there_is_no_row_without_its_act(
 ) -> None:
     thing = await things.add("a")
     await things.patch("a", {"spec": {"expires": 0}})
-    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test")
-    await ender.end(ending_of(thing))
+    executor = Executor(ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="test")
+    await end(executor, action_of(thing))
 
     assert await outcomes(journal) == [Outcome.CHANGED], "and not ENDED"
 
@@ -286,8 +272,8 @@ async def test_in_two_databases_the_intent_comes_before_the_act_and_the_outcome_
     things: Things, store: EmbeddedStore, far_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     thing = await things.add("a")
-    ender = Ender(store, far_journal, holds=store, clock=clock, metrics=metrics, actor="test")
-    await ender.end(ending_of(thing))
+    executor = Executor(ObjectTarget(store, store), far_journal, clock=clock, metrics=metrics, actor="test")
+    await end(executor, action_of(thing))
     outcome, intent = await far_journal.entries()
 
     assert (intent.outcome, outcome.outcome) == (Outcome.INTENT, Outcome.ENDED)
@@ -301,9 +287,9 @@ async def test_a_crash_after_the_act_leaves_an_intent_that_is_found(
 ) -> None:
     thing = await things.add("a")
     dying: Any = Broken(store, asyncio.CancelledError(), after=True)  # the nearest to a kill that a test survives
-    ender = Ender(dying, far_journal, holds=store, clock=clock, metrics=metrics, actor="test")
+    executor = Executor(ObjectTarget(dying, store), far_journal, clock=clock, metrics=metrics, actor="test")
     with suppress(asyncio.CancelledError):
-        await ender.end(ending_of(thing))
+        await end(executor, action_of(thing))
 
     assert await things.left() == []
     (row,) = await far_journal.unfinished()
@@ -315,9 +301,9 @@ async def test_an_intent_that_cannot_be_written_prevents_the_act(
 ) -> None:
     thing = await things.add("a")
     far_journal.database.close()
-    ender = Ender(store, far_journal, holds=store, clock=clock, metrics=metrics, actor="test")
+    executor = Executor(ObjectTarget(store, store), far_journal, clock=clock, metrics=metrics, actor="test")
 
-    assert await ender.end(ending_of(thing)) is Outcome.FAILED
+    assert await end(executor, action_of(thing)) is Outcome.FAILED
     assert await things.left() == ["a"]
     assert series(metrics)['lapse_errors_total{domain="things",kind="journal"}'] == 1
 
@@ -330,10 +316,10 @@ async def test_what_is_ended_is_told_in_the_log_line_by_line_and_of_a_wave_by_nu
     metrics: Metrics,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ender = Ender(store, journal, holds=store, clock=clock, metrics=metrics, actor="test")
+    executor = Executor(ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="test")
     with caplog.at_level("INFO"):
-        await ender.end(ending_of(await things.add("one")))
-        await ender.end_all([ending_of(await things.add(f"wave-{number}")) for number in range(25)])
+        await end(executor, action_of(await things.add("one")))
+        await end_all(executor, [action_of(await things.add(f"wave-{number}")) for number in range(25)])
     lines = [record.__dict__ for record in caplog.records if record.message == "lapsed"]
     assert lines[0]["address"] == "Thing.test.lapse.dev/default/one"
     assert lines[0]["reason"] == "ttl_expired"
@@ -349,14 +335,16 @@ async def test_when_holds_cannot_be_looked_for_nothing_is_ended(
             raise StoreUnavailableError(problem="it restarts")
 
     thing = await things.add("a")
-    ender = Ender(store, any_journal, holds=Silent(), clock=clock, metrics=metrics, actor="test")
+    executor = Executor(ObjectTarget(store, Silent()), any_journal, clock=clock, metrics=metrics, actor="test")
 
-    assert await ender.end(ending_of(thing)) is Outcome.REFUSED
+    (result,) = await executor.execute([action_of(thing)])
+
+    assert result.outcome is Outcome.REFUSED
+    assert "whether it is held" in str(result.problem)
     assert await things.left() == ["a"]
     (row,) = await any_journal.entries()
     assert (row.verdict, row.reason) == ("unknown", "unreadable_signal")
     assert "it restarts" in str(row.details)
-    assert "whether it is held" in str(ender.last_problem)
 
 
 async def test_a_dry_run_tells_what_another_object_holds(
@@ -365,6 +353,8 @@ async def test_a_dry_run_tells_what_another_object_holds(
     owner, thing = await things.add("owner", hold="true"), await things.add("a")
     reference = {"apiVersion": THING.api_version, "kind": THING.kind, "name": "owner", "uid": owner.metadata.uid}
     owned = await store.patch(THING, thing.metadata.key, {"metadata": {"ownerReferences": [reference]}})
-    ender = Ender(store, any_journal, holds=store, clock=clock, metrics=metrics, actor="test", dry_run=True)
+    executor = Executor(
+        ObjectTarget(store, store), any_journal, clock=clock, metrics=metrics, actor="test", dry_run=True
+    )
 
-    assert await ender.end(ending_of(owned)) is Outcome.HELD
+    assert await end(executor, action_of(owned)) is Outcome.HELD

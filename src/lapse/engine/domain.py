@@ -1,0 +1,239 @@
+"""The domain interface: what a domain tells the engine, and what the engine asks of it.
+
+A *domain* knows one sort of temporary thing: what there is (`Domain.due`), when it lapses (`Domain.decide`, pure), and
+how it is ended (`Target.apply`). The engine does the rest, once for all domains: it finds what is due, decides twice,
+looks at holds, budgets, freezes and the clock, writes the journal and counts.
+
+The way of a thing: a page of `Candidate` -> `decide` -> `refresh` -> `decide` -> `Action` -> `Executor` -> `Target`.
+
+No type of Kubernetes appears here. What a domain needs to find its thing again is its own: `Candidate.handle`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from lapse.core.address import Address
+from lapse.core.clock import UnixNs
+from lapse.core.errors import LapseError
+from lapse.core.verdict import Due, Reason
+from lapse.engine.holds import Hold
+from lapse.engine.journal import DeletionReason
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+
+    from lapse.core.verdict import Decision
+    from lapse.engine.holds import HoldDoubt
+    from lapse.engine.journal import Outcome
+
+    Also = Callable[[Any, Sequence[int]], Awaitable[None] | None]
+    """Writes on the cursor of a transaction, told the places of those actions that were carried out in it."""
+
+S = TypeVar("S")
+DELETE: Final = "delete"
+
+
+class SignalUnavailableError(LapseError):
+    """Something that decisions depend on cannot be read now: {problem}."""
+
+
+class Candidate(msgspec.Struct, Generic[S], frozen=True, kw_only=True, gc=False):
+    """Something that may be due, as it was last seen."""
+
+    address: Address
+    uid: str
+    version: str
+    """What the act compares."""
+    state: S
+    """What the domain decides on."""
+    handle: Any
+    """What the domain's target needs to find it; opaque to the engine."""
+    hold: Hold | None = None
+    """A hold on the thing itself. Holds on others that keep it are found by `Target.holds_over`."""
+    dry_run: bool = False
+    """Whether it is only to be told what would be done."""
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One act: what is to be done to which thing, in which state, and why."""
+
+    domain: str
+    address: Address
+    uid: str
+    version: str
+    handle: Any
+    action: str
+    """What is to be done: ``delete``, or a word of the domain."""
+    reason: Reason
+    since: UnixNs
+    """When it became due."""
+    anchor_ns: int | None
+    """What its time was counted from; None for what a person asked for."""
+    policy: str
+    """A short hash of the policy that decided."""
+    hold: Hold | None = None
+    details: dict[str, Any] | None = None
+    """What the journal is to remember of it."""
+    dry_run: bool = False
+    actor: str | None = None
+    """The person who asked for it; None when a policy did."""
+
+
+class Settled(NamedTuple, Generic[S]):
+    """What came of a candidate. After ENDED and GONE it can be forgotten."""
+
+    candidate: Candidate[S]
+    outcome: Outcome
+    next_check: UnixNs | None
+    """When to look again; None: only when something about it changes."""
+
+
+class Result(NamedTuple):
+    """What came of an action, and the error that says why, unless it was ENDED."""
+
+    outcome: Outcome
+    problem: Exception | None = None
+
+
+class Target(Protocol):
+    """Where the things of a domain are. Compares and acts, and decides nothing."""
+
+    @property
+    def batch(self) -> int:
+        """How many actions are best handed to `apply` at once: 1 where each is a call of its own."""
+        ...
+
+    @property
+    def database(self) -> object | None:
+        """The database of the things, if it is one of ours: the journal may share it."""
+        ...
+
+    async def holds_over(self, actions: Sequence[Action], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
+        """Return for each a hold that is active at ``now``, wherever it stands; None when there is none."""
+        ...
+
+    async def apply(self, actions: Sequence[Action], *, also: Also | None) -> Sequence[Result]:
+        """Carry out what is still as it was decided on; return what came of each.
+
+        Compared in the same step: uid, version, and all else that the decision was made on. Outcomes are ENDED, GONE
+        (was not there any more), CHANGED (is another one by now, so nothing was done), HELD (with a `HeldError`: was
+        held meanwhile) and FAILED. ``also`` is written in the transaction of the acts, and given only where the journal
+        shares `database`.
+
+        An exception of the call itself is about the whole batch: nothing of it was done, or that is not known
+        (`is_in_doubt`).
+        """
+        ...
+
+    async def is_in_doubt(self, error: Exception) -> bool:
+        """Whether a batch that failed like this may have been carried out, or would fail in smaller parts as well."""
+        ...
+
+
+class Domain(Protocol[S]):
+    """What a domain knows about the things that lapse in it."""
+
+    @property
+    def name(self) -> str:
+        """A label of metrics and a column of the journal."""
+        ...
+
+    @property
+    def reasons(self) -> Iterable[Reason]:
+        """Every reason for which something can be due: labels that start at zero."""
+        ...
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether `next_deadline` is known; otherwise the domain is swept at every interval."""
+        ...
+
+    def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[S]], None]:
+        """Yield pages of what may be due, earliest deadline first, of at most ``size``.
+
+        Where there is an index by deadline the cost is that of what is due, and no call to a store. Candidates are
+        settled while the generator runs; what was yielded and not settled must be yielded again next time. One that is
+        closed early goes on where it was, the next time, where there is no index.
+        """
+        ...
+
+    def next_deadline(self) -> UnixNs | None:
+        """Return when something may next be due; None when that is not known, or nothing is."""
+        ...
+
+    def decide(self, candidate: Candidate[S], now: UnixNs) -> Decision:
+        """Decide. Pure."""
+        ...
+
+    async def refresh(self, candidates: Sequence[Candidate[S]]) -> Sequence[Candidate[S] | None]:
+        """Read fresh what the act does not compare; None for what is gone.
+
+        Returns a candidate itself when there is nothing to read for it. Raises `SignalUnavailableError` when nothing
+        can be said about any of them: then the run ends, and nothing is noted.
+        """
+        ...
+
+    def policy(self, candidate: Candidate[S]) -> str:
+        """Return a short hash of the policy that decides about it, for the journal."""
+        ...
+
+    def details(self, candidate: Candidate[S]) -> dict[str, Any] | None:
+        """Return what the journal is to remember of something that is ended."""
+        ...
+
+    async def settle(self, settled: Sequence[Settled[S]]) -> None:
+        """Take note of what came of candidates, a page at a time, and when to look at each again."""
+        ...
+
+
+def deletion_by_person(
+    *,
+    domain: str,
+    address: Address,
+    uid: str,
+    version: str,
+    handle: object,
+    hold: Hold | None,
+    actor: str,
+    now: int,
+) -> Action:
+    """Return the deletion that somebody asked for: nothing is due, and no policy has decided."""
+    return Action(
+        domain=domain,
+        address=address,
+        uid=uid,
+        version=version,
+        handle=handle,
+        action=DELETE,
+        reason=DeletionReason.BY_PERSON,
+        since=UnixNs(now),
+        anchor_ns=None,
+        policy="",
+        hold=hold,
+        actor=actor,
+    )
+
+
+def action_of(domain: Domain[S], candidate: Candidate[S], decision: Decision) -> Action:
+    """Return the act on a candidate that is due, as it was seen."""
+    verdict = decision.verdict
+    if not isinstance(verdict, Due):
+        raise TypeError("only what is due is acted on")
+    return Action(
+        domain=domain.name,
+        address=candidate.address,
+        uid=candidate.uid,
+        version=candidate.version,
+        handle=candidate.handle,
+        action=verdict.action,
+        reason=verdict.reason,
+        since=verdict.since,
+        anchor_ns=decision.anchor,
+        policy=domain.policy(candidate),
+        hold=candidate.hold,
+        details=domain.details(candidate),
+        dry_run=candidate.dry_run,
+    )

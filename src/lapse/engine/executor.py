@@ -1,0 +1,293 @@
+"""The executor: the only place of the product that ends a thing.
+
+Everything that lapses, by a sweep, a controller or a person, is an `Action` handed to `Executor.execute`. An action
+carries the uid and the version that it was decided on, so exactly that is ended, or nothing. Holds, dry runs, freezes,
+budgets and the clock are looked at here, so that no caller can forget them. Where it cannot be told whether something
+is held, it is kept.
+
+- Things and journal in one database: acts and rows are one transaction, and holds are looked for again in it.
+- Otherwise: rows with the intents, the acts, rows with the outcomes. Intents that cannot be written prevent the acts.
+
+Whatever goes wrong is an outcome, never an exception: journalled, counted and logged. A batch that fails although the
+store answers is divided until the items that are to blame are alone. Not guaranteed: after FAILED a thing may be ended
+nevertheless, when the store did not answer; the next look tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from msgspec.structs import replace
+
+from lapse.core.clock import UnixNs
+from lapse.core.errors import LapseError
+from lapse.core.identity import owner_token
+from lapse.core.log import current_work, get_logger
+from lapse.core.verdict import KeepReason, Reason, UnknownReason
+from lapse.engine.brakes import NoBrake
+from lapse.engine.domain import Result
+from lapse.engine.holds import HeldError, Hold, HoldDoubt, held_error
+from lapse.engine.journal import Entry, Outcome
+from lapse.engine.metrics import ErrorKind, Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lapse.core.clock import Clock
+    from lapse.engine.brakes import Brake
+    from lapse.engine.domain import Action, Target
+    from lapse.engine.journal import Journal
+
+_NS: Final = 1_000_000_000
+_NO_BRAKE: Final = NoBrake()
+_MAY_BE_DONE: Final = frozenset({Outcome.ENDED, Outcome.FAILED})
+"""What spends a deletion budget: a failure may be an answer that was lost."""
+_MOST_DIVISIONS: Final = 50
+"""Enough to find a few bad items among a thousand; when more fail, it is not about items."""
+_MOST_LINES: Final = 10
+"""Lines of the log about one batch; a wave of thousands is told by their number."""
+_log = get_logger("lapse.engine.executor")
+
+
+class HoldUnknownError(LapseError):
+    """{address} is kept, because it is not known whether it is held: {problem}."""
+
+
+class RefusedError(LapseError):
+    """{address} is kept: {reason}. lapse status tells what stands still; lapse resume lets it go on."""
+
+
+class Executor:
+    """Ends things of one target on behalf of ``actor``, or of the person that an action names."""
+
+    def __init__(
+        self,
+        target: Target,
+        journal: Journal,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        actor: str,
+        brake: Brake = _NO_BRAKE,
+        dry_run: bool = False,
+    ) -> None:
+        """Ask ``brake`` before every batch; with ``dry_run`` everything happens but the act."""
+        self.target, self.brake, self.actor, self.dry_run = target, brake, actor, dry_run
+        self._journal, self._shared = journal, journal.shares(target)
+        self._clock, self._metrics = clock, metrics
+
+    async def execute(self, actions: Sequence[Action]) -> list[Result]:
+        """Carry out actions of one domain, unless they are held, changed or refused; return what came of each."""
+        now = UnixNs(self._clock.wall_ns())
+        held = await self._held(actions, now)
+        against = [self._against(one, over, now) for one, over in zip(actions, held, strict=True)]
+        await self._note([row for found in against if found is not None for row in found[1:]])
+        free = [one for one, found in zip(actions, against, strict=True) if found is None]
+        done = iter(await self._braked(free))
+        results = [next(done) if found is None else found[0] for found in against]
+        self._count(actions, results)
+        return results
+
+    # --- whether ------------------------------------------------------------------------------------------------------
+
+    async def _held(self, actions: Sequence[Action], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
+        """Return what holds each of them now; a look that failed is a doubt about all of them."""
+        try:
+            found = await self.target.holds_over(actions, now)
+        except Exception as error:  # noqa: BLE001 - a hold that cannot be seen is in the way: doubt means keep
+            defect = None if isinstance(error, LapseError) else error
+            _log.warning("holds_not_read", error=type(error).__name__, exc_info=defect)
+            found = [HoldDoubt(str(error) if isinstance(error, LapseError) else "")] * len(actions)
+        return [
+            one.hold if one.hold is not None and one.hold.active(now) else other
+            for one, other in zip(actions, found, strict=True)
+        ]
+
+    def _against(self, action: Action, held: Hold | HoldDoubt | None, now: UnixNs) -> tuple[Result, Entry] | None:
+        """Return why it is not even tried, with the row that tells; None when it is."""
+        if held is None and not (self.dry_run or action.dry_run):  # nearly always, and there are many
+            return None
+        if isinstance(held, Hold):
+            return self._kept(action, held, now)
+        if held is not None:
+            _log.warning("hold_unknown", address=str(action.address), reason=held.problem)
+            self._metrics.failed(action.domain, ErrorKind.ITEM)
+            row = self._row(action, Outcome.REFUSED, now, verdict="unknown", reason=UnknownReason.UNREADABLE_SIGNAL)
+            problem = HoldUnknownError(address=action.address, problem=held.problem)
+            return Result(Outcome.REFUSED, problem), replace(row, details={"problem": held.problem})
+        return Result(Outcome.WOULD_END), self._row(action, Outcome.WOULD_END, now)
+
+    def _kept(self, action: Action, hold: Hold, now: UnixNs) -> tuple[Result, Entry]:
+        row = self._row(action, Outcome.HELD, now, verdict="keep", reason=KeepReason.HELD)
+        row = replace(row, details={"hold": hold.reason, "until_ns": hold.until})
+        return Result(Outcome.HELD, held_error(action.address, hold)), row
+
+    async def _braked(self, actions: Sequence[Action]) -> list[Result]:
+        """Do what the brake allows, as far as it does."""
+        results: list[Result] = []
+        while len(results) < len(actions):
+            left = actions[len(results) :]
+            grant = await self.brake.allow(left[0].domain, len(left))
+            # Read now, because the brake may have been asked for a while: budgets count rows by their time.
+            now = UnixNs(self._clock.wall_ns())
+            if grant.refusal is not None:
+                rows = [self._row(one, Outcome.REFUSED, now, verdict="unknown", reason=grant.refusal) for one in left]
+                await self._note(rows)
+                return results + [
+                    Result(Outcome.REFUSED, RefusedError(address=one.address, reason=grant.refusal)) for one in left
+                ]
+            if grant.is_dry:
+                await self._note([self._row(one, Outcome.WOULD_END, now) for one in left])
+                return results + [Result(Outcome.WOULD_END)] * len(left)
+            done = grant.count  # if nobody lives to tell
+            try:
+                came = await self._journalled(left[: grant.count], now)
+                done = sum(result.outcome in _MAY_BE_DONE for result in came)
+            finally:
+                self.brake.done(grant, ended=done)
+            results += came
+        return results
+
+    # --- the act ------------------------------------------------------------------------------------------------------
+
+    async def _journalled(self, actions: Sequence[Action], now: UnixNs) -> list[Result]:
+        rows = [self._row(one, Outcome.ENDED, now) for one in actions]
+        if not self._shared:
+            rows = [replace(row, attempt=owner_token()) for row in rows]
+            problem = await self._append([replace(row, outcome=Outcome.INTENT) for row in rows])
+            if problem is not None:
+                return [Result(Outcome.FAILED, problem)] * len(actions)
+        came = await self._apply(actions, rows)
+        if not self._journal.is_log:
+            _log_ended([one for one, result in zip(actions, came, strict=True) if result.outcome is Outcome.ENDED])
+        if not self._shared:
+            rows = [replace(row, time_ns=self._clock.wall_ns()) for row in rows]
+        await self._tell(actions, rows, came)
+        return came
+
+    async def _apply(self, actions: Sequence[Action], rows: Sequence[Entry]) -> list[Result]:
+        """Carry out all of them in one step, or in as many as bad ones among them make necessary."""
+        came = [Result(Outcome.FAILED)] * len(actions)
+        parts, failures = [range(len(actions))], 0
+        while parts:
+            part = parts.pop()
+            also = self._journal.writer(*[rows[place] for place in part]) if self._shared else None
+            try:
+                found = await self.target.apply([actions[place] for place in part], also=also)
+            except Exception as error:  # noqa: BLE001 - whatever it was, one failing item must not stop the rest
+                failures += 1
+                if len(part) > 1 and failures <= _MOST_DIVISIONS and not await self.target.is_in_doubt(error):
+                    middle = len(part) // 2
+                    parts += [part[middle:], part[:middle]]
+                    continue
+                found = [Result(Outcome.FAILED, error)] * len(part)
+            for place, result in zip(part, found, strict=True):
+                came[place] = result
+        return came
+
+    async def _tell(self, actions: Sequence[Action], rows: Sequence[Entry], came: Sequence[Result]) -> None:
+        """Journal what came of each, as far as it was not written with the act."""
+        told: list[Entry] = []
+        for action, row, result in zip(actions, rows, came, strict=True):
+            if isinstance(result.problem, HeldError):  # since it was looked at before
+                _, kept = self._kept(action, cast("Hold", result.problem.details["hold"]), UnixNs(row.time_ns))
+                told.append(replace(kept, attempt=row.attempt))
+            # Where acts and rows are one, what was ended has its row, and what is gone that of who was quicker.
+            elif not (self._shared and result.outcome in {Outcome.ENDED, Outcome.GONE}):
+                told.append(_with_problem(row, result))
+            if result.outcome is Outcome.FAILED:
+                self._log_failure(action, result.problem)
+        # Without these rows intents stay unfinished, which is the truth that is left.
+        await self._append(told)
+
+    def _log_failure(self, action: Action, error: Exception | None) -> None:
+        # A LapseError says all there is to say; anything else is a defect, and needs its traceback.
+        defect = None if isinstance(error, LapseError) else error
+        _log.warning("not_ended", domain=action.domain, error=type(error).__name__, exc_info=defect)
+        self._metrics.failed(action.domain, ErrorKind.ITEM)
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    async def _note(self, rows: Sequence[Entry]) -> None:
+        """Journal that nothing was done, once: whoever asks again and again gets one row."""
+        await asyncio.gather(*[self._note_one(row) for row in rows])  # so that they share commits
+
+    async def _note_one(self, row: Entry) -> None:
+        try:
+            await self._journal.note(row)
+        except Exception as error:  # noqa: BLE001 - it stays whether or not that could be written
+            self._not_journalled(row, error)
+
+    async def _append(self, rows: Sequence[Entry]) -> Exception | None:
+        """Journal what is done, or about to be; return why that could not be written."""
+        if not rows:
+            return None
+        try:
+            await self._journal.append(*rows)
+        except Exception as error:  # noqa: BLE001 - what was done is done, and what was not is not begun
+            self._not_journalled(rows[0], error)
+            return error
+        return None
+
+    def _not_journalled(self, row: Entry, error: Exception) -> None:
+        _log.error("not_journalled", domain=row.domain, outcome=row.outcome, error=type(error).__name__)
+        self._metrics.failed(row.domain, ErrorKind.JOURNAL)
+
+    def _count(self, actions: Sequence[Action], results: Sequence[Result]) -> None:
+        now_ns = self._clock.wall_ns()
+        lags: defaultdict[tuple[str, Reason], list[float]] = defaultdict(list)
+        for action, result in zip(actions, results, strict=True):
+            if result.outcome is Outcome.ENDED:
+                lags[action.domain, action.reason].append(max(0.0, (now_ns - action.since) / _NS))
+        for (domain, reason), these in lags.items():
+            self._metrics.deleted(domain, reason, count=len(these), lags=these)
+
+    def _row(
+        self, action: Action, outcome: Outcome, now: UnixNs, *, verdict: str = "due", reason: str | None = None
+    ) -> Entry:
+        return Entry(
+            time_ns=now,
+            domain=action.domain,
+            address=str(action.address),
+            uid=action.uid,
+            version=action.version,
+            verdict=verdict,
+            reason=action.reason if reason is None else reason,
+            anchor_ns=action.anchor_ns,
+            policy=action.policy,
+            actor=action.actor or self.actor,
+            outcome=outcome,
+            details=action.details,
+            tick=current_work(),
+        )
+
+
+async def delete_by_person(target: Target, journal: Journal, action: Action, *, clock: Clock) -> None:
+    """Carry out what a person asked for now; raises the error that says why it was not done.
+
+    Holds are honoured, and the rows are written, as for everything that lapses. A budget or a freeze does not keep a
+    person from it, and the clock plays no part.
+    """
+    executor = Executor(target, journal, clock=clock, metrics=Metrics(""), actor=action.actor or "")
+    (result,) = await executor.execute([action])
+    if result.problem is not None:
+        raise result.problem
+
+
+def _log_ended(ended: Sequence[Action]) -> None:
+    """Log what was ended, for people who watch: the journal is a database here, and tells only who asks it."""
+    for action in ended[:_MOST_LINES]:
+        _log.info("lapsed", domain=action.domain, address=str(action.address), reason=action.reason)
+    if len(ended) > _MOST_LINES:
+        _log.info("lapsed", domain=ended[0].domain, more=len(ended) - _MOST_LINES)
+
+
+def _with_problem(row: Entry, result: Result) -> Entry:
+    if result.outcome is not Outcome.FAILED:
+        return replace(row, outcome=result.outcome)
+    # Only our own messages are known to hold no secret.
+    text = str(result.problem) if isinstance(result.problem, LapseError) else ""
+    details: dict[str, Any] = {**(row.details or {}), "error": type(result.problem).__name__, "problem": text}
+    return replace(row, outcome=Outcome.FAILED, details=details)

@@ -1,0 +1,107 @@
+"""The target of workspaces: a lapse changes the desired state, of a thousand rows in one statement.
+
+Everything that was decided on is compared in that statement, so it changes exactly what was decided about, or leaves
+it. Where the journal lives in the same database, its rows are written in the same transaction. What follows from the
+change (ending the program, packing the data, removing it) is the reconciler's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lapse.engine.domain import Result
+from lapse.engine.journal import Outcome
+from lapse.workspaces.activity import BATCH
+from lapse.workspaces.eligibility import STANDBY
+from lapse.workspaces.errors import (
+    OutcomeUnknownError,
+    StoreClosedError,
+    UnknownWorkspaceError,
+    WorkspaceError,
+)
+from lapse.workspaces.model import Ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lapse.core.clock import Clock, UnixNs
+    from lapse.engine.domain import Action, Also
+    from lapse.engine.holds import Hold, HoldDoubt
+    from lapse.workspaces.model import Workspace
+    from lapse.workspaces.store import WorkspaceStore
+
+_ENDED: Final = Result(Outcome.ENDED)
+_CHANGED: Final = Result(Outcome.CHANGED)
+_MS: Final = 1_000_000
+
+
+class WorkspaceTarget:
+    """A `lapse.engine.domain.Target` over one store. Handles are `Workspace` rows as they were decided on."""
+
+    def __init__(self, store: WorkspaceStore, *, clock: Clock, batch: int = BATCH) -> None:
+        """Change up to ``batch`` rows at once."""
+        self._store, self._clock = store, clock
+        self.batch = batch
+
+    @property
+    def database(self) -> object | None:
+        """See `Target`."""
+        return self._store.database
+
+    async def holds_over(self, actions: Sequence[Action], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
+        """Return none: a hold stands in the row itself, whose version the change compares."""
+        return [None] * len(actions)
+
+    async def apply(self, actions: Sequence[Action], *, also: Also | None) -> Sequence[Result]:
+        """See `Target`. All actions of one call are of the same sort."""
+        now = Ms(self._clock.wall_ns() // _MS)
+        change = self._store.to_standby if actions[0].action == STANDBY else self._store.to_pending
+        rows: list[Workspace] = [one.handle for one in actions]
+        changed = await change([row.candidate for row in rows], now=now, also=also)
+        return [_ENDED if row.id in changed else _CHANGED for row in rows]
+
+    async def is_in_doubt(self, error: Exception) -> bool:
+        """See `Target`."""
+        if isinstance(error, OutcomeUnknownError | StoreClosedError):
+            return True
+        try:
+            await self._store.check()
+        except Exception:  # noqa: BLE001 - the first error is the one that is told
+            return True
+        return False
+
+
+class DeletionTarget:
+    """The target of people's own deletions: a name is given free, and the reconciler removes the rest.
+
+    One that changed since it was looked at, by a hold or a visit, is not the one that was meant, and stays.
+    """
+
+    batch: Final = 1
+    database: Final = None
+    """None: the intent is written before, so that no deletion is without a row, whatever database the journal is in."""
+
+    def __init__(self, store: WorkspaceStore, *, clock: Clock) -> None:
+        """Delete in ``store``."""
+        self._store, self._clock = store, clock
+
+    async def holds_over(self, actions: Sequence[Action], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
+        """See `WorkspaceTarget`."""
+        return [None] * len(actions)
+
+    async def apply(self, actions: Sequence[Action], *, also: Also | None) -> Sequence[Result]:
+        """See `lapse.engine.domain.Target`."""
+        return [await self._delete(one.handle) for one in actions]
+
+    async def is_in_doubt(self, error: Exception) -> bool:
+        """See `lapse.engine.domain.Target`."""
+        return True
+
+    async def _delete(self, row: Workspace) -> Result:
+        try:
+            await self._store.mark_deleted(row.id, version=row.version, now=Ms(self._clock.wall_ns() // _MS))
+        except UnknownWorkspaceError as error:
+            return Result(Outcome.GONE, error)
+        except WorkspaceError as error:
+            return Result(Outcome.CHANGED, error)
+        return _ENDED
