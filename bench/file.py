@@ -158,9 +158,9 @@ class Apsw:
     """Our statements and pragmas without us: one connection, one thread, each statement its own transaction."""
 
     def __init__(self, path: Path, sync: str) -> None:
-        from lapse.db.sqlite import SQLiteFile, Synchronous, open_writer
+        from lapse.db.sqlite.file import SQLiteFile, Synchronous, open_writer
         from lapse.keys.backends.file import SCHEMA, SQL
-        from lapse.keys.layout import Prefix, partition_keys
+        from lapse.keys.backends.layout import Prefix, partition_keys
 
         self._db = open_writer(SQLiteFile(path, synchronous=Synchronous(sync)), SCHEMA)
         self._sql = SQL

@@ -27,11 +27,11 @@ from bench.kube_cluster import each
 from lapse.core.clock import SystemClock
 from lapse.core.identity import uuid
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.db.sqlite import Synchronous
+from lapse.db.sqlite.file import Synchronous
 from lapse.engine.executor import Executor
-from lapse.engine.journal import SQLiteJournal
-from lapse.engine.log_journal import LogJournal
-from lapse.engine.metrics import Metrics
+from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.log import LogJournal
+from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
     OUR_KINDS,
@@ -41,14 +41,14 @@ from lapse.history.api.kinds import (
     ExperimentRef,
     HistorySpec,
 )
-from lapse.history.configured import DEFAULT_LIMIT, DEFAULT_NAMESPACE, DEFAULT_TTL, history_policy
-from lapse.history.listing import PAGE
-from lapse.history.passes import Pass
+from lapse.history.policy.default_policy import DEFAULT_LIMIT, DEFAULT_NAMESPACE, DEFAULT_TTL, history_policy
+from lapse.history.retention.listing import PAGE
+from lapse.history.retention.passes import Pass
 from lapse.history.records import record
-from lapse.kube.client import Client
-from lapse.kube.config import load_config
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import load_config
 from lapse.kube.resources import ObjectKey
-from lapse.kube.transport import Limits
+from lapse.kube.api.transport import Limits
 from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.documents import encode
 from lapse.objects.embedded import open_embedded
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     import apsw
 
     from lapse.history.api.kinds import ChaosExperimentHistory
-    from lapse.history.passes import PassReport
+    from lapse.history.retention.passes import PassReport
     from lapse.objects.embedded import EmbeddedStore
     from lapse.objects.port import Reader
 

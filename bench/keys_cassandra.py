@@ -19,7 +19,7 @@ from bench.servers import OPERATIONS, Bench, Pairs, Part, Plan, call
 from bench.servers import Lapse as LapseTasks
 from lapse.core.clock import SystemClock
 from lapse.keys.backends.cassandra import open_backend
-from lapse.keys.layout import Prefix, bucket_of, partition_keys
+from lapse.keys.backends.layout import Prefix, bucket_of, partition_keys
 from lapse.keys.url import parse_url
 from tests.servers import cassandra_server
 

@@ -17,7 +17,7 @@ from aiobotocore.session import AioSession
 from bench.contest import APP_ID, TTL_SECONDS
 from bench.servers import CALLERS, Part, Plan, Tasks
 from lapse.keys.backends.dynamodb.items import Requests, live_expiry, place, text
-from lapse.keys.layout import Prefix, partition_keys
+from lapse.keys.backends.layout import Prefix, partition_keys
 from tests.servers import dynamodb_server
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ import aiohttp
 from lightkube import AsyncClient, KubeConfig
 from lightkube.generic_resource import create_namespaced_resource
 
-from lapse.kube.client import Client
-from lapse.kube.config import load_config
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import load_config
 from lapse.kube.resources import Kind, ObjectKey, ObjectMeta, Struct
 from tests.servers import kube_server
 

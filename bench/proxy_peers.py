@@ -200,7 +200,7 @@ def on_aiohttp(ports: tuple[int, int], upstream: int) -> Iterator[Peer]:
 
 
 async def _run_ours(port: int, upstream: int) -> None:
-    from lapse.cli.process import settle_memory
+    from lapse.app.process import settle_memory
     from lapse.proxy.server import Options, Proxy
     from tests.integration.proxy.kit import World
 

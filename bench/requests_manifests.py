@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.kube.resources import ObjectMeta, OwnerReference
 from lapse.requests.api.kinds import ChunkInfo, ChunkSpec, ManifestCheckpointContentChunk
-from lapse.requests.chunks import PackedChunk, pack, unpack
+from lapse.requests.controllers.chunks import PackedChunk, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

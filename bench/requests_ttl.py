@@ -32,18 +32,18 @@ from lapse.core.clock import SystemClock
 from lapse.core.duration import Duration
 from lapse.core.identity import uuid
 from lapse.core.timestamps import to_timestamp
-from lapse.db.sqlite import Synchronous
-from lapse.engine.coordinator import Coordinator
-from lapse.engine.journal import Outcome, SQLiteJournal
-from lapse.engine.leadership import SoleLeader
-from lapse.engine.metrics import Metrics
+from lapse.db.sqlite.file import Synchronous
+from lapse.engine.running.coordinator import Coordinator
+from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.running.leadership import SoleLeader
+from lapse.engine.running.metrics import Metrics
 from lapse.kube.resources import ObjectKey
 from lapse.objects.documents import encode
 from lapse.objects.embedded import open_embedded
 from lapse.objects.tables import NO_OWNERS, Record, Retention, Tables, next_version, place_of
 from lapse.requests.api.kinds import VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import ALL_KINDS
-from lapse.requests.policy import Policy
+from lapse.requests.lifecycle.policy import Policy
 from lapse.requests.service import Requests
 
 if TYPE_CHECKING:

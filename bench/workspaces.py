@@ -30,12 +30,12 @@ from bench.contest import Contender, contenders, median, require_linux, resident
 from bench.domain import ROOT, options_of, publish
 from bench.workspaces_page import Flush, Results, Ticks, claims_of, write
 from lapse.core.clock import SystemClock
-from lapse.db.migrating import migrate
-from lapse.engine.metrics import Metrics
-from lapse.engine.postgres_journal import PostgresJournal
-from lapse.workspaces.postgres_store import open_postgres_store
-from lapse.workspaces.redis_activity import RedisActivity
-from lapse.workspaces.sql_store import load_sql
+from lapse.db.postgres.migration import migrate
+from lapse.engine.running.metrics import Metrics
+from lapse.engine.journal.postgres import PostgresJournal
+from lapse.workspaces.store.postgres import open_postgres_store
+from lapse.workspaces.activity.redis import RedisActivity
+from lapse.workspaces.store.sql import load_sql
 from lapse.workspaces.ttl_manager import ttl_sweeps
 from tests.servers import postgres_server, redis_server
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import lapse
 from lapse.core.clock import SystemClock
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 from tests.interruption import Alarm, Interrupted, alarm
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from lapse.cli.state_folder import open_store
+from lapse.app.state_folder import open_store
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.journal import SQLiteJournal
+from lapse.engine.journal.port import SQLiteJournal
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
     RETENTION_POLICY,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from lapse.engine.journal import Row
+    from lapse.engine.journal.port import Row
     from lapse.objects.embedded import EmbeddedStore
 
 NAMESPACE = "chaos-system"

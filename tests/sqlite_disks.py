@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from lapse.db.sqlite import SQLiteFile, Synchronous
+from lapse.db.sqlite.file import SQLiteFile, Synchronous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -37,13 +37,13 @@ from pydantic_settings import (
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 from lapse.core.masking import masked
-from lapse.core.ownership import distrust
-from lapse.engine.budget import OFF, Budget
-from lapse.history import configured
+from lapse.files.ownership import distrust
+from lapse.engine.safety.budget import OFF, Budget
+from lapse.history.policy import default_policy as configured
 from lapse.history.errors import HistorySettingError
-from lapse.history.rights import ACCOUNT
+from lapse.history.policy.rights import ACCOUNT
 from lapse.requests.api.kinds import KeeperMode
-from lapse.requests.policy import RestoreOwnership, TTLMode
+from lapse.requests.lifecycle.policy import RestoreOwnership, TTLMode
 from lapse.workspaces.model import DEFAULT_ARCHIVE_TTL_SECONDS, DEFAULT_STANDBY_TTL_SECONDS, LONGEST_TTL_SECONDS
 
 PREFIX: Final = "LAPSE_"

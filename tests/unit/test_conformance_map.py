@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.cli.domains import FOLDER_DOMAINS
+from lapse.app.domains import FOLDER_DOMAINS
 from lapse.keys.conformance import list_cases
 from tests.conformance.activity import cases as _activity_cases  # noqa: F401 - fills the books
 from tests.conformance.activity.book import BOOK as ACTIVITY

@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from cyclopts import App, CycloptsError
 
 import lapse
-from lapse.cli.commands import examples
+from lapse.cli.registering import examples
 from lapse.cli.output import Exit, OutputError, message, stderr, stdout
 from lapse.cli.usage import explain
 from lapse.core.errors import LapseError, UsageError
@@ -32,25 +32,25 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 # By name, so that `lapse --help` imports no backend and no web framework; hence the help texts here.
-app.command("lapse.cli.up:up", name="up", help="Run everything that is enabled: loops, HTTP API, start page.")
+app.command("lapse.app.up:up", name="up", help="Run everything that is enabled: loops, HTTP API, start page.")
 app.command(
-    "lapse.cli.tokens:open_page",
+    "lapse.cli.commands.tokens:open_page",
     name="open",
     help="Print a link that opens the start page in a browser.",
     help_epilogue=examples("lapse open", "lapse open --browser"),
 )
 app.command(
-    "lapse.cli.proxy:proxy",
+    "lapse.app.proxy:proxy",
     name="proxy",
     help="Serve workspaces to their owners, beside lapse up.",
     help_epilogue=examples("lapse proxy --activity-url redis://redis:6379 --proxy-port 8762"),
 )
-app.command("lapse.cli.operator:operator", name="operator", help="Carry out requests on a Kubernetes cluster.")
+app.command("lapse.app.operator:operator", name="operator", help="Carry out requests on a Kubernetes cluster.")
 app.command(
-    "lapse.cli.webhook:webhook", name="webhook", help="Check captures and policies before a cluster stores them."
+    "lapse.app.webhook:webhook", name="webhook", help="Check captures and policies before a cluster stores them."
 )
 app.command(
-    "lapse.cli.ttl_manager:ttl_manager",
+    "lapse.app.ttl_manager:ttl_manager",
     name="ttl-manager",
     help="Stop and archive idle workspaces.",
     help_epilogue=examples(
@@ -58,26 +58,26 @@ app.command(
         "lapse ttl-manager --activity-url redis://redis:6379 --dry-run",
     ),
 )
-app.command("lapse.cli.keys:app", name="keys", help="Read and write expiring keys; prove a backend.")
-app.command("lapse.cli.requests:app", name="requests", help="Capture and restore; see what lapses when.")
-app.command("lapse.cli.history:app", name="history", help="Records of what experiments did, and how long they stay.")
-app.command("lapse.cli.retention:app", name="retention", help="Limit the age and the number of objects of any kind.")
-app.command("lapse.cli.workspaces:app", name="workspaces", help="Create, open, stop and archive workspaces.")
+app.command("lapse.cli.commands.keys:app", name="keys", help="Read and write expiring keys; prove a backend.")
+app.command("lapse.cli.commands.requests:app", name="requests", help="Capture and restore; see what lapses when.")
+app.command("lapse.cli.commands.history:app", name="history", help="Records of what experiments did, and how long they stay.")
+app.command("lapse.cli.commands.retention:app", name="retention", help="Limit the age and the number of objects of any kind.")
+app.command("lapse.cli.commands.workspaces:app", name="workspaces", help="Create, open, stop and archive workspaces.")
 app.command(
-    "lapse.cli.busy:busy",
+    "lapse.cli.commands.busy:busy",
     name="busy",
     help="Run a command, and keep its workspace from lapsing meanwhile.",
     help_epilogue=examples("lapse busy -- python3 train.py", "lapse busy --workspace lab --most 3h -- make"),
 )
-app.command("lapse.cli.db:app", name="db", help="Make the tables of Lapse on PostgreSQL.")
-app.command("lapse.cli.why:why", name="why", help="Tell why a workspace is kept or lapses, and when.")
-app.command("lapse.cli.holding:hold", name="hold", help="Keep a workspace from lapsing.")
-app.command("lapse.cli.holding:release", name="release", help="End a hold.")
-app.command("lapse.cli.freezing:freeze", name="freeze", help="End nothing of a domain until it is resumed.")
-app.command("lapse.cli.freezing:resume", name="resume", help="Resume a frozen domain.")
-app.command("lapse.cli.crds:app", name="crds", help="Install and compare our definitions on a Kubernetes cluster.")
-app.command("lapse.cli.config:app", name="config", help="Show and check the configuration.")
-app.command("lapse.cli.tokens:app", name="tokens", help="Create, list and revoke tokens of the HTTP API.")
+app.command("lapse.cli.commands.db:app", name="db", help="Make the tables of Lapse on PostgreSQL.")
+app.command("lapse.cli.commands.why:why", name="why", help="Tell why a workspace is kept or lapses, and when.")
+app.command("lapse.cli.commands.hold:hold", name="hold", help="Keep a workspace from lapsing.")
+app.command("lapse.cli.commands.hold:release", name="release", help="End a hold.")
+app.command("lapse.cli.commands.freeze:freeze", name="freeze", help="End nothing of a domain until it is resumed.")
+app.command("lapse.cli.commands.freeze:resume", name="resume", help="Resume a frozen domain.")
+app.command("lapse.cli.commands.crds:app", name="crds", help="Install and compare our definitions on a Kubernetes cluster.")
+app.command("lapse.cli.commands.config:app", name="config", help="Show and check the configuration.")
+app.command("lapse.cli.commands.tokens:app", name="tokens", help="Create, list and revoke tokens of the HTTP API.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -36,8 +36,8 @@ from lapse.requests.api.upstream import (
     PersistentVolumeClaim,
 )
 from lapse.requests.local.places import DIRECTORY, RESTORE
-from lapse.requests.ownership import is_kept_by
-from lapse.requests.summary import state_of
+from lapse.requests.controllers.ownership import is_kept_by
+from lapse.requests.view import state_of
 
 SOURCE_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME)
 T = TypeVar("T")

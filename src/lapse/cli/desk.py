@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lapse.cli.flags import StateFlags
-from lapse.cli.state_folder import open_store
+from lapse.app.state_folder import open_store
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock
 from lapse.core.errors import LapseError
@@ -25,8 +25,8 @@ from lapse.objects.embedded import EmbeddedStore
 from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, ObjectKeeper
 from lapse.requests.names import keeper_name
-from lapse.requests.policy import TTLRule
-from lapse.requests.summary import Summary, summarise
+from lapse.requests.lifecycle.policy import TTLRule
+from lapse.requests.view import Summary, summarise
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lapse.core.errors import LapseError
-from lapse.core.printing import printable
+from lapse.core.terminal import printable
 
 
 class Exit(IntEnum):

@@ -15,10 +15,10 @@ from cyclopts import Parameter
 from lapse.cli.output import Exit, Output, message, print_json, print_table
 
 if TYPE_CHECKING:
-    from lapse.cli.stores import Place
+    from lapse.cli.context import Place
     from lapse.history.api.kinds import RetentionPolicy
-    from lapse.history.passes import Told
-    from lapse.history.runs import PolicyRun
+    from lapse.history.retention.passes import Told
+    from lapse.history.retention.runs import PolicyRun
     from lapse.kube.resources import Kind
 
 DryRun = Annotated[bool, Parameter(help="End nothing; list what would be ended.", show_default=False)]
@@ -50,11 +50,11 @@ async def pass_over(
     Without ``yes`` the first pass by a limit that nobody chose is dry.
     """
     from lapse import __version__
-    from lapse.cli.process import retention
-    from lapse.cli.stores import who
-    from lapse.engine.metrics import Metrics
-    from lapse.history.runs import RunReason
-    from lapse.history.unstored import WithPolicies
+    from lapse.app.process import retention
+    from lapse.cli.context import who
+    from lapse.engine.running.metrics import Metrics
+    from lapse.history.retention.runs import RunReason
+    from lapse.history.policy.overlay import WithPolicies
     from lapse.objects.cluster_holds import listed_holds
 
     _settle_logs(place, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))
@@ -81,9 +81,9 @@ async def pass_over(
 
 async def _ownable(place: Place) -> Callable[[Kind[Any]], Sequence[Kind[Any]]]:
     """Return which kinds are listed on a cluster for what they hold: nothing of ours is owned by a record."""
-    from lapse.cli.cluster import hold_kinds
+    from lapse.app.cluster import hold_kinds
     from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
-    from lapse.requests.caches import WATCHED
+    from lapse.requests.controllers.caches import WATCHED
 
     named = await hold_kinds(place.store, place.settings) if place.is_cluster else ()
     record = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
@@ -112,7 +112,7 @@ def _settle_logs(place: Place, *, is_dry: bool) -> None:
     """
     import logging
 
-    from lapse.engine.logs import configure_logs
+    from lapse.engine.running.logs import configure_logs
 
     if place.is_cluster and not is_dry:
         configure_logs(form=place.settings.log_format, level="error")
@@ -125,7 +125,7 @@ def _settle_logs(place: Place, *, is_dry: bool) -> None:
 
 def finish(done: Done, output: Output, *, pending: bool) -> int:
     """Print what came of a pass, and return the exit code; ``pending`` asks for 2 when something would still go."""
-    from lapse.engine.journal import Outcome
+    from lapse.engine.journal.port import Outcome
     from lapse.history.reports import run_json, told_json
 
     if output is Output.JSON:

@@ -13,7 +13,7 @@ from getpass import getpass
 from typing import Final
 
 from lapse.core.errors import UsageError
-from lapse.core.printing import printable
+from lapse.core.terminal import printable
 from lapse.keys.errors import ValueTooLongError
 from lapse.keys.validation import MAX_VALUE_BYTES
 

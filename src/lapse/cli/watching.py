@@ -21,7 +21,7 @@ from lapse.kube.errors import GoneError
 from lapse.kube.resources import Event, EventType, Kind
 from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import REQUEST_KINDS
-from lapse.requests.summary import Summary
+from lapse.requests.view import Summary
 
 
 class GoneMeanwhileError(LapseError):

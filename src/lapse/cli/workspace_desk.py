@@ -15,11 +15,11 @@ from lapse.workspaces.model import Ms
 from lapse.workspaces.opening import open_workspaces
 
 if TYPE_CHECKING:
-    from lapse.engine.journal import Journal
+    from lapse.engine.journal.port import Journal
     from lapse.settings import Settings
-    from lapse.workspaces.activity import Signal
+    from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Workspace, WorkspaceId
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 T = TypeVar("T")
 _MS: Final = 1_000_000
@@ -42,9 +42,9 @@ class WorkspaceDesk:
 @asynccontextmanager
 async def journal_of(desk: WorkspaceDesk) -> AsyncIterator[Journal]:
     """Open the journal of workspaces, which is with their rows on a server, else in the state folder."""
-    from lapse.cli.state_folder import open_store
-    from lapse.cli.workspace_record import ServerRecord
-    from lapse.engine.journal import SQLiteJournal
+    from lapse.app.state_folder import open_store
+    from lapse.app.workspace_record import ServerRecord
+    from lapse.engine.journal.port import SQLiteJournal
 
     record = ServerRecord.of(desk.store, desk.settings)
     if record is not None:
@@ -59,7 +59,7 @@ async def journal_of(desk: WorkspaceDesk) -> AsyncIterator[Journal]:
 
 async def signals_of(desk: WorkspaceDesk, workspaces: Sequence[Workspace]) -> Mapping[WorkspaceId, Signal]:
     """Return who is connected to which workspace; nothing where that is known to lapse up alone."""
-    from lapse.workspaces.activity import ActivityUnavailableError, Doubt, Unknown
+    from lapse.workspaces.activity.port import ActivityUnavailableError, Doubt, Unknown
     from lapse.workspaces.opening import open_activity
 
     settings, ids = desk.settings, [one.id for one in workspaces]

@@ -15,7 +15,7 @@ from lapse.cli.waiting import StillWaitingError, timeout_seconds
 from lapse.core.errors import LapseError
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import Operation
-from lapse.workspaces.summary import address_of, trouble
+from lapse.workspaces.view import address_of, trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ def _state(found: Workspace) -> str:
 
 def _hint(desk: WorkspaceDesk, asked: Workspace, found: Workspace | None) -> str:
     """Say what may be the matter: a workspace that nobody has touched is one that nobody looks at."""
-    from lapse.cli.workspace_parts import FOLDER, node_of
+    from lapse.app.workspaces import FOLDER, node_of
     from lapse.workspaces.runtime.process import is_hosted
 
     if found is not None and found.error_reason is not None:

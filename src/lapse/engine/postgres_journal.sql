@@ -1,4 +1,4 @@
--- The journal's statements on PostgreSQL; the tables are made by lapse.db.migrations. Rows are appended and never changed.
+-- The journal's statements on PostgreSQL; the tables are made by lapse.db.postgres.migrations. Rows are appended and never changed.
 
 -- name: append
 -- All rows of a call in one statement, in their order.

@@ -23,21 +23,21 @@ from lapse.core.clock import UnixNs
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, around, backoff, chance
 from lapse.core.log import current_work, get_logger
-from lapse.core.verdict import Decision, Due, Keep, KeepReason, Reason, Unknown
+from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown
 from lapse.engine.domain import Settled, SignalUnavailableError, action_of
 from lapse.engine.executor import RefusedError
-from lapse.engine.journal import Entry, Outcome
-from lapse.engine.metrics import ErrorKind, Metrics
+from lapse.engine.journal.port import Entry, Outcome
+from lapse.engine.running.metrics import ErrorKind, Metrics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from lapse.core.clock import Clock
-    from lapse.core.verdict import Verdict
-    from lapse.engine.coordinator import Turn
+    from lapse.core.decision import Verdict
+    from lapse.engine.running.coordinator import Turn
     from lapse.engine.domain import Action, Candidate, Domain
     from lapse.engine.executor import Executor
-    from lapse.engine.journal import Journal
+    from lapse.engine.journal.port import Journal
 
     Act = tuple[Candidate[Any], Action]
 
@@ -408,7 +408,7 @@ def _later(now: UnixNs, seconds: float) -> UnixNs:
 
 
 class SweepLoop:
-    """A `lapse.engine.coordinator.Loop` over the sweeps of one domain, woken by deadlines.
+    """A `lapse.engine.running.coordinator.Loop` over the sweeps of one domain, woken by deadlines.
 
     Whoever keeps an index calls `wake` when a deadline appears that comes before all others; without it the loop finds
     out at its interval. What was overdue when a term began is ended at ``overdue_per_second``, whenever the index
@@ -433,7 +433,7 @@ class SweepLoop:
         self._turn: Turn | None = None
 
     def begin(self, turn: Turn) -> None:
-        """See `lapse.engine.coordinator.Steered`."""
+        """See `lapse.engine.running.coordinator.Steered`."""
         self._turn = turn
         for sweep in self._paced:
             sweep.begin()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from lapse.history.api.kinds import HistorySpec
-    from lapse.history.policy import Policy
+    from lapse.history.policy.policy import Policy
     from lapse.kube.resources import Json
 
 LONGEST_NAME: Final = 253

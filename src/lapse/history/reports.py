@@ -13,8 +13,8 @@ from lapse.kube.conditions import ready_condition
 
 if TYPE_CHECKING:
     from lapse.history.api.kinds import RetentionPolicy
-    from lapse.history.passes import Told
-    from lapse.history.runs import PolicyRun
+    from lapse.history.retention.passes import Told
+    from lapse.history.retention.runs import PolicyRun
 
 COLUMNS: Final = (
     "name",

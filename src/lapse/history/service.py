@@ -6,7 +6,7 @@ on.
 
 **The first pass.** Where nobody chose a TTL, a store that was never swept by it is passed over dry for a whole
 interval, and what would go is told; until a full pass has really been made, no completion deletes anything either. See
-`lapse.history.first_pass`. A `RetentionPolicy` needs none of it: its author has set ``dryRun`` to false.
+`lapse.history.retention.first_pass`. A `RetentionPolicy` needs none of it: its author has set ``dryRun`` to false.
 
 Two processes that do this at once are no harm: acts carry the version that was judged, and whoever comes second finds
 it done.
@@ -24,27 +24,27 @@ from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, chance
 from lapse.core.log import get_logger
 from lapse.core.timestamps import to_timestamp
-from lapse.core.verdict import DueReason, KeepReason, Reason, UnknownReason
-from lapse.engine.brakes import Brake, NoBrake
+from lapse.core.decision import DueReason, KeepReason, Reason, UnknownReason
+from lapse.engine.safety.gate import Brake, NoBrake
 from lapse.engine.domain import DELETE, Action
 from lapse.engine.executor import Executor
-from lapse.engine.holds import hold_of
-from lapse.engine.metrics import ErrorKind
+from lapse.engine.safety.holds import hold_of
+from lapse.engine.running.metrics import ErrorKind
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
-from lapse.history.blocking import blocked
-from lapse.history.completions import Completions, labels_of
-from lapse.history.configured import POLICY_NAME
+from lapse.history.policy.conflicts import blocked
+from lapse.history.retention.completions import Completions, labels_of
+from lapse.history.policy.default_policy import POLICY_NAME
 from lapse.history.errors import RetentionPolicyError
-from lapse.history.first_pass import FirstPasses, MemoryNotes
-from lapse.history.listing import LEFT_ALONE
-from lapse.history.loop import RetentionLoop
-from lapse.history.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass, address
-from lapse.history.policies import Loaded, is_published, load_policies, publish, read_document, unreadable
-from lapse.history.policy import Policy
-from lapse.history.retention import DoubtReason
-from lapse.history.runs import GRANT, Tally, of_broken, of_error, of_report
-from lapse.history.telling import Teller
-from lapse.kube.controller import Result
+from lapse.history.retention.first_pass import FirstPasses, MemoryNotes
+from lapse.history.retention.listing import LEFT_ALONE
+from lapse.history.retention.loop import RetentionLoop
+from lapse.history.retention.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass, address
+from lapse.history.policy.policies import Loaded, is_published, load_policies, publish, read_document, unreadable
+from lapse.history.policy.policy import Policy
+from lapse.history.retention.rules import DoubtReason
+from lapse.history.retention.runs import GRANT, Tally, of_broken, of_error, of_report
+from lapse.history.retention.status_writer import Teller
+from lapse.kube.controller.controller import Result
 from lapse.kube.resources import NO_LABELS, ObjectMeta
 from lapse.objects.target import ObjectHandle, ObjectTarget
 
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
-    from lapse.engine.freeze import Notes
-    from lapse.engine.holds import HoldLookup
-    from lapse.engine.journal import Journal
-    from lapse.engine.metrics import Metrics
+    from lapse.engine.safety.freeze import Notes
+    from lapse.engine.safety.holds import HoldLookup
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.running.metrics import Metrics
     from lapse.history.api.kinds import RetentionPolicy
-    from lapse.history.completions import Experiment
-    from lapse.history.passes import PassReport, Told
-    from lapse.history.runs import PolicyRun
+    from lapse.history.retention.completions import Experiment
+    from lapse.history.retention.passes import PassReport, Told
+    from lapse.history.retention.runs import PolicyRun
     from lapse.kube.resources import Json
     from lapse.objects.port import ObjectStore, Reader
 

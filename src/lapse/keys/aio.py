@@ -13,7 +13,7 @@ from inspect import getmembers, isfunction
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from lapse.core.clock import Clock, SystemClock
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 from lapse.keys.store import AppKeys
 from lapse.keys.sweeper import SWEEP_SLICE, Sweeper
 from lapse.keys.url import open_backend

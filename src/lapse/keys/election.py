@@ -1,4 +1,4 @@
-"""Election of a leader by any keys store: a campaign (see `lapse.engine.campaign`) for a lease in two of its records.
+"""Election of a leader by any keys store: a campaign (see `lapse.engine.running.election`) for a lease in two of its records.
 
 What it does not guarantee, beyond what a campaign does not: a backend that forgets an acknowledged write (failover of
 an asynchronous Redis replica, a Cassandra keyspace with replication factor 1 that loses its node) may elect a second
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lapse.engine.campaign import Campaign
+from lapse.engine.running.election import Campaign
 from lapse.keys.aio import AsyncAppKeys, AsyncKeys
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 from lapse.keys.lease import Lease
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ expire earlier than that. Boottime, because a record's TTL also runs while this 
 
 An `acquire` that fails or is cancelled half-way deletes its record again, if it is there; a log line says when that was
 not possible, and then the record ends with its TTL. A request that is still on its way to a server may arrive after
-that deletion: so callers let an `acquire` that is under way come to its end (`lapse.engine.interruption`) and release
+that deletion: so callers let an `acquire` that is under way come to its end (`lapse.engine.running.shield`) and release
 then, and do not cancel it. A lease belongs to the process that acquired it: after a fork the child has lost it.
 """
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
-from lapse.engine.interruption import finish
+from lapse.engine.running.shield import finish
 from lapse.keys.errors import BackendError, KeyTooLongError, LockLostError
 from lapse.keys.validation import MAX_KEY_BYTES, MAX_TTL_SECONDS, check_key, check_ttl
 

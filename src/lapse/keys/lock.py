@@ -26,8 +26,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from lapse.core.jitter import around
-from lapse.engine.interruption import finish
-from lapse.keys.background import Call, on_background_thread, run_blocking
+from lapse.engine.running.shield import finish
+from lapse.keys.backends.background import Call, on_background_thread, run_blocking
 from lapse.keys.errors import BackendError, LockEnteredError, LockHeldError
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.core.verdict import DueReason
+from lapse.core.decision import DueReason
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
-    from lapse.engine.metrics import Metrics
+    from lapse.engine.running.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
 
 DOMAIN: Final = "keys"
@@ -21,7 +21,7 @@ _PAUSE_SECONDS: Final = 0.001  # between slices: lets waiting readers and writer
 
 
 class SweepLoop:
-    """A `lapse.engine.coordinator.Loop` over one opened store, which its opener closes."""
+    """A `lapse.engine.running.coordinator.Loop` over one opened store, which its opener closes."""
 
     name: Final = "keys-sweep"
     domain: Final = DOMAIN

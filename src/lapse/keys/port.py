@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lapse.keys.layout import Prefix
+    from lapse.keys.backends.layout import Prefix
 
 
 class Item(NamedTuple):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from lapse.core.clock import Clock, SystemClock
 from lapse.keys.errors import KeyTypeError
-from lapse.keys.layout import Prefix, end_of_prefix
+from lapse.keys.backends.layout import Prefix, end_of_prefix
 from lapse.keys.port import Backend, Item, NewItem, Space, SweepReport
 from lapse.keys.sweeper import SWEEP_SLICE, Sweeper
 from lapse.keys.url import open_backend

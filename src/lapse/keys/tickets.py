@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lapse.keys.aio import AsyncAppKeys, AsyncKeys
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock

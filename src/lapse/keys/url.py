@@ -42,7 +42,7 @@ def open_backend(text: str, clock: Clock) -> Backend:
 
 
 def _cached(backend: Any, url: StoreURL, clock: Clock) -> Backend:  # noqa: ANN401 - a NetworkBackend: only those have the option
-    from lapse.keys.cache import CachedBackend
+    from lapse.keys.backends.cache import CachedBackend
 
     return CachedBackend(backend, size=url.options["cache"], max_age=url.options["cache_max_age"], clock=clock)
 

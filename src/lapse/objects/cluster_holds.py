@@ -8,7 +8,7 @@ is a doubt, and keeps.
 Not guaranteed: no two objects of a cluster can be changed together, so a hold that is placed between the look and the
 deletion comes too late, unless it stands on the deleted object itself, whose version is compared. A dependant that the
 cache has not seen yet, or of a kind that is not watched, is not found; the note on its owners
-(`lapse.engine.holds.HELD_DEPENDENTS`) is for those.
+(`lapse.engine.safety.holds.HELD_DEPENDENTS`) is for those.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from lapse.core.errors import LapseError
-from lapse.engine.holds import HoldDoubt, HoldLookup, hold_of, own_hold_of
+from lapse.engine.safety.holds import HoldDoubt, HoldLookup, hold_of, own_hold_of
 from lapse.kube.errors import ForbiddenError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, metadata_only
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from lapse.core.clock import UnixNs
-    from lapse.engine.holds import Hold
+    from lapse.engine.safety.holds import Hold
     from lapse.kube.resources import Kind, Object, OwnerReference
     from lapse.objects.port import Deletion, ObjectStore, Reader
 

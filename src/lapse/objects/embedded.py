@@ -27,13 +27,13 @@ import msgspec
 from lapse.core.clock import UnixNs
 from lapse.core.identity import uuid
 from lapse.core.timestamps import to_timestamp
-from lapse.db.database import Database
+from lapse.db.sqlite.database import Database
 from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseError
-from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
-from lapse.engine.holds import held_error
-from lapse.engine.journal import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
-from lapse.engine.sqlite_brakes import NOTES_SCRIPTS
-from lapse.engine.sqlite_brakes import SCHEMA_SCRIPTS as BRAKES_SCRIPTS
+from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
+from lapse.engine.safety.holds import held_error
+from lapse.engine.journal.port import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.safety.sqlite import NOTES_SCRIPTS
+from lapse.engine.safety.sqlite import SCHEMA_SCRIPTS as BRAKES_SCRIPTS
 from lapse.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -47,7 +47,7 @@ from lapse.kube.resources import NO_LABELS, Document, Event, EventType, Json, Ki
 from lapse.objects import documents
 from lapse.objects.documents import as_json, check_namespace, decode, encode
 from lapse.objects.gc import Collector
-from lapse.objects.history import Question, changes_after, page, read_cursor, read_version, summary
+from lapse.objects.change_log import Question, changes_after, page, read_cursor, read_version, summary
 from lapse.objects.holds import Holds
 from lapse.objects.tables import (
     SQL,
@@ -72,9 +72,9 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.core.errors import LapseError
-    from lapse.db.group_commit import Operation
-    from lapse.engine.holds import HeldError, Hold
-    from lapse.objects.history import Change
+    from lapse.db.sqlite.group_commit import Operation
+    from lapse.engine.safety.holds import HeldError, Hold
+    from lapse.objects.change_log import Change
     from lapse.objects.port import Deletion, Summary
 
 T = TypeVar("T", bound=Object)
@@ -314,7 +314,7 @@ class EmbeddedStore:
         return refusals
 
     async def holds_over(self, deletions: Sequence[Deletion], now: UnixNs) -> Sequence[Hold | None]:
-        """See `lapse.engine.holds.HoldLookup`. What it finds may change at once; `delete_all` looks again."""
+        """See `lapse.engine.safety.holds.HoldLookup`. What it finds may change at once; `delete_all` looks again."""
         self._begin()
         held = self._read(lambda cursor: self._holds.over(cursor, [one.uid for one in deletions], now))
         return [held.get(number) for number in range(len(deletions))]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import apsw
 
     from lapse.core.clock import Clock
-    from lapse.db.group_commit import Operation
+    from lapse.db.sqlite.group_commit import Operation
 
 _log = get_logger("lapse.objects.gc")
 _STEP: Final = 100

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.engine.holds import Hold, hold_of, own_hold_of
+from lapse.engine.safety.holds import Hold, hold_of, own_hold_of
 from lapse.objects.documents import decode, encode
 from lapse.objects.tables import SQL, kind_name, rows
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lapse.core.jitter import backoff
-from lapse.kube.discovery import Discovery
+from lapse.kube.api.discovery import Discovery
 from lapse.kube.errors import ConflictError, ObjectError
 from lapse.kube.resources import NO_LABELS, Event, Json, Kind, Object, ObjectKey, Page, metadata_only
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
-    from lapse.kube.client import Client
+    from lapse.kube.api.client import Client
     from lapse.objects.port import ObjectStore
 
 T = TypeVar("T", bound=Object)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from lapse.db.many_rows import write_rows
+from lapse.db.sqlite.many_rows import write_rows
 from lapse.db.statements import load_statements
-from lapse.engine.holds import HELD_DEPENDENTS, HOLD, HOLD_REASON, HOLD_UNTIL, hold_of
+from lapse.engine.safety.holds import HELD_DEPENDENTS, HOLD, HOLD_REASON, HOLD_UNTIL, hold_of
 from lapse.kube.resources import Struct
 from lapse.objects.documents import decode, encode
 

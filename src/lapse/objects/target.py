@@ -10,8 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from lapse.engine.domain import Result
-from lapse.engine.holds import HeldError
-from lapse.engine.journal import Outcome
+from lapse.engine.safety.holds import HeldError
+from lapse.engine.journal.port import Outcome
 from lapse.kube.errors import ConflictError, NotFoundError, StoreUnavailableError
 from lapse.objects.port import Deletion
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import UnixNs
     from lapse.engine.domain import Action, Also
-    from lapse.engine.holds import Hold, HoldDoubt, HoldLookup
+    from lapse.engine.safety.holds import Hold, HoldDoubt, HoldLookup
     from lapse.kube.resources import Kind, Object, ObjectKey, OwnerReference
     from lapse.objects.port import ObjectStore, TransactionalStore
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 import apsw
 
 from lapse.db.errors import DatabaseError
-from lapse.db.sqlite import open_reader
+from lapse.db.sqlite.file import open_reader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from lapse.core.clock import Clock
-    from lapse.db.sqlite import SQLiteFile
+    from lapse.db.sqlite.file import SQLiteFile
 
 _POLL_SECONDS: Final = 0.05
 

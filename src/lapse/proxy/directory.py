@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapse.proxy.ports import Condition, Destination
-from lapse.workspaces import summary
+from lapse.workspaces import view as summary
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import DesiredState, ObservedStatus, Operation
 

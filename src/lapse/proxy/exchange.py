@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lapse.proxy.heads import CHUNKED, UNTIL_CLOSE, RefusedError
+from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, RefusedError
 from lapse.proxy.rewriting import answer_bytes, information_bytes, request_bytes, upgrade_bytes
 from lapse.proxy.tunnel import Tunnel
 from lapse.proxy.upstream import CutError
@@ -22,8 +22,8 @@ from lapse.proxy.upstream import CutError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lapse.proxy.front import Front
-    from lapse.proxy.heads import AnswerHead, RequestHead
+    from lapse.proxy.client_connection import Front
+    from lapse.http1.heads import AnswerHead, RequestHead
     from lapse.proxy.leases import Leases
     from lapse.proxy.ports import Address, ConnectionId, WorkspaceId
     from lapse.proxy.upstream import Upstream, Upstreams

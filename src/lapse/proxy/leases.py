@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import get_logger
-from lapse.proxy.announcing import Announcements
+from lapse.proxy.coalescing import Announcements
 from lapse.proxy.ports import ConnectionId
 
 if TYPE_CHECKING:

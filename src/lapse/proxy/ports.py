@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from lapse.core.errors import LapseError
-from lapse.workspaces import activity, model
+from lapse.workspaces.activity import port as activity
+from lapse.workspaces import model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,7 +149,7 @@ class Waker(Protocol):
 
 
 class Activity(Protocol):
-    """Counts who is connected by leases; see `lapse.workspaces.activity`, whose port has these and more."""
+    """Counts who is connected by leases; see `lapse.workspaces.activity.port`, whose port has these and more."""
 
     async def connect(self, workspace: WorkspaceId, connection: ConnectionId, *, lease_seconds: float) -> bool:
         """Begin a lease; return whether it is the only live one."""

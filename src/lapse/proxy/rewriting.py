@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.proxy.heads import CHUNKED, UNTIL_CLOSE
-from lapse.workspaces.secrets import FIELD
+from lapse.http1.heads import CHUNKED, UNTIL_CLOSE
+from lapse.workspaces.runtime.secrets import FIELD
 
 if TYPE_CHECKING:
-    from lapse.proxy.heads import AnswerHead, Field, RequestHead
+    from lapse.http1.heads import AnswerHead, Field, RequestHead
 
 _HOP_BY_HOP: Final = frozenset(
     {

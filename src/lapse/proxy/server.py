@@ -11,17 +11,17 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from lapse.core.connections import Connections
+from lapse.http1.connections import Connections
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
 from lapse.proxy import pages
 from lapse.proxy.exchange import Exchange
-from lapse.proxy.front import Front, Phase
-from lapse.proxy.heads import RefusedError
+from lapse.proxy.client_connection import Front, Phase
+from lapse.http1.heads import RefusedError
 from lapse.proxy.leases import Leases
 from lapse.proxy.limits import Limits
 from lapse.proxy.ports import GoingDownError, Ms, Reply
-from lapse.proxy.reception import Reception
+from lapse.proxy.router import Reception
 from lapse.proxy.upstream import CutError, Upstreams
 from lapse.workspaces.host_names import DEFAULT_SUFFIX, check_suffix
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from lapse.core.clock import Clock
-    from lapse.proxy.heads import RequestHead
+    from lapse.http1.heads import RequestHead
     from lapse.proxy.ports import Access, Activity, Directory, Doorkeeper, Waker
     from lapse.proxy.tunnel import Tunnel
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lapse.proxy.server import Proxy
-    from lapse.workspaces.access import AccessTimes
+    from lapse.workspaces.activity.access import AccessTimes
 
 _log = get_logger("lapse.proxy")
 FLUSH_SECONDS: Final = 1.0
@@ -30,7 +30,7 @@ _GRACE_SECONDS: Final = 1.5
 
 
 class ProxyService:
-    """A `lapse.engine.coordinator.Service`."""
+    """A `lapse.engine.running.coordinator.Service`."""
 
     name = "proxy"
 
@@ -56,7 +56,7 @@ class ProxyService:
 
 
 class AccessLoop:
-    """A `lapse.engine.coordinator.Loop` that writes access times. In every process that has a proxy."""
+    """A `lapse.engine.running.coordinator.Loop` that writes access times. In every process that has a proxy."""
 
     name = "access-times"
     domain = DOMAIN

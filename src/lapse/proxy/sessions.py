@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from lapse.core.signed_cookie import SignedCookie
+from lapse.http1.cookies import SignedCookie
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,15 +12,15 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from lapse.proxy.bodies import body_of
-from lapse.proxy.heads import RefusedError, answer_head
-from lapse.proxy.incoming import Incoming
+from lapse.http1.bodies import body_of
+from lapse.http1.heads import RefusedError, answer_head
+from lapse.http1.incoming import Incoming
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lapse.proxy.bodies import Body
-    from lapse.proxy.heads import AnswerHead
+    from lapse.http1.bodies import Body
+    from lapse.http1.heads import AnswerHead
     from lapse.proxy.limits import Limits
     from lapse.proxy.ports import Address, WorkspaceId
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.workspaces.model import WorkspaceId
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 SETTLED_SECONDS: Final = 10
 _SEEN_SECONDS: Final = 180

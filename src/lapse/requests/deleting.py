@@ -14,17 +14,17 @@ from lapse.core.errors import UsageError
 from lapse.engine import executor
 from lapse.engine.domain import deletion_by_person
 from lapse.engine.executor import HoldUnknownError
-from lapse.engine.holds import HoldDoubt, held_error, hold_of
+from lapse.engine.safety.holds import HoldDoubt, held_error, hold_of
 from lapse.objects.port import Deletion
 from lapse.objects.target import ObjectHandle, ObjectTarget
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
-from lapse.requests.ttl import DOMAIN
+from lapse.requests.expiry import DOMAIN
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
-    from lapse.engine.holds import HoldLookup
-    from lapse.engine.journal import Journal
+    from lapse.engine.safety.holds import HoldLookup
+    from lapse.engine.journal.port import Journal
     from lapse.kube.resources import Kind, Object
     from lapse.objects.port import ObjectStore
     from lapse.requests.addresses import Located

@@ -11,15 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.jitter import Chance, chance
-from lapse.engine.brakes import Brake, NoBrake
+from lapse.engine.safety.gate import Brake, NoBrake
 from lapse.engine.executor import Executor
-from lapse.engine.holds import HoldLookup
-from lapse.engine.metrics import ErrorKind
+from lapse.engine.safety.holds import HoldLookup
+from lapse.engine.running.metrics import ErrorKind
 from lapse.engine.sweep import Sweep, SweepLoop
-from lapse.kube.controller import Controller
-from lapse.kube.events import NO_RECORDER
+from lapse.kube.controller.controller import Controller
+from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import ObjectKey
-from lapse.kube.workqueue import WorkQueue
+from lapse.kube.controller.workqueue import WorkQueue
 from lapse.objects.cluster_holds import ClusterHolds
 from lapse.objects.target import ObjectTarget
 from lapse.requests.api.kinds import (
@@ -29,35 +29,35 @@ from lapse.requests.api.kinds import (
     VOLUME_RESTORE_REQUEST,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.caches import Caches
-from lapse.requests.capture import VolumeCapture
-from lapse.requests.conventions import PLAIN
-from lapse.requests.detach import Detach, DetachReason
-from lapse.requests.finalise import Finaliser
-from lapse.requests.keeper import FOLLOWS, KeeperController, follow_key, followed_by
-from lapse.requests.keepers import DOMAIN as KEEPERS
-from lapse.requests.keepers import Keepers
-from lapse.requests.manifests import ManifestCapture
+from lapse.requests.controllers.caches import Caches
+from lapse.requests.controllers.capture import VolumeCapture
+from lapse.requests.controllers.conventions import PLAIN
+from lapse.requests.controllers.detach import Detach, DetachReason
+from lapse.requests.controllers.finalise import Finaliser
+from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by
+from lapse.requests.lifecycle.keepers import DOMAIN as KEEPERS
+from lapse.requests.lifecycle.keepers import Keepers
+from lapse.requests.controllers.manifests import ManifestCapture
 from lapse.requests.names import keeper_name
-from lapse.requests.overlooked import OverlookedContents
-from lapse.requests.passed_holds import hold_annotations
-from lapse.requests.policy import Policy, TTLMode
-from lapse.requests.provisioning import NO_REPORTS
-from lapse.requests.restore import VolumeRestore
-from lapse.requests.ttl import DOMAIN, AnnotationTTL, FinishedRequests
+from lapse.requests.controllers.snapshot_nudge import OverlookedContents
+from lapse.requests.lifecycle.passed_holds import hold_annotations
+from lapse.requests.lifecycle.policy import Policy, TTLMode
+from lapse.requests.controllers.provisioning import NO_REPORTS
+from lapse.requests.controllers.restore import VolumeRestore
+from lapse.requests.expiry import DOMAIN, AnnotationTTL, FinishedRequests
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from lapse.core.clock import Clock
-    from lapse.engine.journal import Journal
-    from lapse.engine.metrics import Metrics
-    from lapse.kube.events import Recorder
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.running.metrics import Metrics
+    from lapse.kube.events.event import Recorder
     from lapse.kube.resources import Kind, Object
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import ObjectKeeper, VolumeCaptureRequest, VolumeRestoreRequest
-    from lapse.requests.conventions import Conventions
-    from lapse.requests.provisioning import ClaimReports
+    from lapse.requests.controllers.conventions import Conventions
+    from lapse.requests.controllers.provisioning import ClaimReports
 
 ACTOR: Final = "lapse"
 DOMAINS: Final = (DOMAIN, KEEPERS)
@@ -80,7 +80,7 @@ class CacheService:
         self._caches = caches
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """See `lapse.engine.coordinator.Service`."""
+        """See `lapse.engine.running.coordinator.Service`."""
         filling = asyncio.create_task(self._caches.run(), name="lapse-request-caches")
         waiting = asyncio.create_task(stopping.wait())
         try:
@@ -102,7 +102,7 @@ class ControllerService:
         self._controller, self._caches = controller, caches
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """See `lapse.engine.coordinator.Service`."""
+        """See `lapse.engine.running.coordinator.Service`."""
         synced = asyncio.create_task(self._caches.wait_until_synced())
         stopped = asyncio.create_task(stopping.wait())
         try:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from lapse.workspaces.errors import PortInUseError
 from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus
 from lapse.workspaces.runtime.program import HOST, port_problem
-from lapse.workspaces.summary import address_of
+from lapse.workspaces.view import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
     from lapse.workspaces.model import Changes, Ms, NewWorkspace, Workspace
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 
 class Verb(StrEnum):

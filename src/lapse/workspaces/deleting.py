@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from lapse.engine import executor
 from lapse.engine.domain import deletion_by_person
 from lapse.workspaces.model import DOMAIN
-from lapse.workspaces.summary import address_of, hold_of
+from lapse.workspaces.view import address_of, hold_of
 from lapse.workspaces.target import DeletionTarget
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
-    from lapse.engine.journal import Journal
+    from lapse.engine.journal.port import Journal
     from lapse.workspaces.model import Workspace
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 
 async def delete_by_person(

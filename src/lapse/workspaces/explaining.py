@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.duration import Duration, short
 from lapse.core.timestamps import to_timestamp
-from lapse.core.verdict import Due, Keep, KeepReason, Unknown, UnknownReason, Verdict
-from lapse.workspaces import activity
-from lapse.workspaces.eligibility import (
+from lapse.core.decision import Due, Keep, KeepReason, Unknown, UnknownReason, Verdict
+from lapse.workspaces.activity import port as activity
+from lapse.workspaces.expiry import (
     ARCHIVE,
     STANDBY,
     LapseReason,
@@ -27,13 +27,13 @@ from lapse.workspaces.eligibility import (
     ttl_seconds,
 )
 from lapse.workspaces.model import Ms, Workspace
-from lapse.workspaces.summary import address_of, end_of_hold, probe_words, trouble
+from lapse.workspaces.view import address_of, end_of_hold, probe_words, trouble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lapse.core.verdict import Reason
-    from lapse.workspaces.activity import Signal
+    from lapse.core.decision import Reason
+    from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Ms, Workspace
 
 _MS: Final = 1_000_000

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.core.clock import Clock
-    from lapse.workspaces.activity import Activity
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.activity.port import Activity
+    from lapse.workspaces.store.port import WorkspaceStore
 
 _POSTGRES: Final = ("postgresql://", "postgres://")
 _FILE: Final = "file://"
@@ -36,7 +36,7 @@ class WorkspacesURLError(UsageError, ValueError):
 def check_workspaces_url(url: str) -> None:
     """Raise a usage error unless it names a store."""
     if url.startswith(_POSTGRES):
-        from lapse.db.postgres_url import PostgresURL
+        from lapse.db.postgres.url import PostgresURL
 
         PostgresURL.parse(url)
     else:
@@ -46,10 +46,10 @@ def check_workspaces_url(url: str) -> None:
 async def open_workspaces(url: str) -> WorkspaceStore:
     """Open the store that a URL names; a file, and its folder, are made where they are not there."""
     if url.startswith(_POSTGRES):
-        from lapse.workspaces.postgres_store import open_postgres_store
+        from lapse.workspaces.store.postgres import open_postgres_store
 
         return await open_postgres_store(url)
-    from lapse.workspaces.sqlite_store import open_sqlite_store
+    from lapse.workspaces.store.sqlite import open_sqlite_store
 
     path = _path(url)
     try:
@@ -63,7 +63,7 @@ async def open_workspaces(url: str) -> WorkspaceStore:
 def check_activity_url(url: str) -> None:
     """Raise a usage error unless it names an activity store; the empty one is this process."""
     if url:
-        from lapse.workspaces.redis_activity import RedisActivity
+        from lapse.workspaces.activity.redis import RedisActivity
 
         RedisActivity.at(url)
 
@@ -73,13 +73,13 @@ def open_activity(
 ) -> Activity:
     """Return the activity store that a URL names; it connects when it is first used.
 
-    ``since`` is for the one in this process: see `lapse.workspaces.in_process`.
+    ``since`` is for the one in this process: see `lapse.workspaces.activity.in_process`.
     """
     if not url:
-        from lapse.workspaces.in_process import InProcessActivity
+        from lapse.workspaces.activity.in_process import InProcessActivity
 
         return InProcessActivity(clock, lease_seconds=lease_seconds, since=since)
-    from lapse.workspaces.redis_activity import RedisActivity
+    from lapse.workspaces.activity.redis import RedisActivity
 
     return RedisActivity.at(url, lease_seconds=lease_seconds)
 

@@ -1,4 +1,4 @@
--- Workspaces in PostgreSQL. The tables are made by lapse.db.migrations; {columns} are those of the model.
+-- Workspaces in PostgreSQL. The tables are made by lapse.db.postgres.migrations; {columns} are those of the model.
 --
 -- Steps over many rows are one statement each, with an array for each column. Their arrays are sorted by id, so that two of them that meet
 -- mostly take the rows in the same order; where they do not, one is ended as a deadlock and repeated.

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lapse.engine.domain import Result
-from lapse.engine.journal import Outcome
-from lapse.workspaces.activity import BATCH
-from lapse.workspaces.eligibility import STANDBY
+from lapse.engine.journal.port import Outcome
+from lapse.workspaces.activity.port import BATCH
+from lapse.workspaces.expiry import STANDBY
 from lapse.workspaces.errors import (
     OutcomeUnknownError,
     StoreClosedError,
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock, UnixNs
     from lapse.engine.domain import Action, Also
-    from lapse.engine.holds import Hold, HoldDoubt
+    from lapse.engine.safety.holds import Hold, HoldDoubt
     from lapse.workspaces.model import Workspace
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 _ENDED: Final = Result(Outcome.ENDED)
 _CHANGED: Final = Result(Outcome.CHANGED)

@@ -2,7 +2,7 @@
 
 It changes ``desired_state``, and nothing else of the state; the reconciler makes it true. It is the engine's sweep over
 two rules: *standby* (RUNNING to STANDBY), by the row and by its activity, and *archive* (STANDBY to PENDING), by the
-row alone. What is decided stands in `lapse.workspaces.eligibility`.
+row alone. What is decided stands in `lapse.workspaces.expiry`.
 
 The cost grows with what may be due. Each thousand of those is one indexed query, one read of activity and one change;
 a workspace that turns out to be active is looked at again when its time may be over (``check_after``, advanced here and
@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.clock import UnixNs
 from lapse.core.log import get_logger
-from lapse.core.verdict import Decision
-from lapse.engine.brakes import NoBrake
+from lapse.core.decision import Decision
+from lapse.engine.safety.gate import NoBrake
 from lapse.engine.domain import Candidate, SignalUnavailableError
 from lapse.engine.executor import Executor
-from lapse.engine.journal import Outcome
-from lapse.engine.metrics import ErrorKind
+from lapse.engine.journal.port import Outcome
+from lapse.engine.running.metrics import ErrorKind
 from lapse.engine.sweep import OVERDUE_PER_SECOND, Sweep, SweepLoop
-from lapse.workspaces import activity as signals
-from lapse.workspaces.activity import BATCH, ActivityUnavailableError, Doubt
-from lapse.workspaces.eligibility import (
+from lapse.workspaces.activity import port as signals
+from lapse.workspaces.activity.port import BATCH, ActivityUnavailableError, Doubt
+from lapse.workspaces.expiry import (
     ARCHIVE,
     STANDBY,
     LapseReason,
@@ -45,20 +45,20 @@ from lapse.workspaces.eligibility import (
 )
 from lapse.workspaces.errors import WorkspaceStoreError
 from lapse.workspaces.model import DOMAIN, DesiredState, Ms, Workspace
-from lapse.workspaces.summary import address_of, hold_of
+from lapse.workspaces.view import address_of, hold_of
 from lapse.workspaces.target import WorkspaceTarget
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from lapse.core.clock import Clock
-    from lapse.engine.brakes import Brake
+    from lapse.engine.safety.gate import Brake
     from lapse.engine.domain import Settled
-    from lapse.engine.journal import Journal
-    from lapse.engine.metrics import Metrics
-    from lapse.workspaces.activity import Activity, Signal
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.running.metrics import Metrics
+    from lapse.workspaces.activity.port import Activity, Signal
     from lapse.workspaces.model import CheckPlace
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 SOURCE: Final = "activity"
 """The signal, as `lapse_signal_up` names it."""

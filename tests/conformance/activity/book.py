@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lapse.workspaces.activity import ConnectionId
+from lapse.workspaces.activity.port import ConnectionId
 from lapse.workspaces.model import WorkspaceId
 
 if TYPE_CHECKING:
-    from lapse.workspaces.activity import Activity, Signal
+    from lapse.workspaces.activity.port import Activity, Signal
 
 LEASE: Final = 600.0
 """The longest lease of every world: so long that no machine is so busy that one ends by itself."""

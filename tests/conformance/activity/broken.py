@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from lapse.workspaces.activity import (
+from lapse.workspaces.activity.port import (
     ActivityUnavailableError,
     Connected,
     ConnectionId,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from lapse.workspaces.activity import Activity, Signal
+    from lapse.workspaces.activity.port import Activity, Signal
     from lapse.workspaces.model import WorkspaceId
 
 

@@ -1,4 +1,4 @@
-"""The contract of `lapse.workspaces.activity.Activity`, case by case."""
+"""The contract of `lapse.workspaces.activity.port.Activity`, case by case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from lapse.workspaces.activity import (
+from lapse.workspaces.activity.port import (
     ActivityUnavailableError,
     Connected,
     ConnectionId,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import VirtualClock
-from lapse.workspaces.in_process import InProcessActivity
-from lapse.workspaces.redis_activity import RedisActivity
+from lapse.workspaces.activity.in_process import InProcessActivity
+from lapse.workspaces.activity.redis import RedisActivity
 from tests.conformance.activity.book import LEASE
 
 if TYPE_CHECKING:
     import redis
 
-    from lapse.workspaces.activity import Activity
+    from lapse.workspaces.activity.port import Activity
     from tests.servers import Server
 
 

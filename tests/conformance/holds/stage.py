@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lapse.cli.desk import Desk
-from lapse.cli.domains import KINDS
-from lapse.cli.requests import _delete
+from lapse.app.domains import KINDS
+from lapse.cli.commands.requests import _delete
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
-from lapse.db.sqlite import Synchronous
-from lapse.engine.holds import HeldError
+from lapse.db.sqlite.file import Synchronous
+from lapse.engine.safety.holds import HeldError
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
-from lapse.history.configured import history_document
+from lapse.history.policy.default_policy import history_document
 from lapse.history.recording import write_record
 from lapse.history.service import Retention
 from lapse.kube.errors import NotFoundError
@@ -25,7 +25,7 @@ from lapse.objects.embedded import EmbeddedStore, open_embedded
 from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, KeeperMode
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.policy import Policy, TTLMode, TTLRule
+from lapse.requests.lifecycle.policy import Policy, TTLMode, TTLRule
 from tests.integration.requests.world import Wire, World, keeper_key
 
 if TYPE_CHECKING:

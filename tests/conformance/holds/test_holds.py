@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.engine.journal import Outcome
+from lapse.engine.journal.port import Outcome
 from lapse.kube.errors import ForbiddenError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, KeeperMode
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.policy import Policy
+from lapse.requests.lifecycle.policy import Policy
 from tests.conformance.holds.stage import DAY, HELD, HOUR, Elsewhere, Stage, opened
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ async def test_what_has_an_owner_that_cannot_be_read_is_kept(tmp_path: Path) -> 
 async def test_nothing_is_ended_while_what_holds_it_cannot_be_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lapse.requests.caches._SYNC_SECONDS", 0.01)
+    monkeypatch.setattr("lapse.requests.controllers.caches._SYNC_SECONDS", 0.01)
     async with opened(tmp_path, elsewhere=True) as stage:
         target = await stage.by_history()
         await stage.world.stop()

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from lapse.core.verdict import DueReason
-from lapse.db.database import Database
-from lapse.db.postgres import Postgres
-from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
-from lapse.engine.journal import SCHEMA_SCRIPTS, Entry, Journal, Outcome, SQLiteJournal
-from lapse.engine.postgres_journal import PostgresJournal
+from lapse.core.decision import DueReason
+from lapse.db.sqlite.database import Database
+from lapse.db.postgres.pool import Postgres
+from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
+from lapse.engine.journal.port import SCHEMA_SCRIPTS, Entry, Journal, Outcome, SQLiteJournal
+from lapse.engine.journal.postgres import PostgresJournal
 from tests.conformance.workspaces.worlds import postgres_database
 
 if TYPE_CHECKING:

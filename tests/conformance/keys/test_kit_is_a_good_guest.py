@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import Clock, SystemClock
 from lapse.keys.conformance import KIT_APPS, Outcome, Target, run_conformance
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 from lapse.keys.store import Keys, open_keys
 from lapse.keys.url import open_backend
 from tests.conformance.keys.broken import Forgets, PassingBackend, PassingSpace, UnorderedScan

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.db.sqlite import Synchronous
+from lapse.db.sqlite.file import Synchronous
 from lapse.history.api import kinds as history
 from lapse.kube.errors import InvalidError
 from lapse.kube.resources import ObjectKey

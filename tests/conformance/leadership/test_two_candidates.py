@@ -16,12 +16,12 @@ import pytest
 import lapse
 from lapse.core.clock import SystemClock
 from lapse.core.identity import uuid
-from lapse.engine.campaign import Campaign
+from lapse.engine.running.election import Campaign
 from lapse.keys.election import Election
 from lapse.keys.url import init_store
-from lapse.kube.client import Client
-from lapse.kube.config import load_config
-from lapse.kube.lease import KubeLease
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import load_config
+from lapse.kube.controller.lease import KubeLease
 from lapse.kube.resources import ObjectKey
 from tests.servers import Relay, wait_until
 from tests.servers.pytest_plugin import each
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lapse.engine.leadership import Leadership, Term
+    from lapse.engine.running.leadership import Leadership, Term
     from tests.servers import KubeServer, Server
 
 TTL = 4

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from lapse.core.clock import SystemClock
-from lapse.db.database import Database
-from lapse.db.sqlite import SQLiteFile, Synchronous
-from lapse.kube.client import Client
-from lapse.kube.config import load_config
+from lapse.db.sqlite.database import Database
+from lapse.db.sqlite.file import SQLiteFile, Synchronous
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import load_config
 from lapse.kube.resources import untyped
 from lapse.objects.embedded import SCHEMA, EmbeddedStore
 from lapse.objects.kubernetes import KubernetesStore

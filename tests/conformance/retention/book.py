@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from lapse.core.duration import HOUR
 from lapse.core.identity import secret_bytes
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.engine.holds import HOLD, HOLD_UNTIL
+from lapse.engine.safety.holds import HOLD, HOLD_UNTIL
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.kube.resources import NO_LABELS, Document, Json, Kind, ObjectKey, untyped
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lapse.core.clock import VirtualClock
-    from lapse.engine.metrics import Metrics
+    from lapse.engine.running.metrics import Metrics
     from lapse.objects.port import ObjectStore
 
 RECORD: Final[Kind[Any]] = CHAOS_EXPERIMENT_HISTORY

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.duration import HOUR, Duration
 from lapse.core.timestamps import from_timestamp
-from lapse.core.verdict import DueReason, Reason
+from lapse.core.decision import DueReason, Reason
 from lapse.history.records import record
-from lapse.history.retention import LimitReason
+from lapse.history.retention.rules import LimitReason
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import NO_LABELS, Json, Kind, ObjectKey, untyped
 from tests.conformance.retention.book import EXPIRED, RECORD, WIDGET, Result
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lapse.core.clock import Clock
-    from lapse.engine.metrics import Metrics
+    from lapse.engine.running.metrics import Metrics
     from lapse.history.api.kinds import HistorySpec
     from lapse.objects.port import ObjectStore
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.engine.executor import Executor
 from lapse.history.api.kinds import RETENTION_POLICY
-from lapse.history.configured import history_policy, read_ttl
-from lapse.history.passes import Pass
-from lapse.history.policy import Policy
+from lapse.history.policy.default_policy import history_policy, read_ttl
+from lapse.history.retention.passes import Pass
+from lapse.history.policy.policy import Policy
 from lapse.history.recording import write_record
 from lapse.kube.resources import NO_LABELS
 from lapse.objects.cluster_holds import listed_holds

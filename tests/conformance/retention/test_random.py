@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lapse.core.duration import HOUR
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.log_journal import LogJournal
+from lapse.engine.journal.log import LogJournal
 from lapse.kube.resources import ObjectKey
 from tests.conformance.retention.book import EXPIRED, TOO_MANY, WIDGET, counted, hold, left, widget, widgets
 from tests.conformance.retention.model import Model

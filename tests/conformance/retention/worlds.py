@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from lapse.core.clock import SystemClock, VirtualClock
-from lapse.db.sqlite import Synchronous
-from lapse.engine.journal import SQLiteJournal
-from lapse.engine.log_journal import LogJournal
-from lapse.engine.metrics import Metrics
-from lapse.kube.client import Client
-from lapse.kube.config import load_config
+from lapse.db.sqlite.file import Synchronous
+from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.log import LogJournal
+from lapse.engine.running.metrics import Metrics
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import load_config
 from lapse.kube.resources import untyped
 from lapse.objects.embedded import open_embedded
 from lapse.objects.kubernetes import KubernetesStore
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from lapse.engine.journal import Journal
+    from lapse.engine.journal.port import Journal
     from lapse.kube.resources import Kind, ObjectKey, Page
     from lapse.objects.port import Deletion, ObjectStore
     from tests.servers import KubeServer

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lapse.engine.brakes import Grant, NoBrake
-from lapse.engine.freeze import FreezeReason
-from lapse.engine.journal import Outcome
+from lapse.engine.safety.gate import Grant, NoBrake
+from lapse.engine.safety.freeze import FreezeReason
+from lapse.engine.journal.port import Outcome
 from lapse.engine.sweep import SweepReport
-from lapse.workspaces import activity as signals
-from lapse.workspaces.activity import ActivityUnavailableError, Doubt
+from lapse.workspaces.activity import port as signals
+from lapse.workspaces.activity.port import ActivityUnavailableError, Doubt
 from lapse.workspaces.errors import StoreUnavailableError
 from lapse.workspaces.model import Answer, Changes, DesiredBy, DesiredState, Ms, ObservedStatus, Operation, OpId
 from tests.conformance.activity.book import LEASE
@@ -21,10 +21,10 @@ from tests.conformance.ttl_manager.stage import ARCHIVE_TTL, IDLE, NOTHING, STAN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lapse.core.verdict import Reason
-    from lapse.workspaces.activity import Signal
+    from lapse.core.decision import Reason
+    from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Candidate, Workspace, WorkspaceId
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 PENDING, STANDBY, RUNNING = DesiredState.PENDING, DesiredState.STANDBY, DesiredState.RUNNING
 ENDED = ("ended", "standby_ttl_expired")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.engine.brakes import NoBrake
-from lapse.engine.metrics import Metrics
+from lapse.engine.safety.gate import NoBrake
+from lapse.engine.running.metrics import Metrics
 from lapse.engine.sweep import SweepReport
-from lapse.workspaces.activity import ConnectionId
+from lapse.workspaces.activity.port import ConnectionId
 from lapse.workspaces.model import (
     DOMAIN,
     DesiredState,
@@ -30,11 +30,11 @@ from tests.conformance.activity.book import LEASE
 
 if TYPE_CHECKING:
     from lapse.core.clock import VirtualClock
-    from lapse.core.verdict import Reason
-    from lapse.engine.brakes import Brake
-    from lapse.engine.journal import Journal, Row
-    from lapse.workspaces.activity import Activity
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.core.decision import Reason
+    from lapse.engine.safety.gate import Brake
+    from lapse.engine.journal.port import Journal, Row
+    from lapse.workspaces.activity.port import Activity
+    from lapse.workspaces.store.port import WorkspaceStore
     from tests.conformance.activity.book import World as ActivityWorld
     from tests.conformance.workspaces.book import World as StoreWorld
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from lapse.workspaces.activity import ActivityUnavailableError, Quiet, Unknown
+from lapse.workspaces.activity.port import ActivityUnavailableError, Quiet, Unknown
 from lapse.workspaces.model import Ms
 from tests.conformance.ttl_manager import cases  # noqa: F401 - fills the book
 from tests.conformance.ttl_manager.stage import BOOK, Stage
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from lapse.workspaces.activity import Signal
+    from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Candidate, WorkspaceId
 
 

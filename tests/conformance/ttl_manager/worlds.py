@@ -6,12 +6,12 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from lapse.core.clock import VirtualClock
-from lapse.db.database import Database
-from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
-from lapse.engine.journal import SCHEMA_SCRIPTS, SQLiteJournal
-from lapse.engine.postgres_journal import PostgresJournal
-from lapse.workspaces.postgres_store import PostgresWorkspaceStore
-from lapse.workspaces.sqlite_store import SqliteWorkspaceStore
+from lapse.db.sqlite.database import Database
+from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
+from lapse.engine.journal.port import SCHEMA_SCRIPTS, SQLiteJournal
+from lapse.engine.journal.postgres import PostgresJournal
+from lapse.workspaces.store.postgres import PostgresWorkspaceStore
+from lapse.workspaces.store.sqlite import SqliteWorkspaceStore
 from tests.conformance.activity.worlds import InProcessWorld, ServerWorld
 from tests.conformance.ttl_manager.stage import Stage
 from tests.conformance.workspaces.worlds import postgres_world, sqlite_world

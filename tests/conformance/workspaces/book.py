@@ -26,7 +26,7 @@ from lapse.workspaces.model import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
 
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from tests.conformance.windows import window_of_this_loop
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lapse.workspaces.sqlite_store import SqliteWorkspaceStore
+    from lapse.workspaces.store.sqlite import SqliteWorkspaceStore
 
 Ids = set[WorkspaceId]
 

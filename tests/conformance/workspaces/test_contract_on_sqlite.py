@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.workspaces.sql_store import load_sql
-from lapse.workspaces.sqlite_store import SqliteWorkspaceStore
+from lapse.workspaces.store.sql import load_sql
+from lapse.workspaces.store.sqlite import SqliteWorkspaceStore
 from tests.conformance.workspaces.cases import CASES
 from tests.conformance.workspaces.worlds import sqlite_world
 

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from lapse.db.sqlite import Synchronous
-from lapse.engine.journal import Entry, Outcome, SQLiteJournal
-from lapse.engine.postgres_journal import PostgresJournal
+from lapse.db.sqlite.file import Synchronous
+from lapse.engine.journal.port import Entry, Outcome, SQLiteJournal
+from lapse.engine.journal.postgres import PostgresJournal
 from lapse.workspaces.model import DesiredState, Ms, NewWorkspace, ObservedStatus
-from lapse.workspaces.postgres_store import open_postgres_store
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.postgres import open_postgres_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 from tests.conformance.workspaces.worlds import postgres_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from lapse.engine.journal import Journal
+    from lapse.engine.journal.port import Journal
     from lapse.workspaces.model import Workspace
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 NOW = Ms(1_700_000_000_000)
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from lapse.core.identity import secret_bytes
-from lapse.db.database import Database
-from lapse.db.migrating import migrate
-from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
-from lapse.workspaces.postgres_store import open_postgres_store
-from lapse.workspaces.sqlite_store import SCHEMA, SqliteWorkspaceStore
+from lapse.db.sqlite.database import Database
+from lapse.db.postgres.migration import migrate
+from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
+from lapse.workspaces.store.postgres import open_postgres_store
+from lapse.workspaces.store.sqlite import SCHEMA, SqliteWorkspaceStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from lapse.workspaces.store import Also, WorkspaceStore
+    from lapse.workspaces.store.port import Also, WorkspaceStore
     from tests.servers import Server
 
     Wrap = Callable[[WorkspaceStore], WorkspaceStore]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from lapse.workspaces.redis_activity import RedisActivity
+from lapse.workspaces.activity.redis import RedisActivity
 from tests.servers import Server, redis_server, valkey_server
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from lapse.core.clock import SystemClock
-from lapse.workspaces.activity import (
+from lapse.workspaces.activity.port import (
     ActivityUnavailableError,
     ActivityURLError,
     Connected,
@@ -24,7 +24,7 @@ from lapse.workspaces.activity import (
     Unknown,
 )
 from lapse.workspaces.model import WorkspaceId
-from lapse.workspaces.redis_activity import RedisActivity
+from lapse.workspaces.activity.redis import RedisActivity
 from tests.servers import Relay
 from tests.servers.ports import reserved_port
 

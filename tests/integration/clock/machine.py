@@ -11,37 +11,37 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lapse.cli.state_folder import brakes_of, guard_of, open_brakes, open_store
+from lapse.app.state_folder import brakes_of, guard_of, open_brakes, open_store
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.budget import Budgets
-from lapse.engine.freeze import ALL, resume_row
-from lapse.engine.journal import Outcome, SQLiteJournal
-from lapse.engine.metrics import Metrics
+from lapse.engine.safety.budget import Budgets
+from lapse.engine.safety.freeze import ALL, resume_row
+from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
-from lapse.history.configured import history_document
+from lapse.history.policy.default_policy import history_document
 from lapse.history.recording import write_record
 from lapse.history.service import Retention
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, ObjectKey
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, OBJECT_KEEPER
 from lapse.requests.api.upstream import CONFIG_MAP
-from lapse.requests.policy import Policy
+from lapse.requests.lifecycle.policy import Policy
 from lapse.requests.service import Requests
-from lapse.workspaces.in_process import InProcessActivity
+from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation, OpId
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from lapse.engine.clock_guard import GuardedBrakes, Source
+    from lapse.engine.safety.clock_guard import GuardedBrakes, Source
     from lapse.objects.embedded import EmbeddedStore
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 DOMAINS = ("requests", "keepers", "history", "retention", "workspaces")
 SHORT = Duration.parse("1h")

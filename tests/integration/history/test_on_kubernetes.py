@@ -23,13 +23,13 @@ from lapse.core.duration import DAY
 from lapse.core.identity import secret_bytes
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.executor import Executor
-from lapse.engine.log_journal import LogJournal
-from lapse.engine.metrics import Metrics
+from lapse.engine.journal.log import LogJournal
+from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import OUR_KINDS, RETENTION_POLICY
-from lapse.history.passes import Pass
-from lapse.history.policy import Policy
-from lapse.kube.client import Client
-from lapse.kube.config import Cluster, KubeConfig, User, load_config
+from lapse.history.retention.passes import Pass
+from lapse.history.policy.policy import Policy
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Document, ObjectKey, untyped
 from lapse.objects.cluster_holds import listed_holds
@@ -40,7 +40,7 @@ from tests.servers.api_proxy import ApiProxy, Asked
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from lapse.history.passes import PassReport
+    from lapse.history.retention.passes import PassReport
     from lapse.kube.resources import Json, Kind, Page
     from lapse.objects.port import Reader
     from tests.servers import KubeServer

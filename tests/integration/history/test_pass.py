@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.duration import HOUR, Duration
-from lapse.engine.holds import HOLD
+from lapse.engine.safety.holds import HOLD
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
     ExperimentRef,
 )
-from lapse.history.configured import history_policy
+from lapse.history.policy.default_policy import history_policy
 from lapse.history.records import experiment_labels, record
 from lapse.kube.errors import AlreadyExistsError, UnknownKindError
 from lapse.kube.resources import Document, Kind, ObjectKey, PartialObject
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from lapse.history.passes import Told
+    from lapse.history.retention.passes import Told
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.holds import HOLD
+from lapse.engine.safety.holds import HOLD
 from lapse.kube.resources import Document, Json, ObjectKey
 from tests.integration.history.world import WIDGET, World, opened, widgets
 
 if TYPE_CHECKING:
-    from lapse.history.passes import PassReport, Told
+    from lapse.history.retention.passes import PassReport, Told
 
 HOURS = 3600
 LATEST = 12

@@ -17,14 +17,14 @@ from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import DAY, HOUR, Duration
 from lapse.core.identity import secret_bytes
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.log_journal import LogJournal
-from lapse.engine.metrics import Metrics
+from lapse.engine.journal.log import LogJournal
+from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import OUR_KINDS, RETENTION_POLICY
-from lapse.history.configured import history_document
+from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
-from lapse.kube.client import Client
+from lapse.kube.api.client import Client
 from lapse.kube.conditions import ready_condition
-from lapse.kube.config import load_config
+from lapse.kube.auth.config import load_config
 from lapse.kube.errors import ObjectError, UnknownKindError
 from lapse.kube.resources import ObjectKey, untyped
 from lapse.objects.cluster_holds import listed_holds

@@ -16,15 +16,15 @@ import pytest
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
-from lapse.db.sqlite import Synchronous
-from lapse.engine.brakes import Grant, NoBrake
-from lapse.engine.budget import Budgets
-from lapse.engine.coordinator import Turn
-from lapse.engine.freeze import FreezeReason
-from lapse.engine.journal import Outcome, SQLiteJournal
-from lapse.engine.log_journal import LogJournal
-from lapse.engine.metrics import Metrics
-from lapse.engine.sqlite_brakes import SQLiteBrakes
+from lapse.db.sqlite.file import Synchronous
+from lapse.engine.safety.gate import Grant, NoBrake
+from lapse.engine.safety.budget import Budgets
+from lapse.engine.running.coordinator import Turn
+from lapse.engine.safety.freeze import FreezeReason
+from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.journal.log import LogJournal
+from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.sqlite import SQLiteBrakes
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
     OUR_KINDS,
@@ -34,9 +34,9 @@ from lapse.history.api.kinds import (
     HistorySpec,
     RetentionPolicy,
 )
-from lapse.history.configured import history_document
-from lapse.history.first_pass import MemoryNotes
-from lapse.history.policies import FROM, SETTINGS
+from lapse.history.policy.default_policy import history_document
+from lapse.history.retention.first_pass import MemoryNotes
+from lapse.history.policy.policies import FROM, SETTINGS
 from lapse.history.recording import record_completion, write_record
 from lapse.history.records import experiment_labels
 from lapse.history.service import Retention
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from lapse.engine.journal import Journal
+    from lapse.engine.journal.port import Journal
 
 WIDGET = untyped("test.lapse.dev/v1", "Widget", "widgets")
 GADGET = untyped("test.lapse.dev/v1", "Gadget", "gadgets")

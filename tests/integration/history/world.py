@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import VirtualClock
 from lapse.core.timestamps import to_timestamp
-from lapse.db.sqlite import Synchronous
+from lapse.db.sqlite.file import Synchronous
 from lapse.engine.executor import Executor
-from lapse.engine.journal import Row, SQLiteJournal
-from lapse.engine.metrics import Metrics
+from lapse.engine.journal.port import Row, SQLiteJournal
+from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
     OUR_KINDS,
@@ -20,9 +20,9 @@ from lapse.history.api.kinds import (
     ExperimentRef,
     HistorySpec,
 )
-from lapse.history.configured import history_policy
-from lapse.history.passes import Pass, PassReport
-from lapse.history.policy import Policy
+from lapse.history.policy.default_policy import history_policy
+from lapse.history.retention.passes import Pass, PassReport
+from lapse.history.policy.policy import Policy
 from lapse.history.records import record
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Kind, ObjectKey, untyped

@@ -8,7 +8,7 @@ import pytest
 
 import lapse
 from lapse.keys.errors import BackendUnavailableError
-from lapse.keys.skew import MEASURE_EVERY_NS
+from lapse.keys.backends.skew import MEASURE_EVERY_NS
 from tests.integration.keys_cassandra.conftest import ShiftedClock
 from tests.servers import wait_until
 

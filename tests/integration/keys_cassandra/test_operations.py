@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lapse
-from lapse.keys.layout import Prefix, partition_keys
+from lapse.keys.backends.layout import Prefix, partition_keys
 from tests.integration.keys_cassandra.conftest import APP_IDS, ShiftedClock, init
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import lapse
 from lapse.core.clock import SystemClock
 from lapse.core.identity import owner_token
 from lapse.keys.backends.dynamodb import init_store
-from lapse.keys.background import run_blocking
+from lapse.keys.backends.background import run_blocking
 from lapse.keys.url import parse_url
 from tests.integration.keys_dynamodb.injector import Injector
 from tests.servers import Relay, Server

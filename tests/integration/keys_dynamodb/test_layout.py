@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import lapse
 from lapse.core.clock import SystemClock
-from lapse.keys.layout import bucket_of
+from lapse.keys.backends.layout import bucket_of
 from tests.integration.keys_dynamodb.conftest import Raw, init, new_table, url_of
 
 if TYPE_CHECKING:

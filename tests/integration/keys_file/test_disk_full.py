@@ -11,10 +11,10 @@ import apsw
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.db.sqlite import SQLiteFile
+from lapse.db.sqlite.file import SQLiteFile
 from lapse.keys.backends.file import FileBackend, FileSpace
 from lapse.keys.errors import BackendUnavailableError, OutcomeUnknownError
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 from lapse.keys.port import NewItem
 from tests.sqlite_disks import disk, nothing
 

@@ -18,9 +18,9 @@ import apsw
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.db.sqlite import Synchronous
+from lapse.db.sqlite.file import Synchronous
 from lapse.keys.backends.file import FileBackend, FileSpace
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 from lapse.keys.port import NewItem
 from tests.sqlite_disks import Disk, disk
 

@@ -15,8 +15,8 @@ import pytest
 
 import lapse
 from lapse.core.clock import VirtualClock
-from lapse.db import sqlite
-from lapse.db.sqlite import Schema, SQLiteFile
+from lapse.db.sqlite import file as sqlite
+from lapse.db.sqlite.file import Schema, SQLiteFile
 from lapse.keys.errors import BackendClosedError, BackendUnavailableError
 from tests.integration.keys_file.conftest import Store
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lapse
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 from tests.interruption import cancel_everywhere
 from tests.servers.pytest_plugin import each
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.kube.client import Client
-from lapse.kube.config import Cluster, KubeConfig, User, load_config
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.resources import untyped
 from tests.conformance.objects.book import unique
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.clock import SystemClock
-from lapse.kube import wire
-from lapse.kube.discovery import Discovery
+from lapse.kube.api import wire
+from lapse.kube.api.discovery import Discovery
 from lapse.kube.errors import (
     ConflictError,
     GoneError,
@@ -18,13 +18,13 @@ from lapse.kube.errors import (
     StoreUnavailableError,
     UnknownKindError,
 )
-from lapse.kube.informer import Informer
+from lapse.kube.controller.informer import Informer
 from lapse.kube.resources import ObjectKey, PartialObject, metadata_only, untyped
 from lapse.objects.kubernetes import KubernetesStore, NoDatabaseError
 from tests.conformance.objects.book import NARROW, UNKNOWN, WIDGET, unique, widget
 
 if TYPE_CHECKING:
-    from lapse.kube.client import Client
+    from lapse.kube.api.client import Client
     from lapse.kube.resources import Kind
 
 pytestmark = pytest.mark.server("kube")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.clock import SystemClock
-from lapse.web.connections import ConnectionLimits
-from lapse.web.listener import Endpoint, Listener
+from lapse.web.server.connections import ConnectionLimits
+from lapse.web.server.listener import Endpoint, Listener
 from tests.servers.certificate import make_authority
 from tests.servers.progress import tell_stderr
 

@@ -8,8 +8,8 @@ import apsw
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.db.database import Database
-from lapse.db.sqlite import SQLiteFile
+from lapse.db.sqlite.database import Database
+from lapse.db.sqlite.file import SQLiteFile
 from lapse.kube.errors import StoreUnavailableError
 from lapse.objects.embedded import SCHEMA, EmbeddedStore
 from tests.integration.objects.writer import BOX, SHELF

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from lapse.core.identity import uuid
-from lapse.kube.client import Client
-from lapse.kube.config import load_config
-from lapse.kube.lease import LEASE
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import load_config
+from lapse.kube.controller.lease import LEASE
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.requests.api.upstream import ALL_KINDS
 from tests.servers.lapse_server import COMMAND, NO_SETTINGS, LapseServer

@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lapse.kube.client import Client
-from lapse.kube.config import load_config
-from lapse.kube.lease import LEASE
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import load_config
+from lapse.kube.controller.lease import LEASE
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.requests.api.upstream import ALL_KINDS
 from tests.integration.operator.audit import Audit

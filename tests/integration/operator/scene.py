@@ -24,7 +24,7 @@ from lapse.requests.api.kinds import (
     VOLUME_CAPTURE_REQUEST,
 )
 from lapse.requests.api.upstream import CONFIG_MAP, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.manifests import read_checkpoint
+from lapse.requests.controllers.manifests import read_checkpoint
 from lapse.requests.names import keeper_name
 from tests.integration.operator.audit import Place
 from tests.integration.operator.steps import (

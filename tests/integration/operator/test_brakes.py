@@ -10,9 +10,9 @@ import pytest
 
 from lapse.core.clock import SystemClock
 from lapse.core.timestamps import to_timestamp
-from lapse.kube.client import Client
-from lapse.kube.config import load_config
-from lapse.objects.config_map_brakes import NAME
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import load_config
+from lapse.objects.config_map_gate import NAME
 from lapse.objects.kubernetes import KubernetesStore
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST
 from tests.integration.operator.conftest import Operator

@@ -28,8 +28,8 @@ from lapse.requests.api.kinds import (
     VOLUME_RESTORE_REQUEST,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.chunks import as_captured, capture_order
-from lapse.requests.manifests import read_checkpoint
+from lapse.requests.controllers.chunks import as_captured, capture_order
+from lapse.requests.controllers.manifests import read_checkpoint
 from lapse.requests.names import keeper_name
 from tests.integration.operator.finalizers import no_finalizers_of_ours
 from tests.integration.operator.own import Own, own_cluster

@@ -15,13 +15,13 @@ import pytest
 
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.history.records import record
-from lapse.history.rights import NEEDED as NEEDED_BY_HISTORY
-from lapse.history.rights import NEEDED_BY_ACCOUNT
-from lapse.kube.lease import LEASE
-from lapse.kube.rights import Right
-from lapse.requests.caches import WATCHED
-from lapse.requests.policy import TTLMode
-from lapse.requests.rights import NEEDED, rights_on_brakes, rights_on_lease
+from lapse.history.policy.rights import NEEDED as NEEDED_BY_HISTORY
+from lapse.history.policy.rights import NEEDED_BY_ACCOUNT
+from lapse.kube.controller.lease import LEASE
+from lapse.kube.auth.rights import Right
+from lapse.requests.controllers.caches import WATCHED
+from lapse.requests.lifecycle.policy import TTLMode
+from lapse.requests.admission.rights import NEEDED, rights_on_brakes, rights_on_lease
 from tests.integration.operator.audit import Audit
 from tests.integration.operator.deployed import NAMESPACE, POLICIES_USER, USER, apply_base, start_operator
 from tests.servers import Relay, kube_server

@@ -14,7 +14,7 @@ import pytest
 
 from lapse.core.timestamps import to_timestamp
 from lapse.kube.conditions import ready_condition
-from lapse.kube.events import EVENT, events_about
+from lapse.kube.events.event import EVENT, events_about
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from lapse.kube.lease import LEASE
+from lapse.kube.controller.lease import LEASE
 from lapse.kube.resources import ObjectKey, untyped
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -19,8 +19,8 @@ from lapse.requests.api.kinds import (
     VOLUME_CAPTURE_REQUEST,
 )
 from lapse.requests.api.upstream import CONFIG_MAP, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.chunks import as_captured, capture_order
-from lapse.requests.manifests import read_checkpoint
+from lapse.requests.controllers.chunks import as_captured, capture_order
+from lapse.requests.controllers.manifests import read_checkpoint
 from lapse.requests.names import keeper_name
 from tests.integration.operator.steps import (
     CLOCK,

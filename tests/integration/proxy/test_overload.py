@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import SystemClock
-from lapse.proxy.bodies import LAST_CHUNK, chunk
+from lapse.http1.bodies import LAST_CHUNK, chunk
 from lapse.proxy.limits import Limits
 from tests.integration.proxy.kit import LOOPBACK, House, Program, Wire, World, asking, house, ok, program, until
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import SystemClock, VirtualClock
-from lapse.proxy.heads import request_head
+from lapse.http1.heads import request_head
 from lapse.proxy.limits import Limits
 from lapse.proxy.ports import Address, Condition, Destination, GoingDownError, Reply, WorkspaceId
-from lapse.proxy.reception import Reception
+from lapse.proxy.router import Reception
 from tests.integration.proxy.kit import (
     COOKIE,
     LOOPBACK,

@@ -16,9 +16,9 @@ from websockets.exceptions import ConnectionClosed
 
 from lapse.core.clock import SystemClock
 from lapse.core.identity import secret_bytes
-from lapse.workspaces.activity import Connected, Timer
+from lapse.workspaces.activity.port import Connected, Timer
 from lapse.workspaces.model import WorkspaceId
-from lapse.workspaces.redis_activity import RedisActivity
+from lapse.workspaces.activity.redis import RedisActivity
 from tests.integration.proxy.kit import World, house
 from tests.integration.proxy.test_websockets import echo_program, visit
 from tests.servers import redis_server
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
 
     from lapse.proxy.server import Ports
-    from lapse.workspaces.activity import Signal
+    from lapse.workspaces.activity.port import Signal
     from tests.integration.proxy.kit import House
     from tests.servers import Server
 

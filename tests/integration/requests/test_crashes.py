@@ -16,7 +16,7 @@ from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
-from lapse.requests.policy import Policy, RestoreOwnership, TTLMode
+from lapse.requests.lifecycle.policy import Policy, RestoreOwnership, TTLMode
 from tests.integration.requests.stories import answer, detach, manifests, restore, snapshot
 from tests.integration.requests.world import Crash, Wire, World, opened
 

@@ -10,7 +10,7 @@ from lapse.core.duration import Duration
 from lapse.kube.errors import StoreUnavailableError
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
-from lapse.requests.policy import Policy
+from lapse.requests.lifecycle.policy import Policy
 from tests.integration.requests.stories import restore, snapshot
 from tests.integration.requests.world import Call, World, opened
 

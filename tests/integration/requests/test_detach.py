@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from lapse.core.duration import Duration
-from lapse.engine.journal import Outcome
+from lapse.engine.journal.port import Outcome
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import OBJECT_KEEPER
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, PersistentVolume
-from lapse.requests.policy import Policy
+from lapse.requests.lifecycle.policy import Policy
 from tests.integration.requests.world import NAMESPACE, Call, World
 
 VOLUME = ObjectKey(None, "pv-data")

@@ -10,7 +10,7 @@ import pytest
 from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.engine.journal import Outcome
+from lapse.engine.journal.port import Outcome
 from lapse.kube.errors import ForbiddenError, StoreUnavailableError, UnknownKindError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import (
@@ -22,7 +22,7 @@ from lapse.requests.api.kinds import (
     ObjectKeeper,
 )
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.policy import Policy
+from lapse.requests.lifecycle.policy import Policy
 from tests.integration.requests.stories import detach, done, manifests, snapshot
 from tests.integration.requests.world import NAMESPACE, Call, World, opened
 

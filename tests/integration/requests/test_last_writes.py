@@ -11,7 +11,7 @@ from lapse.kube.errors import ConflictError
 from lapse.requests.api.annotations import TTL
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import REQUEST_KINDS, VOLUME_CAPTURE_REQUEST
-from lapse.requests.policy import Policy, TTLMode
+from lapse.requests.lifecycle.policy import Policy, TTLMode
 from tests.integration.requests.world import Call, World, opened
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.db.sqlite import Synchronous
+from lapse.db.sqlite.file import Synchronous
 from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ForbiddenError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import Kind, ObjectKey, untyped
 from lapse.objects.embedded import open_embedded
-from lapse.requests import chunks
+from lapse.requests.controllers import chunks
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -27,18 +27,18 @@ from lapse.requests.api.kinds import (
     ManifestCaptureRequest,
 )
 from lapse.requests.api.upstream import ALL_KINDS, CONFIG_MAP, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
-from lapse.requests.caches import Caches
-from lapse.requests.chunks import ManifestsUnreadableError, pack
+from lapse.requests.controllers.caches import Caches
+from lapse.requests.controllers.chunks import ManifestsUnreadableError, pack
 from lapse.requests.errors import DependencyMissingError
-from lapse.requests.manifests import ManifestCapture, read_checkpoint
+from lapse.requests.controllers.manifests import ManifestCapture, read_checkpoint
 from lapse.requests.names import checkpoint_name, chunk_name, keeper_name
-from lapse.requests.policy import Policy
+from lapse.requests.lifecycle.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from lapse.kube.controller import Result
+    from lapse.kube.controller.controller import Result
     from lapse.kube.resources import Json
     from lapse.objects.embedded import EmbeddedStore
 

@@ -25,8 +25,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
-from lapse.db.sqlite import Synchronous
-from lapse.engine.coordinator import Turn
+from lapse.db.sqlite.file import Synchronous
+from lapse.engine.running.coordinator import Turn
 from lapse.kube.errors import AlreadyExistsError, NotFoundError, ObjectError, StoreUnavailableError
 from lapse.kube.resources import Json, Kind, ObjectKey
 from lapse.objects.embedded import open_embedded
@@ -44,7 +44,7 @@ from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME_CLAIM,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.policy import Policy, RestoreOwnership, TTLMode
+from lapse.requests.lifecycle.policy import Policy, RestoreOwnership, TTLMode
 from tests.integration.requests.witness import ARTIFACTS, KEEPER, REQUESTS, SECOND, TTL_ANNOTATION, Life, Witness
 from tests.integration.requests.world import NAMESPACE, Call, Wire, World
 

@@ -9,12 +9,12 @@ import pytest
 from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
-from lapse.engine.journal import Outcome
+from lapse.engine.journal.port import Outcome
 from lapse.kube.conditions import ready_condition
 from lapse.requests.api.annotations import EXPIRES_AT, TTL
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, VOLUME_CAPTURE_REQUEST
-from lapse.requests.policy import Policy, TTLMode
+from lapse.requests.lifecycle.policy import Policy, TTLMode
 from tests.integration.requests.world import World, opened
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lapse.engine.domain import Candidate
     from lapse.kube.resources import Kind
-    from lapse.requests.ttl import Finished
+    from lapse.requests.expiry import Finished
 
 every_kind = pytest.mark.parametrize("kind", REQUEST_KINDS, ids=lambda kind: kind.short)
 either_end = pytest.mark.parametrize("fail", [False, True], ids=["ready", "failed"])

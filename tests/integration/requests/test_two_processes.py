@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import SystemClock, VirtualClock
-from lapse.engine.journal import Outcome
+from lapse.engine.journal.port import Outcome
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, MANIFEST_CHUNK, OBJECT_KEEPER, REQUEST_KINDS
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.policy import Policy, TTLMode
+from lapse.requests.lifecycle.policy import Policy, TTLMode
 from tests.integration.requests.stories import answer, detach, manifests, restore, snapshot
 from tests.integration.requests.world import World, opened
 

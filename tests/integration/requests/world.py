@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lapse.core.clock import SystemClock, VirtualClock
-from lapse.db.sqlite import Synchronous
-from lapse.engine.journal import Row, SQLiteJournal
-from lapse.engine.metrics import Metrics
+from lapse.db.sqlite.file import Synchronous
+from lapse.engine.journal.port import Row, SQLiteJournal
+from lapse.engine.running.metrics import Metrics
 from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Json, Kind, Object, ObjectKey
@@ -57,7 +57,7 @@ from lapse.requests.api.upstream import (
 from lapse.requests.local.executor import LocalExecutor
 from lapse.requests.local.places import Places
 from lapse.requests.names import keeper_name, snapshot_name
-from lapse.requests.policy import Policy
+from lapse.requests.lifecycle.policy import Policy
 from lapse.requests.service import Requests
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     from lapse.core.jitter import Chance
     from lapse.engine.sweep import SweepReport
-    from lapse.kube.controller import Controller, Result
+    from lapse.kube.controller.controller import Controller, Result
     from lapse.objects.port import Deletion
 
 T = TypeVar("T", bound=Object)

@@ -8,10 +8,10 @@ import pytest
 import redis
 
 from lapse.core.clock import VirtualClock
-from lapse.db.postgres import Patience
-from lapse.workspaces.activity import ConnectionId
-from lapse.workspaces.postgres_store import open_postgres_store
-from lapse.workspaces.redis_activity import RedisActivity
+from lapse.db.postgres.pool import Patience
+from lapse.workspaces.activity.port import ConnectionId
+from lapse.workspaces.store.postgres import open_postgres_store
+from lapse.workspaces.activity.redis import RedisActivity
 from tests.conformance.activity.book import LEASE
 from tests.conformance.ttl_manager.stage import Stage
 from tests.conformance.ttl_manager.worlds import own_journal
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from lapse.workspaces.activity import Activity
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.activity.port import Activity
+    from lapse.workspaces.store.port import WorkspaceStore
     from tests.servers import Server
 
     Open = Callable[..., AbstractAsyncContextManager[Stage]]

@@ -15,7 +15,7 @@ from lapse.core.clock import SystemClock
 from lapse.engine.sweep import SweepReport
 from lapse.workspaces.errors import StoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState
-from lapse.workspaces.redis_activity import RedisActivity
+from lapse.workspaces.activity.redis import RedisActivity
 from tests.conformance.activity.book import LEASE
 from tests.conformance.ttl_manager.stage import STANDBY_TTL
 from tests.conformance.workspaces.worlds import postgres_database
@@ -140,7 +140,7 @@ async def test_the_plain_counter_of_other_proxies_is_honoured(opened: Open, data
 PROXY = """
 import asyncio, sys
 from lapse.core.clock import SystemClock
-from lapse.workspaces.redis_activity import RedisActivity
+from lapse.workspaces.activity.redis import RedisActivity
 
 async def hold(url, workspace):
     activity = RedisActivity.at(url, lease_seconds=6)

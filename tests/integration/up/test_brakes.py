@@ -6,17 +6,17 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from lapse.cli.state_folder import open_store
+from lapse.app.state_folder import open_store
 from lapse.core.clock import SystemClock
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.journal import Outcome, SQLiteJournal
+from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST
 from tests.servers.lapse_server import lapse, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lapse.engine.journal import Row
+    from lapse.engine.journal.port import Row
     from tests.integration.up.conftest import Start
 
 CLOCK = SystemClock()

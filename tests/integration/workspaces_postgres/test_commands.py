@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.cli import main
-from lapse.cli.state_folder import open_brakes, open_store
+from lapse.app.state_folder import open_brakes, open_store
 from lapse.core.clock import SystemClock
-from lapse.engine.budget import Budgets
-from lapse.engine.journal import Entry, Outcome
-from lapse.engine.postgres_brakes import PostgresBrakes
-from lapse.engine.postgres_journal import PostgresJournal
-from lapse.workspaces.postgres_store import open_postgres_store
+from lapse.engine.safety.budget import Budgets
+from lapse.engine.journal.port import Entry, Outcome
+from lapse.engine.safety.postgres import PostgresBrakes
+from lapse.engine.journal.postgres import PostgresJournal
+from lapse.workspaces.store.postgres import open_postgres_store
 
 if TYPE_CHECKING:
     from pathlib import Path

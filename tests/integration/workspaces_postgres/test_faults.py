@@ -13,10 +13,10 @@ import pytest
 from lapse.core.clock import SystemClock
 from lapse.core.identity import secret_bytes
 from lapse.db.errors import DatabaseUnavailableError
-from lapse.db.postgres import Patience, Postgres
+from lapse.db.postgres.pool import Patience, Postgres
 from lapse.workspaces.errors import OutcomeUnknownError, StoreClosedError, StoreMisfitError, StoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation, OpId
-from lapse.workspaces.postgres_store import PostgresWorkspaceStore, open_postgres_store
+from lapse.workspaces.store.postgres import PostgresWorkspaceStore, open_postgres_store
 from tests.conformance.workspaces.worlds import postgres_database
 from tests.servers import Relay, postgres_server
 

@@ -9,8 +9,8 @@ import pytest
 
 from lapse.core.clock import SystemClock
 from lapse.workspaces.model import Ms, WorkspaceId
-from lapse.workspaces.postgres_store import open_postgres_store
-from lapse.workspaces.sql_store import load_sql
+from lapse.workspaces.store.postgres import open_postgres_store
+from lapse.workspaces.store.sql import load_sql
 from tests.conformance.workspaces.worlds import postgres_database
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from lapse.core.identity import secret_bytes
-from lapse.db import migrations
+from lapse.db.postgres import migrations
 from lapse.db.errors import DatabaseUnavailableError
-from lapse.db.migrating import migrate
-from lapse.db.migrations import REVISIONS
-from lapse.db.postgres_url import PostgresURLError
-from lapse.workspaces.eligibility import anchor
+from lapse.db.postgres.migration import migrate
+from lapse.db.postgres.migrations import REVISIONS
+from lapse.db.postgres.url import PostgresURLError
+from lapse.workspaces.expiry import anchor
 from lapse.workspaces.errors import StoreMisfitError, StoreUnavailableError
-from lapse.workspaces.postgres_store import open_postgres_store
-from lapse.workspaces.sql_store import COLUMNS
+from lapse.workspaces.store.postgres import open_postgres_store
+from lapse.workspaces.store.sql import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 MIGRATE = """
 import sys
-from lapse.db.migrating import migrate
-from lapse.workspaces import postgres_store, sqlite_store
+from lapse.db.postgres.migration import migrate
+from lapse.workspaces.store import postgres as postgres_store
+from lapse.workspaces.store import sqlite as sqlite_store
 migrate(sys.argv[1])
 print(*sorted(name for name in sys.modules if "sqlite3" in name or "pysqlite" in name))
 """
@@ -76,7 +77,7 @@ async def test_tables_of_another_version_are_refused_with_what_to_do(database: s
 async def test_tables_of_an_older_version_are_refused_with_the_command_that_brings_them_up_to_date(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lapse.db.postgres.REVISIONS", (*REVISIONS, "9998"))
+    monkeypatch.setattr("lapse.db.postgres.pool.REVISIONS", (*REVISIONS, "9998"))
 
     with pytest.raises(StoreMisfitError, match=f"older version of Lapse .{REVISIONS[-1]}.*9998.*lapse db init"):
         await open_postgres_store(database)

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from lapse.core.clock import SystemClock
-from lapse.workspaces.hosting import WorkspaceHost
+from lapse.workspaces.runtime.hosting import WorkspaceHost
 from lapse.workspaces.runtime.process import ProcessRuntime
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 
 
 async def main(folder: Path, *, stop_on_exit: bool) -> None:

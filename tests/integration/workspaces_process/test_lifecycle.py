@@ -11,12 +11,12 @@ import pytest
 
 from lapse.core.identity import secret_bytes
 from lapse.files import archive
-from lapse.workspaces.hosting import WorkspaceHost
+from lapse.workspaces.runtime.hosting import WorkspaceHost
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation, OpId
 from lapse.workspaces.runtime import program
 from lapse.workspaces.runtime.errors import ArchiveAbandonedError
 from lapse.workspaces.runtime.process import is_hosted
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 from tests.integration.workspaces_process.machine import CLOCK, PATIENCE, command, runtime_in, until, workspace
 from tests.servers.ports import kept_port
 
@@ -144,7 +144,7 @@ def slow_packing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         begun.append(directory.name)
         return archive.pack(directory, target, stop=lambda: Event().wait(0.5) or stop())
 
-    monkeypatch.setattr("lapse.workspaces.archive.pack", slow)
+    monkeypatch.setattr("lapse.workspaces.runtime.archive.pack", slow)
     return begun
 
 

@@ -15,7 +15,7 @@ import pytest
 from lapse.workspaces.errors import OperationUnderWayError, UnknownWorkspaceError
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, Operation
 from lapse.workspaces.runtime.processes import MARK
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 from tests.integration.workspaces_process.machine import (
     CLOCK,
     PATIENCE,

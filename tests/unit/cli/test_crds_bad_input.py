@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.cli import main
-from lapse.kube.definitions import compare_specs, read_version
+from lapse.kube.crd.installation import compare_specs, read_version
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.cli.example_workspace import ensure_example, free_port
-from lapse.cli.workspace_parts import user_name
+from lapse.app.example_workspace import ensure_example, free_port
+from lapse.app.workspaces import user_name
 from lapse.core.clock import VirtualClock
 from lapse.settings import load_settings
 from lapse.workspaces.model import Ms, NewWorkspace
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from lapse.settings import Settings
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 NOW = Ms(1_700_000_000_000)
 

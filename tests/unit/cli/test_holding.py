@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.cli import main
-from lapse.cli.state_folder import open_store
+from lapse.app.state_folder import open_store
 from lapse.core.clock import SystemClock
-from lapse.engine.journal import Entry, Outcome, SQLiteJournal
+from lapse.engine.journal.port import Entry, Outcome, SQLiteJournal
 from lapse.workspaces.model import ObservedStatus, WorkspaceId
 from tests.unit.cli.test_workspaces import Person, now
 

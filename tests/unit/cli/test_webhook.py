@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.cli.webhook import NoCertificateError, _certificate
+from lapse.app.webhook import NoCertificateError, _certificate
 from lapse.settings import load_settings
-from lapse.web.certificate import CertificateError
+from lapse.web.server.certificate import CertificateError
 
 if TYPE_CHECKING:
     from pathlib import Path

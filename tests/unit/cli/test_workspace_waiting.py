@@ -11,7 +11,7 @@ import pytest
 
 from lapse.cli.waiting import StillWaitingError
 from lapse.cli.workspace_desk import WorkspaceDesk
-from lapse.cli.workspace_parts import FOLDER
+from lapse.app.workspaces import FOLDER
 from lapse.cli.workspace_waiting import DeletedMeanwhileError, WantedOtherwiseError, until_as_wanted, until_gone
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.settings import Settings
@@ -26,14 +26,14 @@ from lapse.workspaces.model import (
     Workspace,
 )
 from lapse.workspaces.runtime.process import ProcessRuntime
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 from tests.unit.cli.test_workspaces import Person, now
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 OP = OpId("op")
 

@@ -21,14 +21,14 @@ from lapse.core.clock import SystemClock
 from lapse.keys.aio import open_keys_async
 from lapse.keys.tickets import ticket_records
 from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus, Operation, OpId, WorkspaceId
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.tickets import Tickets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 PORTS = {"broken": 9009, "a": 9001, "b": 9002, "c": 9003}
 

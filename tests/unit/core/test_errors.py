@@ -17,7 +17,7 @@ from lapse.keys.errors import KeyTooLongError, KeyTypeError, OutcomeUnknownError
 SECRET_FIELDS = {"value", "password", "token", "key", "secret", "expected_value", "new_value"}
 
 
-PROGRAMS = {"lapse.__main__", "lapse.db.migrations.env"}
+PROGRAMS = {"lapse.__main__", "lapse.db.postgres.migrations.env"}
 """They do something when they are imported; the second one only within Alembic."""
 
 

@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from lapse.core.clock import UnixNs
-from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
+from lapse.core.decision import Due, DueReason, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
 
 NOW = UnixNs(1_700_000_000_000_000_000)
 REASONS = list(chain(KeepReason, DueReason, UnknownReason))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.cli import cluster
+from lapse.app import cluster
 from lapse.core.errors import LapseError
-from lapse.kube import definitions, errors
+from lapse.kube.crd import installation as definitions
+from lapse.kube import errors
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -11,9 +11,9 @@ import yaml
 from lapse.cli import app
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST
-from lapse.requests.rights import REVIEWING
+from lapse.requests.admission.rights import REVIEWING
 from lapse.settings import load_settings
-from lapse.web.webhook import CAPTURES, POLICIES
+from lapse.web.api.webhook import CAPTURES, POLICIES
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 FOLDER = DEPLOY / "components" / "webhook"

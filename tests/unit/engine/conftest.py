@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.engine.journal import SQLiteJournal
-from lapse.engine.metrics import Metrics
+from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.running.metrics import Metrics
 from tests.unit.engine.stage import Things, open_journal, open_store
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs, VirtualClock
-from lapse.core.verdict import Decision, Due, DueReason, Keep, KeepReason, Unknown, UnknownReason
-from lapse.db.database import Database
-from lapse.db.sqlite import Schema, SQLiteFile, Synchronous
-from lapse.engine.brakes import Grant, NoBrake
+from lapse.core.decision import Decision, Due, DueReason, Keep, KeepReason, Unknown, UnknownReason
+from lapse.db.sqlite.database import Database
+from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
+from lapse.engine.safety.gate import Grant, NoBrake
 from lapse.engine.deadlines import Deadlines
 from lapse.engine.domain import DELETE, Action, Candidate, Settled
-from lapse.engine.holds import HOLD, HOLD_UNTIL, Hold, hold_of
-from lapse.engine.journal import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
+from lapse.engine.safety.holds import HOLD, HOLD_UNTIL, Hold, hold_of
+from lapse.engine.journal.port import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Document, ObjectKey, untyped
 from lapse.objects.embedded import EmbeddedStore, open_embedded
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.engine.executor import Executor
-    from lapse.engine.metrics import Metrics
+    from lapse.engine.running.metrics import Metrics
 
 NS = 1_000_000_000
 START = 1_700_000_000

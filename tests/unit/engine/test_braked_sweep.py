@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.engine.brakes import Brakes
-from lapse.engine.budget import Budget, Budgets
+from lapse.engine.safety.gate import Brakes
+from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.executor import Executor
-from lapse.engine.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
-from lapse.engine.journal import Outcome
-from lapse.engine.sqlite_brakes import TRUST_SECONDS, SQLiteBrakes
+from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
+from lapse.engine.journal.port import Outcome
+from lapse.engine.safety.sqlite import TRUST_SECONDS, SQLiteBrakes
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.errors import StoreUnavailableError
 from lapse.objects.target import ObjectTarget
@@ -19,8 +19,8 @@ from tests.unit.engine.stage import NS, Things, action_of, end, key, play, serie
 
 if TYPE_CHECKING:
     from lapse.core.clock import VirtualClock
-    from lapse.engine.journal import SQLiteJournal
-    from lapse.engine.metrics import Metrics
+    from lapse.engine.journal.port import SQLiteJournal
+    from lapse.engine.running.metrics import Metrics
     from lapse.objects.embedded import EmbeddedStore
 
 BUDGETS = Budgets(domains={"things": Budget(20, 3600 * NS)})

@@ -12,17 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lapse.core.clock import UnixNs, VirtualClock
-from lapse.core.verdict import UnknownReason
-from lapse.db.sqlite import Synchronous
-from lapse.engine.brakes import TRUST_SECONDS, Brakes, Grant
-from lapse.engine.budget import Budget, Budgets
-from lapse.engine.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
-from lapse.engine.journal import Outcome, SQLiteJournal
-from lapse.engine.metrics import Metrics
-from lapse.engine.sqlite_brakes import SQLiteBrakes
+from lapse.core.decision import UnknownReason
+from lapse.db.sqlite.file import Synchronous
+from lapse.engine.safety.gate import TRUST_SECONDS, Brakes, Grant
+from lapse.engine.safety.budget import Budget, Budgets
+from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
+from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.sqlite import SQLiteBrakes
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import ObjectKey
-from lapse.objects.config_map_brakes import CONFIG_MAP, NAME, ConfigMapBrakes
+from lapse.objects.config_map_gate import CONFIG_MAP, NAME, ConfigMapBrakes
 from lapse.objects.embedded import EmbeddedStore, open_embedded
 from tests.unit.engine.stage import NS, play, series
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from lapse.engine.freeze import BrakeStore
+    from lapse.engine.safety.freeze import BrakeStore
 
 DOMAINS = ("things", "others")
 KEY = ObjectKey("lapse-system", NAME)

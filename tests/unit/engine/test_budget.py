@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.duration import HOUR, SECOND
-from lapse.engine.budget import OFF, TOTAL, Budget, Budgets, Room
+from lapse.engine.safety.budget import OFF, TOTAL, Budget, Budgets, Room
 
 TEN_SECONDS = Budget(20, 10 * SECOND)
 

@@ -10,8 +10,8 @@ import pytest
 
 from lapse.core.clock import VirtualClock
 from lapse.core.errors import LapseError
-from lapse.engine.coordinator import Coordinator, LeadershipMissingError, Loop, ServiceEndedError
-from lapse.engine.metrics import Metrics
+from lapse.engine.running.coordinator import Coordinator, LeadershipMissingError, Loop, ServiceEndedError
+from lapse.engine.running.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

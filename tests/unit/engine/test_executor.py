@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.log import current_work, piece_of_work
 from lapse.engine.executor import Executor
-from lapse.engine.holds import Hold
-from lapse.engine.journal import Outcome, SQLiteJournal
+from lapse.engine.safety.holds import Hold
+from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.kube.errors import StoreUnavailableError
 from lapse.objects.target import ObjectTarget
 from tests.unit.engine.stage import NS, START, THING, Against, Things, action_of, end, end_all, key, play, series
@@ -19,9 +19,9 @@ from tests.unit.engine.stage import NS, START, THING, Against, Things, action_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lapse.db.database import Database
-    from lapse.engine.journal import Entry, Row, Writer
-    from lapse.engine.metrics import Metrics
+    from lapse.db.sqlite.database import Database
+    from lapse.engine.journal.port import Entry, Row, Writer
+    from lapse.engine.running.metrics import Metrics
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.embedded import EmbeddedStore
     from lapse.objects.port import Deletion

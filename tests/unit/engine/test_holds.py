@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.clock import UnixNs
-from lapse.engine.holds import HELD_DEPENDENTS, HOLD, HOLD_REASON, HOLD_UNTIL, Hold, hold_of, own_hold_of
+from lapse.engine.safety.holds import HELD_DEPENDENTS, HOLD, HOLD_REASON, HOLD_UNTIL, Hold, hold_of, own_hold_of
 
 NOON = UnixNs(1_700_000_000 * 1_000_000_000)
 

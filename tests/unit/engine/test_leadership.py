@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.engine.coordinator import Coordinator, LeadershipMissingError, ServiceEndedError, Turn
-from lapse.engine.leadership import Leadership, SoleLeader, Term
-from lapse.engine.metrics import Metrics
+from lapse.engine.running.coordinator import Coordinator, LeadershipMissingError, ServiceEndedError, Turn
+from lapse.engine.running.leadership import Leadership, SoleLeader, Term
+from lapse.engine.running.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.election import Election
 from tests.unit.engine.stage import NS, series

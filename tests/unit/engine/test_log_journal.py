@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
-from lapse.core.verdict import DueReason
-from lapse.engine.journal import Entry, Outcome
-from lapse.engine.log_journal import LogHasNoTransactionsError, LogJournal
-from lapse.engine.logs import configure_logs
+from lapse.core.decision import DueReason
+from lapse.engine.journal.port import Entry, Outcome
+from lapse.engine.journal.log import LogHasNoTransactionsError, LogJournal
+from lapse.engine.running.logs import configure_logs
 
 ENTRY = Entry(
     time_ns=1_700_000_000_000_000_000,

@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 
 from lapse.core.clock import VirtualClock
-from lapse.engine.logins import FORGET_SECONDS, FREE, LONGEST_SECONDS, MOST_WAITING, LoginFailures, Proof
-from lapse.engine.metrics import Metrics
+from lapse.engine.running.logins import FORGET_SECONDS, FREE, LONGEST_SECONDS, MOST_WAITING, LoginFailures, Proof
+from lapse.engine.running.metrics import Metrics
 
 
 async def settle() -> None:

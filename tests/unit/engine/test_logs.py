@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from lapse.core.log import get_logger
-from lapse.engine.logs import configure_logs
+from lapse.engine.running.logs import configure_logs
 
 
 class Terminal(io.StringIO):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from lapse.core.verdict import DueReason
-from lapse.engine.metrics import ErrorKind, Metrics
+from lapse.core.decision import DueReason
+from lapse.engine.running.metrics import ErrorKind, Metrics
 
 
 def series(metrics: Metrics) -> dict[str, float]:

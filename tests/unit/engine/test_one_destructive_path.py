@@ -17,10 +17,10 @@ ALLOWED = {
     "objects/gc.py": "the embedded store's garbage collection",
     "objects/kubernetes.py": "the other store itself",
     "keys/": "keys are no objects: they have a delete of their own, and expired ones are only cleaned up",
-    "cli/keys.py": "a person deletes a key",
-    "web/keys_api.py": "a person deletes a key",
-    "web/workspaces_api.py": "the route's own function, which hands it on",
-    "workspaces/reconciler.py": "removes the data of one that a person has deleted; none is deleted for its TTL",
+    "cli/commands/keys.py": "a person deletes a key",
+    "web/api/keys.py": "a person deletes a key",
+    "web/api/workspaces.py": "the route's own function, which hands it on",
+    "workspaces/runtime/reconciler.py": "removes the data of one that a person has deleted; none is deleted for its TTL",
 }
 # Words by which a list, a set or a web framework is meant, never a store.
 HARMLESS = re.compile(r"(?:router|app|api)$")
@@ -106,7 +106,7 @@ def test_a_planted_violation_is_caught(planted: str, tmp_path: Path) -> None:
     (tmp_path / "requests").mkdir()
     (tmp_path / "requests" / "ttl.py").write_text(planted)
 
-    assert list(found_in(tmp_path)) == ["requests/ttl.py"]
+    assert list(found_in(tmp_path)) == ["requests/expiry.py"]
     assert not is_allowed(SOURCE / "requests" / "ttl.py")
 
 

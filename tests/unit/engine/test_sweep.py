@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.clock import UnixNs, VirtualClock
-from lapse.core.verdict import Decision, Keep, KeepReason
+from lapse.core.decision import Decision, Keep, KeepReason
 from lapse.engine.domain import Candidate
 from lapse.engine.executor import Executor
-from lapse.engine.journal import Outcome, SQLiteJournal
+from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.engine.sweep import HELD_SECONDS, REFUSED_SECONDS, Sweep, SweepReport
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import Document
@@ -19,7 +19,7 @@ from tests.unit.engine.stage import NS, START, THING, Against, Things, candidate
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from lapse.engine.metrics import Metrics
+    from lapse.engine.running.metrics import Metrics
     from lapse.objects.embedded import EmbeddedStore
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import UnixNs, VirtualClock
-from lapse.engine.coordinator import Coordinator
+from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.executor import Executor
-from lapse.engine.leadership import SoleLeader
+from lapse.engine.running.leadership import SoleLeader
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.objects.target import ObjectTarget
 from tests.unit.engine.stage import NS, START, Things, key, play
@@ -18,8 +18,8 @@ from tests.unit.engine.stage import NS, START, Things, key, play
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from lapse.engine.journal import SQLiteJournal
-    from lapse.engine.metrics import Metrics
+    from lapse.engine.journal.port import SQLiteJournal
+    from lapse.engine.running.metrics import Metrics
     from lapse.objects.embedded import EmbeddedStore
 
 

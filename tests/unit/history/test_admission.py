@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.history.admission import PolicyJudge, decide, questions, review_of
+from lapse.history.policy.admission import PolicyJudge, decide, questions, review_of
 from lapse.history.api.kinds import Selector
-from lapse.history.rights import impersonation
-from lapse.kube.admission import Question, read_request
+from lapse.history.policy.rights import impersonation
+from lapse.kube.auth.admission import Question, read_request
 from lapse.kube.resources import untyped
 from tests.unit.kube.faulty import FaultyServer, client_of, cuts, keeps_silent, refuses, says
 
 if TYPE_CHECKING:
-    from lapse.kube.admission import Ruling
+    from lapse.kube.auth.admission import Ruling
     from tests.unit.kube.faulty import Answerer
 
 CLAIM = untyped("v1", "PersistentVolumeClaim", "persistentvolumeclaims")

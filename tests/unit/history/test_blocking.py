@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy
-from lapse.history.blocking import blocked
+from lapse.history.policy.conflicts import blocked
 from lapse.history.errors import RetentionPolicyError
-from lapse.history.policies import Loaded
-from lapse.history.policy import Policy
+from lapse.history.policy.policies import Loaded
+from lapse.history.policy.policy import Policy
 
 KEEPS: dict[str, Any] = {"keepLast": {"count": 1}}
 ENDS: dict[str, Any] = {"maxAge": "1h"}

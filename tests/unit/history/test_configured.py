@@ -8,7 +8,7 @@ from lapse.core.clock import UnixNs
 from lapse.core.duration import HOUR, NEVER, Duration
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
-from lapse.history.configured import (
+from lapse.history.policy.default_policy import (
     DEFAULT_TTL,
     check_keep_last_success,
     check_limit,
@@ -17,12 +17,12 @@ from lapse.history.configured import (
     ttl_warning,
 )
 from lapse.history.errors import HistorySettingError
-from lapse.history.ranking import judge
+from lapse.history.retention.ranking import judge
 from lapse.history.records import record
-from lapse.history.retention import Entry, Limits
+from lapse.history.retention.rules import Entry, Limits
 
 if TYPE_CHECKING:
-    from lapse.history.policy import Policy
+    from lapse.history.policy.policy import Policy
 
 NOW = UnixNs(from_timestamp("2030-01-31T12:00:00Z") or 0)
 RULE = "Expected 0 to keep records of any age, or 1h or more, such as 720h."

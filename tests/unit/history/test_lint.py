@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lapse.core.duration import HOUR
-from lapse.history.lint import Finding, Severity, lint
+from lapse.history.policy.lint import Finding, Severity, lint
 
 JOBS = {"apiVersion": "batch/v1", "kind": "Job"}
 OWNER = "metadata.labels['app']"

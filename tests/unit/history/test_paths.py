@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lapse.core.timestamps import from_timestamp
 from lapse.history.errors import FieldPathError
-from lapse.history.paths import FieldPath
+from lapse.history.policy.paths import FieldPath
 
 DOCUMENT = {
     "metadata": {

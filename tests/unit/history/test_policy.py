@@ -6,12 +6,12 @@ import pytest
 
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import from_timestamp
-from lapse.engine.holds import HOLD
+from lapse.engine.safety.holds import HOLD
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.errors import RetentionPolicyError
-from lapse.history.policy import SYSTEM_NAMESPACE, Policy
-from lapse.history.ranking import judge
-from lapse.history.retention import Limits
+from lapse.history.policy.policy import SYSTEM_NAMESPACE, Policy
+from lapse.history.retention.ranking import judge
+from lapse.history.retention.rules import Limits
 
 NOON = "2030-01-31T12:00:00Z"
 DAY = 86_400_000_000_000

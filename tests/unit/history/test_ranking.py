@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.clock import UnixNs
-from lapse.core.verdict import Due
-from lapse.history.ranking import Ranking, judge
-from lapse.history.retention import Entry, LimitReason, Limits, Protection
+from lapse.core.decision import Due
+from lapse.history.retention.ranking import Ranking, judge
+from lapse.history.retention.rules import Entry, LimitReason, Limits, Protection
 
 NOW = UnixNs(1_000)
 FAR = 10**20

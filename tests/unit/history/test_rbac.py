@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from lapse.history.api.kinds import OUR_KINDS, RETENTION_POLICY
-from lapse.history.plurals import Resource, plural_of, resource_of
-from lapse.history.policy import Policy
-from lapse.history.rbac import to_text
+from lapse.history.policy.plurals import Resource, plural_of, resource_of
+from lapse.history.policy.policy import Policy
+from lapse.history.policy.rbac import to_text
 
 
 def policy(

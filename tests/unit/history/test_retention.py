@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.clock import UnixNs
-from lapse.core.verdict import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
-from lapse.engine.holds import Hold
-from lapse.history.ranking import judge
-from lapse.history.retention import (
+from lapse.core.decision import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
+from lapse.engine.safety.holds import Hold
+from lapse.history.retention.ranking import judge
+from lapse.history.retention.rules import (
     DoubtReason,
     Entry,
     Judgement,
@@ -20,7 +20,7 @@ from lapse.history.retention import (
     RetainReason,
     combine,
 )
-from lapse.history.survey import Look, Survey
+from lapse.history.retention.survey import Look, Survey
 
 NOW = UnixNs(1_000_000)
 HOLD = Hold("audit", None)

@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from lapse.core.clock import UnixNs
-from lapse.engine.journal import Outcome
+from lapse.engine.journal.port import Outcome
 from lapse.history.api.kinds import RetentionPolicy, RetentionSpec, RetentionStatus, Selector
 from lapse.history.errors import RetentionPolicyError
-from lapse.history.passes import PassReport
-from lapse.history.runs import PolicyRun, RunReason, of_broken, of_error, of_report, status_changes
+from lapse.history.retention.passes import PassReport
+from lapse.history.retention.runs import PolicyRun, RunReason, of_broken, of_error, of_report, status_changes
 from lapse.kube.conditions import Condition
 from lapse.kube.errors import ForbiddenError, GoneError, StoreUnavailableError, UnknownKindError
 from lapse.kube.resources import ObjectMeta

@@ -21,8 +21,8 @@ import uvloop
 from botocore.exceptions import BotoCoreError
 
 from lapse.keys.backends.dynamodb.links import Link, Settings
-from lapse.kube.client import Client
-from lapse.kube.config import Cluster, KubeConfig
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import Cluster, KubeConfig
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import ObjectKey
 from tests.unit.kube.scripted import THING

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from lapse.keys.backends.dynamodb.items import Requests, live_expiry, place
 from lapse.keys.backends.dynamodb.scan import Bounds
-from lapse.keys.layout import end_of_prefix
+from lapse.keys.backends.layout import end_of_prefix
 
 MS = 1_000_000
 MOMENT = st.integers(1_700_000_000 * 10**9, 4_000_000_000 * 10**9)

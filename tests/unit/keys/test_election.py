@@ -12,12 +12,12 @@ import lapse
 from lapse.core.clock import VirtualClock
 from lapse.keys.election import Election
 from lapse.keys.errors import BackendUnavailableError
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from lapse.engine.leadership import Leadership, Term
+    from lapse.engine.running.leadership import Leadership, Term
     from lapse.keys.aio import AsyncKeys
 
 TTL = 8

@@ -19,17 +19,17 @@ import pytest
 
 import lapse
 from lapse.core.clock import VirtualClock
-from lapse.keys.background import background_loop
+from lapse.keys.backends.background import background_loop
 from lapse.keys.election import Election
 from lapse.keys.errors import BackendUnavailableError, LockEnteredError, LockHeldError, LockLostError
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 from tests.interruption import alarm, cancel_everywhere
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator
     from pathlib import Path
 
-    from lapse.engine.leadership import Term
+    from lapse.engine.running.leadership import Term
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.store import Keys
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.keys.layout import Prefix, bucket_of, end_of_prefix, partition_keys
+from lapse.keys.backends.layout import Prefix, bucket_of, end_of_prefix, partition_keys
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 

@@ -7,7 +7,7 @@ import pytest
 import lapse
 from lapse.core.clock import VirtualClock
 from lapse.keys.errors import BackendUnavailableError, KeyTooLongError, LockHeldError, LockLostError
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 
 
 class SilentSpace:

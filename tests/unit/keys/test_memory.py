@@ -11,7 +11,7 @@ import pytest
 import lapse
 from lapse.core.clock import VirtualClock
 from lapse.keys.errors import BackendClosedError, KeysURLError
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

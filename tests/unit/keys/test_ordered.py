@@ -5,8 +5,8 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.keys import ordered
-from lapse.keys.ordered import OrderedKeys
+from lapse.keys.backends import ordered
+from lapse.keys.backends.ordered import OrderedKeys
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4)
 

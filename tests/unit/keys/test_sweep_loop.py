@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
-from lapse.engine.metrics import Metrics
+from lapse.engine.running.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.loop import SweepLoop
 from lapse.keys.sweeper import SWEEP_SLICE

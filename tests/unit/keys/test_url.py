@@ -11,7 +11,7 @@ from lapse.core.duration import NEVER, Duration
 from lapse.core.errors import UsageError
 from lapse.keys import url as keys_url
 from lapse.keys.errors import KeysURLError
-from lapse.keys.options import BUCKETS, SWEEP_INTERVAL
+from lapse.keys.backends.options import BUCKETS, SWEEP_INTERVAL
 from lapse.keys.url import parse_url
 
 PASSWORD = "s3cr3t"

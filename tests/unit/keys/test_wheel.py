@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lapse.keys.wheel import TimingWheel
+from lapse.keys.backends.wheel import TimingWheel
 
 YEAR = 2**25  # ticks, a little more than a year
 

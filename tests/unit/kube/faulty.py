@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from lapse.kube.client import Client
-from lapse.kube.config import Cluster, KubeConfig, User
+from lapse.kube.api.client import Client
+from lapse.kube.auth.config import Cluster, KubeConfig, User
 from lapse.kube.resources import ObjectKey
-from lapse.kube.transport import Limits
+from lapse.kube.api.transport import Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

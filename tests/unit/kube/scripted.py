@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
     from lapse.core.clock import VirtualClock
-    from lapse.kube.informer import Informer
+    from lapse.kube.controller.informer import Informer
 
 NS = 1_000_000_000
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from lapse.core.clock import SystemClock
 from lapse.kube.errors import StoreUnavailableError
-from lapse.kube.transport import Limits
+from lapse.kube.api.transport import Limits
 from tests.unit.kube.faulty import KEY, FaultyServer, client_of, cuts, keeps_silent, obj, says
 from tests.unit.kube.scripted import THING
 

@@ -11,10 +11,10 @@ import pytest
 
 from lapse.core.clock import VirtualClock
 from lapse.core.log import get_logger
-from lapse.kube.controller import Controller, Result
+from lapse.kube.controller.controller import Controller, Result
 from lapse.kube.errors import ConflictError, InvalidError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey
-from lapse.kube.workqueue import WorkQueue
+from lapse.kube.controller.workqueue import WorkQueue
 from tests.unit.kube.scripted import NS, pass_time, settle
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ async def test_everyday_errors_are_tried_again_later_each_time_and_logged_in_one
         await pass_time(clock, 10, step=0.1)
 
     assert work.times(A) == pytest.approx([0, 0.1, 0.3, 0.7, 1.5], abs=0.01)
-    records = [record for record in caplog.records if record.name == "lapse.kube.controller"]
+    records = [record for record in caplog.records if record.name == "lapse.kube.controller.controller"]
     assert [(record.getMessage(), record.levelno, record.exc_info) for record in records] == [
         ("reconcile_postponed", logging.INFO, None)
     ] * 4

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from lapse.kube.http1 import Answer, Reply, UnreadableError
+from lapse.kube.api.http1 import Answer, Reply, UnreadableError
 
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\nRetry-After: 3\r\n\r\nhello"
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;more=x\r\nlo\r\n0\r\n\r\n"

@@ -7,7 +7,7 @@ import pytest
 
 from lapse.core.clock import VirtualClock
 from lapse.kube.errors import ForbiddenError, GoneError, StoreUnavailableError
-from lapse.kube.informer import Informer
+from lapse.kube.controller.informer import Informer
 from lapse.kube.resources import Event, EventType, Kind, ObjectKey, Page
 from tests.unit.kube.scripted import (
     END,

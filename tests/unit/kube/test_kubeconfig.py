@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from lapse.kube.config import Cluster, KubeConfig, User, in_cluster, load_config
+from lapse.kube.auth.config import Cluster, KubeConfig, User, in_cluster, load_config
 from lapse.kube.errors import KubeConfigError
-from lapse.kube.kubeconfig import read_kubeconfig
+from lapse.kube.auth.kubeconfig import read_kubeconfig
 
 SECRET = "sesame-open"
 EXEC_V1 = "client.authentication.k8s.io/v1"

@@ -12,8 +12,8 @@ import pytest
 
 from lapse.core.clock import VirtualClock
 from lapse.kube.errors import AlreadyExistsError, ForbiddenError, NotFoundError, ObjectError, StoreUnavailableError
-from lapse.kube.events import Regarding, Report, clipped
-from lapse.kube.recorder import EventRecorder, RecorderLimits
+from lapse.kube.events.event import Regarding, Report, clipped
+from lapse.kube.events.recorder import EventRecorder, RecorderLimits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.clock import VirtualClock
-from lapse.kube.workqueue import QueueClosedError, WorkQueue
+from lapse.kube.controller.workqueue import QueueClosedError, WorkQueue
 from tests.unit.kube.scripted import pass_time, settle
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.db.sqlite import Synchronous
+from lapse.db.sqlite.file import Synchronous
 from lapse.objects.embedded import EmbeddedStore, open_embedded
 from tests.unit.objects.kinds import KINDS
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from lapse.db.database import Database
-from lapse.db.sqlite import SQLiteFile, Synchronous
+from lapse.db.sqlite.database import Database
+from lapse.db.sqlite.file import SQLiteFile, Synchronous
 from lapse.kube.errors import GoneError, InvalidError
 from lapse.objects.embedded import SCHEMA, EmbeddedStore
 from lapse.objects.port import Deletion

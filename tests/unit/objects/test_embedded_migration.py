@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import apsw
 
 from lapse.core.clock import UnixNs
-from lapse.db.sqlite import Synchronous
-from lapse.engine.holds import Hold
+from lapse.db.sqlite.file import Synchronous
+from lapse.engine.safety.holds import Hold
 from lapse.objects.embedded import SCHEMA, open_embedded
 from lapse.objects.port import Deletion
 from tests.unit.objects.kinds import BOX, KINDS, box, key

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lapse.core.clock import VirtualClock
-from lapse.db.sqlite import Synchronous
+from lapse.db.sqlite.file import Synchronous
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import Document, EventType, Json, Kind, ObjectKey, ObjectMeta
 from lapse.objects.embedded import EmbeddedStore, open_embedded

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.proxy.bodies import LAST_CHUNK, Body, Chunked, Counted, Endless, body_of, chunk
-from lapse.proxy.heads import CHUNKED, UNTIL_CLOSE, RefusedError
+from lapse.http1.bodies import LAST_CHUNK, Body, Chunked, Counted, Endless, body_of, chunk
+from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, RefusedError
 
 
 def feed(body: Body, data: bytes, cuts: list[int]) -> bytes:

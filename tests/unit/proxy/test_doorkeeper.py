@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.engine.logins import LoginFailures
-from lapse.engine.metrics import Metrics
+from lapse.engine.running.logins import LoginFailures
+from lapse.engine.running.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.tickets import ticket_records
 from lapse.proxy.directory import REMEMBERED_SECONDS, StoreDirectory
-from lapse.proxy.doorkeeper import HouseDoorkeeper
+from lapse.proxy.auth import HouseDoorkeeper
 from lapse.proxy.ports import Address, Condition, GoingDownError, Proof, Reply, Visit, Visitor
 from lapse.proxy.sessions import SESSION_SECONDS, Sessions
 from lapse.proxy.waking import SETTLED_SECONDS, StoreWaker
@@ -28,7 +28,7 @@ from lapse.workspaces.model import (
     Workspace,
     WorkspaceId,
 )
-from lapse.workspaces.sqlite_store import SqliteWorkspaceStore, open_sqlite_store
+from lapse.workspaces.store.sqlite import SqliteWorkspaceStore, open_sqlite_store
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.proxy.heads import (
+from lapse.http1.heads import (
     CHUNKED,
     UNTIL_CLOSE,
     AnswerHead,

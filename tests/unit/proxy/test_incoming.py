@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.proxy.heads import RefusedError
-from lapse.proxy.incoming import Incoming
+from lapse.http1.heads import RefusedError
+from lapse.http1.incoming import Incoming
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 

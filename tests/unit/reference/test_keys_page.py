@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.cli.conformance import _promised as promised
+from lapse.cli.commands.conformance import _promised as promised
 from lapse.core.clock import VirtualClock
 from lapse.core.errors import LapseError
 from lapse.keys import errors
-from lapse.keys.layout import Prefix
+from lapse.keys.backends.layout import Prefix
 from lapse.keys.store import AppKeys, Keys
 from lapse.keys.url import BACKENDS, open_backend, parse_url
 from tests.markdown import REFERENCE, code, table, tables

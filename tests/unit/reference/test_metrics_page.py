@@ -6,32 +6,32 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from lapse.cli.state_folder import brakes_of, guard_of, open_store
-from lapse.cli.workspace_record import BRAKE_LOOP
+from lapse.app.state_folder import brakes_of, guard_of, open_store
+from lapse.app.workspace_record import BRAKE_LOOP
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
-from lapse.engine.brakes import BrakeLoop
-from lapse.engine.budget import Budgets
-from lapse.engine.coordinator import Loop
-from lapse.engine.journal import SQLiteJournal
-from lapse.engine.logins import LoginFailures
-from lapse.engine.metrics import Metrics
-from lapse.history.configured import history_document
+from lapse.engine.safety.gate import BrakeLoop
+from lapse.engine.safety.budget import Budgets
+from lapse.engine.running.coordinator import Loop
+from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.running.logins import LoginFailures
+from lapse.engine.running.metrics import Metrics
+from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import open_keys_async
 from lapse.keys.loop import SweepLoop
 from lapse.proxy.service import AccessLoop
-from lapse.requests.embedded import LocalRequests
-from lapse.requests.policy import Policy
-from lapse.web.certificate import Certificate
-from lapse.workspaces.in_process import InProcessActivity
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.requests.local.requests import LocalRequests
+from lapse.requests.lifecycle.policy import Policy
+from lapse.web.server.certificate import Certificate
+from lapse.workspaces.activity.in_process import InProcessActivity
+from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 from tests.markdown import REFERENCE, code, table
 
 if TYPE_CHECKING:
-    from lapse.engine.coordinator import Loop
+    from lapse.engine.running.coordinator import Loop
 
 PAGE = REFERENCE / "metrics.md"
 SUFFIX = re.compile(r"_(?:bucket|count|sum|created)$")

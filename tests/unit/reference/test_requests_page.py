@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.address import Address
-from lapse.engine import holds
+from lapse.engine.safety import holds
 from lapse.kube.conditions import Condition
-from lapse.kube.schema import schema_of
-from lapse.requests import chunks, keepers, names, passed_holds, ttl
+from lapse.kube.crd.schema import schema_of
+from lapse.requests.controllers import chunks
+from lapse.requests.lifecycle import keepers
+from lapse.requests import names
+from lapse.requests.lifecycle import passed_holds
+from lapse.requests import expiry as ttl
 from lapse.requests.api import annotations as known
 from lapse.requests.api.conditions import NOT_FINAL, Reason
 from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, OUR_KINDS, REQUEST_KINDS
-from lapse.requests.detach import DetachReason
-from lapse.requests.events import EventReason
-from lapse.requests.keepers import Keepers
+from lapse.requests.controllers.detach import DetachReason
+from lapse.requests.lifecycle.events import EventReason
+from lapse.requests.lifecycle.keepers import Keepers
 from lapse.requests.local import places
-from lapse.requests.policy import Policy
-from lapse.requests.provisioning import FINAL, TRANSIENT
-from lapse.requests.ttl import FinishedRequests
+from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.controllers.provisioning import FINAL, TRANSIENT
+from lapse.requests.expiry import FinishedRequests
 from lapse.settings import FOUNDING_NAMES
 from tests.markdown import REFERENCE, code, sections, table, tables
 

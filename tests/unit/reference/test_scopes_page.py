@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.web.app import API
-from lapse.web.scopes import PLAIN
+from lapse.web.auth.scopes import PLAIN
 from tests.markdown import table
 from tests.unit.reference.test_http_page import PAGE, routes
 from tests.unit.web.conftest import api, clock, objects, workspaces  # noqa: F401 - fixtures

@@ -5,17 +5,17 @@ from dataclasses import fields
 
 import pytest
 
-from lapse.core.verdict import KeepReason, UnknownReason
-from lapse.engine.journal import Outcome
+from lapse.core.decision import KeepReason, UnknownReason
+from lapse.engine.journal.port import Outcome
 from lapse.proxy.limits import Limits
-from lapse.workspaces.activity import Doubt
-from lapse.workspaces.eligibility import LapseReason, StayReason
+from lapse.workspaces.activity.port import Doubt
+from lapse.workspaces.expiry import LapseReason, StayReason
 from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus, Operation, Workspace
 from lapse.workspaces.runtime.errors import FailureReason
 from lapse.workspaces.runtime.process import GRACE_SECONDS
 from lapse.workspaces.runtime.processes import MARK
 from lapse.workspaces.runtime.program import _PASSED_ON
-from lapse.workspaces.steps import LIMITS_MS, TARGETS
+from lapse.workspaces.runtime.steps import LIMITS_MS, TARGETS
 from lapse.workspaces.tickets import TICKET_SECONDS
 from tests.markdown import REFERENCE, ROOT, code, sections, table
 

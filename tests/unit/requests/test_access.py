@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.kube.access import AT_ONCE
-from lapse.kube.admission import Person
-from lapse.requests import access
-from lapse.requests.access import Judge
-from lapse.requests.admission import Review
+from lapse.kube.auth.access import AT_ONCE
+from lapse.kube.auth.admission import Person
+from lapse.requests.admission import access
+from lapse.requests.admission.access import Judge
+from lapse.requests.admission.rules import Review
 from lapse.requests.api.kinds import ObjectRef
 from tests.unit.kube.faulty import FaultyServer, client_of, cuts, keeps_silent, refuses, says
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from lapse.kube.admission import Ruling
+    from lapse.kube.auth.admission import Ruling
     from tests.unit.kube.faulty import Answerer
 
 KINDS = says(200, {"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": True}]})

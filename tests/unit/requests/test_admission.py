@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lapse.kube.admission import (
+from lapse.kube.auth.admission import (
     NotAReviewError,
     Person,
     Question,
@@ -16,7 +16,7 @@ from lapse.kube.admission import (
 )
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import untyped
-from lapse.requests.admission import (
+from lapse.requests.admission.rules import (
     MAX_TARGETS,
     Review,
     decide,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.kube.events import EVENT, EventObject
+from lapse.kube.events.event import EVENT, EventObject
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
-from lapse.requests.provisioning import FINAL, TRANSIENT, EventReports, NoReports, final_failure
+from lapse.requests.controllers.provisioning import FINAL, TRANSIENT, EventReports, NoReports, final_failure
 
 MADE = "2026-03-01T10:00:00Z"
 CLAIM = PERSISTENT_VOLUME_CLAIM.convert(

@@ -17,8 +17,8 @@ from lapse.requests.api.upstream import (
     STORAGE_CLASS,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.policy import TTLRule
-from lapse.requests.summary import State, Summary, summarise
+from lapse.requests.lifecycle.policy import TTLRule
+from lapse.requests.view import State, Summary, summarise
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Kind

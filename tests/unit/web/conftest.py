@@ -8,36 +8,36 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from lapse.cli.state_folder import brakes_of, guard_of, open_store
+from lapse.app.state_folder import brakes_of, guard_of, open_store
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
-from lapse.engine.budget import Budgets
-from lapse.engine.coordinator import Coordinator
-from lapse.engine.journal import SQLiteJournal
-from lapse.engine.logins import LoginFailures
-from lapse.engine.metrics import Metrics
-from lapse.history.configured import history_document
+from lapse.engine.safety.budget import Budgets
+from lapse.engine.running.coordinator import Coordinator
+from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.running.logins import LoginFailures
+from lapse.engine.running.metrics import Metrics
+from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import AsyncKeys, open_keys_async
 from lapse.keys.loop import SweepLoop
 from lapse.keys.tickets import ticket_records
-from lapse.requests.policy import TTLRule
+from lapse.requests.lifecycle.policy import TTLRule
 from lapse.web.app import create_app
-from lapse.web.history_api import HistoryService
-from lapse.web.keys_api import KeysService
-from lapse.web.owner import owner_of
-from lapse.web.pages import Places
-from lapse.web.requests_api import RequestsService
-from lapse.web.security import AllowedHosts
-from lapse.web.sessions import BrowserSessions
-from lapse.web.state import StateDatabase
-from lapse.web.status import StatusService
-from lapse.web.tags import Tagger
-from lapse.web.tokens import TokenStore
-from lapse.web.workspaces_api import Defaults, WorkspacesService
-from lapse.workspaces.in_process import InProcessActivity
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.web.api.history import HistoryService
+from lapse.web.api.keys import KeysService
+from lapse.web.auth.owner import owner_of
+from lapse.web.pages.pages import Places
+from lapse.web.api.requests import RequestsService
+from lapse.web.server.security import AllowedHosts
+from lapse.web.auth.sessions import BrowserSessions
+from lapse.web.auth.state import StateDatabase
+from lapse.web.api.status import StatusService
+from lapse.web.api.tags import Tagger
+from lapse.web.auth.tokens import TokenStore
+from lapse.web.api.workspaces import Defaults, WorkspacesService
+from lapse.workspaces.activity.in_process import InProcessActivity
+from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.tickets import Tickets
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.objects.embedded import EmbeddedStore
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 BASE = "http://localhost:8750"
 JSON = {"Content-Type": "application/json"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.workspaces.activity import Connected, Quiet
+from lapse.workspaces.activity.port import Connected, Quiet
 from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus, WorkspaceId
 from tests.unit.web.test_keys_api import code
 from tests.unit.web.test_workspaces_api import PLACE, bearer, create, now, observe

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.cli.state_folder import open_brakes
+from lapse.app.state_folder import open_brakes
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.freeze import Freeze, FreezeReason, freeze_row
-from lapse.engine.holds import HOLD
+from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row
+from lapse.engine.safety.holds import HOLD
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
 from lapse.kube.resources import ObjectKey
 from tests.past import policy

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from lapse.web.listener import CannotListenError, Endpoint
+from lapse.web.server.listener import CannotListenError, Endpoint
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

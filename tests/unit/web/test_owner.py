@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.web.errors import TokenInvalidError
-from lapse.web.owner import FILE_NAME, owner_of
-from lapse.web.state import StateDatabase, StateFolderError
-from lapse.web.tokens import TokenStore
+from lapse.web.api.errors import TokenInvalidError
+from lapse.web.auth.owner import FILE_NAME, owner_of
+from lapse.web.auth.state import StateDatabase, StateFolderError
+from lapse.web.auth.tokens import TokenStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from lapse.engine.metrics import Metrics
+from lapse.engine.running.metrics import Metrics
 from lapse.keys.errors import BackendUnavailableError
-from lapse.web.probes import Readiness, create_probes
-from lapse.web.security import AllowedHosts
+from lapse.web.server.probes import Readiness, create_probes
+from lapse.web.server.security import AllowedHosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

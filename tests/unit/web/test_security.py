@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.web.errors import HostNotAllowedError, NotJSONError, OriginNotAllowedError
-from lapse.web.security import (
+from lapse.web.api.errors import HostNotAllowedError, NotJSONError, OriginNotAllowedError
+from lapse.web.server.security import (
     MAX_BODY_BYTES,
     AllowedHosts,
     Guard,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.engine.logins import FREE
-from lapse.web.sessions import OPEN_PATH, SESSION_SECONDS, TICKET_SECONDS
+from lapse.engine.running.logins import FREE
+from lapse.web.auth.sessions import OPEN_PATH, SESSION_SECONDS, TICKET_SECONDS
 
 if TYPE_CHECKING:
     import httpx2

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.web.scopes import PLAIN, ScopeError, allowed, check_scope
-from lapse.web.state import StateDatabase, StateError
-from lapse.web.tokens import NoScopeError, NoSuchTokenError, TokenNameError, TokenStore
+from lapse.web.auth.scopes import PLAIN, ScopeError, allowed, check_scope
+from lapse.web.auth.state import StateDatabase, StateError
+from lapse.web.auth.tokens import NoScopeError, NoSuchTokenError, TokenNameError, TokenStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from lapse.engine.metrics import Metrics
-from lapse.kube.admission import Ruling
-from lapse.requests.admission import failure
-from lapse.web.webhook import CAPTURES as PATH
-from lapse.web.webhook import MAX_BODY_BYTES, create_webhook, time_to_answer
+from lapse.engine.running.metrics import Metrics
+from lapse.kube.auth.admission import Ruling
+from lapse.requests.admission.rules import failure
+from lapse.web.api.webhook import CAPTURES as PATH
+from lapse.web.api.webhook import MAX_BODY_BYTES, create_webhook, time_to_answer
 from tests.unit.requests.test_admission import sent, target
 
 if TYPE_CHECKING:
-    from lapse.kube.admission import AdmissionRequest
+    from lapse.kube.auth.admission import AdmissionRequest
 
 JSON = {"Content-Type": "application/json"}
 

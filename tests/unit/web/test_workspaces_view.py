@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.web.workspaces_view import MOST, Line, line, overview
-from lapse.workspaces.activity import ActivityUnavailableError, Connected, Doubt, Quiet, Signal, Timer, Unknown
+from lapse.web.pages.workspaces import MOST, Line, line, overview
+from lapse.workspaces.activity.port import ActivityUnavailableError, Connected, Doubt, Quiet, Signal, Timer, Unknown
 from lapse.workspaces.errors import StoreUnavailableError
-from lapse.workspaces.in_process import InProcessActivity
+from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.model import (
     DesiredBy,
     DesiredState,
@@ -21,7 +21,7 @@ from lapse.workspaces.model import (
     Workspace,
     WorkspaceId,
 )
-from lapse.workspaces.summary import in_words
+from lapse.workspaces.view import in_words
 from tests.unit.web.test_workspaces_api import bearer, create, now, observe
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import VirtualClock
-from lapse.db.sqlite import Synchronous
-from lapse.workspaces.health import HealthMonitor
+from lapse.db.sqlite.file import Synchronous
+from lapse.workspaces.runtime.health import HealthMonitor
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation
-from lapse.workspaces.reconciler import Reconciler
+from lapse.workspaces.runtime.reconciler import Reconciler
 from lapse.workspaces.runtime.errors import ArchiveAbandonedError, ArchiveMissingError, RuntimeUnavailableError
 from lapse.workspaces.runtime.port import Exit, Progress, Turns
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lapse.workspaces.model import Workspace, WorkspaceId
     from lapse.workspaces.runtime.port import Confirm
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 NODE = "here"
 _STILL = 30

@@ -14,21 +14,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.clock import VirtualClock
-from lapse.db.sqlite import Synchronous
-from lapse.engine.journal import SQLiteJournal
-from lapse.engine.metrics import Metrics
-from lapse.workspaces.activity import ActivityUnavailableError
+from lapse.db.sqlite.file import Synchronous
+from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.running.metrics import Metrics
+from lapse.workspaces.activity.port import ActivityUnavailableError
 from lapse.workspaces.errors import StoreUnavailableError
-from lapse.workspaces.in_process import InProcessActivity
+from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Workspace
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 from tests.conformance.ttl_manager.stage import Manager
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
     from pathlib import Path
 
-    from lapse.workspaces.activity import ConnectionId, Signal
+    from lapse.workspaces.activity.port import ConnectionId, Signal
     from lapse.workspaces.model import Candidate, WorkspaceId
 
 LEASE, HEARTBEAT, ARCHIVE_TTL = 30, 10, 500

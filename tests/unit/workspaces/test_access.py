@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lapse.core.clock import VirtualClock
-from lapse.db.sqlite import Synchronous
-from lapse.workspaces.access import AccessTimes
+from lapse.db.sqlite.file import Synchronous
+from lapse.workspaces.activity.access import AccessTimes
 from lapse.workspaces.errors import StoreUnavailableError
 from lapse.workspaces.model import Ms, NewWorkspace, WorkspaceId
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.files.archive import ArchiveError
-from lapse.workspaces.archive import ArchiveKey, Archives, parse_key
+from lapse.workspaces.runtime.archive import ArchiveKey, Archives, parse_key
 from lapse.workspaces.errors import InvalidWorkspaceError
 from lapse.workspaces.model import WorkspaceId
 from lapse.workspaces.runtime.errors import ArchiveFailedError, ArchiveMissingError
@@ -125,7 +125,7 @@ def test_an_archive_that_cannot_be_verified_gets_no_name(
     def bad(*_args: object, **_more: object) -> None:
         raise ArchiveError(action="verifying", problem="the disk lies")
 
-    monkeypatch.setattr("lapse.workspaces.archive.verify", bad)
+    monkeypatch.setattr("lapse.workspaces.runtime.archive.verify", bad)
     with pytest.raises(ArchiveFailedError, match=r"stays where it is.*the disk lies"):
         archives.keep(ONE, volume)
     assert names(tmp_path / "archives") == []

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.db.database import Database
-from lapse.db.sqlite import Schema, SQLiteFile
-from lapse.engine.holds import HeldError
-from lapse.engine.journal import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
+from lapse.db.sqlite.database import Database
+from lapse.db.sqlite.file import Schema, SQLiteFile
+from lapse.engine.safety.holds import HeldError
+from lapse.engine.journal.port import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
 from lapse.workspaces.deleting import delete_by_person
 from lapse.workspaces.errors import ChangedMeanwhileError
 from lapse.workspaces.model import Ms, NewWorkspace
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from lapse.engine.journal import Entry
+    from lapse.engine.journal.port import Entry
     from lapse.workspaces.model import Workspace
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 
 class Desk:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.clock import UnixNs
-from lapse.core.verdict import Due, Keep, KeepReason, Unknown, UnknownReason
-from lapse.workspaces import activity
-from lapse.workspaces.activity import Connected, Doubt, Quiet, Timer
-from lapse.workspaces.eligibility import (
+from lapse.core.decision import Due, Keep, KeepReason, Unknown, UnknownReason
+from lapse.workspaces.activity import port as activity
+from lapse.workspaces.activity.port import Connected, Doubt, Quiet, Timer
+from lapse.workspaces.expiry import (
     ARCHIVE,
     STANDBY,
     LapseReason,

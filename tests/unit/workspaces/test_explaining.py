@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lapse.core.verdict import KeepReason, UnknownReason
-from lapse.workspaces import activity, explaining
-from lapse.workspaces.activity import Connected, Doubt, Quiet, Signal, Timer, Unknown
-from lapse.workspaces.eligibility import LapseReason, StayReason, decide_archive, decide_standby
+from lapse.core.decision import KeepReason, UnknownReason
+from lapse.workspaces.activity import port as activity
+from lapse.workspaces import explaining
+from lapse.workspaces.activity.port import Connected, Doubt, Quiet, Signal, Timer, Unknown
+from lapse.workspaces.expiry import LapseReason, StayReason, decide_archive, decide_standby
 from lapse.workspaces.explaining import explain
 from lapse.workspaces.model import (
     DesiredBy,

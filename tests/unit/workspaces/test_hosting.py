@@ -4,12 +4,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from lapse.core.clock import SystemClock, VirtualClock
-from lapse.workspaces.activity import ConnectionId, Doubt, Quiet, Unknown
-from lapse.workspaces.hosting import WorkspaceHost
-from lapse.workspaces.in_process import InProcessActivity
+from lapse.workspaces.activity.port import ConnectionId, Doubt, Quiet, Unknown
+from lapse.workspaces.runtime.hosting import WorkspaceHost
+from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.model import WorkspaceId
 from lapse.workspaces.runtime.process import ProcessRuntime
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lapse.core.clock import VirtualClock
-from lapse.core.verdict import Due, Keep, KeepReason, Unknown
-from lapse.workspaces.activity import ConnectionId, Doubt
-from lapse.workspaces.eligibility import StayReason, decide_standby
-from lapse.workspaces.in_process import InProcessActivity
+from lapse.core.decision import Due, Keep, KeepReason, Unknown
+from lapse.workspaces.activity.port import ConnectionId, Doubt
+from lapse.workspaces.expiry import StayReason, decide_standby
+from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.model import Ms
 from tests.unit.workspaces.test_eligibility import RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from lapse.core.verdict import Verdict
+    from lapse.core.decision import Verdict
 
 T = TypeVar("T")
 LEASE, HEARTBEAT = 30, 10

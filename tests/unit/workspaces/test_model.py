@@ -8,7 +8,7 @@ import pytest
 
 from lapse.workspaces.errors import InvalidWorkspaceError, StoreMisfitError, StoreUnavailableError
 from lapse.workspaces.model import LONGEST_TTL_SECONDS, NewWorkspace, check_ttl, is_id, is_name, storable
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.store.sqlite import open_sqlite_store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,17 +11,17 @@ import pytest
 
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.timestamps import to_timestamp
-from lapse.workspaces import probing
+from lapse.workspaces.activity import probing
 from lapse.workspaces.model import Changes, DesiredState, Ms, NewWorkspace, ObservedStatus
-from lapse.workspaces.probing import ProbeFailedError, Prober, Reach, get, last_activity
-from lapse.workspaces.sqlite_store import open_sqlite_store
+from lapse.workspaces.activity.probing import ProbeFailedError, Prober, Reach, get, last_activity
+from lapse.workspaces.store.sqlite import open_sqlite_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from lapse.workspaces.model import Workspace, WorkspaceId
-    from lapse.workspaces.store import WorkspaceStore
+    from lapse.workspaces.store.port import WorkspaceStore
 
 NOW = Ms(1_700_000_000_000)
 BUSY, IDLE = [{"execution_state": "busy"}, {"execution_state": "idle"}], [{"execution_state": "idle"}]

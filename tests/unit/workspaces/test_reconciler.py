@@ -793,7 +793,7 @@ async def test_one_bad_workspace_does_not_stop_the_others(world: World) -> None:
 async def test_who_opens_a_workspace_does_not_wait_behind_those_whose_data_goes(
     world: World, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lapse.workspaces.reconciler._MOST_IN_LANE", 5)
+    monkeypatch.setattr("lapse.workspaces.runtime.reconciler._MOST_IN_LANE", 5)
     opened = await world.create("opened", desired_state=DesiredState.PENDING)
     if kind == "an archived one":
         await world.brought_to(opened, DesiredState.RUNNING)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lapse.db.database import Database
-from lapse.db.sqlite import Schema, SQLiteFile
-from lapse.workspaces.eligibility import anchor, due_after
-from lapse.workspaces.sqlite_store import SCHEMA, open_sqlite_store
+from lapse.db.sqlite.database import Database
+from lapse.db.sqlite.file import Schema, SQLiteFile
+from lapse.workspaces.expiry import anchor, due_after
+from lapse.workspaces.store.sqlite import SCHEMA, open_sqlite_store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.workspaces.model import DesiredState, Ms, ObservedStatus, Operation, OpId, Workspace
-from lapse.workspaces.steps import (
+from lapse.workspaces.runtime.steps import (
     LIMITS_MS,
     TARGETS,
     Begin,

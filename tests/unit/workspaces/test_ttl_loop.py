@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.believed_clock import BelievedClock
-from lapse.engine.brakes import Brakes
-from lapse.engine.budget import Budget, Budgets
-from lapse.engine.clock_guard import ClockGuard, GuardedBrakes
-from lapse.engine.coordinator import Coordinator, Turn
-from lapse.engine.freeze import FreezeReason
-from lapse.engine.journal import SQLiteJournal
-from lapse.engine.metrics import Metrics
-from lapse.engine.sqlite_brakes import SQLiteBrakes
+from lapse.engine.safety.gate import Brakes
+from lapse.engine.safety.budget import Budget, Budgets
+from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
+from lapse.engine.running.coordinator import Coordinator, Turn
+from lapse.engine.safety.freeze import FreezeReason
+from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.sqlite import SQLiteBrakes
 from lapse.engine.sweep import SweepReport
 from lapse.keys.aio import open_keys_async
 from lapse.keys.election import Election
 from lapse.workspaces.model import DOMAIN, DesiredState
-from lapse.workspaces.sqlite_store import SqliteWorkspaceStore
+from lapse.workspaces.store.sqlite import SqliteWorkspaceStore
 from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 from tests.conformance.ttl_manager.stage import STANDBY_TTL, Stage
 from tests.conformance.ttl_manager.worlds import embedded

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from lapse.workspaces.activity import ActivityUnavailableError, ConnectionId, Quiet, Timer, Unknown
+from lapse.workspaces.activity.port import ActivityUnavailableError, ConnectionId, Quiet, Timer, Unknown
 from lapse.workspaces.model import DesiredState, Ms, WorkspaceId
 from tests.conformance.ttl_manager.stage import Manager, TickReport
 from tests.unit.workspaces.idle_world import ARCHIVE_TTL, World
@@ -24,7 +24,7 @@ from tests.unit.workspaces.idle_world import ARCHIVE_TTL, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from lapse.workspaces.activity import Signal
+    from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Candidate, Workspace
 
 T = TypeVar("T")

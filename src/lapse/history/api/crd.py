@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.history.api.rules import RULES
 from lapse.kube.conditions import READY
-from lapse.kube.crd import AGE, column, definition
+from lapse.kube.crd.definition import AGE, column, definition
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Json, Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.duration import HOUR, SECOND, Duration, DurationError
-from lapse.kube.rules import IMMUTABLE_SPEC, Rule, is_duration, seconds_in_cel
+from lapse.kube.crd.rules import IMMUTABLE_SPEC, Rule, is_duration, seconds_in_cel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

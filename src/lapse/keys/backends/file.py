@@ -1,7 +1,7 @@
 """Keys in one SQLite file: durable, and shared by the threads and processes of one machine.
 
 Guarantees. Each write is one SQL statement that decides and changes in one step, inside a transaction that is shared
-with the process's other writers (`lapse.db.group_commit`); nobody is answered before it is durable as ``sync`` says:
+with the process's other writers (`lapse.db.sqlite.group_commit`); nobody is answered before it is durable as ``sync`` says:
 ``full`` survives power loss, ``normal`` survives a crash of the process and may lose the last moments on power loss,
 never consistency. The moment of a write is read from the clock after the database's lock is held, so waiting for
 another process does not shorten a TTL. A read sees every write, of any process, that was answered before it began.
@@ -31,10 +31,10 @@ from lapse.db.errors import (
     DatabaseMisfitError,
     DatabaseUnavailableError,
 )
-from lapse.db.group_commit import GroupCommit
-from lapse.db.readers import Readers
-from lapse.db.reserve import Reserve
-from lapse.db.sqlite import Schema, SQLiteFile, Synchronous, bound_log, explain, open_reader, open_writer
+from lapse.db.sqlite.group_commit import GroupCommit
+from lapse.db.sqlite.readers import Readers
+from lapse.db.sqlite.reserve import Reserve
+from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous, bound_log, explain, open_reader, open_writer
 from lapse.db.statements import load_statements
 from lapse.db.urls import Option, positive_duration
 from lapse.keys.backends.embedded import EmbeddedBackend
@@ -47,15 +47,15 @@ from lapse.keys.errors import (
     OutcomeUnknownError,
 )
 from lapse.keys.expiry import NS_PER_MS, expiry_ms, is_over, seconds_left
-from lapse.keys.layout import Prefix, bucket_of, partition_keys
-from lapse.keys.options import BUCKETS, SWEEP_INTERVAL, interval_seconds
+from lapse.keys.backends.layout import Prefix, bucket_of, partition_keys
+from lapse.keys.backends.options import BUCKETS, SWEEP_INTERVAL, interval_seconds
 from lapse.keys.port import Capabilities, Item, NewItem, SweepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from lapse.core.clock import Clock
-    from lapse.db.group_commit import Operation
+    from lapse.db.sqlite.group_commit import Operation
     from lapse.db.urls import StoreURL
 
 T = TypeVar("T")

@@ -26,16 +26,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakValueDictionary
 
-from lapse.db.forks import FORKED, guard_against_forks
+from lapse.db.sqlite.forks import FORKED, guard_against_forks
 from lapse.keys.backends.embedded import EmbeddedBackend
-from lapse.keys.backends.heap import return_free_memory
+from lapse.keys.backends.malloc_trim import return_free_memory
 from lapse.keys.errors import BackendClosedError, BackendError, BackendUnavailableError, KeysURLError
 from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
-from lapse.keys.layout import Prefix, bucket_of
-from lapse.keys.options import BUCKETS, SWEEP_INTERVAL, interval_seconds
-from lapse.keys.ordered import OrderedKeys
+from lapse.keys.backends.layout import Prefix, bucket_of
+from lapse.keys.backends.options import BUCKETS, SWEEP_INTERVAL, interval_seconds
+from lapse.keys.backends.ordered import OrderedKeys
 from lapse.keys.port import Capabilities, Item, NewItem, Space, SweepReport
-from lapse.keys.wheel import TICK_NS_BITS, TimingWheel
+from lapse.keys.backends.wheel import TICK_NS_BITS, TimingWheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -488,7 +488,7 @@ class MemoryBackend(EmbeddedBackend):
             self._empty_locked(_EndedRecords(BackendClosedError))
 
     def become_forked(self) -> list[Any]:
-        """See `lapse.db.forks`. Another lock, because a thread that the child does not have may hold this one."""
+        """See `lapse.db.sqlite.forks`. Another lock, because a thread that the child does not have may hold this one."""
         self._forked = True
         self.lock = threading.RLock()
         self._empty_locked(_EndedRecords(_forked))

@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.keys.background import run_blocking
+from lapse.keys.backends.background import run_blocking
 from lapse.keys.port import Space, SweepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lapse.keys.layout import Prefix
+    from lapse.keys.backends.layout import Prefix
     from lapse.keys.port import Capabilities
 
 _OPERATIONS: Final = tuple(name for name in vars(Space) if not name.startswith("_"))

@@ -4,7 +4,7 @@
         print(result.outcome, result.case.title, result.detail)
 
 It is part of the product: run it on your own backend, and on the store you are going to trust. What it does to a
-store that is in use is said in `lapse.keys.conformance.stage`: it leaves nothing behind and touches no record of
+store that is in use is said in `lapse.keys.conformance.fixture`: it leaves nothing behind and touches no record of
 others.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from lapse.keys.conformance.case import Case, CaseResult, Kind, Outcome, Rule
 from lapse.keys.conformance.kit import UnknownCaseError, list_cases, run_conformance
-from lapse.keys.conformance.stage import KIT_APPS, NoEmptyApplicationError
+from lapse.keys.conformance.fixture import KIT_APPS, NoEmptyApplicationError
 from lapse.keys.conformance.target import Target
 
 __all__ = [

@@ -13,7 +13,7 @@ from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from lapse.keys.conformance.stage import Stage
+    from lapse.keys.conformance.fixture import Stage
 
 Play = Callable[["Stage"], "str | None"]
 

@@ -11,9 +11,9 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.errors import UsageError
-from lapse.keys.conformance import book
+from lapse.keys.conformance import registry as book
 from lapse.keys.conformance.case import Case, CaseResult, Kind, NotApplicable, Outcome, TooSlow, Violation
-from lapse.keys.conformance.stage import Session, Stage, now_ns
+from lapse.keys.conformance.fixture import Session, Stage, now_ns
 from lapse.keys.errors import OutcomeUnknownError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.kube.conditions import READY
-from lapse.kube.crd import AGE, column, definition
+from lapse.kube.crd.definition import AGE, column, definition
 from lapse.requests.api.annotations import EXPIRES_AT
 from lapse.requests.api.rules import RULES
 

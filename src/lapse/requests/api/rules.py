@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.kube.rules import IMMUTABLE_SPEC, Rule, is_duration
+from lapse.kube.crd.rules import IMMUTABLE_SPEC, Rule, is_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

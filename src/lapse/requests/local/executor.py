@@ -6,12 +6,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lapse.engine.metrics import ErrorKind
+from lapse.engine.running.metrics import ErrorKind
 from lapse.files.archive import remove_leftovers
-from lapse.kube.controller import Controller
+from lapse.kube.controller.controller import Controller
 from lapse.kube.errors import AlreadyExistsError
 from lapse.kube.resources import ObjectKey
-from lapse.kube.workqueue import WorkQueue
+from lapse.kube.controller.workqueue import WorkQueue
 from lapse.requests.api.annotations import SNAPSHOT_CLASS
 from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import (
@@ -25,17 +25,17 @@ from lapse.requests.local.places import CLASS, DRIVER
 from lapse.requests.local.provisioner import CLAIM, Provisioner
 from lapse.requests.local.snapshotter import Snapshotter
 from lapse.requests.service import ControllerService
-from lapse.requests.ttl import DOMAIN
+from lapse.requests.expiry import DOMAIN
 
 if TYPE_CHECKING:
     import asyncio
 
     from lapse.core.clock import Clock
-    from lapse.engine.metrics import Metrics
+    from lapse.engine.running.metrics import Metrics
     from lapse.kube.resources import Kind, Object
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.upstream import PersistentVolume
-    from lapse.requests.caches import Caches
+    from lapse.requests.controllers.caches import Caches
     from lapse.requests.local.places import Places
 
 
@@ -85,7 +85,7 @@ class LocalExecutor:
             self._restores.add(request.metadata.key)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """See `lapse.engine.coordinator.Service`."""
+        """See `lapse.engine.running.coordinator.Service`."""
         import asyncio
 
         await self._prepare()

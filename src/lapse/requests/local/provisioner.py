@@ -18,15 +18,15 @@ import msgspec
 from lapse.core.timestamps import to_timestamp
 from lapse.files.archive import ArchiveError, Stop, copy, unpack
 from lapse.files.work import in_thread
-from lapse.kube.controller import Result
+from lapse.kube.controller.controller import Result
 from lapse.kube.errors import AlreadyExistsError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.finalise import conditions_of
+from lapse.requests.controllers.finalise import conditions_of
 from lapse.requests.local.places import CLASS, DIRECTORY, DRIVER, RESTORE, digest_of
-from lapse.requests.provisioning import PROVISIONING_FAILED
+from lapse.requests.controllers.provisioning import PROVISIONING_FAILED
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.kinds import ObjectRef, VolumeRestoreRequest
     from lapse.requests.api.upstream import PersistentVolumeClaim
-    from lapse.requests.caches import Caches
+    from lapse.requests.controllers.caches import Caches
     from lapse.requests.local.places import Places
 
 CLAIM: Final = "claim of a volume"

@@ -18,7 +18,7 @@ from lapse.core.log import get_logger
 from lapse.core.timestamps import to_timestamp
 from lapse.files.archive import ArchiveError, pack
 from lapse.files.work import in_thread
-from lapse.kube.controller import Result
+from lapse.kube.controller.controller import Result
 from lapse.kube.errors import ConflictError, NotFoundError
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.local.places import DRIVER, snapshot_handle
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Json, ObjectKey
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.upstream import VolumeSnapshotContent
-    from lapse.requests.caches import Caches
+    from lapse.requests.controllers.caches import Caches
     from lapse.requests.local.places import Places
 
 _log = get_logger("lapse.requests.local.snapshotter")

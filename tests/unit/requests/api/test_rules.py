@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lapse.core.duration import Duration
-from lapse.kube.rules import DURATION_PATTERN, Rule
+from lapse.kube.crd.rules import DURATION_PATTERN, Rule
 from lapse.requests.api.kinds import OBJECT_KEEPER
 from lapse.requests.api.rules import RULES
 

@@ -1,6 +1,6 @@
 """Keys on Cassandra: ``cassandra://[user:password@]host[,host...][:port]/keyspace``. Also for ScyllaDB, untested there.
 
-A record is a row of ``lapse_keys``: partition and key as in `lapse.keys.layout`, the value, and the absolute expiry.
+A record is a row of ``lapse_keys``: partition and key as in `lapse.keys.backends.layout`, the value, and the absolute expiry.
 The tables are made on request only (`init_store`); ``lapse_keys_settings`` records the number of buckets.
 
 Guarantees: every write is one lightweight transaction, every read is linearizable with them, and each operation is one
@@ -21,7 +21,7 @@ from lapse.keys.backends.cassandra.backend import CassandraBackend
 from lapse.keys.backends.cassandra.driver import Address
 from lapse.keys.backends.cassandra.schema import Replication, create_schema, keyspace_name, parse_replication
 from lapse.keys.errors import KeysURLError
-from lapse.keys.options import BUCKETS, CACHE
+from lapse.keys.backends.options import BUCKETS, CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -43,7 +43,7 @@ from cassandra.policies import (
 from cassandra.protocol import IsBootstrappingErrorMessage, OverloadedErrorMessage
 from cassandra.query import BatchStatement, BatchType, PreparedStatement, tuple_factory
 
-from lapse.db.forks import guard_against_forks
+from lapse.db.sqlite.forks import guard_against_forks
 from lapse.keys.errors import (
     BackendClosedError,
     BackendError,
@@ -121,7 +121,7 @@ class Connection:
         guard_against_forks(self)
 
     def become_forked(self) -> list[Any]:
-        """See `lapse.db.forks`: works on, with a session of its own. A thread that is gone may have held the lock."""
+        """See `lapse.db.sqlite.forks`: works on, with a session of its own. A thread that is gone may have held the lock."""
         self._connecting = threading.Lock()
         return [self._opened]
 

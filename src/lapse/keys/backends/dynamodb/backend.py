@@ -16,11 +16,11 @@ from lapse.keys.backends.dynamodb.server_clock import RESOLUTION_SECONDS
 from lapse.keys.backends.dynamodb.space import DynamoDBSpace
 from lapse.keys.backends.dynamodb.table import check_marker, make_table
 from lapse.keys.backends.network import NetworkBackend
-from lapse.keys.background import run_blocking
+from lapse.keys.backends.background import run_blocking
 from lapse.keys.errors import KeysURLError
 from lapse.keys.expiry import NS_PER_SECOND
-from lapse.keys.layout import Prefix, partition_keys
-from lapse.keys.options import BUCKETS, CACHE
+from lapse.keys.backends.layout import Prefix, partition_keys
+from lapse.keys.backends.options import BUCKETS, CACHE
 from lapse.keys.port import Capabilities
 
 if TYPE_CHECKING:

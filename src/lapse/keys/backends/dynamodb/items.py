@@ -2,7 +2,7 @@
 
 | attribute | type | what |
 |---|---|---|
-| ``pk`` | binary, partition key | the 8 or 10 bytes of `lapse.keys.layout` |
+| ``pk`` | binary, partition key | the 8 or 10 bytes of `lapse.keys.backends.layout` |
 | ``sk`` | binary, sort key | the key's UTF-8 bytes as they are: 1024 are allowed there, so nothing is put before them |
 | ``val`` | binary | the value's UTF-8 bytes; binary, so that nothing on the way can normalise them |
 | ``expires_ms`` | number | Unix milliseconds: this decides, in every condition and on every read |
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lapse.keys.expiry import NS_PER_MS, expiry_ms, is_over
-from lapse.keys.layout import Prefix, partition_keys
+from lapse.keys.backends.layout import Prefix, partition_keys
 from lapse.keys.port import Item
 
 PARTITION: Final = "pk"

@@ -11,9 +11,9 @@ from lapse.db.redis.scripts import Call, packed
 from lapse.keys.backends.network import NetworkBackend
 from lapse.keys.backends.redis.scripts import SCRIPTS
 from lapse.keys.backends.redis.space import Partition, RedisSpace
-from lapse.keys.background import run_blocking
+from lapse.keys.backends.background import run_blocking
 from lapse.keys.errors import BackendClosedError, BackendMisfitError, BackendUnavailableError, OutcomeUnknownError
-from lapse.keys.layout import Prefix, partition_keys
+from lapse.keys.backends.layout import Prefix, partition_keys
 from lapse.keys.port import Capabilities
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from redis import exceptions as driver
 from lapse.db.redis.scripts import Call, packed
 from lapse.keys.backends.redis.scripts import SCRIPTS
 from lapse.keys.errors import BackendError, BackendMisfitError, OutcomeUnknownError
-from lapse.keys.layout import bucket_of
+from lapse.keys.backends.layout import bucket_of
 from lapse.keys.port import Item
 
 if TYPE_CHECKING:

@@ -1,0 +1,227 @@
+"""What the processes that stay, such as ``lapse up`` and ``lapse operator``, have in common.
+
+SIGTERM and SIGINT stop one in order: exit 0 within ten seconds, whatever clients do. SIGHUP does the same, unless the
+caller has asked to ignore it (nohup); settings are read at the start only. A store that hangs while it is closed ends
+the process by force, with exit 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lapse.core.errors import LapseError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from contextlib import AsyncExitStack
+
+    from lapse.core.believed_clock import BelievedClock
+    from lapse.core.clock import Clock
+    from lapse.engine.safety.budget import Budgets
+    from lapse.engine.safety.clock_guard import GuardedBrakes
+    from lapse.engine.running.coordinator import Coordinator
+    from lapse.engine.safety.holds import HoldLookup
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.running.metrics import Metrics
+    from lapse.history.api.kinds import RetentionPolicy
+    from lapse.history.service import Retention
+    from lapse.kube.resources import Json
+    from lapse.objects.port import ObjectStore, Reader
+    from lapse.requests.lifecycle.policy import Policy
+    from lapse.settings import Loaded, Settings
+    from lapse.web.server.listener import Endpoint, Listener
+    from lapse.web.server.probes import Readiness
+
+_FORCE_SECONDS: Final = 9.0
+"""After this a process that should end is ended, so that ten seconds are kept."""
+
+
+_GARBAGE: Final = 10_000
+"""So many new objects before the garbage collector looks at them; Python's own 700 is half a request."""
+
+
+class NotSyncedError(LapseError):
+    """The caches of the object store are still being filled."""
+
+
+def settle_memory() -> None:
+    """Tell the garbage collector that what is there now stays, and to look less often for what is not.
+
+    Modules and settings are most of what it would walk over again and again. What lapses is freed without it: hardly
+    anything of ours refers to itself.
+    """
+    import gc
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GARBAGE, *gc.get_threshold()[1:])
+
+
+class Process(Protocol):
+    """Everything that is open, and what is built from it."""
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Who is told to stop."""
+        ...
+
+    def announce(self) -> None:
+        """Tell where it listens."""
+        ...
+
+    async def run(self) -> None:
+        """Work until the coordinator is told to stop."""
+        ...
+
+
+def stay(name: str, loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Awaitable[Process]]) -> int:
+    """Run what ``start`` opens until a signal comes, with its log under ``name``; the stack closes what was opened."""
+    import uvloop
+
+    from lapse.core.log import get_logger
+    from lapse.engine.running.logs import configure_logs
+    from lapse.files.descriptors import raise_limit
+
+    configure_logs(form=loaded.settings.log_format, level=loaded.settings.log_level)
+    log = get_logger(name)
+    raise_limit()
+    for warning in loaded.warnings:
+        log.warning("odd_setting", reason=warning)
+    uvloop.run(_run(loaded, start))
+    log.info("stopped")
+    return 0
+
+
+async def _run(loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Awaitable[Process]]) -> None:
+    from contextlib import AsyncExitStack
+
+    async with AsyncExitStack() as stack:
+        process = await start(loaded, stack)
+        stop_on_signals(process.coordinator)
+        process.announce()
+        settle_memory()
+        await process.run()
+
+
+def believed_clock(settings: Settings, machine: Clock) -> BelievedClock:
+    """Return what domains decide by; where a time that nobody knows has passed, all is dry for one interval."""
+    from lapse.core.believed_clock import DRY_SECONDS, BelievedClock
+
+    interval = settings.retention_interval
+    return BelievedClock(machine, dry_seconds=DRY_SECONDS if interval.is_never else interval.seconds)
+
+
+def request_policy(settings: Settings) -> Policy:
+    """Return what the settings say about requests."""
+    from lapse.requests.lifecycle.policy import Policy
+
+    return Policy(
+        request_ttl=settings.request_ttl,
+        request_ttl_mode=settings.request_ttl_mode,
+        request_deadline=settings.request_deadline,
+        keeper_mode=settings.keeper_mode,
+        keeper_ttl=settings.keeper_ttl,
+        restore_ownership=settings.restore_ownership,
+    )
+
+
+def history_policy_document(settings: Settings) -> RetentionPolicy:
+    """Return what the settings say about records."""
+    from lapse.history.policy.default_policy import history_document
+
+    return history_document(
+        namespace=settings.history_namespace,
+        ttl=settings.history_ttl,
+        limit=settings.history_retention_limit,
+        keep_last_success=settings.history_keep_last_success,
+    )
+
+
+def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
+    loaded: Loaded,
+    store: ObjectStore,
+    *,
+    documents: Sequence[Json],
+    journal: Journal,
+    metrics: Metrics,
+    holds: HoldLookup,
+    brake: GuardedBrakes,
+    clock: Clock,
+    left_alone: Collection[str] = (),
+    direct: Reader | None = None,
+    selected: ObjectStore | None = None,
+    actor: str = "lapse",
+) -> Retention:
+    """Return what ends records and what policies select; ``left_alone`` are namespaces beside the system's own."""
+    from lapse.history.retention.listing import LEFT_ALONE
+    from lapse.history.service import Retention
+
+    return Retention(
+        store,
+        history=history_policy_document(loaded.settings),
+        documents=documents,
+        journal=journal,
+        metrics=metrics,
+        holds=holds,
+        clock=clock,
+        interval=loaded.settings.retention_interval,
+        brake=brake,
+        left_alone={*LEFT_ALONE, *left_alone},
+        history_ttl_is_default=loaded.origins["history_ttl"].layer == "default",
+        notes=brake.notes,
+        direct=direct,
+        selected=selected,
+        actor=actor,
+    )
+
+
+def deletion_budgets(settings: Settings) -> Budgets:
+    """Return what the settings say about how much may be ended."""
+    from lapse.engine.safety.budget import Budgets
+    from lapse.history.retention.passes import HISTORY, RETENTION
+    from lapse.requests.lifecycle.keepers import DOMAIN as KEEPERS
+    from lapse.requests.expiry import DOMAIN as REQUESTS
+    from lapse.workspaces.model import DOMAIN as WORKSPACES
+
+    domains = {
+        REQUESTS: settings.request_deletion_budget,
+        KEEPERS: settings.keeper_deletion_budget,
+        HISTORY: settings.history_deletion_budget,
+        RETENTION: settings.retention_deletion_budget,
+        WORKSPACES: settings.workspaces_deletion_budget,
+    }
+    return Budgets(settings.deletion_budget, domains)
+
+
+def probes_listener(
+    endpoint: Endpoint, *, readiness: Readiness, settings: Settings, coordinator: Coordinator, metrics: Metrics
+) -> Listener:
+    """Return the service that answers the probes."""
+    from lapse.web.server.connections import ConnectionLimits
+    from lapse.web.server.listener import Listener
+    from lapse.web.server.probes import create_probes
+    from lapse.web.server.security import AllowedHosts
+
+    hosts = AllowedHosts(settings.probes_host, endpoint.port, settings.http_allowed_hosts)
+    app = create_probes(readiness=readiness, stopping=lambda: coordinator.stopping, metrics=metrics, hosts=hosts)
+    # Beside those of the API and the proxy: whoever fills these does not make the process look dead.
+    return Listener("probes", app, endpoint, limits=ConnectionLimits(connections=128, connections_per_peer=128))
+
+
+def stop_on_signals(coordinator: Coordinator) -> None:
+    """Let SIGTERM, SIGINT and, unless it is ignored, SIGHUP end the process in order, or else by force."""
+    import asyncio
+    import os
+    import signal
+    from threading import Timer
+
+    def stop() -> None:
+        # A thread of its own: it must work when the event loop does not.
+        force = Timer(_FORCE_SECONDS, os._exit, [1])
+        force.daemon = True
+        force.start()
+        coordinator.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, stop)

@@ -1,0 +1,81 @@
+"""The object store of a state folder, its clock, and its brakes, which are guarded against a clock that jumps.
+
+The store is one file, ``objects.db``, shared by all processes of the machine and by all domains: commands write to it,
+and the process that runs the controllers sees it within a tenth of a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lapse.app.domains import ACTOR, FOLDER_DOMAINS, KINDS
+from lapse.core.believed_clock import BelievedClock
+from lapse.core.clock import SystemClock
+from lapse.core.kernel_clock import synchronised_ns
+from lapse.engine.safety.gate import Brakes
+from lapse.engine.safety.budget import Budgets
+from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedBrakes, read_mark
+from lapse.engine.safety.freeze import CLOCK
+from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.safety.sqlite import TRUST_SECONDS, SQLiteBrakes, note_in
+from lapse.objects.embedded import open_embedded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from lapse.core.clock import Clock
+    from lapse.engine.safety.clock_guard import Source
+    from lapse.engine.running.metrics import Metrics
+    from lapse.objects.embedded import EmbeddedStore
+
+FILE_NAME: Final = "objects.db"
+_NO_BUDGETS: Final = Budgets()
+
+
+def open_store(folder: Path, *, clock: Clock) -> EmbeddedStore:
+    """Open or create the object store of a state folder, and the folder, for this user only.
+
+    A `BelievedClock` goes on from what was last believed in this folder; its times are those of what is created.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    store = open_embedded(folder / FILE_NAME, kinds=KINDS, clock=clock)
+    if isinstance(clock, BelievedClock):
+        clock.recall(read_mark(note_in(store.database, CLOCK)), is_fresh_within=REFRESH_SECONDS)
+    return store
+
+
+def open_brakes(store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()) -> SQLiteBrakes:
+    """Return where it is written what is frozen in that store; acts of ``actors`` count beside our own."""
+    return SQLiteBrakes(SQLiteJournal(store.database), budgets=budgets, domains=FOLDER_DOMAINS, actors=(ACTOR, *actors))
+
+
+def guard_of(store: EmbeddedStore, *, clock: BelievedClock, sources: Sequence[Source] = ()) -> ClockGuard:
+    """Return the clock guard of a process on that folder; ``sources`` know the time beside the machine itself."""
+    return ClockGuard(clock, notes=open_brakes(store), sources=[*sources, *kernel_of(clock)])
+
+
+def kernel_of(clock: BelievedClock) -> list[Source]:
+    """Return the kernel as a source of time, unless the clock is not the machine's own."""
+    return [synchronised_ns] if isinstance(clock.machine, SystemClock) else []
+
+
+def brakes_of(
+    store: EmbeddedStore,
+    *,
+    budgets: Budgets,
+    guard: ClockGuard,
+    metrics: Metrics,
+    domains: Iterable[str] = FOLDER_DOMAINS,
+) -> GuardedBrakes:
+    """Return the brakes of a process that ends things of ``domains``, as far as that store has the word."""
+    brakes = Brakes(
+        open_brakes(store, budgets=budgets),
+        budgets=budgets,
+        domains=domains,
+        clock=guard.clock,
+        metrics=metrics,
+        actor=ACTOR,
+        trust_seconds=TRUST_SECONDS,
+    )
+    return GuardedBrakes(brakes, guard)

@@ -1,0 +1,377 @@
+"""``lapse up``: the composition root. Opens the stores that the settings name, builds the applications, runs them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
+
+from cyclopts import Parameter
+
+from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
+from lapse.app.process import (
+    NotSyncedError,
+    believed_clock,
+    deletion_budgets,
+    history_policy_document,
+    probes_listener,
+    request_policy,
+    retention,
+    stay,
+)
+from lapse.core.errors import LapseError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+    from contextlib import AsyncExitStack
+
+    from starlette.types import ASGIApp
+
+    from lapse.app.workspaces import WorkspaceParts
+    from lapse.core.clock import Clock
+    from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
+    from lapse.engine.running.coordinator import Coordinator, Loop, Service
+    from lapse.engine.journal.port import Journal, SQLiteJournal
+    from lapse.engine.running.logins import LoginFailures
+    from lapse.engine.running.metrics import Metrics
+    from lapse.history.service import Retention
+    from lapse.keys.aio import AsyncKeys
+    from lapse.keys.loop import SweepLoop
+    from lapse.objects.embedded import EmbeddedStore
+    from lapse.requests.local.requests import LocalRequests
+    from lapse.settings import Loaded, Settings
+    from lapse.web.server.listener import Endpoint
+    from lapse.web.auth.sessions import BrowserSessions
+
+_LEADER_SECONDS: Final = 15
+"""How long another process waits to lead after this one has died without a word."""
+
+
+class _Shared(TypedDict):
+    """What all domains are built with."""
+
+    journal: SQLiteJournal
+    brake: GuardedBrakes
+    clock: Clock
+    metrics: Metrics
+
+
+class OpenBindError(LapseError):
+    """{address} is open to other machines and there is no token; run lapse tokens create --name NAME --scope admin."""
+
+
+def up(
+    flags: ServerFlags = NO_SERVER_FLAGS,
+    *,
+    example: Annotated[
+        bool, Parameter(help="Create a workspace to try, once.", negative=(), show_default=False)
+    ] = False,
+) -> int:
+    """Run everything that is enabled: loops, HTTP API, start page.
+
+    Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
+    """
+    return stay("lapse.up", flags.load(), partial(_Process.open, example=example))
+
+
+@dataclass(frozen=True)
+class _Doors:
+    """Where the process listens. Bound before anything is opened: a taken port is the usual mistake."""
+
+    http: Endpoint
+    probes: Endpoint
+    proxy: Endpoint | None
+    """None where workspaces are not served."""
+
+    @classmethod
+    def open(cls, settings: Settings, stack: AsyncExitStack) -> _Doors:
+        """Bind them all."""
+        from lapse.app.workspaces import proxy_endpoint
+        from lapse.web.server.listener import Endpoint
+
+        http = Endpoint(settings.http_host, settings.http_port, setting="http")
+        stack.callback(http.close)
+        probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
+        stack.callback(probes.close)
+        # Whoever may create a workspace runs programs on this machine.
+        serves_workspaces = http.loopback_only or settings.workspaces_beyond_loopback
+        return cls(http, probes, proxy_endpoint(settings, stack) if serves_workspaces else None)
+
+
+@dataclass(frozen=True)
+class _Access:
+    """Who may call: sessions and tokens of the state folder."""
+
+    sessions: BrowserSessions
+    owner_id: str
+    """Of the owner's token."""
+    failures: LoginFailures
+
+    @classmethod
+    def open(
+        cls, settings: Settings, stack: AsyncExitStack, *, doors: _Doors, clock: Clock, metrics: Metrics
+    ) -> _Access:
+        """Open the state database, and make the owner's token if need be. Raises `OpenBindError`."""
+        from lapse.engine.running.logins import LoginFailures
+        from lapse.web.auth.owner import owner_of
+        from lapse.web.auth.sessions import BrowserSessions
+        from lapse.web.auth.state import StateDatabase
+        from lapse.web.auth.tokens import TokenStore
+
+        state = stack.enter_context(StateDatabase(settings.state_dir))
+        tokens = TokenStore(state, clock=clock)
+        if not doors.http.loopback_only and not tokens.any_named():
+            raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
+        owner_id, _ = owner_of(settings.state_dir, state, tokens)
+        return cls(BrowserSessions(state, tokens, clock), owner_id, LoginFailures(clock, metrics))
+
+
+@dataclass(frozen=True)
+class _Process:
+    """Everything that is open, and what is built from it."""
+
+    settings: Settings
+    machine: Clock
+    """The machine's own clock: keys are shared with other processes, which have no other."""
+    clock: Clock
+    """What domains decide by."""
+    metrics: Metrics
+    access: _Access
+    keys: AsyncKeys
+    requests: LocalRequests
+    retention: Retention
+    workspaces: WorkspaceParts | None
+    """None where they are not served."""
+    example: bool
+    """Whether there is a workspace to try."""
+    doors: _Doors
+    coordinator: Coordinator
+
+    @classmethod
+    async def open(cls, loaded: Loaded, stack: AsyncExitStack, *, example: bool) -> _Process:
+        """Open it all; ``stack`` closes it, last opened first."""
+        from lapse import __version__
+        from lapse.app.example_workspace import ensure_example
+        from lapse.app.state_folder import guard_of, open_store
+        from lapse.app.workspaces import time_of
+        from lapse.core.clock import SystemClock
+        from lapse.core.decision import DueReason
+        from lapse.engine.safety.gate import BrakeLoop
+        from lapse.engine.running.coordinator import Coordinator
+        from lapse.engine.journal.port import SQLiteJournal
+        from lapse.engine.running.metrics import Metrics
+        from lapse.keys.aio import open_keys_async
+        from lapse.keys.election import Election
+        from lapse.keys.loop import DOMAIN as KEYS
+        from lapse.requests.local.requests import LocalRequests
+        from lapse.requests.expiry import DOMAIN as REQUESTS
+
+        settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
+        clock = believed_clock(settings, machine)
+        metrics.expect_domain(KEYS, reasons=[DueReason.TTL_EXPIRED])
+        doors = _Doors.open(settings, stack)
+        access = _Access.open(settings, stack, doors=doors, clock=machine, metrics=metrics)
+        keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=machine, sweep=False))
+        store = open_store(settings.state_dir, clock=clock)
+        stack.push_async_callback(store.close)
+        workspaces = await _open_workspaces(
+            settings, stack, doors=doors, keys=keys, access=access, clock=clock, metrics=metrics
+        )
+        example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
+        local = settings.state_dir / "local"
+        guard = guard_of(store, clock=clock, sources=[] if workspaces is None else time_of(workspaces.store))
+        brakes = _brakes(store, settings, guard, metrics)
+        shared: _Shared = {
+            "journal": SQLiteJournal(store.database), "brake": brakes, "clock": clock, "metrics": metrics,
+        }  # fmt: skip
+        requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
+        records = retention(loaded, store, documents=settings.retention_policies, holds=store, **shared)
+        loops: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces, shared, guard)]
+        coordinator = Coordinator(
+            clock=clock,
+            metrics=metrics,
+            loops=[*_loops(loaded, keys, metrics, clock), *loops, BrakeLoop(brakes, domain=REQUESTS)],
+            leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=machine),
+        )
+        return cls(
+            settings, machine, clock, metrics, access, keys, requests, records, workspaces, example, doors, coordinator
+        ).built()
+
+    def built(self) -> _Process:
+        """Build what serves before anybody is told: who hears that it listens may call, or end it, at once."""
+        _ = self._services
+        return self
+
+    async def run(self) -> None:
+        """Serve and tick until the coordinator is told to stop."""
+        leading: list[Service] = [*self.requests.leader_services, *self.retention.leader_services]
+        await self.coordinator.run(self._services, leading)
+
+    @cached_property
+    def _services(self) -> list[Service]:
+        import asyncio
+
+        from lapse.web.server.connections import ConnectionLimits
+        from lapse.web.server.listener import Listener
+        from lapse.web.server.probes import Readiness
+
+        loop = asyncio.get_running_loop()
+        probes = probes_listener(
+            self.doors.probes,
+            readiness=Readiness(self.checks(loop)),
+            settings=self.settings,
+            coordinator=self.coordinator,
+            metrics=self.metrics,
+        )
+        limits = ConnectionLimits(
+            connections=self.settings.http_max_connections,
+            connections_per_peer=self.settings.http_max_connections_per_peer,
+        )
+        http = Listener("http", self._api(), self.doors.http, limits=limits)
+        here: list[Service] = [http, probes, *self.requests.requests.services]
+        if self.workspaces is not None:
+            here += self.workspaces.services
+        return here
+
+    def checks(self, loop: asyncio.AbstractEventLoop) -> dict[str, Callable[[], None]]:
+        """Return what raises an error unless a store answers and its caches are filled. Blocks, beside ``loop``."""
+        checks: dict[str, Callable[[], None]] = {"keys": self.keys.backend.check, "objects": self._check_objects}
+        if self.workspaces is not None:
+            checks["workspaces"] = partial(self.workspaces.check, loop)
+        return checks
+
+    def _check_objects(self) -> None:
+        self.requests.store.database.read("SELECT 1")
+        if not self.requests.requests.caches.synced:
+            raise NotSyncedError
+
+    def announce(self) -> None:
+        """Tell where it listens."""
+        from lapse.cli.output import message
+        from lapse.core.log import get_logger
+        from lapse.web.auth.sessions import ticket_url
+
+        http, probes, proxy = self.doors.http.url, self.doors.probes.url, self.doors.proxy
+        if sys.stderr.isatty():  # a ticket is for a person, and never for a log
+            link = ticket_url(http, self.access.sessions.issue(self.access.owner_id))
+            message(f"Lapse runs (Ctrl-C stops it). Open it in your browser: {link}", style="bold")
+            message("The link works once, within ten minutes; lapse open prints another.")
+            if self.example:
+                message("An example workspace is there: lapse workspaces open example prints its address.")
+        log = get_logger("lapse.up")
+        shown = {"proxy": proxy.url} if proxy is not None else {}
+        log.info("listening", http=http, probes=probes, **shown)
+        if proxy is None:
+            reason = "other machines can call this one, and workspaces_beyond_loopback is false"
+            log.warning("workspaces_not_served", reason=reason)
+
+    def _api(self) -> ASGIApp:
+        from lapse.keys.url import parse_url
+        from lapse.web.app import create_app
+        from lapse.web.api.history import HistoryService
+        from lapse.web.api.keys import KeysService
+        from lapse.web.pages.pages import Places
+        from lapse.web.api.requests import RequestsService
+        from lapse.web.server.security import AllowedHosts
+        from lapse.web.api.status import StatusService
+        from lapse.web.api.tags import Tagger
+
+        return create_app(
+            keys=KeysService(self.keys, clock=self.machine, tagger=Tagger(self.access.sessions.state.secret("etag"))),
+            requests=RequestsService(
+                self.requests.store,
+                holds=self.requests.store,
+                journal=self.requests.journal,
+                rule=request_policy(self.settings).ttl_rule,
+                clock=self.clock,
+            ),
+            history=HistoryService(
+                self.requests.store,
+                self.retention,
+                own=history_policy_document(self.settings),
+                interval=self.settings.retention_interval,
+                clock=self.clock,
+            ),
+            workspaces=None if self.workspaces is None else self.workspaces.api(self.requests.journal),
+            status_service=StatusService(
+                clock=self.clock,
+                keys=self.keys,
+                backend=str(parse_url(self.settings.keys_url)),
+                coordinator=self.coordinator,
+            ),
+            places=lambda: Places(self.doors.http.url, self.doors.probes.url),
+            hosts=AllowedHosts(self.settings.http_host, self.doors.http.port, self.settings.http_allowed_hosts),
+            sessions=self.access.sessions,
+            failures=self.access.failures,
+            metrics=self.metrics,
+        )
+
+
+def _brakes(store: EmbeddedStore, settings: Settings, guard: ClockGuard, metrics: Metrics) -> GuardedBrakes:
+    from lapse.app.domains import DOMAINS, FOLDER_DOMAINS
+    from lapse.app.state_folder import brakes_of
+    from lapse.app.workspace_record import is_on_server
+
+    domains = DOMAINS if is_on_server(settings) else FOLDER_DOMAINS
+    return brakes_of(store, budgets=deletion_budgets(settings), guard=guard, metrics=metrics, domains=domains)
+
+
+async def _open_workspaces(
+    settings: Settings,
+    stack: AsyncExitStack,
+    *,
+    doors: _Doors,
+    keys: AsyncKeys,
+    access: _Access,
+    clock: Clock,
+    metrics: Metrics,
+) -> WorkspaceParts | None:
+    from lapse.app.workspaces import WorkspaceParts
+
+    if doors.proxy is None:
+        return None
+    return await WorkspaceParts.open(
+        settings,
+        stack,
+        endpoint=doors.proxy,
+        keys=keys,
+        state=access.sessions.state,
+        clock=clock,
+        failures=access.failures,
+        hosting=metrics,
+        server=doors.http.url,
+    )
+
+
+def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared, guard: ClockGuard) -> list[Loop]:
+    """Return what is done about workspaces again and again, here or by the leader alone."""
+    from lapse.app.workspace_record import BRAKE_LOOP, ServerRecord
+    from lapse.engine.safety.gate import BrakeLoop
+    from lapse.workspaces.model import DOMAIN
+    from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
+
+    if parts is None:
+        return []
+    clock, metrics = shared["clock"], shared["metrics"]
+    settings, loops = parts.settings, list(parts.loops)
+    journal: Journal = shared["journal"]
+    brake, record = shared["brake"], ServerRecord.of(parts.store, settings)
+    if record is not None:
+        journal, brake = record.journal, record.brakes(settings, guard=guard, metrics=metrics)
+        loops.append(BrakeLoop(brake, domain=DOMAIN, name=BRAKE_LOOP))
+    sweeps = ttl_sweeps(parts.store, parts.activity, journal, clock=clock, metrics=metrics, brake=brake)
+    return [*loops, ttl_loop(sweeps, interval=settings.ttl_manager_interval.seconds)]
+
+
+def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics, clock: Clock) -> list[SweepLoop]:
+    """Return the loops that are needed: none for a store that cleans up by itself, or when told never."""
+    from lapse.keys.loop import SweepLoop
+
+    asked = keys.backend.sweep_interval
+    if asked is not None and loaded.origins["keys_sweep_interval"].layer != "default":
+        asked = loaded.settings.keys_sweep_interval.seconds  # a setting wins over the URL's option and its default
+    if asked is None or asked == float("inf"):
+        return []
+    return [SweepLoop(keys, interval=asked, metrics=metrics, clock=clock)]

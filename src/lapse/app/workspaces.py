@@ -1,0 +1,404 @@
+"""Workspaces in a process that stays: stores, activity, tickets and the proxy, opened together and wired.
+
+``lapse up`` and ``lapse proxy`` differ in what they run beside the proxy. What only one process may do (lapsing,
+carrying out what is wanted) is added by ``lapse up``, on the same store and the same activity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.errors import LapseError, UsageError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping
+    from contextlib import AsyncExitStack
+    from pathlib import Path
+
+    from lapse.core.clock import Clock
+    from lapse.engine.safety.clock_guard import Source
+    from lapse.engine.running.coordinator import Loop, Service
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.running.logins import LoginFailures
+    from lapse.engine.running.metrics import Metrics
+    from lapse.keys.aio import AsyncKeys
+    from lapse.proxy.directory import StoreDirectory
+    from lapse.proxy.ports import Address
+    from lapse.proxy.server import Ports
+    from lapse.settings import Settings
+    from lapse.web.server.listener import Endpoint
+    from lapse.web.auth.state import StateDatabase
+    from lapse.web.auth.tokens import TokenStore
+    from lapse.web.api.workspaces import WorkspacesService
+    from lapse.workspaces.activity.access import AccessTimes
+    from lapse.workspaces.activity.port import Activity
+    from lapse.workspaces.runtime.hosting import WorkspaceHost
+    from lapse.workspaces.model import Workspace, WorkspaceId
+    from lapse.workspaces.activity.probing import Reach
+    from lapse.workspaces.store.port import WorkspaceStore
+    from lapse.workspaces.tickets import Tickets
+
+SECRET: Final = "workspace-session"  # noqa: S105 - the name of a secret, not the secret
+FOLDER: Final = "workspaces"
+"""Of the state folder: volumes, archives and output of workspaces."""
+_LOOPBACK: Final = "127.0.0.1"
+"""Where a workspace's program listens: it is a child of a process on this machine."""
+_ONLY_NODE: Final = "local"
+
+
+class OpenProxyError(LapseError):
+    """{address} is open to other machines, and a workspace runs programs: set workspaces_beyond_loopback to true."""
+
+
+class WorkspacesWaitingError(LapseError):
+    """This process does not run the workspaces of its state folder yet: it waits for another lapse up, which does."""
+
+
+class TicketsNotSharedError(UsageError):
+    """No other process could use a ticket made here: keys_url is {url}, which only this process can read. {instead}."""
+
+
+def proxy_endpoint(settings: Settings, stack: AsyncExitStack) -> Endpoint:
+    """Bind the proxy's port; raises `OpenProxyError` where that would open it without anybody having said so."""
+    from lapse.web.server.listener import Endpoint
+
+    endpoint = Endpoint(settings.proxy_host, settings.proxy_port, setting="proxy")
+    stack.callback(endpoint.close)
+    if not endpoint.loopback_only and not settings.workspaces_beyond_loopback:
+        raise OpenProxyError(address=f"{endpoint.host}:{endpoint.port}")
+    return endpoint
+
+
+def demand_shared_tickets(settings: Settings, instead: str) -> None:
+    """Raise `TicketsNotSharedError` unless other processes reach the same tickets."""
+    if settings.keys_url.startswith("memory:"):
+        raise TicketsNotSharedError(url=settings.keys_url.partition("?")[0], instead=instead)
+
+
+def url_of(settings: Settings, port: int) -> Callable[[str], str]:
+    """Return what makes the address of a workspace from its name."""
+    from lapse.workspaces import host_names
+
+    return lambda name: host_names.url_of(name, suffix=settings.proxy_suffix, scheme=settings.proxy_scheme, port=port)
+
+
+def node_of(settings: Settings) -> str | None:
+    """Return where workspaces of this machine are, as they have it in ``node_id``; None where there is no other.
+
+    A store in a file is one machine's, whatever that is called today.
+    """
+    import socket
+
+    return None if settings.workspaces_url.startswith("file:") else socket.gethostname()
+
+
+def log_of(settings: Settings, workspace: Workspace) -> Path:
+    """Return the file that the program of a workspace of this machine writes to."""
+    from lapse.cli.workspace_logs import LogElsewhereError
+    from lapse.workspaces.runtime.process import log_path
+    from lapse.workspaces.view import address_of
+
+    if workspace.node_id not in {None, node_of(settings)}:
+        raise LogElsewhereError(address=address_of(workspace), node=workspace.node_id)
+    return log_path(settings.state_dir / FOLDER, workspace.id)
+
+
+def time_of(store: WorkspaceStore) -> list[Source]:
+    """Return the server of the workspaces as a source of time; nothing where they are in a file."""
+    now_ns: Source | None = getattr(store.database, "now_ns", None)
+    return [] if now_ns is None else [now_ns]
+
+
+def user_name() -> str:
+    """Return who is at the command line, as the owner of what they create."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user that has no name
+        return "owner"
+
+
+@dataclass(frozen=True)
+class WorkspaceParts:
+    """What is open."""
+
+    settings: Settings
+    clock: Clock
+    endpoint: Endpoint
+    store: WorkspaceStore
+    activity: Activity
+    access: AccessTimes
+    tickets: Tickets
+    tokens: TokenStore
+    secret: bytes
+    failures: LoginFailures
+    host: WorkspaceHost | None
+    """Who runs them; None where somebody else does."""
+
+    @classmethod
+    async def open(  # noqa: PLR0913 - all of them named, one per dependency
+        cls,
+        settings: Settings,
+        stack: AsyncExitStack,
+        *,
+        endpoint: Endpoint,
+        keys: AsyncKeys,
+        state: StateDatabase,
+        clock: Clock,
+        failures: LoginFailures,
+        hosting: Metrics | None = None,
+        server: str = "",
+    ) -> WorkspaceParts:
+        """Open it all; ``stack`` closes it, last opened first.
+
+        With ``hosting``, which counts errors, they run here, and their programs find the API at ``server``.
+        """
+        from lapse.core.clock import SystemClock
+        from lapse.keys.tickets import ticket_records
+        from lapse.proxy.service import THROTTLE_SECONDS
+        from lapse.web.auth.tokens import TokenStore
+        from lapse.workspaces.activity.access import AccessTimes
+        from lapse.workspaces.opening import open_activity, open_workspaces
+        from lapse.workspaces.tickets import Tickets
+
+        machine = SystemClock()  # what other processes share, such as tickets, has no time but the wall clock's
+        tokens = TokenStore(state, clock=machine)
+        store = await open_workspaces(settings.workspaces_url)
+        stack.push_async_callback(store.close)
+        secret = state.secret(SECRET)
+        variables = _variables(tokens, server, secret)
+        reach = partial(_reach, settings, secret)
+        host = None if hosting is None else _host(settings, store, variables, reach, clock=clock, metrics=hosting)
+        activity = open_activity(
+            settings.activity_url,
+            clock=clock,
+            lease_seconds=settings.proxy_lease.seconds,
+            since=None if host is None else lambda: host.since_ns,
+        )
+        stack.push_async_callback(activity.close)
+        return cls(
+            settings=settings,
+            clock=clock,
+            endpoint=endpoint,
+            store=store,
+            activity=activity,
+            access=AccessTimes(store, clock, throttle_seconds=THROTTLE_SECONDS),
+            tickets=Tickets(ticket_records(keys, clock=machine)),
+            tokens=tokens,
+            secret=secret,
+            failures=failures,
+            host=host,
+        )
+
+    @property
+    def services(self) -> list[Service]:
+        """What runs in this process: the proxy, and the programs themselves if they are its own."""
+        return [self._proxy()] if self.host is None else [self._proxy(), self.host]
+
+    def _changed(self) -> None:
+        """Let proxy and host of this process know that something else is wanted; others look by themselves."""
+        self._directory.forget()
+        if self.host is not None:
+            self.host.wake()
+
+    @property
+    def loops(self) -> list[Loop]:
+        """What every process with a proxy does again and again."""
+        from lapse.proxy.service import AccessLoop
+
+        return [AccessLoop(self.access)]
+
+    def _proxy(self) -> Service:
+        from lapse.proxy.limits import Limits
+        from lapse.proxy.server import Options, Proxy
+        from lapse.proxy.service import ProxyService
+        from lapse.proxy.sessions import COOKIES
+
+        options = Options(
+            suffix=self.settings.proxy_suffix,
+            scheme=self.settings.proxy_scheme,
+            cookies=COOKIES,
+            lease_seconds=self.settings.proxy_lease.seconds,
+            idle_seconds=self.settings.idle_timer.seconds,
+            limits=Limits(
+                connections=self.settings.proxy_max_connections,
+                connections_per_peer=self.settings.proxy_max_connections_per_peer,
+            ),
+        )
+        return ProxyService(Proxy(self._ports(), options), self.endpoint.sockets, self.access)
+
+    def api(self, journal: Journal) -> WorkspacesService:
+        """Return what the HTTP API needs; ``journal`` is where the state folder has one."""
+        from lapse.app.workspace_record import ServerRecord
+        from lapse.web.api.workspaces import Defaults, WorkspacesService
+
+        settings = self.settings
+        record = ServerRecord.of(self.store, settings)
+        return WorkspacesService(
+            self.store,
+            self.tickets,
+            journal if record is None else record.journal,
+            url_of=url_of(settings, self.endpoint.port),
+            defaults=Defaults(
+                standby_ttl=int(settings.default_standby_ttl.seconds),
+                archive_ttl=int(settings.default_archive_ttl.seconds),
+            ),
+            clock=self.clock,
+            activity=self.activity,
+            busy_most=settings.busy_most.seconds,
+            counts=lambda: self._counts,
+            node=node_of(settings),
+            changed=self._changed,
+        )
+
+    def check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise a `LapseError` unless requests can be served and the store answers. Blocks, beside ``loop``.
+
+        Activity is not asked: all proxies share it, and while it is away nobody is helped by all of them being gone.
+        """
+        import asyncio
+
+        from lapse.web.server.probes import CHECK_SECONDS
+
+        if not self._counts:
+            raise WorkspacesWaitingError
+
+        # Bounded, because a process that ends waits for its threads.
+        asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
+
+    @cached_property
+    def _directory(self) -> StoreDirectory:
+        from lapse.proxy.directory import StoreDirectory
+
+        return StoreDirectory(self.store, self._locate, clock=self.clock)
+
+    def _ports(self) -> Ports:
+        from lapse.proxy.auth import HouseDoorkeeper
+        from lapse.proxy.server import Ports
+        from lapse.proxy.sessions import Sessions
+        from lapse.proxy.waking import StoreWaker
+
+        doorkeeper = HouseDoorkeeper(
+            directory=self._directory,
+            tickets=self.tickets,
+            sessions=Sessions(self.secret, self.settings.proxy_scheme),
+            tokens=_Rights(self.tokens),
+            clock=self.clock,
+            suffix=self.settings.proxy_suffix,
+            failures=self.failures,
+        )
+        return Ports(
+            directory=self._directory,
+            doorkeeper=doorkeeper,
+            waker=StoreWaker(self.store, clock=self.clock, changed=self._changed, access=self.access.note),
+            activity=self.activity,
+            access=self.access.note,
+            clock=self.clock,
+        )
+
+    def _locate(self, workspace: Workspace) -> Address | None:
+        """Return where a running workspace listens; None where this process may not, or cannot, send anybody there.
+
+        Who is connected through a process that counts by itself is known to nobody else; so unless it is the one that
+        runs the workspaces, it lets nobody in.
+        """
+        from lapse.proxy.ports import Address
+
+        here = workspace.node_id is None or workspace.node_id == node_of(self.settings)
+        if not (self._counts and here):
+            return None
+        reach = _reach(self.settings, self.secret, workspace)
+        return Address(_LOOPBACK, reach.port, reach.socket, reach.secret)
+
+    @property
+    def _counts(self) -> bool:
+        """Whether a connection through this process is known to whoever lets workspaces lapse."""
+        return bool(self.settings.activity_url) or (self.host is not None and self.host.since_ns is not None)
+
+
+@dataclass(frozen=True)
+class _Rights:
+    """What tokens open, for the proxy: what they may change in the API. A `lapse.proxy.auth.Tokens`."""
+
+    tokens: TokenStore
+
+    def holder(self, token: str) -> str | None:
+        """Return the id of a token; None if it is unknown or revoked."""
+        from lapse.web.api.errors import TokenInvalidError
+
+        try:
+            return self.tokens.principal(token).token_id
+        except TokenInvalidError:
+            return None
+
+    def opens(self, token_id: str, owner: str) -> bool:
+        """Whether the token of this id counts, and may change an owner's workspaces."""
+        from lapse.web.auth.scopes import owners_in
+
+        principal = self.tokens.find(token_id)
+        return principal is not None and owner in owners_in(principal.scopes, "POST")
+
+
+def _port_secret(secret: bytes, workspace: WorkspaceId) -> str:
+    """Return what the proxy sends and a workspace's program compares: derived, so any proxy of the folder knows it."""
+    from lapse.workspaces.runtime.secrets import derive
+
+    return derive(secret, "workspace-port", workspace)
+
+
+def _reach(settings: Settings, secret: bytes, workspace: Workspace) -> Reach:
+    """Return how a program of this machine is reached: by its socket, if it listens there, and with its secret."""
+    from lapse.workspaces.activity.probing import Reach
+    from lapse.workspaces.runtime.program import socket_of
+
+    listens_at = socket_of(settings.state_dir / FOLDER, workspace.id)
+    path = str(listens_at) if listens_at is not None and listens_at.is_socket() else ""
+    return Reach(workspace.port, path, _port_secret(secret, workspace.id))
+
+
+def _variables(tokens: TokenStore, server: str, secret: bytes) -> Callable[[Workspace], Mapping[str, str]]:
+    """Return what makes the variables of a program: its way to ``lapse busy``, and by what it knows the proxy."""
+    return lambda workspace: {
+        "LAPSE_SERVER": server,
+        "LAPSE_WORKSPACE_TOKEN": tokens.of_program(workspace.id),
+        "LAPSE_WORKSPACE_SECRET": _port_secret(secret, workspace.id),
+    }
+
+
+def _host(
+    settings: Settings,
+    store: WorkspaceStore,
+    variables: Callable[[Workspace], Mapping[str, str]],
+    reach: Callable[[Workspace], Reach],
+    *,
+    clock: Clock,
+    metrics: Metrics,
+) -> WorkspaceHost:
+    from lapse.engine.running.metrics import ErrorKind
+    from lapse.workspaces.runtime.hosting import WorkspaceHost
+    from lapse.workspaces.model import DOMAIN
+    from lapse.workspaces.activity.probing import SOURCE
+    from lapse.workspaces.runtime.process import ProcessRuntime
+
+    runtime = ProcessRuntime(
+        settings.state_dir / FOLDER,
+        node=node_of(settings) or _ONLY_NODE,
+        clock=clock,
+        stop_on_exit=settings.workspaces_stop_on_exit,
+        variables=variables,
+    )
+    metrics.expect_signal(SOURCE)
+    metrics.expect_restarts()
+    return WorkspaceHost(
+        store,
+        runtime,
+        clock=clock,
+        on_error=lambda _: metrics.failed(DOMAIN, ErrorKind.RECONCILE),
+        on_exit=metrics.restarted,
+        probes=lambda up: metrics.signal(SOURCE, up=up),
+        reach=reach,
+    )

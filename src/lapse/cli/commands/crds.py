@@ -1,0 +1,158 @@
+"""``lapse crds``: the definitions of our kinds, on a cluster or as YAML.
+
+The cluster is that of ``lapse operator`` with the same settings. What went wrong is one line; what was done before it
+went wrong is printed too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import App, Parameter
+
+from lapse.cli.registering import commands_of
+from lapse.cli.flags import NO_DEFINITIONS_FLAGS, DefinitionsFlags
+from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
+from lapse.core.duration import Duration, DurationError
+from lapse.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from lapse.kube.crd.installation import Comparison, Definitions
+    from lapse.kube.resources import Json
+
+app = App(
+    "crds",
+    help="Install and compare the definitions of our kinds on a Kubernetes cluster.",
+    help_epilogue="The cluster is that of --kube-config, KUBECONFIG, the pod we run in, or ~/.kube/config.",
+    default_parameter=Parameter(negative=()),
+)
+_NS: Final = 1_000_000_000
+_LONGEST: Final = 100
+"""Characters of a value in a table: a whole schema is found with ``-o json``."""
+_command = commands_of(app)
+
+
+class TimeoutFormatError(UsageError):
+    """--timeout is {given!r}. Expected a duration such as 30s or 2m."""
+
+
+@_command("lapse crds install", "lapse crds install --kube-context staging")
+def install(
+    flags: DefinitionsFlags = NO_DEFINITIONS_FLAGS,
+    *,
+    timeout: Annotated[str, Parameter(metavar="DURATION", help="How long to wait until each is served.")] = "30s",
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Create or update the definitions, and wait until they are served.
+
+    Definitions that are up to date are not changed. Nothing is deleted.
+    """
+    seconds = _seconds(timeout)
+    done: list[Json] = []
+    try:
+        asyncio.run(_install(flags, seconds, done))
+    finally:
+        if done and output is Output.JSON:
+            print_json(done)
+        elif done:
+            print_table(["definition", "result"], [list(row.values()) for row in done])
+    return Exit.DONE
+
+
+async def _install(flags: DefinitionsFlags, seconds: float, done: list[Json]) -> None:
+    async with _definitions(flags, verbs="get, create and patch") as definitions:
+        for wanted in _wanted():
+            result = await definitions.install(wanted)
+            done.append({"definition": wanted["metadata"]["name"], "result": str(result)})
+        for wanted in _wanted():
+            await definitions.wait_until_served(wanted["metadata"]["name"], seconds=seconds)
+
+
+@_command("lapse crds diff", "lapse crds diff --detailed-exitcode || lapse crds install")
+def diff(
+    flags: DefinitionsFlags = NO_DEFINITIONS_FLAGS,
+    *,
+    detailed_exitcode: Annotated[
+        bool, Parameter(help="Exit with 2 when something differs.", show_default=False)
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Show what lapse crds install would change. Changes nothing."""
+    compared = asyncio.run(_compare(flags))
+    pending = [one for one in compared if one.state != "same"]
+    if output is Output.JSON:
+        print_json([asdict(one) for one in compared])
+    elif pending:
+        print_table(["definition", "state", "place", "on the cluster", "wanted"], _rows(pending))
+    else:
+        message(f"Nothing differs: all {len(compared)} definitions are up to date.")
+    return Exit.PENDING if pending and detailed_exitcode else Exit.DONE
+
+
+async def _compare(flags: DefinitionsFlags) -> list[Comparison]:
+    async with _definitions(flags, verbs="get") as definitions:
+        return [await definitions.compare(wanted) for wanted in _wanted()]
+
+
+def _rows(pending: list[Comparison]) -> list[list[str]]:
+    rows = []
+    for one in pending:
+        if not one.differences:
+            rows.append([one.name, str(one.state), "", "", ""])
+        rows.extend(
+            [one.name, str(one.state), place.path, _short(place.cluster), _short(place.wanted)]
+            for place in one.differences
+        )
+    return rows
+
+
+def _short(value: Any) -> str:  # noqa: ANN401 - a part of any document
+    text = "-" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+@_command("lapse crds print | kubectl apply -f -", "lapse crds print > crds.yaml", name="print")
+def print_definitions() -> int:
+    """Write the definitions as YAML. Needs no cluster."""
+    from lapse.kube.crd.definition import to_yaml
+
+    print_text("---\n".join(to_yaml(wanted) for wanted in _wanted()).removesuffix("\n"))
+    return Exit.DONE
+
+
+def _wanted() -> list[Json]:
+    from lapse.app.definitions import all_definitions
+
+    return all_definitions()
+
+
+def _seconds(text: str) -> float:
+    try:
+        nanoseconds = Duration.parse(text).nanoseconds
+    except DurationError:
+        nanoseconds = None
+    if nanoseconds is None or nanoseconds <= 0:
+        raise TimeoutFormatError(given=text)
+    return nanoseconds / _NS
+
+
+@asynccontextmanager
+async def _definitions(flags: DefinitionsFlags, *, verbs: str) -> AsyncIterator[Definitions]:
+    """Connect to a server that keeps all that the definitions say."""
+    from lapse.app.cluster import in_plain_words, open_client
+    from lapse.core.clock import SystemClock
+    from lapse.kube.crd.installation import Definitions
+
+    client = open_client(flags.load().settings, clock=SystemClock())
+    try:
+        with in_plain_words(client, rights=f"{verbs} on customresourcedefinitions"):
+            definitions = Definitions(client)
+            await definitions.check_server()
+            yield definitions
+    finally:
+        await client.close()

@@ -1,0 +1,181 @@
+"""``lapse freeze`` and ``lapse resume``: stop a domain from ending anything, and let it go on.
+
+On the state folder of ``lapse up`` by default, and on a cluster when one is named; for workspaces on PostgreSQL there.
+Nothing has to run: what is frozen is written where whoever runs later reads it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+from cyclopts import Parameter
+
+from lapse.cli.flags import NO_FREEZE_FLAGS, FreezeFlags
+from lapse.cli.output import Exit, Output, OutputOption, print_result
+from lapse.cli.context import InCluster, who
+from lapse.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from lapse.cli.context import Place
+    from lapse.engine.safety.freeze import BrakeStore
+    from lapse.settings import Settings
+    from lapse.workspaces.store.port import WorkspaceStore
+
+    T = TypeVar("T")
+    Work = Callable[[BrakeStore, int], Awaitable[T]]
+
+Domain = Annotated[str, Parameter(help="requests, keepers, history, retention, workspaces, or all.")]
+
+
+class NoSuchDomainError(UsageError):
+    """There is no domain {given}. Expected {known}."""
+
+
+class KeysCannotBeFrozenError(UsageError):
+    """Keys cannot be frozen: a key is gone at the instant of its expiry, whether or not anything removes it."""
+
+
+def freeze(
+    domain: Domain,
+    /,
+    flags: FreezeFlags = NO_FREEZE_FLAGS,
+    *,
+    reason: Annotated[str, Parameter(metavar="TEXT", help="The reason, for others to read.")] = "",
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """End nothing of a domain until it is resumed.
+
+    What is being ended at this moment is not stopped; a running process sees the freeze within seconds.
+    """
+    from lapse.core.clock import UnixNs
+    from lapse.core.timestamps import to_timestamp
+    from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row
+
+    _demand(domain, flags, cluster=cluster)
+    by = who()
+
+    async def work(store: BrakeStore, now: int) -> Freeze:
+        wanted = Freeze(UnixNs(now), reason, by)
+        await store.freeze(domain, wanted, freeze_row(domain, wanted, reason=FreezeReason.BY_PERSON, now=now))
+        return wanted
+
+    done, place = _at_brakes(flags, work, domain=domain, cluster=cluster)
+    result = {"domain": domain, "frozen": True, "since": to_timestamp(done.since or 0), "reason": reason, "by": by}
+    said = f"Frozen: {_named(domain)} in {place}. To resume: {_run(flags, cluster=cluster)} {domain}"
+    print_result(output, {**result, "place": place}, said)
+    return Exit.DONE
+
+
+def resume(
+    domain: Domain,
+    /,
+    flags: FreezeFlags = NO_FREEZE_FLAGS,
+    *,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Resume a frozen domain, with a deletion budget that is counted anew.
+
+    all resumes everything that is frozen, and removes entries that cannot be read.
+    """
+    from lapse.engine.safety.freeze import ALL, resume_row
+
+    _demand(domain, flags, cluster=cluster)
+    by = who()
+
+    async def work(store: BrakeStore, now: int) -> tuple[list[str], bool]:
+        done = await store.resume(domain, resume_row(domain, by=by, now=now))
+        return done, ALL in (await store.load(now)).frozen
+
+    (resumed, all_frozen), place = _at_brakes(flags, work, domain=domain, cluster=cluster)
+    said = f"Resumed: {', '.join(resumed)} in {place}." if resumed else f"Nothing to resume: not frozen in {place}."
+    if all_frozen:
+        said += f" Still frozen, because everything is frozen; to resume: {_run(flags, cluster=cluster)} {ALL}"
+    print_result(output, {"domain": domain, "resumed": resumed, "frozen": all_frozen, "place": place}, said)
+    return Exit.DONE
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+def _demand(domain: str, flags: FreezeFlags, *, cluster: bool) -> None:
+    from lapse.app.domains import DOMAINS, FOLDER_DOMAINS
+    from lapse.engine.safety.freeze import ALL
+
+    if domain == "keys":
+        raise KeysCannotBeFrozenError
+    on_cluster = cluster or flags.kube_config is not None or flags.kube_context is not None
+    known = (*(DOMAINS if on_cluster else FOLDER_DOMAINS), ALL)
+    if domain not in known:
+        raise NoSuchDomainError(given=repr(domain), known=f"{', '.join(known[:-1])} or {known[-1]}")
+
+
+def _at_brakes(flags: FreezeFlags, work: Work[T], *, domain: str, cluster: bool) -> tuple[T, str]:
+    """Do some work where what is frozen is written; return also where that is."""
+    from lapse.app.cluster import LeaseNamespaceError, brakes_key
+    from lapse.cli.context import at_place
+    from lapse.kube.errors import NotFoundError
+
+    async def at_brakes(place: Place) -> tuple[T, str]:
+        try:
+            async with _freezes(place, domain) as (store, where):
+                return await work(store, place.clock.wall_ns()), where
+        except NotFoundError as error:
+            raise LeaseNamespaceError(namespace=brakes_key(place.settings).namespace) from error
+
+    def rights(settings: Settings) -> str:
+        return f"get, create and patch on configmaps in {settings.lease_namespace}"
+
+    return at_place(flags, at_brakes, cluster=cluster, rights=rights)
+
+
+@asynccontextmanager
+async def _freezes(place: Place, domain: str) -> AsyncIterator[tuple[BrakeStore, str]]:
+    """Give where a domain's freeze is written: for workspaces on a server there, and for everything there as well."""
+    from lapse.app.workspace_record import BothFreezes, ServerRecord, is_on_server
+    from lapse.engine.safety.freeze import ALL
+    from lapse.settings import show_value
+    from lapse.workspaces.model import DOMAIN as WORKSPACES
+    from lapse.workspaces.opening import open_workspaces
+
+    settings = place.settings
+    if place.is_cluster or not is_on_server(settings) or domain not in {WORKSPACES, ALL}:
+        yield place.freezes, place.where_frozen
+        return
+    opened: list[WorkspaceStore] = []
+
+    async def server() -> BrakeStore:
+        if not opened:
+            opened.append(await open_workspaces(settings.workspaces_url))
+        return ServerRecord.on(opened[0], settings).freezes
+
+    where = show_value(settings.workspaces_url)
+    try:
+        if domain == ALL:
+            yield BothFreezes(place.freezes, server), f"{place.where_frozen} and {where}"
+        else:
+            yield await server(), where
+    finally:
+        for store in opened:
+            await store.close()
+
+
+def _run(flags: FreezeFlags, *, cluster: bool) -> str:
+    """Return the command that works on the same place."""
+    from lapse.settings import show_value
+
+    given = {"--kube-config": flags.kube_config, "--kube-context": flags.kube_context}
+    given |= {"--lease-namespace": flags.lease_namespace, "--state-dir": flags.state_dir}
+    if flags.workspaces_url is not None:
+        given["--workspaces-url"] = show_value(flags.workspaces_url)  # without its password
+    named = [f"{name} {shlex.quote(value)}" for name, value in given.items() if value is not None]
+    return " ".join(["lapse resume", *(["--cluster"] if cluster else []), *named])
+
+
+def _named(domain: str) -> str:
+    return "everything" if domain == "all" else domain

@@ -1,0 +1,504 @@
+"""``lapse history``: records of what experiments did. List them, look at one, write one, end what exceeds the limits.
+
+The commands work on the object store of the state folder, or on a cluster; they need no server. What they say about how
+long a record stays is the judgement of the policies that are in force there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import App, Parameter, Token
+
+from lapse.cli.registering import commands_of
+from lapse.cli.flags import NO_HISTORY_PLACE_FLAGS, NO_RECORDING_FLAGS, HistoryPlaceFlags, RecordingFlags
+from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table
+from lapse.cli.passing import DetailedExitcode, DryRun
+from lapse.cli.context import InCluster
+from lapse.core.errors import LapseError, UsageError
+from lapse.core.timestamps import from_timestamp
+from lapse.history.api.kinds import ExecutionStatus
+
+if TYPE_CHECKING:
+    from lapse.cli.context import Place
+    from lapse.history.api.kinds import ChaosExperimentHistory, HistorySpec
+    from lapse.history.view import Seen
+    from lapse.history.policy.policy import Policy
+    from lapse.kube.resources import Json, ObjectKey, ObjectMeta
+    from lapse.settings import Settings
+
+app = App(
+    "history",
+    help="Records of what experiments did, and how long they stay.",
+    help_epilogue="A record is named NAME, or history/NAMESPACE/NAME as lapse history list -o json prints it.\n\n"
+    "With --cluster, --kube-config or --kube-context these commands work on a cluster,\n"
+    "otherwise on the state folder of lapse up.",
+    default_parameter=Parameter(negative=()),
+)
+_LIMITS: Final = ("history_ttl", "history_retention_limit", "history_keep_last_success")
+_COLUMNS: Final = ("age", "experiment", "status", "name", "expires")
+_STYLES: Final = {"success": "green", "failure": "red", "now": "red"}
+_command = commands_of(app)
+
+
+class NoSuchRecordError(LapseError):
+    """There is no record {name} in {place}; lapse history list shows the existing ones."""
+
+
+class ExperimentNameError(UsageError):
+    """{given!r} is not the name of an experiment. Expected NAMESPACE/NAME, as in shop/kill-pods."""
+
+
+class StatusError(UsageError):
+    """{given!r} is not a status; expected {known}."""
+
+
+class RunTimeError(UsageError):
+    """{flag} is {given!r}, which is not a time. Expected one such as 2026-01-31T12:00:00Z, with a time zone."""
+
+
+class NumberError(UsageError):
+    """{name} is {given}. Expected 0 for all, or a number above 0."""
+
+
+class RecordSourceError(UsageError):
+    """{problem}. Name a FILE, - for stdin, or say --experiment, --status and --start."""
+
+
+class RecordNamespaceError(UsageError):
+    """The record is in the namespace {given}, but records are kept in {expected}; see --history-namespace."""
+
+
+class HistoryNamespaceError(LapseError):
+    """There is no namespace {namespace} for records; run kubectl create namespace {namespace}, or name another."""
+
+
+def _status(_: type, tokens: tuple[Token, ...]) -> ExecutionStatus:
+    given = tokens[0].value
+    try:
+        return ExecutionStatus(given)
+    except ValueError:
+        *others, last = ExecutionStatus
+        raise StatusError(given=given, known=f"{', '.join(others)} or {last}") from None
+
+
+def _experiment(_: type, tokens: tuple[Token, ...]) -> tuple[str, str]:
+    given = tokens[0].value
+    namespace, slash, name = given.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise ExperimentNameError(given=given)
+    return namespace, name
+
+
+Status = Annotated[
+    ExecutionStatus | None,
+    Parameter(
+        metavar="STATUS",
+        help="success, failure, partial or cancelled.",
+        converter=_status,
+        show_choices=False,
+    ),
+]
+Experiment = Annotated[
+    tuple[str, str] | None,
+    Parameter(metavar="NS/NAME", help="The experiment.", converter=_experiment, n_tokens=1),
+]
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+@_command(
+    "lapse history list",
+    "lapse history list --experiment shop/kill-pods --status failure",
+    "lapse history list --history-ttl 24h --cluster -o json",
+    name="list",
+)
+def list_records(
+    *,
+    experiment: Experiment = None,
+    status: Status = None,
+    namespace: Annotated[
+        str | None, Parameter(name=["--namespace", "-n"], metavar="NAME", help="Only of experiments in this namespace.")
+    ] = None,
+    limit: Annotated[int, Parameter(metavar="N", help="How many to print at most; 0 for all.")] = 100,
+    flags: HistoryPlaceFlags = NO_HISTORY_PLACE_FLAGS,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """List records, the newest first.
+
+    EXPIRES tells when each one goes by the policies that are in force; limits
+    given as flags take the place of those of the history.
+    """
+    from lapse.cli.context import at_place
+
+    if limit < 0:
+        raise NumberError(name="--limit", given=limit)
+    wanted = experiment or (namespace, None)
+
+    async def work(place: Place) -> tuple[list[Seen], int]:
+        return await _look(place, wanted), place.clock.wall_ns()
+
+    found, now = at_place(flags, work, cluster=cluster, rights=_reading)
+    found = [one for one in found if (status is None or one.status == status) and _is_in(one, namespace)]
+    shown = found[:limit] if limit else found
+    if output is Output.JSON:
+        print_json({"items": [one.as_json(now) for one in shown], "more": len(found) - len(shown)})
+    elif shown:
+        print_table(_COLUMNS, [_row(one, now) for one in shown], styles=_STYLES)
+        if len(shown) < len(found):
+            message(f"{len(found) - len(shown)} more; --limit 0 shows all.")
+    else:
+        message("There are no such records." if experiment or namespace or status else "There are no records.")
+    return Exit.DONE
+
+
+def _row(seen: Seen, now: int) -> tuple[str, ...]:
+    from lapse.core.duration import short
+
+    age = "" if seen.created is None else short(now - seen.created)
+    cells = (age, seen.experiment, seen.status, seen.metadata.name, _expires(seen, now))
+    return tuple(cell or "-" for cell in cells)
+
+
+def _is_in(seen: Seen, namespace: str | None) -> bool:
+    from lapse.history.view import is_of
+
+    return is_of(seen, namespace, None)
+
+
+def _expires(seen: Seen, now: int) -> str:
+    from lapse.core.duration import short
+
+    if seen.is_held(now):
+        return "held"
+    at, instead = seen.expiry
+    if at is None:
+        return instead
+    return f"in {short(at - now)}" if at > now else "now"
+
+
+async def _look(place: Place, wanted: tuple[str | None, str | None]) -> list[Seen]:
+    from lapse.core.clock import UnixNs
+    from lapse.history.view import experiment_filter, is_of, look
+
+    policies = await _policies(place)
+    found = await look(
+        place.store,
+        policies,
+        namespace=place.settings.history_namespace,
+        labels=experiment_filter(policies, *wanted),
+        now=UnixNs(place.clock.wall_ns()),
+    )
+    return [one for one in found if is_of(one, *wanted)]
+
+
+async def _policies(place: Place) -> list[Policy]:
+    """Return what is in force, or what would be with the flags that were given."""
+    from lapse.app.process import history_policy_document
+    from lapse.history.view import in_force
+    from lapse.history.policy.policy import Policy
+
+    own = Policy.read(history_policy_document(place.settings))
+    return await in_force(place.store, own, instead=_is_asked(place))
+
+
+def _is_asked(place: Place) -> bool:
+    """Whether limits were given on the command line: they take the place of those that are in force."""
+    return any(place.loaded.origins[name].layer == "flag" for name in _LIMITS)
+
+
+def _reading(settings: Settings) -> str:
+    return f"get and list on chaosexperimenthistories in {settings.history_namespace}, list on retentionpolicies"
+
+
+@_command(
+    "lapse history show kill-pods-20260131120000-0123456789",
+    "lapse history show history/chaos-system/kill-pods-20260131120000-0123456789",
+)
+def show(
+    record: Annotated[str, Parameter(help="The NAME of a record, or history/NAMESPACE/NAME.")],
+    /,
+    *,
+    flags: HistoryPlaceFlags = NO_HISTORY_PLACE_FLAGS,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Show one record, how long it stays, and why.
+
+    What the run did is there as well; with -o json as the whole document.
+    """
+    from lapse.cli.context import at_place
+
+    address = _address(record) if "/" in record else None
+
+    async def work(place: Place) -> tuple[Seen, Json, int]:
+        from lapse.kube.resources import ObjectKey
+
+        key = address or ObjectKey(place.settings.history_namespace, record)
+        return *await _read(place, key), place.clock.wall_ns()
+
+    seen, document, now = at_place(flags, work, cluster=cluster, rights=_reading)
+    if output is Output.JSON:
+        print_json({**seen.as_json(now), "retention": _opinions(seen, now), "object": document})
+    else:
+        print_table(("fact", "value"), [(name, text) for name, text in _facts(seen, document, now) if text])
+    return Exit.DONE
+
+
+def _address(text: str) -> ObjectKey:
+    from lapse.core.address import Address, AddressError
+    from lapse.kube.resources import ObjectKey
+
+    address = Address.parse(text if text.count("/") > 1 else f"history/{text}")
+    if address.kind != "history":
+        raise AddressError(text=text, problem="it does not name a record, as history/NAMESPACE/NAME does")
+    return ObjectKey(address.scope, address.name)
+
+
+async def _read(place: Place, key: ObjectKey) -> tuple[Seen, Json]:
+    from dataclasses import replace
+
+    from lapse.core.clock import UnixNs
+    from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
+    from lapse.history.view import look_at
+    from lapse.kube.errors import NotFoundError
+    from lapse.kube.resources import Document, Kind
+
+    kind: Kind[Any] = CHAOS_EXPERIMENT_HISTORY
+    try:
+        found = await place.store.get(replace(kind, type=Document), key)
+    except NotFoundError as error:
+        raise NoSuchRecordError(name=key, place=place.name) from error
+    policies = await _policies(place)
+    seen = await look_at(place.store, found.metadata, policies, now=UnixNs(place.clock.wall_ns()))
+    return seen, kind.body(found)
+
+
+def _opinions(seen: Seen, now: int) -> list[dict[str, str]]:
+    from lapse.core.clock import UnixNs
+    from lapse.history.view import opinion_json
+
+    return [opinion_json(one, UnixNs(now)) for one in seen.opinions]
+
+
+def _facts(seen: Seen, document: Json, now: int) -> list[tuple[str, str]]:
+    from lapse.core.duration import short
+    from lapse.core.timestamps import to_timestamp
+    from lapse.engine.safety.holds import hold_of
+
+    spec: Json = document.get("spec") or {}
+    execution, audit, error = (spec.get(name) or {} for name in ("execution", "audit", "error"))
+    ref, hold, created = spec.get("experimentRef") or {}, hold_of(seen.metadata.annotations), seen.created
+    ways = {"scheduled": audit.get("scheduledExecution"), "dry run": audit.get("dryRun")}
+    return [
+        ("address", str(seen.address)),
+        ("experiment", f"{ref.get('namespace', '')}/{ref.get('name', '')}"),
+        ("experiment uid", ref.get("uid") or ""),
+        ("status", execution.get("status") or ""),
+        ("started", execution.get("startTime") or ""),
+        ("ended", execution.get("endTime") or ""),
+        ("message", execution.get("message") or ""),
+        ("error", ", ".join(f"{name}: {text}" for name, text in error.items())),
+        ("by", audit.get("initiatedBy") or ""),
+        ("how", ", ".join(name for name, is_so in ways.items() if is_so)),
+        ("retries", str(audit.get("retryCount") or "")),
+        *(("affected", _affected(one)) for one in spec.get("affectedResources") or ()),
+        ("created", "" if created is None else f"{to_timestamp(created)} ({short(now - created)} ago)"),
+        ("held", "" if hold is None or not seen.is_held(now) else hold.reason or "yes"),
+        ("expires", _expires(seen, now)),
+        *((f"policy {one['policy']}", one["says"]) for one in _opinions(seen, now)),
+        ("uid", seen.metadata.uid),
+    ]
+
+
+def _affected(one: Json) -> str:
+    name = "/".join(filter(None, (one.get("kind"), one.get("namespace"), one.get("name"))))
+    told = ", ".join(filter(None, (one.get("action"), one.get("details"))))
+    return f"{name} ({told})" if told else name
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Run:
+    """A run, as a person tells of it."""
+
+    experiment: Experiment = None
+    status: Status = None
+    start: Annotated[str | None, Parameter(metavar="TIME", help="When it began, as in 2026-01-31T12:00:00Z.")] = None
+    end: Annotated[str | None, Parameter(metavar="TIME", help="When it ended.")] = None
+    message: Annotated[str | None, Parameter(metavar="TEXT", help="A message about the run.")] = None
+    experiment_uid: Annotated[
+        str | None, Parameter(metavar="UID", help="The uid of the experiment; another one may have had the same name.")
+    ] = None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether anything was said."""
+        return self != NO_RUN
+
+    def document(self) -> Json:
+        """Return it as a document."""
+        if self.experiment is None or self.status is None or self.start is None:
+            named = {"--experiment": self.experiment, "--status": self.status, "--start": self.start}
+            missing = next(name for name, given in named.items() if given is None)
+            raise RecordSourceError(problem=f"{missing} is missing")
+        for flag, given in (("--start", self.start), ("--end", self.end)):
+            if given is not None and from_timestamp(given) is None:
+                raise RunTimeError(flag=flag, given=given)
+        namespace, name = self.experiment
+        ref = {"name": name, "namespace": namespace, "uid": self.experiment_uid}
+        execution = {"startTime": self.start, "endTime": self.end, "status": str(self.status), "message": self.message}
+        return {"experimentRef": _given(ref), "execution": _given(execution)}
+
+
+def _given(values: dict[str, str | None]) -> Json:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+NO_RUN: Final = Run()
+
+
+@_command(
+    "lapse history record run.yaml",
+    "lapse history record - < run.json",
+    "lapse history record --experiment shop/kill-pods --status success --start 2026-01-31T12:00:00Z",
+)
+def record(
+    file: Annotated[
+        str | None,
+        Parameter(
+            help="YAML or JSON: a ChaosExperimentHistory, or its spec alone; - is stdin.", allow_leading_hyphen=True
+        ),
+    ] = None,
+    /,
+    *,
+    run: Run = NO_RUN,
+    flags: RecordingFlags = NO_RECORDING_FLAGS,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Write the record of a run that has ended.
+
+    The same run, which is the same document, is recorded once: a second
+    attempt finds the first record and leaves it as it is.
+    A name, labels and annotations of the document are kept, so a hold in it
+    counts from the beginning.
+    """
+    from lapse.cli.files import read_file
+    from lapse.cli.context import at_place
+
+    if (file is None) == (not run.is_told):
+        raise RecordSourceError(problem="A file and flags are given" if run.is_told else "Nothing is given")
+    documents = [run.document()] if file is None else read_file(file)
+    specs = [_spec(one) for one in documents]
+    done: list[tuple[ChaosExperimentHistory, bool]] = []
+
+    async def work(place: Place) -> None:
+        from lapse.history.recording import write_record
+        from lapse.kube.errors import NotFoundError
+
+        namespace = place.settings.history_namespace
+        for _, given in specs:
+            if given.namespace not in {None, namespace}:
+                raise RecordNamespaceError(given=given.namespace, expected=namespace)
+        for spec, given in specs:
+            try:
+                done.append(await write_record(place.store, spec, namespace=namespace, given=given))
+            except NotFoundError as error:
+                raise HistoryNamespaceError(namespace=namespace) from error
+
+    try:
+        at_place(flags, work, cluster=cluster, rights=_writing)
+    except LapseError as error:
+        if not done:
+            raise
+        message(f"lapse: {error}", style="red")
+    _tell(done, output)
+    return Exit.DONE if len(done) == len(specs) else Exit.PARTLY
+
+
+def _writing(settings: Settings) -> str:
+    return f"create and get on chaosexperimenthistories in {settings.history_namespace}"
+
+
+def _spec(document: Any) -> tuple[HistorySpec, ObjectMeta]:  # noqa: ANN401 - whatever a file holds
+    """Return what is to be recorded, and the metadata that the document has."""
+    from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY as KIND
+    from lapse.history.policy.documents import DocumentError, problems_of
+
+    is_spec = isinstance(document, dict) and "experimentRef" in document
+    whole = KIND.body({"metadata": {}, "spec": document}) if is_spec else document
+    problems = list(problems_of(KIND, whole, named=False))
+    if problems:
+        raise DocumentError(document="The record", problem="; ".join(map(str, problems)))
+    found = KIND.convert({**whole, "metadata": whole.get("metadata") or {}})
+    return found.spec, found.metadata
+
+
+def _tell(done: list[tuple[ChaosExperimentHistory, bool]], output: Output) -> None:
+    rows = [
+        {"address": f"history/{one.metadata.namespace}/{one.metadata.name}", "name": one.metadata.name, "new": is_new}
+        for one, is_new in done
+    ]
+    if output is Output.JSON:
+        print_json(rows[0] if len(rows) == 1 else {"items": rows})
+        return
+    for row in rows:
+        said = "Recorded:" if row["new"] else "Recorded before, and left as it is:"
+        print_result(output, row, f"{said} {row['address']}")
+
+
+# --- ending -----------------------------------------------------------------------------------------------------------
+
+
+@_command(
+    "lapse history prune --dry-run",
+    "lapse history prune --yes",
+    "lapse history prune --history-ttl 2160h --history-keep-last-success 1 --dry-run",
+)
+def prune(
+    *,
+    dry_run: DryRun = False,
+    yes: Annotated[
+        bool, Parameter(help="Delete also if no pass has ever deleted by the default TTL.", show_default=False)
+    ] = False,
+    detailed_exitcode: DetailedExitcode = False,
+    flags: HistoryPlaceFlags = NO_HISTORY_PLACE_FLAGS,
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """End the records that are too old or too many, now.
+
+    Lists what goes, by the policy of the history that is in force; limits
+    given as flags take its place, this time. All other policies protect what
+    they keep, what is held stays, and nothing goes while history is frozen
+    or its deletion budget is spent. If history_ttl is not set and no pass has
+    ever deleted by its default, it lists what would be deleted and asks.
+    """
+    from lapse.cli.passing import Done, finish, pass_over
+    from lapse.app.process import history_policy_document
+    from lapse.cli.stdin import says_yes
+    from lapse.cli.context import at_place
+    from lapse.history.policy.default_policy import POLICY_NAME
+
+    async def work(place: Place, *, sure: bool) -> Done:
+        instead = [history_policy_document(place.settings)] if _is_asked(place) else []
+        return await pass_over(place, only={POLICY_NAME}, instead=instead, dry_run=dry_run, yes=sure)
+
+    done = at_place(flags, partial(work, sure=yes), cluster=cluster, rights=_ending)
+    code = finish(done, output, pending=detailed_exitcode)
+    if not done.waits_for_yes or not says_yes(f"Delete {len(done.told)} of these records now?", unasked=False):
+        return code
+    done = at_place(flags, partial(work, sure=True), cluster=cluster, rights=_ending)
+    return finish(done, output, pending=detailed_exitcode)
+
+
+def _ending(settings: Settings) -> str:
+    return f"list and delete on chaosexperimenthistories in {settings.history_namespace}, list on retentionpolicies"

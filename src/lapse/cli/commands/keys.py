@@ -1,0 +1,386 @@
+"""``lapse keys``: the operations of a keys store, one command each.
+
+Values are secrets, so they come from stdin when asked (``-``), are printed by `get` only, and `scan` hides them unless
+told otherwise. A command that finds no live key, or whose condition does not hold, changes nothing and exits with 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from cyclopts import App, Parameter, Token
+
+from lapse.cli.registering import commands_of, examples
+from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.stdin import value_from, values_from
+from lapse.core.clock import SystemClock
+from lapse.core.duration import MILLISECOND, SECOND, Duration
+from lapse.core.errors import LapseError, UsageError
+from lapse.keys.errors import InvalidAppIdError, InvalidLimitError, InvalidTTLError
+from lapse.keys.port import Item
+from lapse.keys.store import AppKeys, open_keys
+from lapse.keys.url import init_store
+from lapse.keys.validation import MAX_APP_ID, MAX_SCAN_LIMIT, MAX_TTL_SECONDS, check_app_id, check_scan, check_ttl
+
+app = App(
+    "keys",
+    help="Read and write expiring keys; prove a backend.",
+    help_epilogue="Every key belongs to an application, named by --app N.\n"
+    "Secrets: write - for a value, and it is read from stdin or asked for.",
+    default_parameter=Parameter(negative=()),
+)
+
+
+_command = commands_of(app)
+
+
+class TTLMissingError(UsageError):
+    """No TTL is given. Write --ttl 15m, or --ttl-seconds 900."""
+
+
+class TTLTwiceError(UsageError):
+    """The TTL is given twice. Write either --ttl or --ttl-seconds."""
+
+
+class StateFolderError(LapseError):
+    """The folder {path} cannot be made: {problem}. Set LAPSE_STATE_DIR to another one, or name a store with --url."""
+
+
+_MOST_DIGITS: Final = 20  # twice what any number here needs; Python itself refuses thousands with an error of its own
+
+
+def _whole_number(wrong: Callable[[str], Exception]) -> Callable[[type, tuple[Token, ...]], int]:
+    # Not cyclopts' own int, which also takes 0x10 and rounds 1.5.
+    def convert(_: type, tokens: tuple[Token, ...]) -> int:
+        text = tokens[0].value
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()):
+            raise wrong(repr(text))
+        if len(digits) > _MOST_DIGITS:
+            raise wrong(f"a number of {len(digits)} digits")
+        return int(text)
+
+    return convert
+
+
+AppId = Annotated[
+    int,
+    Parameter(
+        help="Application id, 0 to 4294967295.",
+        metavar="N",
+        converter=_whole_number(lambda text: InvalidAppIdError(given=text, limit=MAX_APP_ID)),
+    ),
+]
+Limit = Annotated[
+    int,
+    Parameter(
+        help="Keys per page, 1 to 10000.",
+        metavar="N",
+        converter=_whole_number(lambda text: InvalidLimitError(given=text, limit=MAX_SCAN_LIMIT)),
+    ),
+]
+TTL = Annotated[
+    str | None,
+    Parameter(
+        help="How long it lives: 15m, 1h30m, 7d, PT10M; 365d at most.",
+        metavar="DURATION",
+        allow_leading_hyphen=True,  # -5m is a wrong duration, not an unknown option
+    ),
+]
+TTLSeconds = Annotated[
+    int | None,
+    Parameter(
+        help="The same, as a whole number of seconds.",
+        metavar="N",
+        converter=_whole_number(lambda text: InvalidTTLError(given=text, limit=MAX_TTL_SECONDS)),
+    ),
+]
+Key = Annotated[str, Parameter(help="1 to 1024 bytes of UTF-8.")]
+Value = Annotated[str, Parameter(help="At most 65536 bytes of UTF-8; - reads stdin.", allow_leading_hyphen=True)]
+
+
+def _configured() -> str:
+    from lapse.settings import load_settings  # brings pydantic, which a command with --url need not wait for
+
+    settings = load_settings().settings
+    if settings.keys_url.startswith(settings.state_dir.as_uri()):
+        try:
+            settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StateFolderError(path=settings.state_dir, problem=error.strerror) from error
+    return settings.keys_url
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Place:
+    """Whose keys, and where."""
+
+    app: AppId
+    url: Annotated[
+        str | None,
+        Parameter(
+            metavar="URL",
+            help="The store, as file:///path/keys.db; by default the configured one. "
+            "A memory:// store ends with its process, so it is of no use here.",
+        ),
+    ] = None
+
+    @contextmanager
+    def opened(self) -> Iterator[AppKeys]:
+        """Open the store; without a background sweep, because this process ends in a moment."""
+        check_app_id(self.app)
+        with open_keys(self.url or _configured(), sweep=False) as keys:
+            yield keys.app(self.app)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Life:
+    """How long a key lives from now on."""
+
+    ttl: TTL = None
+    ttl_seconds: TTLSeconds = None
+
+    def seconds(self) -> int:
+        """Return the TTL, which must be given exactly once."""
+        if self.ttl is not None and self.ttl_seconds is not None:
+            raise TTLTwiceError
+        if self.ttl_seconds is not None:
+            check_ttl(self.ttl_seconds)
+            return self.ttl_seconds
+        if self.ttl is None:
+            raise TTLMissingError
+        duration = Duration.parse(self.ttl)
+        if duration.nanoseconds is None or duration.nanoseconds % SECOND:
+            raise InvalidTTLError(given=duration, limit=MAX_TTL_SECONDS)
+        check_ttl(duration.nanoseconds // SECOND)
+        return duration.nanoseconds // SECOND
+
+
+NO_TTL: Final = Life()
+_ABSENT: Final = "no live key"
+
+
+def _outcome(output: Output, result: dict[str, Any], *, done: bool, said: tuple[str, str]) -> int:
+    """Print what a conditional command did and return its exit code; ``said`` is for done and for not done."""
+    print_result(output, result, said[0] if done else said[1])
+    return Exit.DONE if done else Exit.FAILED
+
+
+@_command(
+    "lapse keys init redis://localhost:6379/0",
+    "lapse keys init 'file:///var/lib/app/keys.db?buckets=16'",
+)
+def init(
+    url: Annotated[str, Parameter(help="The store, as redis://host:6379/0.")], /, *, output: OutputOption = Output.TABLE
+) -> int:
+    """Make the schema or the table that a store needs.
+
+    Those that are there already stay as they are. Some stores need neither.
+    """
+    said = init_store(url, SystemClock())
+    print_result(output, {"ready": True, "said": said}, said)
+    return Exit.DONE
+
+
+@_command(
+    "lapse keys get alpha:ABC123 --app 7",
+    "lapse keys get alpha:ABC123 --app 7 -o json",
+)
+def get(key: Key, /, *, place: Place, output: OutputOption = Output.TABLE) -> int:
+    """Print the value of a live key."""
+    with place.opened() as keys:
+        item = keys.get_item(key)
+    if output is Output.JSON:
+        print_json(_as_json(item) if item else {"key": key, "value": None, "expires_at": None, "ttl_seconds": None})
+    elif item:
+        print_text(item.value)
+    if item is None:
+        message(_ABSENT)
+    return Exit.FAILED if item is None else Exit.DONE
+
+
+@_command(
+    "lapse keys insert alpha:ABC123 device:XYZ789 --app 7 --ttl 15m",
+    "lapse keys insert alpha:ABC123 - --app 7 --ttl 15m < secret.txt",
+)
+def insert(key: Key, value: Value, /, *, place: Place, life: Life = NO_TTL, output: OutputOption = Output.TABLE) -> int:
+    """Write a key unless a live one is there.
+
+    Of many callers at once, one succeeds.
+    """
+    seconds, secret = life.seconds(), value_from(value, "Value")
+    with place.opened() as keys:
+        done = keys.insert_if_not_exists(key, secret, seconds)
+    said = ("inserted", "a live key is already there; nothing was changed")
+    return _outcome(output, {"key": key, "inserted": done}, done=done, said=said)
+
+
+@_command(
+    "lapse keys put alpha:ABC123 device:XYZ789 --app 7 --ttl 15m",
+    "lapse keys put alpha:ABC123 - --app 7 --ttl-seconds 900 < secret.txt",
+)
+def put(key: Key, value: Value, /, *, place: Place, life: Life = NO_TTL, output: OutputOption = Output.TABLE) -> int:
+    """Write a key; one that is there is replaced."""
+    seconds, secret = life.seconds(), value_from(value, "Value")
+    with place.opened() as keys:
+        keys.put(key, secret, seconds)
+    print_result(output, {"key": key, "put": True}, "put")
+    return Exit.DONE
+
+
+@_command(
+    "lapse keys swap alpha:ABC123 device:XYZ789 device:NEW --app 7 --ttl 15m",
+    "lapse keys swap alpha:ABC123 - - --app 7 --ttl 15m < old-and-new.txt",
+)
+def swap(
+    key: Key,
+    expected: Value,
+    new: Value,
+    /,
+    *,
+    place: Place,
+    life: Life = NO_TTL,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Replace a value and restart its TTL, if it is the expected one.
+
+    Of many callers that swap the same value at once, one succeeds. With - for both
+    values, stdin holds the expected one on its first line and the new one on
+    its second.
+    """
+    seconds = life.seconds()
+    before, after = values_from(expected, new, ("Expected value", "New value"))
+    with place.opened() as keys:
+        done = keys.compare_and_swap(key, before, after, seconds)
+    said = ("swapped", "no live key with the expected value; nothing was changed")
+    return _outcome(output, {"key": key, "swapped": done}, done=done, said=said)
+
+
+@_command(
+    "lapse keys delete alpha:ABC123 --app 7",
+    "lapse keys delete alpha:ABC123 --app 7 --if-value device:NEW",
+)
+def delete(
+    key: Key,
+    /,
+    *,
+    place: Place,
+    if_value: Annotated[
+        str | None,
+        Parameter(metavar="VALUE", help="Only if this is the live value; - reads stdin.", allow_leading_hyphen=True),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Delete a live key."""
+    expected = None if if_value is None else value_from(if_value, "Expected value")
+    with place.opened() as keys:
+        done = keys.delete(key) if expected is None else keys.compare_and_delete(key, expected)
+    absent = _ABSENT if expected is None else "no live key with the expected value"
+    return _outcome(
+        output, {"key": key, "deleted": done}, done=done, said=("deleted", f"{absent}; nothing was changed")
+    )
+
+
+@_command(
+    "lapse keys touch alpha:ABC123 --app 7 --ttl 1h",
+)
+def touch(key: Key, /, *, place: Place, life: Life = NO_TTL, output: OutputOption = Output.TABLE) -> int:
+    """Restart the TTL of a live key; its value stays."""
+    seconds = life.seconds()
+    with place.opened() as keys:
+        done = keys.touch(key, seconds)
+    said = ("touched", f"{_ABSENT}; nothing was changed")
+    return _outcome(output, {"key": key, "touched": done}, done=done, said=said)
+
+
+@_command(
+    "lapse keys ttl alpha:ABC123 --app 7",
+)
+def ttl(key: Key, /, *, place: Place, output: OutputOption = Output.TABLE) -> int:
+    """Print how long a live key still lives."""
+    with place.opened() as keys:
+        seconds = keys.query_ttl(key)
+    if output is Output.JSON:
+        print_json({"key": key, "ttl_seconds": seconds})
+    elif seconds is not None:
+        print_text(str(Duration(round(seconds * 1000) * MILLISECOND)))
+    if seconds is None:
+        message(_ABSENT)
+    return Exit.FAILED if seconds is None else Exit.DONE
+
+
+@_command(
+    "lapse keys scan --app 7 --prefix alpha:",
+    "lapse keys scan --app 7 --all -o json",
+)
+def scan(
+    *,
+    place: Place,
+    prefix: Annotated[str, Parameter(metavar="TEXT", help="Only keys that start with this.", show_default=False)] = "",
+    after: Annotated[
+        str | None, Parameter(metavar="KEY", help="Only keys after this one: the last of the page before.")
+    ] = None,
+    limit: Limit = 1000,
+    all_pages: Annotated[bool, Parameter(name="--all", help="All pages, not only one.", show_default=False)] = False,
+    show_values: Annotated[bool, Parameter(help="Show the values too; they are secrets.", show_default=False)] = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """List live keys in byte order, without their values."""
+    check_scan(prefix, after, limit)
+    with place.opened() as keys:
+        items = list(_pages(keys, prefix, after, limit)) if all_pages else keys.scan(prefix, after, limit)
+    more = not all_pages and len(items) == limit
+    if output is Output.JSON:
+        listed = [_as_json(item, with_value=show_values) for item in items]
+        print_json({"items": listed, "next_after": items[-1].key if more else None})
+        return Exit.DONE
+    columns = ("key", "expires in", "expires at", *(["value"] if show_values else []))
+    print_table(columns, ((*_as_row(item), *([item.value] if show_values else [])) for item in items))
+    if more:
+        message("There may be more: repeat with --after and the last key, or use --all.")
+    return Exit.DONE
+
+
+app.command(
+    "lapse.cli.commands.conformance:conformance",  # by name: it brings processes, threads and every case of the kit
+    name="conformance",
+    help="Prove that a backend keeps the rules.\n\n"
+    "The store may be in use: the kit works in applications of its own, leaves\n"
+    "nothing behind and touches no other record. It takes some seconds on an\n"
+    "embedded store, and up to a minute on a server.",
+    help_epilogue=examples(
+        "lapse keys conformance memory://",
+        "lapse keys conformance file:///var/lib/app/keys.db -o json",
+        "lapse keys conformance memory:// --only insert-live insert-absent",
+    ),
+)
+
+
+def _pages(keys: AppKeys, prefix: str, after: str | None, limit: int) -> Iterator[Item]:
+    while page := keys.scan(prefix, after, limit):
+        yield from page
+        after = page[-1].key
+
+
+def _left_ms(item: Item) -> int:
+    """Return what is left to show of a key that was live when it was read: never 0, as with `query_ttl`."""
+    return max(1, item.expires_ms - SystemClock.wall_ns() // MILLISECOND)
+
+
+def _at(item: Item) -> str:
+    return item.expires_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _as_json(item: Item, *, with_value: bool = True) -> dict[str, Any]:
+    value = {"value": item.value} if with_value else {}
+    return {"key": item.key, **value, "expires_at": _at(item), "ttl_seconds": _left_ms(item) / 1000}
+
+
+def _as_row(item: Item) -> tuple[str, str, str]:
+    whole_seconds = -(-_left_ms(item) // 1000)  # what is left in a list is read at a glance: no milliseconds
+    return item.key, str(Duration.of_seconds(whole_seconds)), _at(item)

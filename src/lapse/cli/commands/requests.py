@@ -1,0 +1,486 @@
+"""``lapse requests``: ask once for a capture or a restore, and see what became of it.
+
+The commands work on the object store of the state folder, so they need no server; a running `lapse up` carries out what
+they ask for and lets it lapse. Exit codes: 1 when a request that was waited for has failed or is not done in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import App, Parameter, Token
+
+from lapse.cli.registering import commands_of
+from lapse.cli.flags import NO_STATE_FLAGS, StateFlags
+from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
+from lapse.core.errors import UsageError
+from lapse.requests.api.kinds import CaptureMode
+
+if TYPE_CHECKING:
+    from lapse.cli.asking import Capture, CaptureManifests, Restore
+    from lapse.cli.desk import Desk
+    from lapse.cli.watching import Report
+    from lapse.requests.addresses import Located
+    from lapse.requests.view import Summary
+
+app = App(
+    "requests",
+    help="Capture and restore volumes and manifests; see what lapses when.",
+    help_epilogue="An ADDRESS is KIND/NAMESPACE/NAME, as in vcr/default/nightly, or KIND/NAME\n"
+    "where there is no namespace, as in keeper/ret-vcr-1.\n\n"
+    "Kinds: vcr (volume capture), vrr (volume restore), mcr (manifest capture),\n"
+    "keeper, vsc (snapshot), mcp (checkpoint), pvc (claim), pv (volume).\n\n"
+    "lapse up carries out what is asked for.",
+    default_parameter=Parameter(negative=()),
+)
+manifests = App(
+    "manifests",
+    help="Read what a manifest capture has captured.",
+    sort_key=100,  # behind the others
+    default_parameter=Parameter(negative=()),
+)
+_command = commands_of(app)
+_manifests_command = commands_of(manifests)
+
+
+class TwoGoalsError(UsageError):
+    """Two goals are given. Write either --until-ready or --until-gone."""
+
+
+class ModeError(UsageError):
+    """{given!r} is not a mode. Expected Snapshot or Detach."""
+
+
+def _mode(_: type, tokens: tuple[Token, ...]) -> CaptureMode:
+    # Not cyclopts' own, which offers the modes in a spelling that documents do not have.
+    given = tokens[0].value
+    for mode in CaptureMode:
+        if given.lower() == mode.lower():
+            return mode
+    raise ModeError(given=given)
+
+
+Mode = Annotated[
+    CaptureMode,
+    Parameter(
+        metavar="MODE",
+        help="Snapshot copies it; Detach takes the volume from its claim. [default: Snapshot]",
+        converter=_mode,
+        show_choices=False,
+        show_default=False,
+    ),
+]
+Name = Annotated[str, Parameter(help="Of the new request: lower-case letters, digits, - and .")]
+Place = Annotated[str, Parameter(name="ADDRESS", help="As in vcr/default/nightly.")]
+Namespace = Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME", help="The namespace.")]
+EveryNamespace = Annotated[
+    bool, Parameter(name=["--all-namespaces", "-A"], help="In all namespaces.", show_default=False)
+]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Scope:
+    """Which namespaces to look at."""
+
+    namespace: Namespace = "default"
+    all_namespaces: EveryNamespace = False
+
+    def chosen(self) -> str | None:
+        """Return the namespace, None for all of them."""
+        from lapse.cli.asking import check_namespace
+
+        return None if self.all_namespaces else check_namespace(self.namespace)
+
+
+DEFAULT_SCOPE: Final = Scope()
+Kinds = Annotated[
+    str, Parameter(name="KIND", help="vcr, vrr, mcr, keeper, vsc, mcp, pv, pvc; requests, artifacts, claims.")
+]
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+@_command(
+    "lapse requests capture nightly --directory data --wait",
+    "lapse requests capture nightly --claim data --mode Detach",
+)
+def capture(
+    name: Name,
+    /,
+    *,
+    directory: Annotated[str | None, Parameter(metavar="PATH", help="The directory to capture.")] = None,
+    claim: Annotated[
+        str | None,
+        Parameter(metavar="NAME", help="A claim that exists; with --directory, the name of its claim."),
+    ] = None,
+    mode: Mode = CaptureMode.SNAPSHOT,
+    namespace: Namespace = "default",
+    waiting: Waiting = NO_WAIT,
+    flags: StateFlags = NO_STATE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Ask for a capture of a volume or a directory.
+
+    A snapshot is a copy of the directory as it is now; it is kept for a while
+    after the request is gone.
+    """
+    from lapse.cli.asking import Capture
+
+    asked = Capture.checked(name, namespace=namespace, directory=directory, claim=claim, mode=mode)
+    return _ask(asked, flags, output, waiting)
+
+
+@_command(
+    "lapse requests restore monday --from vcr/default/nightly --to data-monday --wait",
+    "lapse requests restore monday --from snapshot-8b0c --claim data-monday",
+)
+def restore(
+    name: Name,
+    /,
+    *,
+    source: Annotated[
+        str,
+        Parameter(
+            name="--from",
+            metavar="SOURCE",
+            help="The capture, as vcr/default/nightly, or the name of a snapshot or a detached volume.",
+        ),
+    ],
+    to: Annotated[
+        str | None, Parameter(metavar="PATH", help="A new directory; otherwise one in the state folder.")
+    ] = None,
+    claim: Annotated[
+        str | None, Parameter(metavar="NAME", help="The new claim; otherwise named as the request.")
+    ] = None,
+    namespace: Namespace = "default",
+    waiting: Waiting = NO_WAIT,
+    flags: StateFlags = NO_STATE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Ask for a new claim and directory with captured data.
+
+    What is restored is yours: it stays when request and snapshot are gone.
+    """
+    from lapse.cli.asking import Restore
+
+    asked = Restore.checked(name, namespace=namespace, source=source, to=to, claim=claim)
+    return _ask(asked, flags, output, waiting)
+
+
+@_command(
+    "lapse requests capture-manifests settings --target pvc/data --target v1:ConfigMap/settings --wait",
+)
+def capture_manifests(
+    name: Name,
+    /,
+    *,
+    target: Annotated[
+        list[str],
+        Parameter(metavar="KIND/NAME", help="What to capture, in the namespace; give it several times for several."),
+    ],
+    namespace: Namespace = "default",
+    waiting: Waiting = NO_WAIT,
+    flags: StateFlags = NO_STATE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Ask for a copy of the manifests of objects."""
+    from lapse.cli.asking import CaptureManifests
+
+    asked = CaptureManifests.checked(name, namespace=namespace, targets=target)
+    return _ask(asked, flags, output, waiting)
+
+
+def _ask(asked: Capture | Restore | CaptureManifests, flags: StateFlags, output: Output, waiting: Waiting) -> int:
+    from lapse.cli.desk import at_desk
+    from lapse.cli.watching import until_ready
+
+    waiting.check()
+
+    async def work(desk: Desk) -> tuple[Located, Summary, str | None]:
+        from lapse.cli.asking import restored_to
+        from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
+
+        place = await asked.ask(desk)
+        if not waiting.wait:
+            return place, desk.summary(place.kind, await desk.read(place)), None
+        summary = await until_ready(desk, place, waiting.timeout)
+        directory = await restored_to(desk, place) if place.kind is VOLUME_RESTORE_REQUEST else None
+        return place, summary, directory
+
+    place, summary, directory = at_desk(flags, work)
+    where = {"directory": directory} if directory else {}
+    print_result(output, summary.as_json() | where, _outcome(place, summary, directory))
+    return Exit.FAILED if summary.state.ready is False else Exit.DONE
+
+
+def _outcome(place: Located, summary: Summary, directory: str | None) -> str:
+    state = summary.state
+    if state.ready is None:
+        return f"{place} is asked for; lapse up carries it out. See lapse requests get {place}."
+    if not state.ready:
+        return f"{place} has failed ({state.reason}): {state.message}"
+    return f"{place} is ready: {state.message}" + (f", which is {directory}" if directory else "")
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+@_command(
+    "lapse requests list",
+    "lapse requests list vcr keeper --all-namespaces -o json",
+    name="list",
+)
+def list_objects(
+    *kind: Kinds,
+    scope: Scope = DEFAULT_SCOPE,
+    flags: StateFlags = NO_STATE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """List requests, their keepers and their artifacts.
+
+    Keepers and artifacts are listed with the namespace of the request that
+    they were made for. EXPIRES tells when each one goes.
+    """
+    from lapse.cli.desk import at_desk
+    from lapse.cli.facts import COLUMNS, row, summaries
+    from lapse.requests.addresses import find_kinds
+
+    kinds, chosen = find_kinds(kind), scope.chosen()
+
+    async def work(desk: Desk) -> tuple[list[Summary], int]:
+        return await summaries(desk, kinds, chosen), desk.clock.wall_ns()
+
+    found, now = at_desk(flags, work)
+    if output is Output.JSON:
+        print_json({"items": [summary.as_json() for summary in found]})
+    elif found:
+        print_table(COLUMNS, [row(summary, now) for summary in found], styles={"True": "green", "False": "red"})
+    else:
+        message(f"There is nothing{'' if chosen is None else f' in the namespace {chosen}'}.")
+    return Exit.DONE
+
+
+@_command(
+    "lapse requests get vcr/default/nightly",
+    "lapse requests get keeper/ret-vcr-1 -o json",
+)
+def get(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+    """Show one object with its keeper and artifact.
+
+    With -o json it is the whole document.
+    """
+    from lapse.cli.asking import or_lapsed
+    from lapse.cli.desk import at_desk, typed
+    from lapse.cli.facts import facts
+    from lapse.requests.addresses import locate
+
+    place = locate(address)
+
+    async def work(desk: Desk) -> Any:  # noqa: ANN401 - a document, or facts
+        document = await or_lapsed(desk, place, desk.document(place))
+        return document if output is Output.JSON else await facts(desk, place, typed(place.kind, document))
+
+    found = at_desk(flags, work)
+    if output is Output.JSON:
+        print_json(found)
+    else:
+        print_table(("fact", "value"), found)
+    return Exit.DONE
+
+
+@_command(
+    "lapse requests watch",
+    "lapse requests watch --until-ready vcr/default/nightly --timeout 30s",
+    "lapse requests watch --until-gone vcr/default/nightly --timeout 15m",
+)
+def watch(
+    *kind: Kinds,
+    until_ready: Annotated[
+        str | None, Parameter(metavar="ADDRESS", help="Print nothing; end when this one is done or has failed.")
+    ] = None,
+    until_gone: Annotated[
+        str | None, Parameter(metavar="ADDRESS", help="Print nothing; end when this one is gone.")
+    ] = None,
+    timeout: Timeout = "never",
+    scope: Scope = DEFAULT_SCOPE,
+    flags: StateFlags = NO_STATE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Print what happens, until Ctrl-C or --timeout.
+
+    With -o json every line is a JSON document of its own.
+    """
+    from lapse.cli.waiting import timeout_seconds
+    from lapse.requests.addresses import find_kinds, locate
+
+    if until_ready is not None and until_gone is not None:
+        raise TwoGoalsError
+    seconds = timeout_seconds(timeout)
+    if until_ready is not None:
+        return _wait_until_ready(locate(until_ready), timeout, flags, output)
+    if until_gone is not None:
+        return _wait_until_gone(locate(until_gone), timeout, flags, output)
+    return _print_changes(find_kinds(kind), scope.chosen(), seconds, flags=flags, output=output)
+
+
+def _wait_until_ready(place: Located, timeout: str, flags: StateFlags, output: Output) -> int:
+    from lapse.cli.desk import at_desk
+    from lapse.cli.watching import until_ready
+
+    summary = at_desk(flags, lambda desk: until_ready(desk, place, timeout))
+    print_result(output, summary.as_json(), _outcome(place, summary, None))
+    return Exit.DONE if summary.state.ready else Exit.FAILED
+
+
+def _wait_until_gone(place: Located, timeout: str, flags: StateFlags, output: Output) -> int:
+    from lapse.cli.desk import at_desk
+    from lapse.cli.watching import until_gone
+
+    was_there = at_desk(flags, lambda desk: until_gone(desk, place, timeout))
+    said = f"{place} is gone." if was_there else f"{place} is not there."
+    print_result(output, {"address": str(place.address), "gone": True, "was_there": was_there}, said)
+    return Exit.DONE
+
+
+def _print_changes(
+    kinds: Iterable[Any], namespace: str | None, seconds: float | None, *, flags: StateFlags, output: Output
+) -> int:
+    import asyncio
+    from contextlib import suppress
+
+    from lapse.cli.desk import at_desk
+    from lapse.cli.facts import SHOWN_KINDS, is_shown
+    from lapse.cli.watching import follow
+
+    chosen = tuple(kinds)
+
+    async def work(desk: Desk) -> None:
+        printer = _Printer(desk, output)
+
+        def report(one: Report) -> None:
+            if is_shown(one.summary, chosen, namespace):
+                printer.report(one)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await follow(desk, chosen or SHOWN_KINDS, namespace, report)
+
+    at_desk(flags, work)
+    return Exit.DONE
+
+
+class _Printer:
+    """Prints reports, each once: a change that would read as the line before it is left out."""
+
+    def __init__(self, desk: Desk, output: Output) -> None:
+        self._desk, self._output = desk, output
+        self._last: dict[str, str] = {}
+
+    def report(self, report: Report) -> None:
+        """Print one line."""
+        from lapse.core.timestamps import to_timestamp
+
+        now, summary, state = self._desk.clock.wall_ns(), report.summary, report.summary.state
+        if self._output is Output.JSON:
+            body = report.kind.body(report.object)
+            print_json({"event": report.what.value, "summary": summary.as_json(), "object": body})
+            return
+        expires = f"expires {summary.expires(now)}" if summary.expires(now) else ""
+        told = "" if report.what == "gone" else ", ".join(filter(None, (state.reason, state.message, expires)))
+        known = str((state, summary.expiry, summary.held))
+        if self._last.get(summary.uid) != known or report.what in {"appeared", "gone"}:
+            print_text(f"{to_timestamp(now)[11:]}  {report.what:8}  {summary.place}  {told}".rstrip())
+        self._last[summary.uid] = known
+
+
+# --- deleting ---------------------------------------------------------------------------------------------------------
+
+
+@_command(
+    "lapse requests delete vcr/default/nightly",
+)
+def delete(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+    """Delete a request before its time, or a claim.
+
+    What a capture has made is kept for a while longer, by its keeper. What a
+    restore has made stays, and so does the directory of a claim. A request
+    that is held, or has made something that is held, is not deleted.
+    """
+    from lapse.cli.desk import at_desk
+    from lapse.requests.addresses import locate
+    from lapse.requests.deleting import demand_deletable
+
+    place = locate(address)
+    demand_deletable(place)
+    said = at_desk(flags, lambda desk: _delete(desk, place))
+    print_result(output, {"address": str(place.address), "deleted": True}, f"{place} is deleted. {said}".rstrip())
+    return Exit.DONE
+
+
+async def _delete(desk: Desk, place: Located) -> str:
+    from lapse.cli.asking import keeps_what_was_made, or_lapsed
+    from lapse.engine.journal.port import SQLiteJournal
+    from lapse.requests.api.kinds import REQUEST_KINDS
+    from lapse.requests.deleting import consequence, delete_by_person
+
+    found = await or_lapsed(desk, place, desk.read(place))
+    keeper = await desk.keeper_of(place, found.metadata.uid)
+    keeps = keeper is not None and await keeps_what_was_made(desk, place, keeper)
+    journal = SQLiteJournal(desk.store.database)
+    await delete_by_person(
+        desk.store,
+        place,
+        found,
+        keeper=keeper,
+        holds=desk.store,
+        journal=journal,
+        actor="cli",
+        clock=desk.clock,
+    )
+    return consequence(keeper, keeps=keeps) if place.kind in REQUEST_KINDS else ""
+
+
+# --- manifests --------------------------------------------------------------------------------------------------------
+
+
+@_manifests_command(
+    "lapse requests manifests show mcp-0123456789abcdef",
+    "lapse requests manifests show mcp-0123456789abcdef -o json",
+)
+def show(
+    checkpoint: Annotated[str, Parameter(help="The name of a checkpoint, as lapse requests list mcp shows it.")],
+    /,
+    *,
+    flags: StateFlags = NO_STATE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Print the manifests of a checkpoint, proven to be what was captured.
+
+    Every chunk must be there, in order, with its checksum; otherwise nothing
+    is printed. With -o json it is one JSON array of manifests.
+    """
+    from lapse.cli.asking import check_name
+    from lapse.cli.desk import at_desk
+    from lapse.requests.controllers.manifests import read_checkpoint
+
+    name = check_name(checkpoint.removeprefix("mcp/"), "CHECKPOINT")
+    found = at_desk(flags, lambda desk: read_checkpoint(desk.store, name))
+    if output is Output.JSON:
+        print_json(found)
+        return Exit.DONE
+    rows = [
+        (one.get("apiVersion", ""), one.get("kind", ""), meta.get("namespace") or "-", meta.get("name", ""))
+        for one in found
+        for meta in (one.get("metadata", {}),)
+    ]
+    print_table(("api version", "kind", "namespace", "name"), rows)
+    message(f"{len(found)} manifests, verified. Use -o json to see them whole.")
+    return Exit.DONE
+
+
+app.command(manifests)

@@ -1,0 +1,197 @@
+"""``lapse tokens`` and ``lapse open``: who may call the HTTP API, and who may see its pages.
+
+Both work on the state database itself; a running server sees the change with the next request. Only `lapse open` asks
+whether there is one, so that its link leads somewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import App, Parameter
+
+from lapse.cli.registering import examples
+from lapse.cli.flags import NO_OPEN_FLAGS, NO_STATE_FLAGS, OpenFlags, StateFlags
+from lapse.cli.output import Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.core.errors import LapseError, UsageError
+
+if TYPE_CHECKING:
+    from lapse.settings import Settings
+    from lapse.web.auth.state import StateDatabase
+    from lapse.web.auth.tokens import Token, TokenStore
+
+_ANSWER_SECONDS: Final = 5.0
+
+app = App(
+    "tokens",
+    help="Create, list and revoke tokens of the HTTP API.",
+    help_epilogue="Scopes: admin (everything), read (every GET), monitor (lists, without values), operate, approve,\n"
+    "holds, legal, keys:APP (one application's keys), workspaces:OWNER (one owner's workspaces).",
+)
+
+
+class HTTPPortUnknownError(UsageError):
+    """http_port is 0, so lapse up picks one, and this command does not know which. Name it with --http-port."""
+
+
+class NoServerError(LapseError):
+    """No Lapse answers at {url} ({problem}). Start lapse up, or name its port with --http-port."""
+
+
+class OtherFolderError(LapseError):
+    """The Lapse at {url} has another state folder than {folder}. Name its own with --state-dir or LAPSE_STATE_DIR."""
+
+
+@contextmanager
+def _opened(settings: Settings) -> Iterator[tuple[StateDatabase, TokenStore]]:
+    from lapse.core.clock import SystemClock
+    from lapse.web.auth.state import StateDatabase
+    from lapse.web.auth.tokens import TokenStore
+
+    with StateDatabase(settings.state_dir) as state:
+        yield state, TokenStore(state, clock=SystemClock())
+
+
+@contextmanager
+def _store(flags: StateFlags) -> Iterator[TokenStore]:
+    with _opened(flags.load().settings) as (_, tokens):
+        yield tokens
+
+
+@app.command
+def create(
+    flags: StateFlags = NO_STATE_FLAGS,
+    *,
+    name: Annotated[str, Parameter(help="A name to recognise it by in a list.")],
+    scope: Annotated[list[str], Parameter(help="What it allows; give it several times for several.", negative=())],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a token and print it, once: it is not stored and cannot be shown again."""
+    with _store(flags) as store:
+        token_id, token = store.create(name, scope)
+    if output is Output.JSON:
+        print_json({"id": token_id, "name": name, "scopes": list(dict.fromkeys(scope)), "token": token})
+    else:
+        sys.stdout.write(f"{token}\n")
+        message(f"Token {token_id} was made. Keep it now: it cannot be shown again.")
+
+
+@app.command(name="list")
+def list_tokens(flags: StateFlags = NO_STATE_FLAGS, *, output: OutputOption = Output.TABLE) -> None:
+    """List all tokens, revoked ones included, without their secrets."""
+    with _store(flags) as store:
+        rows = [_row(token) for token in store.list()]
+    if output is Output.JSON:
+        print_json(rows)
+    elif rows:
+        print_table(["id", "name", "scopes", "created", "revoked"], [_cells(row) for row in rows])
+    else:
+        message("There are no tokens. lapse tokens create --name NAME --scope admin makes one.")
+
+
+@app.command
+def revoke(
+    token_id: Annotated[str, Parameter(name="ID", help="The id, as lapse tokens list shows it.")],
+    flags: StateFlags = NO_STATE_FLAGS,
+    *,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a token useless, in running servers too; its sessions, websockets and tickets end with it."""
+    with _store(flags) as store:
+        store.revoke(token_id)
+    print_result(output, {"id": token_id, "revoked": True}, f"Token {token_id} is revoked.")
+
+
+@app.command(help_epilogue=examples("lapse tokens owner", "lapse tokens owner --header | curl -H @- URL"))
+def owner(
+    flags: StateFlags = NO_STATE_FLAGS,
+    *,
+    header: Annotated[
+        bool, Parameter(help="As an Authorization header, for curl -H @-.", negative=(), show_default=False)
+    ] = False,
+) -> None:
+    """Print the owner's token, with which the user of lapse up may do everything on this machine.
+
+    It is in owner-token in the state folder. A revoked one is
+    replaced by this command, or by the next lapse up.
+    """
+    from lapse.web.auth.owner import owner_of
+
+    settings = flags.load().settings
+    with _opened(settings) as (state, tokens):
+        _, token = owner_of(settings.state_dir, state, tokens)
+    print_text(f"Authorization: Bearer {token}" if header else token)
+
+
+def open_page(
+    flags: OpenFlags = NO_OPEN_FLAGS,
+    *,
+    browser: Annotated[bool, Parameter(help="Open it in a browser, too.", negative=(), show_default=False)] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Print a link that opens the start page in a browser, with the rights of the owner.
+
+    It works once, within ten minutes.
+    """
+    from lapse.core.clock import SystemClock
+    from lapse.web.auth.owner import owner_of
+    from lapse.web.server.security import in_url
+    from lapse.web.auth.sessions import TICKET_SECONDS, BrowserSessions, ticket_url
+
+    settings = flags.load().settings
+    if not settings.http_port:
+        raise HTTPPortUnknownError
+    anywhere = settings.http_host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+    server = f"http://{'localhost' if anywhere else in_url(settings.http_host)}:{settings.http_port}"
+    _ask(server, "")  # before a folder is made that nobody uses
+    with _opened(settings) as (state, tokens):
+        owner_id, token = owner_of(settings.state_dir, state, tokens)
+        if _ask(server, token) == HTTPStatus.UNAUTHORIZED:
+            raise OtherFolderError(url=server, folder=settings.state_dir)
+        ticket = BrowserSessions(state, tokens, SystemClock()).issue(owner_id)
+    url = ticket_url(server, ticket)
+    if output is Output.JSON:
+        print_json({"url": url, "expires_in_seconds": TICKET_SECONDS})
+    else:
+        print_text(url)
+        message("It works once, within ten minutes.")
+    if browser:
+        import webbrowser
+
+        webbrowser.open(url)
+
+
+def _ask(server: str, token: str) -> int:
+    """Return the status with which a server answers the holder of a token; raises `NoServerError`."""
+    from http.client import HTTPConnection, HTTPException
+    from urllib.parse import urlsplit
+
+    place = urlsplit(server)
+    connection = HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {token}"} if token else {})
+        return connection.getresponse().status
+    except (OSError, HTTPException) as error:
+        raise NoServerError(url=server, problem=str(error) or type(error).__name__) from error
+    finally:
+        connection.close()
+
+
+def _row(token: Token) -> dict[str, object]:
+    return {
+        "id": token.id,
+        "name": token.name,
+        "scopes": list(token.scopes),
+        "created": token.created.isoformat(timespec="seconds"),
+        "revoked": token.revoked.isoformat(timespec="seconds") if token.revoked else None,
+    }
+
+
+def _cells(row: dict[str, object]) -> list[object]:
+    scopes = row["scopes"]
+    assert isinstance(scopes, list)  # noqa: S101 - made above
+    return [row["id"], row["name"], " ".join(scopes), row["created"], row["revoked"] or ""]

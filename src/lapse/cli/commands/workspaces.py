@@ -1,0 +1,669 @@
+"""``lapse workspaces``: programs that run while somebody uses them. Create, look, start, stop, archive, delete, open.
+
+The commands work on the workspace store itself, so they need no server: what is asked for is carried out by whoever
+runs ``lapse up`` on the same store. A ticket is made in the keys store that ``lapse up`` and the proxies read, in the
+name of the owner's token of the state folder; whoever can write these stores is trusted with what is in them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import App, Parameter, Token
+
+from lapse.cli.registering import commands_of
+from lapse.cli.flags import NO_OPEN_WORKSPACE_FLAGS, NO_WORKSPACE_FLAGS, OpenWorkspaceFlags, WorkspaceFlags
+from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.usage import check_program
+from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
+from lapse.core.errors import LapseError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lapse.cli.workspace_desk import WorkspaceDesk
+    from lapse.workspaces.activity.port import Signal
+    from lapse.workspaces.model import Changes, Ms, Workspace, WorkspaceId
+    from lapse.workspaces.store.port import WorkspaceStore
+
+app = App(
+    "workspaces",
+    help="Create, open, stop and archive workspaces.",
+    help_epilogue="A workspace is named NAME, or workspace/NAME. What is asked for is carried out by lapse up,\n"
+    "on the same store: workspaces.db in the state folder, or what --workspaces-url names.",
+    default_parameter=Parameter(negative=()),
+)
+_TROUBLE: Final = "trouble"
+_COLUMNS: Final = ("name", "owner", "status", "wanted", "operation", _TROUBLE, "last access", "next")
+_STYLES: Final = {"RUNNING": "green", "ERROR": "red"}
+_MS: Final = 1_000_000
+_command = commands_of(app)
+
+
+class NoTTLGivenError(UsageError):
+    """Say which TTL: --standby DURATION, --archive DURATION or both."""
+
+
+class NothingToSetError(UsageError):
+    """Say what to change: --port, --owner, --standby-ttl, --archive-ttl, --probe, or a command after --."""
+
+
+class NotDeletedError(LapseError):
+    """{address} is not deleted: the answer was not yes. To delete it without a question: --yes."""
+
+
+class NoCommandError(UsageError):
+    """Say what the workspace runs, after --, as in lapse workspaces create lab --port 9000 -- python3 serve.py."""
+
+
+class NumberError(UsageError):
+    """{name} is {given}. Expected {expected}."""
+
+
+class ProxyPortUnknownError(UsageError):
+    """proxy_port is 0, so lapse up picks one, and this command does not know which. Name it with --proxy-port."""
+
+
+def _seconds(_: type, tokens: tuple[Token, ...]) -> int:
+    from lapse.core.duration import Duration
+    from lapse.workspaces.errors import InvalidWorkspaceError
+    from lapse.workspaces.model import check_ttl
+
+    given, field = tokens[0].value, (tokens[0].keyword or "ttl").removeprefix("--")
+    duration = Duration.parse(given)
+    if duration.is_never or duration.seconds % 1:
+        expected = "whole seconds such as 90s or 5m; to keep a workspace for good, hold it"
+        raise InvalidWorkspaceError(field=field, given=given, expected=expected)
+    check_ttl(field, int(duration.seconds))
+    return int(duration.seconds)
+
+
+Name = Annotated[str, Parameter(name="NAME", help="The name of a workspace.")]
+StandbyTTL = Annotated[
+    int | None,
+    Parameter(metavar="DURATION", help="How long it may be idle before it is stopped.", converter=_seconds, n_tokens=1),
+]
+ArchiveTTL = Annotated[
+    int | None,
+    Parameter(
+        metavar="DURATION", help="How long it stays in standby before it is archived.", converter=_seconds, n_tokens=1
+    ),
+]
+Probe = Annotated[
+    str | None,
+    Parameter(
+        metavar="PROBE",
+        help="How to ask its program whether it is at work: jupyter, or a path on its port.",
+        show_default=False,
+    ),
+]
+
+
+# --- creating ---------------------------------------------------------------------------------------------------------
+
+
+@_command(
+    "lapse workspaces create lab --port 9000 -- sh -c 'python3 -m http.server $PORT --bind $HOST'",
+    "lapse workspaces create lab --port 9000 --standby-ttl 10m -- ./serve",
+)
+def create(  # noqa: PLR0913 - one per option, all of them named
+    name: Annotated[str, Parameter(help="A DNS label: it becomes part of a host name.")],
+    /,
+    *command: Annotated[str, Parameter(help="The command that it runs, after --.", allow_leading_hyphen=True)],
+    port: Annotated[int, Parameter(metavar="N", help="The port that the program listens on.")],
+    owner: Annotated[
+        str | None, Parameter(metavar="NAME", help="Its owner; by default you.", show_default=False)
+    ] = None,
+    standby_ttl: StandbyTTL = None,
+    archive_ttl: ArchiveTTL = None,
+    probe: Probe = None,
+    no_start: Annotated[
+        bool, Parameter(help="Do not start it until it is started by hand or opened.", show_default=False)
+    ] = False,
+    waiting: Waiting = NO_WAIT,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Create a workspace: a program that is stopped while nobody uses it.
+
+    It gets a directory of its own and runs there as the user of lapse up. Its
+    program must listen on the address that HOST and PORT in its environment
+    name, and on no other: a program that listens on all addresses can be
+    reached past the proxy, without its check of the user.
+    """
+    from lapse.cli.workspace_desk import at_store
+    from lapse.app.workspaces import node_of, user_name
+    from lapse.workspaces import asking
+    from lapse.workspaces.model import DesiredState, NewWorkspace
+    from lapse.workspaces.view import address_of
+
+    if not command:
+        raise NoCommandError
+    check_program(command)
+    waiting.check()
+
+    async def work(desk: WorkspaceDesk) -> tuple[Workspace, Ms]:
+        standby, archive = desk.settings.default_standby_ttl, desk.settings.default_archive_ttl
+        new = NewWorkspace(
+            name=name,
+            owner=user_name() if owner is None else owner,
+            command=command,
+            port=port,
+            node_id=node_of(desk.settings),
+            desired_state=DesiredState.PENDING if no_start else DesiredState.RUNNING,
+            standby_ttl_seconds=int(standby.seconds) if standby_ttl is None else standby_ttl,
+            archive_ttl_seconds=int(archive.seconds) if archive_ttl is None else archive_ttl,
+            probe=probe,
+        )
+        return await _waited(desk, await asking.create(desk.store, new, now=desk.now), waiting), desk.now
+
+    made, now = at_store(flags, work)
+    if waiting.wait:
+        return _outcome(made, now, output)
+    then = "It starts when it is opened." if no_start else "lapse up starts it."
+    print_result(output, _told(made, now), f"Created: {address_of(made)}. {then}")
+    return Exit.DONE
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+@_command("lapse workspaces list", "lapse workspaces list --owner alice -o json", name="list")
+def list_workspaces(
+    *,
+    owner: Annotated[str | None, Parameter(metavar="NAME", help="Only this owner's.")] = None,
+    limit: Annotated[int, Parameter(metavar="N", help="How many to print at most; 0 for all.")] = 100,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """List workspaces by name.
+
+    NEXT tells which state each one goes to when nobody uses it, and when at the
+    earliest: a connection keeps it longer. Connections are known here only with
+    activity_url; otherwise only lapse up knows them.
+    """
+    if limit < 0:
+        raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above 0")
+
+    from lapse.cli.workspace_desk import at_store, signals_of
+
+    async def work(desk: WorkspaceDesk) -> tuple[list[Workspace], bool, Mapping[WorkspaceId, Signal], Ms]:
+        found = await _read(desk.store, owner=owner, most=limit)
+        shown = found[:limit] if limit else found
+        return shown, bool(limit and len(found) > limit), await signals_of(desk, shown), desk.now
+
+    shown, more, signals, now = at_store(flags, work)
+    if output is Output.JSON:
+        print_json({"items": [_told(one, now) for one in shown], "next": shown[-1].name if more else None})
+    elif shown:
+        rows = [_row(one, signals.get(one.id), now) for one in shown]
+        # What is wrong has a column only where something is: most of the time nothing is, and lines are short.
+        kept = [place for place, name in enumerate(_COLUMNS) if name != _TROUBLE or any(row[place] for row in rows)]
+        print_table(
+            [_COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows], styles=_STYLES
+        )
+        if more:
+            message("There are more; --limit 0 shows all.")
+    else:
+        message("There are no such workspaces." if owner else "There are no workspaces.")
+    return Exit.DONE
+
+
+async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[Workspace]:
+    """Return one more than ``most``, or all for 0."""
+    from lapse.workspaces.model import LARGEST_PAGE
+
+    found: list[Workspace] = []
+    while not most or len(found) <= most:
+        page = await store.list(owner=owner, limit=LARGEST_PAGE, after=found[-1].name if found else None)
+        found += page
+        if len(page) < LARGEST_PAGE:
+            break
+    return found
+
+
+@_command("lapse workspaces show lab", "lapse workspaces show workspace/lab -o json")
+def show(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+    """Show one workspace: wanted and observed state, when it lapses."""
+    from lapse.cli.workspace_desk import at_store, name_of, signals_of
+
+    async def work(desk: WorkspaceDesk) -> tuple[Workspace, Signal | None, Ms]:
+        found = await desk.store.by_name(name_of(name))
+        return found, (await signals_of(desk, [found])).get(found.id), desk.now
+
+    found, signal, now = at_store(flags, work)
+    if output is Output.JSON:
+        print_json(_told(found, now))
+    else:
+        facts = [(fact, text) for fact, text in _facts(found, signal, now) if text]
+        print_table(("fact", "value"), facts, styles=_STYLES)
+    return Exit.DONE
+
+
+def _told(found: Workspace, now: Ms) -> dict[str, Any]:
+    from lapse.workspaces.view import as_json
+
+    return as_json(found, now=now)
+
+
+def _row(found: Workspace, signal: Signal | None, now: Ms) -> tuple[str, ...]:
+    from lapse.workspaces.view import short_trouble
+
+    operation = found.operation.value
+    return (
+        found.name,
+        found.owner,
+        found.observed_status.value,
+        found.desired_state.value,
+        "-" if operation == "NONE" else operation,
+        short_trouble(found),
+        f"{_span(now - found.last_access_at)} ago",
+        _next(found, signal, now) or "-",
+    )
+
+
+def _facts(found: Workspace, signal: Signal | None, now: Ms) -> list[tuple[str, str]]:
+    import shlex
+
+    from lapse.core.timestamps import to_timestamp
+    from lapse.workspaces.explaining import activity_words
+    from lapse.workspaces.view import address_of, end_of_hold, probe_words
+
+    busy = found.operation.value != "NONE"
+    since = "" if found.op_started_at is None else f" for {_span(now - found.op_started_at)}"
+    return [
+        ("address", str(address_of(found))),
+        ("owner", found.owner),
+        ("command", shlex.join(found.command)),
+        ("port", f"{found.port}{'' if found.next_port is None else f', {found.next_port} from its next start on'}"),
+        ("node", found.node_id or ""),
+        ("status", found.observed_status.value),
+        ("status since", to_timestamp(found.status_changed_at * _MS)),
+        ("wanted", f"{found.desired_state.value} (by {found.desired_by.value})"),
+        ("operation", f"{found.operation.value}{since}" if busy else ""),
+        ("tries", str(found.op_tries or "")),
+        ("note", found.op_note or ""),
+        ("error", ": ".join(filter(None, (found.error_reason, found.error_message)))),
+        ("restarts", str(found.restarts or "")),
+        ("last exit", _last_exit(found, now)),
+        ("last output", found.exit_output or ""),
+        ("archived", "yes" if found.archive_key is not None else ""),
+        ("standby ttl", _duration(found.standby_ttl_seconds)),
+        ("archive ttl", _duration(found.archive_ttl_seconds)),
+        ("last access", f"{to_timestamp(found.last_access_at * _MS)} ({_span(now - found.last_access_at)} ago)"),
+        ("probe", probe_words(found)),
+        ("activity", activity_words(signal) if found.observed_status.value == "RUNNING" else ""),
+        ("held", f"{found.hold_reason}{end_of_hold(found)}" if found.held(now) else ""),
+        ("next", _next(found, signal, now)),
+        ("created", to_timestamp(found.created_at * _MS)),
+        ("version", str(found.version)),
+        ("id", found.id),
+    ]
+
+
+def _last_exit(found: Workspace, now: Ms) -> str:
+    from lapse.workspaces.model import how_it_ended
+
+    return "" if found.exited_at is None else f"{how_it_ended(found.exit_status)}, {_span(now - found.exited_at)} ago"
+
+
+def _next(found: Workspace, signal: Signal | None, now: Ms) -> str:
+    from lapse.workspaces.view import next_words
+
+    return next_words(found, signal, now, length=_span)
+
+
+def _span(milliseconds: int) -> str:
+    from lapse.core.duration import short
+
+    return short(milliseconds * _MS)
+
+
+def _duration(seconds: int) -> str:
+    from lapse.core.duration import Duration
+
+    return str(Duration.of_seconds(seconds))
+
+
+# --- wanting ----------------------------------------------------------------------------------------------------------
+
+
+@_command("lapse workspaces start lab", "lapse workspaces start lab --wait --timeout 2m")
+def start(
+    name: Name,
+    /,
+    *,
+    waiting: Waiting = NO_WAIT,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Let a workspace run, from standby or from the archive.
+
+    An error is cleared, and the start is tried again.
+    """
+    return _ask("start", name, waiting=waiting, flags=flags, output=output)
+
+
+@_command("lapse workspaces stop lab", "lapse workspaces stop lab --wait --timeout 2m")
+def stop(
+    name: Name,
+    /,
+    *,
+    waiting: Waiting = NO_WAIT,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Stop a workspace; its data stays in place.
+
+    Opening it starts it again.
+    """
+    return _ask("stop", name, waiting=waiting, flags=flags, output=output)
+
+
+@_command("lapse workspaces archive lab", "lapse workspaces archive lab --wait --timeout 10m")
+def archive(
+    name: Name,
+    /,
+    *,
+    waiting: Waiting = NO_WAIT,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Stop a workspace and move its data to the archive.
+
+    Starting or opening it brings the data back.
+    """
+    return _ask("archive", name, waiting=waiting, flags=flags, output=output)
+
+
+def _ask(verb: str, name: str, *, waiting: Waiting, flags: WorkspaceFlags, output: Output) -> int:
+    from lapse.cli.workspace_desk import change
+    from lapse.workspaces.asking import Verb, ask
+    from lapse.workspaces.view import address_of
+
+    waiting.check()
+
+    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
+        return await _waited(desk, await ask(desk.store, Verb(verb), found, now=desk.now), waiting)
+
+    changed, now = change(flags, name, how)
+    if waiting.wait:
+        return _outcome(changed, now, output)
+    said = f"{address_of(changed)}: {changed.desired_state.value} is wanted; it is {changed.observed_status.value}."
+    print_result(output, _told(changed, now), said)
+    return Exit.DONE
+
+
+async def _waited(desk: WorkspaceDesk, asked: Workspace, waiting: Waiting) -> Workspace:
+    """Return a workspace as it became, if that is to be waited for."""
+    from lapse.cli.workspace_waiting import until_as_wanted
+
+    return await until_as_wanted(desk, asked, waiting.timeout) if waiting.wait else asked
+
+
+def _outcome(found: Workspace, now: Ms, output: Output) -> int:
+    """Tell what became of one that was waited for."""
+    from lapse.workspaces.view import address_of
+
+    address, failed = address_of(found), found.error_reason is not None
+    said = f"{address} is {found.observed_status.value}."
+    if failed:
+        again = f"To try again: lapse workspaces start {found.name}"
+        said = f"{address} has failed ({found.error_reason}): {found.error_message}. {again}"
+    print_result(output, _told(found, now), said)
+    return Exit.FAILED if failed else Exit.DONE
+
+
+@_command("lapse workspaces ttl lab --standby 10m", "lapse workspaces ttl lab --standby 1h --archive 7d")
+def ttl(
+    name: Name,
+    /,
+    *,
+    standby: StandbyTTL = None,
+    archive: ArchiveTTL = None,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Change the TTLs of a workspace; they count from its last access."""
+    from lapse.cli.workspace_desk import change
+    from lapse.workspaces.view import address_of
+
+    if standby is None and archive is None:
+        raise NoTTLGivenError
+
+    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
+        return await desk.store.set_ttls(found.id, standby=standby, archive=archive, now=desk.now)
+
+    changed, now = change(flags, name, how)
+    idle, kept = _duration(changed.standby_ttl_seconds), _duration(changed.archive_ttl_seconds)
+    said = f"{address_of(changed)}: stopped after {idle} idle, archived after {kept} in standby."
+    print_result(output, _told(changed, now), said)
+    return Exit.DONE
+
+
+@_command(
+    "lapse workspaces set lab --port 9001 --restart",
+    "lapse workspaces set lab --owner alice --standby-ttl 1h --probe jupyter",
+    "lapse workspaces set lab -- ./serve --verbose",
+    name="set",
+)
+def set_workspace(  # noqa: PLR0913 - one per option, all of them named
+    name: Name,
+    /,
+    *command: Annotated[
+        str, Parameter(help="The command that it runs from its next start on, after --.", allow_leading_hyphen=True)
+    ],
+    port: Annotated[
+        int | None, Parameter(metavar="N", help="The port that the program listens on from its next start on.")
+    ] = None,
+    owner: Annotated[str | None, Parameter(metavar="NAME", help="Its new owner.")] = None,
+    standby_ttl: StandbyTTL = None,
+    archive_ttl: ArchiveTTL = None,
+    probe: Annotated[
+        str | None,
+        Parameter(
+            metavar="PROBE", help="How to ask its program whether it is at work: jupyter, or a path; none: do not ask."
+        ),
+    ] = None,
+    restart: Annotated[bool, Parameter(help="Stop and start it, if it runs.", show_default=False)] = False,
+    timeout: Timeout = "60s",
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Change command, port, owner, TTLs or probe of a workspace.
+
+    Its data stays. A program that runs goes on as it is until its next start;
+    --restart stops it and starts it again, within --timeout each.
+    """
+    from lapse.cli.workspace_desk import change
+    from lapse.workspaces.model import Changes
+
+    changes = Changes(
+        owner=owner,
+        command=command or None,
+        port=port,
+        standby_ttl_seconds=standby_ttl,
+        archive_ttl_seconds=archive_ttl,
+        probe="" if probe == "none" else probe,
+    )
+    if changes == Changes():
+        raise NothingToSetError
+    check_program(command)
+    waiting = Waiting(wait=True, timeout=timeout)
+    waiting.check()
+
+    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
+        changed = await _configure(desk, found, changes)
+        return await _restarted(desk, changed, waiting) if restart else changed
+
+    changed, now = change(flags, name, how)
+    if restart:
+        return _outcome(changed, now, output)
+    print_result(output, _told(changed, now), _what_was_set(changed, changes))
+    return Exit.DONE
+
+
+async def _configure(desk: WorkspaceDesk, found: Workspace, changes: Changes) -> Workspace:
+    from lapse.app.workspaces import node_of
+    from lapse.workspaces import asking
+
+    node = node_of(desk.settings)
+    return await asking.configure(desk.store, found, changes, node=node, version=found.version, now=desk.now)
+
+
+async def _restarted(desk: WorkspaceDesk, changed: Workspace, waiting: Waiting) -> Workspace:
+    """Stop what runs and start it again; one that does not run is left as it is."""
+    from lapse.workspaces.asking import Verb, ask
+    from lapse.workspaces.model import ObservedStatus
+
+    if changed.observed_status is not ObservedStatus.RUNNING:
+        return changed
+    for verb in (Verb.STOP, Verb.START):
+        changed = await _waited(desk, await ask(desk.store, verb, changed, now=desk.now), waiting)
+        if changed.error_reason is not None:
+            break
+    return changed
+
+
+def _what_was_set(changed: Workspace, changes: Changes) -> str:
+    from lapse.workspaces.model import ObservedStatus
+    from lapse.workspaces.view import address_of
+
+    said = f"Changed: {address_of(changed)}."
+    if not changes.of_the_program or changed.observed_status is not ObservedStatus.RUNNING:
+        return said
+    return f"{said} Its program keeps running as it was started; command and port count from its next start."
+
+
+@_command("lapse workspaces logs lab", "lapse workspaces logs lab --follow --tail 20")
+def logs(
+    name: Name,
+    /,
+    *,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Go on until Ctrl-C.", show_default=False)] = False,
+    tail: Annotated[int | None, Parameter(metavar="N", help="Only the last lines.")] = None,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+) -> int:
+    """Print what the program of a workspace wrote since its last start."""
+    from lapse.cli.workspace_desk import at_store, name_of
+    from lapse.cli.workspace_logs import LOOK_SECONDS, print_log
+    from lapse.app.workspaces import log_of
+    from lapse.workspaces.view import address_of
+
+    if tail is not None and tail < 0:
+        raise NumberError(name="--tail", given=tail, expected="0 or a number above 0")
+
+    async def work(desk: WorkspaceDesk) -> tuple[Workspace, bool]:
+        found = await desk.store.by_name(name_of(name))
+        pause = (lambda: desk.clock.sleep(LOOK_SECONDS)) if follow else None
+        return found, await print_log(log_of(desk.settings, found), tail=tail, pause=pause)
+
+    found, written = at_store(flags, work)
+    if not written:
+        message(f"{address_of(found)} has no output: it was not started yet.")
+    return Exit.DONE
+
+
+@_command("lapse workspaces delete lab", "lapse workspaces delete lab --yes --wait")
+def delete(
+    name: Name,
+    /,
+    *,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", show_default=False)] = False,
+    waiting: Waiting = NO_WAIT,
+    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Delete a workspace with its data and its archive.
+
+    On a terminal you are asked first. Its name is free at once; lapse up stops
+    it and removes its data. A workspace that is held is not deleted.
+    """
+    from lapse.cli.context import who
+    from lapse.cli.workspace_desk import change, journal_of
+    from lapse.cli.workspace_waiting import until_gone
+    from lapse.workspaces.deleting import delete_by_person
+    from lapse.workspaces.view import address_of
+
+    waiting.check()
+
+    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
+        if not yes:
+            _demand_yes(found)
+        async with journal_of(desk) as journal:
+            deleted = await delete_by_person(desk.store, journal, found, actor=who(), clock=desk.clock)
+        if waiting.wait:
+            await until_gone(desk, deleted, waiting.timeout)
+        return deleted
+
+    gone, now = change(flags, name, how)
+    then = "Its data is removed." if waiting.wait else "lapse up removes its data."
+    print_result(output, _told(gone, now), f"Deleted: {address_of(gone)}. {then}")
+    return Exit.DONE
+
+
+def _demand_yes(found: Workspace) -> None:
+    """Ask a person at a terminal; a program that calls has said what it wants."""
+    from lapse.cli.stdin import says_yes
+    from lapse.workspaces.view import address_of, in_words
+
+    what = f"{address_of(found)} ({in_words(found)}, of {found.owner}) with its data and its archive"
+    if not says_yes(f"Delete {what}?", unasked=True):
+        raise NotDeletedError(address=address_of(found))
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+@_command("lapse workspaces open lab", "lapse workspaces open lab --browser", name="open")
+def open_workspace(
+    name: Name,
+    /,
+    *,
+    browser: Annotated[bool, Parameter(help="Open it in a browser, too.", show_default=False)] = False,
+    flags: OpenWorkspaceFlags = NO_OPEN_WORKSPACE_FLAGS,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Print an address that opens a workspace in a browser.
+
+    It works once, within a minute. Opening a workspace starts it when it does
+    not run.
+    """
+    from lapse.cli.workspace_desk import at_store, name_of
+    from lapse.workspaces.tickets import TICKET_SECONDS
+
+    async def work(desk: WorkspaceDesk) -> str:
+        return await _ticketed(desk, await desk.store.by_name(name_of(name)))
+
+    url = at_store(flags, work)
+    if output is Output.JSON:
+        print_json({"url": url, "expires_in_seconds": TICKET_SECONDS})
+    else:
+        print_text(url)
+        message("It works once, within a minute.")
+    if browser:
+        import webbrowser
+
+        webbrowser.open(url)
+    return Exit.DONE
+
+
+async def _ticketed(desk: WorkspaceDesk, workspace: Workspace) -> str:
+    """Return the address of a workspace with a fresh ticket in it."""
+    from lapse.app.workspaces import demand_shared_tickets, url_of
+    from lapse.keys.aio import open_keys_async
+    from lapse.keys.tickets import ticket_records
+    from lapse.web.auth.owner import owner_of
+    from lapse.web.auth.state import StateDatabase
+    from lapse.web.auth.tokens import TokenStore
+    from lapse.workspaces.tickets import Tickets, ticket_url
+
+    settings = desk.settings
+    demand_shared_tickets(settings, "Ask the HTTP API of lapse up instead, or name a store that both can reach")
+    if not settings.proxy_port and settings.proxy_scheme == "http":
+        raise ProxyPortUnknownError
+    with StateDatabase(settings.state_dir) as state:
+        owner_id, _ = owner_of(settings.state_dir, state, TokenStore(state, clock=desk.clock))
+    async with open_keys_async(settings.keys_url, clock=desk.clock, sweep=False) as keys:
+        ticket = await Tickets(ticket_records(keys, clock=desk.clock)).issue(workspace.id, owner_id)
+    return ticket_url(url_of(settings, settings.proxy_port)(workspace.name), ticket)

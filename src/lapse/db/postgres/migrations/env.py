@@ -1,0 +1,10 @@
+"""What alembic runs: the steps that are missing, on the connection and in the transaction of `lapse.db.postgres.migration`."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from lapse.db.postgres.migrations import VERSION_TABLE
+
+context.configure(connection=context.config.attributes["connection"], version_table=VERSION_TABLE)
+context.run_migrations()

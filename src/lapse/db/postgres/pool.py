@@ -1,0 +1,236 @@
+"""PostgreSQL by psycopg: a pool of connections, bounded waiting, and plain words for what is wrong.
+
+Every wait has an end: for a connection, for a lock and for a statement on the server, and, should the server or the
+network go silent, for its answer here. After the last one the connection is cut, because asking the server to stop
+would wait on the same network.
+
+What a failure means. `DatabaseUnavailableError`: nothing was changed. `CommitUnknownError`: the connection was lost
+between a change and its answer, so it is durable or not. A transaction that the server undid because of others (a
+deadlock, a serialization failure) is repeated a few times. A connection that the server has closed meanwhile, as at its
+restart, is noticed before it is used: otherwise the first change after a restart would be of unknown outcome.
+
+Not guaranteed: that a call that is cancelled has or has not changed something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+
+from lapse.db.errors import DatabaseMisfitError
+from lapse.db.postgres.migrations import REVISIONS, VERSION_TABLE
+from lapse.db.postgres.errors import MAKE_TABLES, REPEATABLE, explain, explain_unreachable
+from lapse.db.postgres.url import PostgresURL
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+_REPEATS: Final = 5
+_RECONNECT_SECONDS: Final = 10.0
+"""How long the pool tries by itself. Its pauses double, so a longer time would let it sleep for minutes after an
+outage; whoever asks later makes it try again at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait, in seconds."""
+
+    connect: float = 5.0
+    """For one connection to come about."""
+    queue: float = 5.0
+    """For a connection of the pool to be free."""
+    lock: float = 5.0
+    """For a lock that somebody else holds."""
+    statement: float = 15.0
+    """For a statement, counted by the server."""
+    answer: float = 20.0
+    """For an answer, counted here: longer than the server's own limit, so that a slow statement is the server's to end
+    and the outcome is known."""
+
+
+DEFAULT_PATIENCE: Final = Patience()
+
+
+class Postgres:
+    """An open database; belongs to one event loop."""
+
+    def __init__(
+        self, url: str, *, patience: Patience = DEFAULT_PATIENCE, connections: int = 8, name: str = "lapse"
+    ) -> None:
+        """Connect to nothing yet; raises `PostgresURLError`."""
+        self.url = PostgresURL.parse(url)
+        self._patience = patience
+        self._connect: Mapping[str, Any] = {
+            "autocommit": True,
+            "application_name": name,
+            "connect_timeout": max(2, round(patience.connect)),  # libpq takes 1 for 2
+            "keepalives_idle": 10,
+            "tcp_user_timeout": round(patience.answer * 1000),
+        }
+        self._pool = AsyncConnectionPool(
+            self.url.conninfo,
+            kwargs=dict(self._connect),
+            min_size=1,
+            max_size=connections,
+            open=False,
+            configure=self._configure,
+            check=_check_open,
+            timeout=patience.queue,
+            reconnect_timeout=_RECONNECT_SECONDS,
+            name=name,
+        )
+
+    async def open(self) -> None:
+        """Connect, and look whether the tables fit; raises `DatabaseError`, which says what to do."""
+        # By itself first: the pool would only say that no connection came about, and not why.
+        try:
+            connection = await AsyncConnection.connect(self.url.conninfo, **self._connect)
+        except psycopg.Error as error:
+            raise explain_unreachable(error, self.url) from error
+        try:
+            async with connection:
+                await self._configure(connection)
+                await self._check_tables(connection)
+        except psycopg.Error as error:
+            raise explain(error, self.url) from error
+        await self._pool.open()
+
+    async def close(self) -> None:
+        """Close all connections. Idempotent."""
+        await self._pool.close()
+
+    async def read(self, sql: str, values: Mapping[str, Any]) -> list[Row]:
+        """Run a statement that only looks; return its rows."""
+        async with self._cursor(committing=False) as cursor:
+            return await run(cursor, sql, values)
+
+    async def write(self, sql: str, values: Mapping[str, Any]) -> list[Row]:
+        """Run one statement as a transaction of its own, in one round trip; return its rows."""
+
+        async def once() -> list[Row]:
+            async with self._cursor(committing=True) as cursor:
+                return await run(cursor, sql, values)
+
+        return await self._repeatedly(once)
+
+    async def transact(self, work: Callable[[AsyncCursor[Row]], Awaitable[T]]) -> T:
+        """Run several statements as one transaction, which an error undoes. May run ``work`` more than once."""
+
+        async def once() -> T:
+            async with self._cursor(committing=False) as cursor:
+                await cursor.execute("BEGIN")
+                try:
+                    answer = await work(cursor)
+                except BaseException:
+                    with suppress(psycopg.Error):
+                        await cursor.execute("ROLLBACK")
+                    raise
+                await self._commit(cursor)
+                return answer
+
+        return await self._repeatedly(once)
+
+    async def now_ns(self) -> int:
+        """Return the server's time, as Unix nanoseconds, to the microsecond."""
+        ((micros,),) = await self.read("SELECT (1000000 * extract(epoch FROM clock_timestamp()))::int8", {})
+        return int(micros) * 1_000
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    async def _commit(self, cursor: AsyncCursor[Row]) -> None:
+        try:
+            await cursor.execute("COMMIT")
+        except psycopg.Error as error:
+            if error.sqlstate in REPEATABLE:
+                raise
+            raise explain(error, self.url, committing=True) from error
+
+    async def _repeatedly(self, once: Callable[[], Awaitable[T]]) -> T:
+        for _ in range(_REPEATS):
+            with suppress(_UndoneError):
+                return await once()
+        try:
+            return await once()
+        except _UndoneError as error:
+            cause = cast("psycopg.Error", error.__cause__)
+            raise explain(cause, self.url) from cause
+
+    @asynccontextmanager
+    async def _cursor(self, *, committing: bool) -> AsyncIterator[AsyncCursor[Row]]:
+        """Lend a cursor whose connection is cut when the answer takes too long."""
+        sent = False
+        try:
+            async with self._pool.connection() as connection, connection.cursor() as cursor:
+                sent = True
+                timer = asyncio.get_running_loop().call_later(self._patience.answer, _cut, connection)
+                try:
+                    yield cursor
+                finally:
+                    timer.cancel()
+        except (PoolTimeout, PoolClosed) as error:
+            raise explain(error, self.url) from error
+        except psycopg.Error as error:
+            if error.sqlstate in REPEATABLE:
+                raise _UndoneError from error
+            raise explain(error, self.url, committing=committing and sent) from error
+
+    async def _configure(self, connection: AsyncConnection[Any]) -> None:
+        # By statements and not by the connection's options, which poolers such as PgBouncer refuse.
+        limits = {
+            "statement_timeout": self._patience.statement,
+            "lock_timeout": self._patience.lock,
+            "idle_in_transaction_session_timeout": self._patience.answer,
+        }
+        chosen = "SELECT " + ", ".join(
+            f"set_config('{name}', '{round(1000 * s)}', false)" for name, s in limits.items()
+        )
+        await connection.execute(chosen)
+
+    async def _check_tables(self, connection: AsyncConnection[Any]) -> None:
+        sql = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - a constant of ours
+        rows = await (await connection.execute(sql)).fetchall()
+        found, needed = rows[0][0] if rows else "none", REVISIONS[-1]
+        if found == needed:
+            return
+        problem = f"its tables are of an older version of Lapse ({found}, this one needs {needed}); {MAKE_TABLES}"
+        if found not in (*REVISIONS, "none"):
+            problem = f"its tables are of a newer version of Lapse ({found}, this one knows {needed}); upgrade Lapse"
+        raise DatabaseMisfitError(f"{self.url}: {problem}")
+
+
+class _UndoneError(Exception):
+    """The server undid the transaction because of others; the cause says why."""
+
+
+async def run(cursor: AsyncCursor[Row], sql: str, values: Mapping[str, Any]) -> list[Row]:
+    """Run a statement; return its rows, none for one that returns nothing."""
+    await cursor.execute(sql, values)
+    return await cursor.fetchall() if cursor.description is not None else []
+
+
+async def _check_open(connection: AsyncConnection[Any]) -> None:
+    """Raise if the connection is closed: one system call, unless the server has said something while nobody asked.
+
+    That is nearly always its farewell; a round trip tells.
+    """
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if poll.poll(0):
+        await AsyncConnectionPool.check_connection(connection)
+
+
+def _cut(connection: AsyncConnection[Any]) -> None:
+    """Make whoever waits on the connection find it closed."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as ours:
+        ours.shutdown(socket.SHUT_RDWR)

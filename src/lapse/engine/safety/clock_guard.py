@@ -1,0 +1,324 @@
+"""The clock guard: nothing is ended, in any domain, while it is not known what time it is.
+
+One `ClockGuard` for a process, on the `BelievedClock` that all of its domains use, and a `GuardedBrakes` for each store
+of brakes: what ends things is given that one, and looks at the clock before each act.
+
+A clock in doubt is cleared by a *second source* that agrees with it (the time of a database or of an API server, the
+kernel's word that its clock is synchronised), by a person who resumes a frozen domain, or by coming back. Where no
+second source can tell, all domains are frozen, with a row in the journal, until ``lapse resume``; from then on the
+clock is believed as it is. While a second source is silent nothing is ended and nothing is frozen. With a second source
+a clock that is wrong from the start is noticed, too.
+
+What was believed is written down (the note `CLOCK`), so that a restart does not forget it. After a reboot nobody knows
+for how long the machine was off: see `lapse.core.believed_clock` for what is dry then, and for what is not noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from lapse.core.believed_clock import Mark
+from lapse.core.duration import short
+from lapse.core.errors import LapseError
+from lapse.core.log import get_logger
+from lapse.core.decision import UnknownReason
+from lapse.engine.safety.gate import Brake, Grant
+from lapse.engine.safety.freeze import CLOCK, FreezeReason
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from lapse.core.believed_clock import BelievedClock
+    from lapse.core.decision import Reason
+    from lapse.engine.safety.gate import Brakes
+    from lapse.engine.safety.freeze import Notes
+
+    Source = Callable[[], Awaitable[int | None]]
+    """Returns Unix nanoseconds, None when it does not know; raises a `LapseError` while it is silent."""
+
+REFRESH_SECONDS: Final = 300.0
+"""How often it is written again where that costs next to nothing: after a crash, so much is not known."""
+_RETRY_SECONDS: Final = 5.0
+_NS: Final = 1_000_000_000
+_log = get_logger("lapse.engine.safety.clock_guard")
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why the clock is not believed."""
+
+    off_ns: int = 0
+    """How wrong it is; 0 while that is not known."""
+    dry_ns: int = 0
+    """For how long everything is dry instead."""
+
+
+class ClockGuard:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        clock: BelievedClock,
+        *,
+        notes: Notes,
+        sources: Sequence[Source] = (),
+        refresh_seconds: float | None = REFRESH_SECONDS,
+    ) -> None:
+        """Read nothing yet; with ``refresh_seconds`` of None a note is written only when something else is believed."""
+        self.clock = clock
+        self.notes, self._sources, self._refresh_seconds = notes, tuple(sources), refresh_seconds
+        self._lock = asyncio.Lock()
+        self._is_recalled = self._is_confirmed = False
+        self.is_agreed = False
+        """Whether a second source has agreed with the clock, and nothing has been in doubt since."""
+        self._written: Mark | None = None
+        self._said = ""
+
+    async def prepare(self) -> None:
+        """Go on from what was believed before, and ask the second sources, before anything is decided or dated.
+
+        Writes nothing, so that a process which does not act may do it, too. Raises what the store of the notes raises.
+        """
+        async with self._lock:
+            await self._recall()
+            off = await self._off_by()
+            if off is not None and abs(off) > self.clock.limit_ns:
+                self.clock.distrust(off)
+
+    async def doubt(self) -> Doubt | None:
+        """Return why the clock is not believed; None when it is, which costs no call of anything."""
+        if self._is_confirmed and not self.clock.in_doubt():
+            return None
+        async with self._lock:
+            try:
+                await self._recall()
+                off = await self._off_by()
+            except LapseError as error:
+                self._say("clock_in_doubt", problem=str(error))
+                return Doubt()
+            return await self._judge(off)
+
+    async def believe(self) -> None:
+        """Take the clock for right, as it is now."""
+        self.clock.believe()
+        self._is_confirmed, self._said = True, ""
+        await self.write()
+
+    async def write(self) -> None:
+        """Write down what is believed, unless that is known; what is in doubt is not."""
+        if self.clock.jump_ns() or not self._is_recalled:
+            return
+        mark, known = self.clock.mark(), self._written
+        if known is not None and not self._is_news(mark, known):
+            return
+        try:
+            await self.notes.write_note(CLOCK, msgspec.json.encode(mark).decode())
+        except LapseError as error:  # what is not known after a restart is in doubt then
+            _log.warning("clock_not_noted", problem=str(error))
+        self._written = mark
+
+    def forget_written(self) -> None:
+        """Take note that who resumes a domain forgets what was written."""
+        self._written = None
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _recall(self) -> None:
+        if self._is_recalled:
+            return
+        self._written = read_mark(await self.notes.read_note(CLOCK))
+        self.clock.recall(self._written, is_fresh_within=REFRESH_SECONDS)
+        self._is_recalled = True
+
+    async def _off_by(self) -> int | None:
+        """Return how wrong the clock is by the second sources; None when none of them can tell."""
+        silent: LapseError | None = None
+        for source in self._sources:
+            try:
+                found = await source()
+            except LapseError as error:
+                silent = error
+                continue
+            if found is not None:
+                return self.clock.machine.wall_ns() - found
+        if silent is not None:
+            raise silent
+        return None
+
+    async def _judge(self, off: int | None) -> Doubt | None:
+        clock = self.clock
+        self.is_agreed = off is not None and abs(off) <= clock.limit_ns
+        if self.is_agreed:
+            await self.believe()
+            return None
+        if off is not None:
+            clock.distrust(off)
+        self._is_confirmed = True
+        jump, dry = off or clock.jump_ns(), clock.dry_ns()
+        if jump:
+            return Doubt(off_ns=jump)
+        await self.write()
+        if dry:
+            self._say("dry_after_boot", seconds=round(dry / _NS))
+        return Doubt(dry_ns=dry) if dry else None
+
+    def _is_news(self, mark: Mark, known: Mark) -> bool:
+        if (mark.boot_id, mark.dry_until_ns) != (known.boot_id, known.dry_until_ns):
+            return True
+        moved = (mark.wall_ns - mark.boottime_ns) - (known.wall_ns - known.boottime_ns)
+        is_old = self._refresh_seconds is not None and (
+            mark.boottime_ns - known.boottime_ns >= self._refresh_seconds * _NS
+        )
+        return is_old or abs(moved) > self.clock.limit_ns
+
+    def _say(self, event: str, **details: object) -> None:
+        if self._said != event:
+            _log.warning(event, effect="nothing is ended", **details)
+        self._said = event
+
+
+def read_mark(text: str | None) -> Mark | None:
+    """Read a note; one that cannot be read is none."""
+    try:
+        return None if text is None else msgspec.json.decode(text, type=Mark)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+class Watched(Protocol):
+    """What `ClockLoop` looks after."""
+
+    async def watch(self) -> None:
+        """See `GuardedBrakes.watch`."""
+        ...
+
+
+class GuardedBrakes:
+    """`Brakes` that look at the clock before they allow anything; a `Brake`."""
+
+    def __init__(self, brakes: Brakes, guard: ClockGuard) -> None:
+        """Ask ``guard`` first; several of these may share one."""
+        self._brakes, self._guard = brakes, guard
+        self._freezing = asyncio.Lock()
+        self._stopped: set[str] = set()
+        """Domains that were frozen while the clock was in doubt."""
+        self._written: dict[str, str] = {}
+        """Those of them that were frozen here, and why."""
+
+    @property
+    def notes(self) -> Notes:
+        """What outlives the process, beside what is frozen."""
+        return self._guard.notes
+
+    async def allow(self, domain: str, count: int = 1) -> Grant:
+        """See `Brake`."""
+        doubt = await self._guard.doubt()
+        if doubt is None:
+            return await self._brakes.allow(domain, count)
+        if doubt.dry_ns:
+            against = await self._brakes.objection(domain)
+            return Grant(0, against, domain, is_dry=against is None)
+        against = await self._against(domain, doubt)
+        return await self.allow(domain, count) if against is None else Grant(0, against)
+
+    def done(self, grant: Grant, *, ended: int) -> None:
+        """See `Brake`."""
+        self._brakes.done(grant, ended=ended)
+
+    async def objection(self, domain: str) -> Reason | None:
+        """See `Brake`."""
+        doubt = await self._guard.doubt()
+        if doubt is not None and not doubt.dry_ns:
+            against = await self._against(domain, doubt)
+            if against is not None:
+                return against
+        return await self._brakes.objection(domain)
+
+    def pause(self, domain: str) -> float | None:
+        """See `Brake`."""
+        dry_ns = self._guard.clock.dry_ns()
+        if dry_ns:
+            return dry_ns / _NS
+        pause = self._brakes.pause(domain)
+        return _RETRY_SECONDS if pause is None and self._guard.clock.in_doubt() else pause
+
+    async def look(self) -> None:
+        """Read what is frozen, for the metrics, and look at the clock."""
+        await self._brakes.look()
+        await self.watch()
+
+    async def watch(self) -> None:
+        """Look at the clock, and freeze, or go on, where nothing is to be ended. Without doubt no store is asked."""
+        doubt = await self._guard.doubt()
+        if doubt is None:
+            await self._thaw()
+            await self._guard.write()
+        elif not doubt.dry_ns:
+            for domain in self._brakes.domains:
+                if await self._against(domain, doubt) is None:
+                    return
+
+    async def _against(self, domain: str, doubt: Doubt) -> Reason | None:
+        """Freeze a domain, unless it is frozen; return None when a person has resumed it, so that the clock counts."""
+        if not doubt.off_ns:
+            return UnknownReason.CLOCK_JUMPED
+        async with self._freezing:  # loops see a jump at the same moment, and one row tells of it
+            return await self._frozen(domain, doubt)
+
+    async def _frozen(self, domain: str, doubt: Doubt) -> Reason | None:
+        against = await self._brakes.objection(domain)
+        if against is FreezeReason.FROZEN:
+            self._stopped.add(domain)
+        if against is not None:
+            return against
+        if domain in self._stopped:
+            self._stopped.clear()
+            await self._guard.believe()
+            return None
+        way = "ahead" if doubt.off_ns > 0 else "behind"
+        why = f"the clock is {short(abs(doubt.off_ns))} {way} of what was expected; set it right, then resume"
+        try:
+            await self._brakes.freeze(domain, why, reason=FreezeReason.CLOCK_JUMPED)
+        except LapseError as error:
+            _log.warning("clock_in_doubt", effect="nothing is ended", problem=str(error))
+            return UnknownReason.CLOCK_JUMPED
+        self._stopped.add(domain)
+        self._written[domain] = why
+        return FreezeReason.CLOCK_JUMPED
+
+    async def _thaw(self) -> None:
+        """Let go on what was frozen here, where a second source has agreed with the clock since."""
+        while self._written and self._guard.is_agreed:
+            domain, why = next(iter(self._written.items()))
+            try:
+                await self._brakes.thaw(domain, why)
+            except LapseError as error:
+                _log.warning("domain_not_resumed", domain=domain, problem=str(error))
+                return
+            del self._written[domain]
+            self._guard.forget_written()
+
+
+class ClockLoop:
+    """A `lapse.engine.running.coordinator.Loop` that looks at the clock where nothing else does regularly."""
+
+    name: Final = "clock"
+    interval: Final = 10.0
+    leader_only: Final = True
+
+    def __init__(self, brakes: Watched, *, domain: str) -> None:
+        """Look at the clock of ``brakes``; failures are those of ``domain``."""
+        self._brakes, self.domain = brakes, domain
+
+    async def tick(self) -> float | None:
+        """Look once."""
+        await self._brakes.watch()
+        return None
+
+
+if TYPE_CHECKING:
+    _conforms: type[Brake] = GuardedBrakes

@@ -1,0 +1,136 @@
+"""Frozen domains: what a person, or a budget that is spent, has stopped until a person lets it go on.
+
+`BrakeStore` is where that is written, so that it outlives the process: a table beside the journal, or a ConfigMap.
+Whoever cannot read it ends nothing: see `lapse.engine.safety.gate`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lapse.core.errors import LapseError
+from lapse.core.decision import Reason
+from lapse.engine.safety.budget import TOTAL, Ledger
+from lapse.engine.journal.port import Entry, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lapse.core.clock import UnixNs
+
+ALL: Final = TOTAL
+"""Freezes every domain."""
+CLOCK: Final = "clock"
+"""The note that holds what was believed of the clock."""
+
+
+class BrakesUnreadableError(LapseError):
+    """The freezes in {place} cannot be read: {problem}. Nothing is ended until they can; try {run} all."""
+
+
+class FreezeReason(Reason):
+    """Why a domain stands still, and why it goes on."""
+
+    FROZEN = "frozen"
+    BUDGET_SPENT = "budget_spent"
+    CLOCK_JUMPED = "clock_jumped"
+    CLOCK_CONFIRMED = "clock_confirmed"
+    """A second source agrees with the clock."""
+    BY_PERSON = "by_person"
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """Since when a domain is frozen, why and by whom; what is not known is None or empty."""
+
+    since: UnixNs | None
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrakeState:
+    """What was read at one moment."""
+
+    frozen: Mapping[str, Freeze] = field(default_factory=dict)
+    """By domain, or `ALL`."""
+    spent: Ledger = field(default_factory=dict)
+    epoch: str = ""
+    """Another one when somebody has resumed, so that everything is counted anew."""
+    version: str = ""
+    """What a write is compared with."""
+
+    def freeze_of(self, domain: str) -> Freeze | None:
+        """Return what stops ``domain``, if anything does."""
+        return self.frozen.get(ALL) or self.frozen.get(domain)
+
+
+class BrakeStore(Protocol):
+    """Keeps what is frozen and, perhaps, what was spent."""
+
+    @property
+    def keeps_spending(self) -> bool:
+        """Whether `spend` writes it. Otherwise it is counted from the journal, whose rows come after the acts."""
+        ...
+
+    async def load(self, now: int) -> BrakeState:
+        """Read everything; raises a `LapseError` when any of it is in doubt."""
+        ...
+
+    async def spend(self, state: BrakeState, spent: Ledger) -> BrakeState:
+        """Replace what was spent, if everything is still as in ``state``; raises `ConflictError` otherwise."""
+        ...
+
+    async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:
+        """Freeze a domain or `ALL`; ``row`` goes to the journal, if there is one. Overwrites an earlier freeze."""
+        ...
+
+    async def resume(self, name: str, row: Entry) -> list[str]:
+        """Let a domain go on, or all of them; return what was frozen. Counting begins anew.
+
+        What was believed of the clock is forgotten: who resumes has looked at it.
+        """
+        ...
+
+
+class Notes(Protocol):
+    """Keeps short texts beside what is frozen: what was believed of the clock, and when policies were first seen."""
+
+    async def read_note(self, name: str) -> str | None:
+        """Return a text; None when there is none. Raises a `LapseError` when it cannot be read."""
+        ...
+
+    async def write_note(self, name: str, text: str) -> None:
+        """Replace a text; raises a `LapseError` when it may not have been written."""
+        ...
+
+
+def freeze_row(name: str, freeze: Freeze, *, reason: FreezeReason, now: int) -> Entry:
+    """Return the journal row of a freeze."""
+    about = {"reason": freeze.reason}
+    return _row(name, Outcome.FROZEN, reason=reason, actor=freeze.by, now=now, details=about)
+
+
+def resume_row(name: str, *, by: str, now: int, reason: FreezeReason = FreezeReason.BY_PERSON) -> Entry:
+    """Return the journal row of a domain that goes on."""
+    return _row(name, Outcome.RESUMED, reason=reason, actor=by, now=now, details=None)
+
+
+def _row(
+    name: str, outcome: Outcome, *, reason: FreezeReason, actor: str, now: int, details: dict[str, str] | None
+) -> Entry:
+    return Entry(
+        time_ns=now,
+        domain=name,
+        address="",
+        uid="",
+        version="",
+        verdict="unknown" if outcome is Outcome.FROZEN else "keep",
+        reason=reason,
+        anchor_ns=None,
+        policy="",
+        actor=actor,
+        outcome=outcome,
+        details=details,
+    )

@@ -1,0 +1,403 @@
+"""The brakes: a frozen domain ends nothing, and a domain that ends more than its budget is frozen.
+
+The ender asks before every act (`Brakes.allow`). Nearly always the answer is a subtraction: acts are taken in *blocks*
+from the ledger, and a block is spent in memory. What is frozen is read again when the last look is ``trust_seconds``
+old and something is to be ended; with nothing to end nothing is read.
+
+Guarantees. In no window is more done than the budget allows, over any number of restarts and of leaders, as long as
+nobody resumes; resuming begins a new count. **Doubt means keep**: while the store cannot be read, or written where it
+must be, nothing is ended, and it is asked again with back-off.
+
+Not guaranteed: that a freeze stops what is under way, or what begins within ``trust_seconds``. An act whose outcome is
+unknown counts as done, and so does what a crash leaves of a block, where the store keeps what was spent; where it is
+counted from the journal, the rows tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lapse.core.clock import UnixNs
+from lapse.core.errors import LapseError
+from lapse.core.jitter import Chance, backoff, chance
+from lapse.core.log import get_logger
+from lapse.core.decision import Reason, UnknownReason
+from lapse.engine.safety.freeze import ALL, BrakeState, BrakeStore, Freeze, FreezeReason, freeze_row, resume_row
+from lapse.kube.errors import ConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lapse.core.clock import Clock
+    from lapse.engine.safety.budget import Budgets, Charge, Ledger, Room
+    from lapse.engine.running.metrics import Metrics
+
+TRUST_SECONDS: Final = 5.0
+"""How long a look at what is frozen is good for."""
+_ATTEMPTS: Final = 10
+"""Writes that lost against somebody else's before it is called a failure."""
+_LONGEST_RETRY_SECONDS: Final = 60.0
+_NS: Final = 1_000_000_000
+_log = get_logger("lapse.engine.safety.gate")
+
+
+@dataclass(slots=True)
+class Block:
+    """Acts that were taken from the ledger: so many are left, and so many under way."""
+
+    charge: Charge
+    left: int
+    under_way: int = 0
+
+
+@dataclass(slots=True)
+class Grant:
+    """How many acts may be done; fewer than asked for when the budget ends."""
+
+    count: int
+    refusal: Reason | None = None
+    """Why none may be done."""
+    domain: str = ""
+    block: Block | None = None
+    is_dry: bool = False
+    """Whether what would be done is to be told instead; then the count is 0."""
+
+
+class Brake(Protocol):
+    """What the ender asks."""
+
+    async def allow(self, domain: str, count: int = 1) -> Grant:
+        """Return the right to do up to ``count`` acts now.
+
+        `done` must follow, whatever happens, and before the same piece of work asks again: the answer may wait for it.
+        """
+        ...
+
+    def done(self, grant: Grant, *, ended: int) -> None:
+        """Take note that the acts are over, and that ``ended`` of them were, or may have been, done."""
+        ...
+
+    async def objection(self, domain: str) -> Reason | None:
+        """Return why nothing of ``domain`` may be ended now, without taking anything."""
+        ...
+
+    def pause(self, domain: str) -> float | None:
+        """Return after how many seconds to ask again, if the last answer was no."""
+        ...
+
+
+class NoBrake:
+    """Allows everything."""
+
+    async def allow(self, domain: str, count: int = 1) -> Grant:
+        """See `Brake`."""
+        return Grant(count)
+
+    def done(self, grant: Grant, *, ended: int) -> None:
+        """See `Brake`."""
+
+    async def objection(self, domain: str) -> Reason | None:
+        """See `Brake`."""
+        return None
+
+    def pause(self, domain: str) -> float | None:
+        """See `Brake`."""
+        return None
+
+
+class Brakes:
+    """See the module. Belongs to one event loop; two processes that work by turns share a store."""
+
+    def __init__(  # noqa: PLR0913 - all of them named, one per dependency
+        self,
+        store: BrakeStore,
+        *,
+        budgets: Budgets,
+        domains: Iterable[str],
+        clock: Clock,
+        metrics: Metrics,
+        actor: str,
+        trust_seconds: float = TRUST_SECONDS,
+        run: str = "lapse resume",
+        chance: Chance = chance,
+    ) -> None:
+        """Read nothing yet; ``domains`` are those of this process, and ``run`` is what a person is to run."""
+        self._run = run
+        self._store, self._budgets, self.domains = store, budgets, tuple(domains)
+        self._clock, self._metrics, self._actor, self._chance = clock, metrics, actor, chance
+        self._trust_ns = round(trust_seconds * _NS)
+        self._lock = asyncio.Lock()
+        self._moved = asyncio.Event()
+        """Set when an act came to nothing, or none is under way."""
+        self._state: BrakeState | None = None
+        self._good_until_ns = 0
+        self._blocks: dict[str, Block] = {}
+        self._retired: list[Block] = []
+        """Blocks that another one has taken the place of, and of which something may come back."""
+        self._under_way: Counter[str] = Counter()
+        self._any_under_way = 0
+        """The sum, as every act asks for it."""
+        self._counted = True
+        """Whether the ledger is as good as it gets: not, where acts that failed may yet prove not to have been done."""
+        self._failures = 0
+        self._retry_ns = 0
+        self._refusals: dict[str, Reason] = {}
+        metrics.expect_brakes(self.domains)
+
+    async def allow(self, domain: str, count: int = 1) -> Grant:
+        """See `Brake`."""
+        block = self._usable(domain, count)
+        if block is None:
+            async with self._lock:
+                found = self._usable(domain, count) or await self._ask(domain, count)
+            if not isinstance(found, Block):
+                return Grant(0, found)
+            block = found
+        granted = min(count, block.left)
+        block.left -= granted
+        block.under_way += granted
+        self._under_way[domain] += granted
+        self._any_under_way += granted
+        return Grant(granted, None, domain, block)
+
+    def done(self, grant: Grant, *, ended: int) -> None:
+        """See `Brake`."""
+        if grant.block is not None:
+            self._under_way[grant.domain] -= grant.count
+            self._any_under_way -= grant.count
+            grant.block.under_way -= grant.count
+            grant.block.left += grant.count - ended
+            if ended < grant.count or not self._any_under_way:
+                self._moved.set()
+
+    async def objection(self, domain: str) -> Reason | None:
+        """See `Brake`."""
+        if self._usable(domain, 0) is not None:
+            return None
+        async with self._lock:
+            found = await self._ask(domain, 0)
+        return found if isinstance(found, Reason) else None
+
+    def pause(self, domain: str) -> float | None:
+        """See `Brake`."""
+        if domain not in self._refusals:
+            return None
+        wait_ns = max(self._retry_ns, self._good_until_ns) - self._clock.monotonic_ns()
+        return max(1.0, wait_ns / _NS)
+
+    async def freeze(self, domain: str, why: str, *, reason: FreezeReason) -> None:
+        """Let nothing of ``domain`` be ended until somebody resumes it; raises what the store raises."""
+        async with self._lock:
+            await self._stop(self._state or BrakeState(), domain, why, reason)
+
+    async def thaw(self, domain: str, why: str) -> None:
+        """Let ``domain`` go on, if it is frozen for ``why``; raises what the store raises."""
+        async with self._lock:
+            self._good_until_ns = 0
+            freeze = (await self._fresh()).frozen.get(domain)
+            if freeze is not None and freeze.reason == why:
+                row = resume_row(domain, by=self._actor, now=self._clock.wall_ns(), reason=FreezeReason.CLOCK_CONFIRMED)
+                await self._store.resume(domain, row)
+                self._good_until_ns = 0
+
+    async def look(self) -> None:
+        """Read what is frozen, for the metrics; doubt is told by the log."""
+        async with self._lock:
+            for domain in self.domains:
+                await self._ask(domain, 0)
+
+    # --- the slow way, one at a time ----------------------------------------------------------------------------------
+
+    def _usable(self, domain: str, count: int) -> Block | None:
+        block = self._blocks.get(domain)
+        if block is None or block.left < count or self._clock.monotonic_ns() >= self._good_until_ns:
+            return None
+        return block if _lasts(block, self._clock.wall_ns()) else None
+
+    async def _ask(self, domain: str, count: int) -> Block | Reason | None:
+        """Return a block that has something left, or why there is none; with a ``count`` of 0 perhaps nothing."""
+        if self._clock.monotonic_ns() < self._retry_ns:
+            return self._refused(domain, UnknownReason.UNREADABLE_SIGNAL)
+        try:
+            found = await self._decide(domain, count)
+        except Exception as error:  # noqa: BLE001 - whatever it was: who does not know whether it may, may not
+            self._failed(error)
+            return self._refused(domain, UnknownReason.UNREADABLE_SIGNAL)
+        if self._failures:
+            _log.info("brakes_readable_again")
+        self._failures = 0
+        if isinstance(found, Reason):
+            return self._refused(domain, found)
+        self._refusals.pop(domain, None)
+        return found
+
+    async def _decide(self, domain: str, count: int) -> Block | Reason | None:
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return await self._decide_once(domain, count)
+            except ConflictError:  # somebody wrote meanwhile, perhaps a freeze: what was known is nothing
+                self._good_until_ns = 0
+        return await self._decide_once(domain, count)
+
+    async def _decide_once(self, domain: str, count: int) -> Block | Reason | None:
+        state = await self._fresh()
+        if state.freeze_of(domain) is not None:
+            return FreezeReason.FROZEN
+        if count == 0:
+            return None
+        now, old = self._clock.wall_ns(), self._blocks.get(domain)
+        if old is not None and old.left >= count and _lasts(old, now):
+            return old
+        given_up = [*self._retired, *([old] if old is not None else [])]
+        ledger = state.spent
+        for one in given_up:
+            ledger = self._budgets.give_back(ledger, one.charge, one.left)
+        room = self._budgets.room(ledger, domain, now)
+        if room.most == 0:
+            if await self._learns_more():
+                return await self._decide_once(domain, count)
+            return await self._freeze(state, domain, room)
+        size = self._budgets.block(domain, count)
+        size = size if room.most is None else min(size, room.most)
+        ledger, charge = self._budgets.charge(ledger, domain, size, now=now)
+        self._state = await self._take(state, ledger, given_up) if charge.slices else state
+        block = self._blocks[domain] = Block(charge, size)
+        self._counted = self._store.keeps_spending
+        return block
+
+    async def _learns_more(self) -> bool:
+        """Before anybody is disturbed: wait for what is under way, which may come to nothing, and count again."""
+        if self._any_under_way:
+            self._moved.clear()
+            await self._moved.wait()
+            return True
+        if not self._counted:
+            self._good_until_ns = 0
+            return True
+        return False
+
+    async def _take(self, state: BrakeState, ledger: Ledger, given_up: list[Block]) -> BrakeState:
+        rests = [block.left for block in given_up]
+        for block in given_up:
+            block.left = 0  # nobody may spend what is being given back
+        try:
+            taken = await self._store.spend(state, ledger)
+        except ConflictError:  # nothing was written; after any other failure it may have been
+            for block, rest in zip(given_up, rests, strict=True):
+                block.left += rest
+            raise
+        self._retired = [block for block in given_up if block.under_way or block.left]
+        return taken
+
+    async def _fresh(self) -> BrakeState:
+        if self._state is not None and self._clock.monotonic_ns() < self._good_until_ns:
+            return self._state
+        asked_ns, known = self._clock.monotonic_ns(), self._state
+        found = await self._store.load(self._clock.wall_ns())
+        if self._store.keeps_spending:
+            self._blocks = {name: block for name, block in self._blocks.items() if _is_in(block, found)}
+            self._retired = [block for block in self._retired if _is_in(block, found)]
+        elif known is not None and known.epoch == found.epoch and self._any_under_way:
+            found = replace(found, spent=known.spent)  # the journal does not know yet what is under way
+        else:
+            self._blocks.clear()
+            self._retired.clear()
+            self._counted = True
+            found = replace(found, spent=self._with_what_is_under_way(found.spent))
+        for name in [name for name in self._blocks if found.freeze_of(name) is not None]:
+            del self._blocks[name]
+        self._tell(found)
+        self._state, self._good_until_ns = found, asked_ns + self._trust_ns
+        return found
+
+    def _with_what_is_under_way(self, ledger: Ledger) -> Ledger:
+        for domain, count in self._under_way.items():
+            ledger, _ = self._budgets.charge(ledger, domain, count, now=self._clock.wall_ns())
+        return ledger
+
+    async def _freeze(self, state: BrakeState, domain: str, room: Room) -> Reason:
+        budget = self._budgets.of(room.account)
+        which = "in total" if room.account != domain else f"of {domain}"
+        why = f"the deletion budget {which}, {budget}, is spent"
+        return await self._stop(state, domain, why, FreezeReason.BUDGET_SPENT)
+
+    async def _stop(self, state: BrakeState, domain: str, why: str, reason: FreezeReason) -> FreezeReason:
+        now = UnixNs(self._clock.wall_ns())
+        freeze = Freeze(now, why, self._actor)
+        await self._store.freeze(domain, freeze, freeze_row(domain, freeze, reason=reason, now=now))
+        frozen = replace(state, frozen={**state.frozen, domain: freeze})
+        self._tell(frozen)
+        self._state, self._good_until_ns = frozen, 0  # its version is another one now
+        return reason
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    def _refused(self, domain: str, reason: Reason) -> Reason:
+        self._refusals[domain] = reason
+        return reason
+
+    def _failed(self, error: Exception) -> None:
+        wait = backoff(self._failures, first=1.0, longest=_LONGEST_RETRY_SECONDS, chance=self._chance)
+        self._failures += 1
+        self._retry_ns = self._clock.monotonic_ns() + round(wait * _NS)
+        self._good_until_ns = 0
+        defect = not isinstance(error, LapseError)
+        _log.warning(
+            "brakes_unreadable",
+            effect="nothing is ended until the freezes can be read",
+            problem=type(error).__name__ if defect else str(error),
+            again_seconds=round(wait, 1),
+            exc_info=error if defect else None,
+        )
+
+    def _tell(self, found: BrakeState) -> None:
+        for domain in self.domains:
+            before = None if self._state is None else self._state.freeze_of(domain)
+            after = found.freeze_of(domain)
+            self._metrics.frozen(domain, frozen=after is not None)
+            if after is not None and before is None:
+                name = ALL if ALL in found.frozen else domain
+                run = f"{self._run} {name}"
+                _log.warning("domain_frozen", domain=domain, reason=after.reason, by=after.by, run=run)
+            elif before is not None and after is None:
+                _log.info("domain_resumed", domain=domain)
+
+
+class Looked(Protocol):
+    """What `BrakeLoop` looks at."""
+
+    async def look(self) -> None:
+        """Read what is frozen, for the metrics."""
+        ...
+
+
+class BrakeLoop:
+    """A `lapse.engine.running.coordinator.Loop` that keeps the metrics right while nothing is to be ended."""
+
+    interval: Final = 10.0
+    leader_only: Final = False
+
+    def __init__(self, brakes: Looked, *, domain: str, name: str = "brakes") -> None:
+        """Look at ``brakes``, where a look costs next to nothing; failures are those of ``domain``."""
+        self._brakes, self.domain, self.name = brakes, domain, name
+
+    async def tick(self) -> float | None:
+        """Look once."""
+        await self._brakes.look()
+        return None
+
+
+def _lasts(block: Block, now: int) -> bool:
+    return block.charge.until is None or now <= block.charge.until
+
+
+def _is_in(block: Block, state: BrakeState) -> bool:
+    """Whether a stored ledger still holds what was taken: not, when somebody has resumed or deleted it."""
+    return all(state.spent.get(name, {}).get(end, 0) >= block.left for name, end in block.charge.slices)
+
+
+if TYPE_CHECKING:
+    _conforms: tuple[type[Brake], type[Brake]] = (Brakes, NoBrake)

@@ -1,0 +1,198 @@
+"""Several policies about the same objects: what each says, what comes of it, and what each reports. Pure.
+
+The rules.
+
+- Each policy judges by itself, all objects that it is about; `retention.combine` weighs what they say. A hold, one of
+  the last ones, and doubt whether it is one, win over any deletion; otherwise either limit of any policy deletes.
+- A policy that is a dry run deletes nothing, and what it keeps is kept nevertheless: doubt means keep. What a real
+  policy wants as well is really ended.
+- A policy that may not act wants nothing, and protects as it always does.
+
+Three looks at the objects, at most: `look` at each (what is judged by its own fields is settled there, unless another
+policy has to compare its group first), `rank` those of the groups that matter, and `settle` these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lapse.core.decision import Due, KeepReason
+from lapse.engine.journal.port import Outcome
+from lapse.history.retention.ranking import Ranking
+from lapse.history.retention.rules import DoubtReason, Protection, RetainReason, combine
+from lapse.history.retention.survey import Look, Survey
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from lapse.core.clock import UnixNs
+    from lapse.core.decision import Reason
+    from lapse.history.policy.policy import Policy
+    from lapse.history.retention.rules import Entry, Judgement
+
+    Views = tuple[Entry | None, ...]
+    """One object as each policy sees it; None for a policy that is not about it."""
+
+
+@dataclass(slots=True)
+class PassReport:
+    """What a pass found and did, as one policy sees it: what it keeps may go by another one."""
+
+    matched: int = 0
+    """Objects that the policy is about, in the first listing."""
+    due: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+    kept: Counter[str] = field(default_factory=Counter)
+    """By reason; doubt is among them, and so is what another policy protects."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """What came of what was due; of a policy that is a dry run, what would have come."""
+    unlabelled: int = 0
+    """Records among ``matched`` that another operator wrote, without our labels: they were read whole."""
+    is_complete: bool = True
+    """Whether everything was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An object that goes, why, and who wants it: those that decided first."""
+
+    entry: Entry
+    verdict: Due
+    wanted_by: tuple[Member, ...]
+    dry_run: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The policies that want it."""
+        return tuple(member.policy.name for member in self.wanted_by)
+
+
+class Member:
+    """One of the policies, and what it has seen so far."""
+
+    def __init__(self, policy: Policy, now: UnixNs, *, is_acting: bool) -> None:
+        """Take nothing but what is kept of a policy that may not act."""
+        limits = policy.limits if is_acting else replace(policy.limits, max_age=None, max_count=None)
+        self.policy, self.limits, self.is_acting = policy, limits, is_acting
+        self.report = PassReport()
+        self.survey = Survey(limits, now)
+        self.ranking = Ranking(limits, now)
+
+    def came_of_it(self, outcome: Outcome) -> None:
+        """Note what came of something that it wanted."""
+        would = self.policy.dry_run and outcome is Outcome.ENDED  # by another policy, that is
+        self.report.outcomes[Outcome.WOULD_END if would else outcome] += 1
+
+    def finish(self, *, is_complete: bool) -> PassReport:
+        """Count what nothing was said about."""
+        told = self.report.due.total() + self.report.kept.total()
+        off = self.limits.max_age is None and self.limits.max_count is None
+        self.report.kept[KeepReason.NO_LIMIT if off else KeepReason.NOT_YET] += max(0, self.report.matched - told)
+        self.report.is_complete = is_complete
+        return self.report
+
+
+class Several:
+    """See the module."""
+
+    def __init__(self, policies: Sequence[Policy], now: UnixNs, *, acting: Collection[str] | None = None) -> None:
+        """Let those that ``acting`` names delete, and all others protect; None: all may delete."""
+        self.now = now
+        self.members = tuple(
+            Member(policy, now, is_acting=acting is None or policy.name in acting) for policy in policies
+        )
+
+    def look(self, views: Views) -> Settled | None:
+        """Look at an object for the first time; return it if it goes, whatever its groups are like."""
+        judged: list[tuple[Member, Judgement]] = []
+        opened: list[tuple[Member, Entry]] = []
+        for member, entry in self._pairs(views):
+            member.report.matched += 1
+            member.report.unlabelled += entry.is_unlabelled
+            found = member.survey.look(entry)
+            if found is Look.OPEN:
+                opened.append((member, entry))
+            elif found is not Look.STAYS:
+                judged.append((member, found))
+        if not judged:
+            return None
+        _count(judged)
+        if opened and any(isinstance(one.verdict, Due) for _, one in judged):
+            for member, entry in opened:  # it may protect the object, or want it as well
+                member.survey.ask(entry)
+            return None
+        return _settled(judged)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether everything was settled by the first look."""
+        return all(member.survey.is_clear for member in self.members)
+
+    def forget_ranks(self) -> None:
+        """Begin to rank anew."""
+        for member in self.members:
+            member.ranking = Ranking(member.limits, self.now)
+
+    def rank(self, views: Views) -> bool:
+        """Let an object have its places; return whether it is one to settle."""
+        concerned = False
+        for member, entry in self._pairs(views):
+            concerns = member.survey.concerns(entry)
+            concerned = concerned or concerns
+            # One policy alone asks for the groups that it needs; what it may protect from others is known only now.
+            if concerns or (entry.is_kept and len(self.members) > 1):
+                member.ranking.take(entry)
+        return concerned
+
+    def settle(self, views: Views) -> Settled | None:
+        """Judge an object of a group that was compared, if it is one that was not settled before."""
+        pairs = list(self._pairs(views))
+        if not any(member.survey.concerns(entry) for member, entry in pairs):
+            return None
+        judged = [(member, member.ranking.judge(entry)) for member, entry in pairs]
+        # What was judged at the first look was counted there.
+        _count([one for one in judged if one[0].survey.alone(one[1].entry) is Look.OPEN])
+        return _settled(judged)
+
+    def reports(self, *, is_complete: bool) -> dict[str, PassReport]:
+        """Return what those that may act have to report, by their names."""
+        return {one.policy.name: one.finish(is_complete=is_complete) for one in self.members if one.is_acting}
+
+    def _pairs(self, views: Views) -> Iterator[tuple[Member, Entry]]:
+        return ((member, entry) for member, entry in zip(self.members, views, strict=True) if entry is not None)
+
+
+def _count(judged: Sequence[tuple[Member, Judgement]]) -> None:
+    """Count what is not due."""
+    for member, one in judged:
+        if not isinstance(one.verdict, Due):
+            member.report.kept[one.verdict.reason] += 1
+
+
+def _settled(judged: Sequence[tuple[Member, Judgement]]) -> Settled | None:
+    """Weigh what was said about one object, and count what is due."""
+    wanting = [(member, one, one.verdict) for member, one in judged if isinstance(one.verdict, Due)]
+    if not wanting:
+        return None
+    winner = combine([one for _, one in judged])
+    if not isinstance(winner.verdict, Due):
+        for member, _, _ in wanting:
+            member.report.kept[_saved_by(winner)] += 1
+        return None
+    for member, _, verdict in wanting:
+        member.report.due[verdict.reason] += 1
+    real = [one for one in wanting if not one[0].policy.dry_run]
+    best = combine([one for _, one, _ in real or wanting])
+    wanting.sort(key=lambda one: one[1] is not best)
+    return Settled(best.entry, wanting[0][2], tuple(member for member, _, _ in wanting), dry_run=not real)
+
+
+def _saved_by(winner: Judgement) -> Reason:
+    """Return why an object stays that some policy wants gone."""
+    if winner.protection is Protection.CERTAIN and winner.verdict.reason != KeepReason.HELD:
+        return RetainReason.KEEP_LAST
+    if winner.protection is Protection.POSSIBLE and winner.verdict.reason == KeepReason.NOT_YET:
+        return DoubtReason.UNKNOWN_GROUP
+    return winner.verdict.reason

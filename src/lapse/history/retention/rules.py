@@ -1,0 +1,178 @@
+"""Retention: which of many objects go, by their age, by their number, or not at all. Pure; takes ``now``.
+
+The rules.
+
+- Age: due when ``now - anchor > max_age``.
+- Count: due when ``max_count`` or more of its group are newer. Of objects with the same anchor (creation times have
+  whole seconds) the one with the greater name is the newer one, so that everybody who looks decides the same.
+- Who violates both is due by age: each is counted once.
+- ``keep_last``: the newest N of a group that match stay, whatever the limits say. So does what is held. Neither changes
+  anything for the others: a place among the newest is taken by who is among the newest, held or not; who stays for
+  another reason stays in addition. (The alternative, that only what could be deleted is counted, would let a hold of
+  one object decide about another one.)
+
+Doubt means keep. What has no readable anchor is `Unknown`; it takes no place among the newest, because then it would
+push out one that can be judged. What has no readable group is in no group: no count ends it, and where ``keep_last`` is
+in force nothing does, as it may be the last good one of its group.
+
+Here is what one object tells, and how what several policies say about it is weighed. What its group tells is in
+`survey` (which groups matter) and `ranking` (who is among the newest).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lapse.core.clock import UnixNs
+from lapse.core.decision import Due, DueReason, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
+from lapse.engine.safety.holds import Hold
+from lapse.kube.resources import OwnerReference
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Group = tuple[str, ...]
+DELETE: Final = "delete"
+_LATEST: Final = 2**63
+
+
+class LimitReason(Reason):
+    """Why an object is due, beside its age."""
+
+    RETENTION_LIMIT = "retention_limit"
+
+
+class RetainReason(Reason):
+    """What saved an object that would be due."""
+
+    KEEP_LAST = "keep_last"
+
+
+class DoubtReason(Reason):
+    """Why nothing can be said about an object, beside an anchor that cannot be read."""
+
+    UNKNOWN_GROUP = "unknown_group"
+
+
+class Protection(IntEnum):
+    """Whether an object is one of the last that a policy keeps, due or not: another policy may want it gone."""
+
+    NONE = 0
+    POSSIBLE = 1
+    """It cannot be told."""
+    CERTAIN = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is too old, what is too many, and how many matching ones stay nevertheless; None and 0 are off."""
+
+    max_age: int | None = None
+    """Nanoseconds."""
+    max_count: int | None = None
+    keep_last: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what would end everything: whoever means off says None."""
+        if (self.max_age is not None and self.max_age <= 0) or (self.max_count is not None and self.max_count <= 0):
+            raise ValueError(f"{self}: expected limits above zero, None for none")
+        if self.keep_last < 0:
+            raise ValueError(f"{self}: expected keep_last of 0 or more")
+
+    def is_expired(self, anchor: int, now: int) -> bool:
+        """Whether the age alone is against something."""
+        return self.max_age is not None and now - anchor > self.max_age
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One object, as far as it is needed to decide about it and to end it."""
+
+    namespace: str | None
+    name: str
+    uid: str
+    version: str
+    anchor: UnixNs | None
+    """What its age is counted from; None when there is nothing, or nothing that can be read."""
+    group: Group | None = ()
+    """None when a field that the group is made of is not there."""
+    is_kept: bool = False
+    """Whether it is of those of which the last ones stay; never where none do."""
+    hold: Hold | None = None
+    owners: tuple[OwnerReference, ...] | None = None
+    """None when they were not read."""
+    is_unlabelled: bool = False
+    """Whether it is a record that another operator wrote, without our labels: it was read whole."""
+
+
+class Judgement(msgspec.Struct, frozen=True, gc=False):
+    """What one policy says about one object."""
+
+    entry: Entry
+    verdict: Verdict
+    protection: Protection = Protection.NONE
+
+
+def judge_alone(entry: Entry, limits: Limits, now: UnixNs) -> Judgement:
+    """Judge an object that no group is known of: by its age, or not at all."""
+    if entry.anchor is None:
+        doubt = entry.is_kept and limits.keep_last > 0
+        verdict = Unknown(UnknownReason.MISSING_ANCHOR)
+        return Judgement(entry, verdict, Protection.POSSIBLE if doubt else Protection.NONE)
+    due = expired(entry.anchor, limits, now)
+    if limits.keep_last == 0:
+        return judgement(entry, due, limits, now=now)
+    if due is None:
+        return Judgement(entry, _not_due(entry.anchor, limits), Protection.POSSIBLE)
+    return Judgement(entry, Unknown(DoubtReason.UNKNOWN_GROUP), Protection.POSSIBLE)
+
+
+def expired(anchor: UnixNs, limits: Limits, now: UnixNs) -> Due | None:
+    """Return what the age alone says; None when it is not too much."""
+    if limits.max_age is None or not limits.is_expired(anchor, now):
+        return None
+    return Due(DELETE, DueReason.TTL_EXPIRED, UnixNs(anchor + limits.max_age))
+
+
+def _not_due(anchor: UnixNs, limits: Limits) -> Keep:
+    if limits.max_age is None:
+        return Keep(KeepReason.NO_LIMIT if limits.max_count is None else KeepReason.NOT_YET)
+    return Keep(KeepReason.NOT_YET, UnixNs(anchor + limits.max_age + 1))
+
+
+def judgement(entry: Entry, due: Due | None, limits: Limits, *, now: UnixNs, protected: bool = False) -> Judgement:
+    """Weigh what is against an object with what saves it."""
+    protection = Protection.CERTAIN if protected else Protection.NONE
+    if due is None:
+        assert entry.anchor is not None  # noqa: S101 - what has none is unknown, and was never here
+        return Judgement(entry, _not_due(entry.anchor, limits), protection)
+    if entry.hold is not None and entry.hold.active(now):
+        return Judgement(entry, Keep(KeepReason.HELD, entry.hold.until), protection)
+    return Judgement(entry, Keep(RetainReason.KEEP_LAST) if protected else due, protection)
+
+
+def combine(judgements: Sequence[Judgement]) -> Judgement:
+    """Return the judgement that wins, of those of several policies on the same object.
+
+    A hold or a ``keep_last`` wins over any deletion, and so does doubt about one; otherwise any limit deletes, age
+    before count. What is merely unknown to one policy does not stop another one.
+    """
+    return max(judgements, key=_weight)
+
+
+def _weight(judgement: Judgement) -> tuple[int, int]:
+    """Return how strong a judgement is; among equals, what became or becomes due first is told."""
+    verdict = judgement.verdict
+    if isinstance(verdict, Keep) and verdict.reason == KeepReason.HELD:
+        return 6, 0
+    if judgement.protection is not Protection.NONE:
+        # Among those, the one that says that it saved something tells most.
+        return (5 if isinstance(verdict, Keep) and verdict.reason == RetainReason.KEEP_LAST else 4), 0
+    if isinstance(verdict, Due):
+        return (3 if verdict.reason == DueReason.TTL_EXPIRED else 2), -verdict.since
+    if isinstance(verdict, Unknown):
+        return 1, 0
+    return 0, -(_LATEST if verdict.next_check is None else verdict.next_check)

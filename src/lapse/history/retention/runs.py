@@ -1,0 +1,239 @@
+"""What came of a policy's pass, in words for its status, for the log and for people. Pure.
+
+A status tells of passes over everything. A pass that could not be made changes the condition and nothing else: what
+the last one found stays true of that one. ``lastRun`` is only set by a pass that looked at everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lapse.core.errors import LapseError
+from lapse.core.timestamps import to_timestamp
+from lapse.core.decision import KeepReason, UnknownReason
+from lapse.engine.executor import HoldUnknownError
+from lapse.engine.journal.port import Outcome
+from lapse.history.api.kinds import RetentionStatus
+from lapse.history.retention.rules import DoubtReason
+from lapse.kube.conditions import READY, Condition, ConditionStatus, ready_condition
+from lapse.kube.errors import ForbiddenError, ObjectError, StoreUnavailableError, UnknownKindError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lapse.core.clock import UnixNs
+    from lapse.history.api.kinds import RetentionPolicy
+    from lapse.history.errors import RetentionPolicyError
+    from lapse.history.retention.passes import PassReport, Told
+    from lapse.kube.resources import Json
+
+GRANT: Final = (
+    "policies act as a service account of their own, and have its rights only; an administrator grants them with"
+    " lapse retention rbac POLICY.yaml | kubectl apply -f - (to act as that account, the operator needs deploy/base)"
+)
+"""What to do about a right that is missing on a cluster."""
+_LONGEST_MESSAGE: Final = 1024
+_GOES: Final = frozenset({Outcome.ENDED, Outcome.WOULD_END})
+
+
+class RunReason(StrEnum):
+    """Why a policy is ready, or why it is not; as conditions have it."""
+
+    COMPLETED = "Completed"
+    INVALID_POLICY = "InvalidPolicy"
+    UNKNOWN_KIND = "UnknownKind"
+    FORBIDDEN = "Forbidden"
+    STORE_UNAVAILABLE = "StoreUnavailable"
+    FROZEN = "Frozen"
+    INCOMPLETE = "Incomplete"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRun:
+    """What came of one policy."""
+
+    name: str
+    domain: str
+    reason: RunReason
+    message: str
+    dry_run: bool = False
+    matched: int | None = None
+    """None: nothing was looked at."""
+    deleted: dict[str, int] = field(default_factory=dict)
+    """By reason: what went or, in a dry run, would go."""
+    kept: dict[str, int] = field(default_factory=dict)
+    """By rule."""
+    unlabelled: int = 0
+    """Records among ``matched`` that another operator wrote, without our labels."""
+    is_whole: bool = False
+    """Whether everything was looked at."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing was wrong."""
+        return self.reason is RunReason.COMPLETED
+
+
+class Tally:
+    """Counts what comes of what is due, by policy and reason; and how many failed in a row."""
+
+    def __init__(self) -> None:
+        """Nothing was told yet."""
+        self.deleted: dict[str, Counter[str]] = {}
+        self.failed_in_a_row = 0
+        self.last_problem: Exception | None = None
+
+    def take(self, told: Told) -> None:
+        """Count one."""
+        self.failed_in_a_row = self.failed_in_a_row + 1 if told.outcome is Outcome.FAILED else 0
+        if told.outcome is Outcome.FAILED or isinstance(told.problem, HoldUnknownError):
+            self.last_problem = told.problem
+        if told.outcome in _GOES:
+            for name in told.policies:
+                self.deleted.setdefault(name, Counter())[told.verdict.reason] += 1
+
+
+def of_report(
+    name: str,
+    report: PassReport,
+    *,
+    domain: str,
+    dry_run: bool,
+    deleted: Mapping[str, int],
+    problem: Exception | None,
+    advice: str = "",
+    age_from: str = "",
+) -> PolicyRun:
+    """Tell of a pass that was made; ``problem`` is the last that was against a deletion.
+
+    ``advice`` says what to do where a right is missing; ``age_from`` is the field that ages are counted from.
+    """
+    dry_run = dry_run or report.outcomes[Outcome.WOULD_END] > 0  # also where the clock guard has made it dry
+    reason, message = _verdict_on(report, domain=domain, dry_run=dry_run, problem=problem)
+    message = _with_advice(message + _in_doubt(report, age_from), reason, advice)
+    # What is held by a hold of its own was never due; what another object holds is found when it is to be ended.
+    kept = report.kept + Counter({KeepReason.HELD: report.outcomes[Outcome.HELD]})
+    return PolicyRun(
+        name=name,
+        domain=domain,
+        reason=reason,
+        message=message[:_LONGEST_MESSAGE],
+        dry_run=dry_run,
+        matched=report.matched,
+        deleted={str(why): count for why, count in deleted.items()},
+        kept={str(why): count for why, count in kept.items() if count},
+        unlabelled=report.unlabelled,
+        is_whole=report.is_complete,
+    )
+
+
+def _verdict_on(report: PassReport, *, domain: str, dry_run: bool, problem: Exception | None) -> tuple[RunReason, str]:
+    gone = sum(report.outcomes[outcome] for outcome in _GOES)
+    said = f"{'would delete' if dry_run else 'deleted'} {gone} of {report.matched}"
+    failed, refused = report.outcomes[Outcome.FAILED], report.outcomes[Outcome.REFUSED]
+    if failed:
+        reason = RunReason.FORBIDDEN if isinstance(problem, ForbiddenError) else RunReason.INCOMPLETE
+        return reason, f"{said}; {failed} could not be deleted: {_words(problem)}"
+    if refused and isinstance(problem, HoldUnknownError):
+        return RunReason.INCOMPLETE, f"{said}; {refused} are kept: {_words(problem)}"
+    if refused:
+        return RunReason.FROZEN, f"{said}; {refused} must wait until lapse resume {domain} is run"
+    if not report.is_complete:
+        return RunReason.INCOMPLETE, f"{said}; it ended before it had looked at everything"
+    return RunReason.COMPLETED, said
+
+
+def _in_doubt(report: PassReport, age_from: str) -> str:
+    """Say of how many a field or a label does not say enough, and what follows: nothing else would tell why."""
+    told = ""
+    if report.unlabelled:
+        told += f"; {report.unlabelled} of another operator, without labels of Lapse, were grouped by experimentRef"
+    if ageless := report.kept[UnknownReason.MISSING_ANCHOR]:
+        told += f"; {ageless} kept: {age_from} is missing, or not set to a time, in {'it' if ageless == 1 else 'them'}"
+    if ungrouped := report.kept[DoubtReason.UNKNOWN_GROUP]:
+        told += f"; {ungrouped} kept: a field of groupBy is missing in {'it' if ungrouped == 1 else 'them'}"
+    return told
+
+
+def of_error(name: str, error: Exception, *, domain: str, advice: str = "") -> PolicyRun:
+    """Tell of a pass that could not be made; ``advice`` says what to do where a right is missing."""
+    match error:
+        case UnknownKindError():
+            reason = RunReason.UNKNOWN_KIND
+        case ForbiddenError():
+            reason = RunReason.FORBIDDEN
+        case StoreUnavailableError():
+            reason = RunReason.STORE_UNAVAILABLE
+        case ObjectError():
+            reason = RunReason.INCOMPLETE
+        case _:
+            reason = RunReason.FAILED
+    message = _with_advice(_words(error), reason, advice)
+    return PolicyRun(name=name, domain=domain, reason=reason, message=message[:_LONGEST_MESSAGE])
+
+
+def of_broken(error: RetentionPolicyError, *, domain: str) -> PolicyRun:
+    """Tell of a policy that cannot be used."""
+    name, message = str(error.details["name"]), str(error.details["problem"])[:_LONGEST_MESSAGE]
+    return PolicyRun(name=name, domain=domain, reason=RunReason.INVALID_POLICY, message=message)
+
+
+def _with_advice(message: str, reason: RunReason, advice: str) -> str:
+    if not advice or reason is not RunReason.FORBIDDEN:
+        return message
+    return f"{message[: _LONGEST_MESSAGE - len(advice) - 2]}; {advice}"
+
+
+def _words(error: Exception | None) -> str:
+    # Only our own messages are known to hold no secret.
+    return str(error).rstrip(".") if isinstance(error, LapseError) else "an error of Lapse itself; see its log"
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def status_changes(run: PolicyRun, policy: RetentionPolicy, *, now: UnixNs, next_run: UnixNs | None) -> Json:
+    """Return the patch that makes a status tell of a run."""
+    old = policy.status or RetentionStatus()
+    generation = policy.metadata.generation
+    changes: Json = {
+        "observedGeneration": generation,
+        "conditions": [msgspec.to_builtins(_condition(run, old, generation=generation, now=now))],
+    }
+    if next_run is not None:
+        changes["nextRun"] = to_timestamp(next_run)
+    if run.matched is None or not run.is_whole:
+        return changes
+    return changes | {
+        "lastRun": to_timestamp(now),
+        "dryRun": run.dry_run,
+        "matched": run.matched,
+        "unlabelled": run.unlabelled or None,
+        "deleted": _replaced(old.deleted, run.deleted),
+        "kept": _replaced(old.kept, run.kept),
+    }
+
+
+def _condition(run: PolicyRun, old: RetentionStatus, *, generation: int, now: UnixNs) -> Condition:
+    status = ConditionStatus.TRUE if run.is_ready else ConditionStatus.FALSE
+    before = ready_condition(old.conditions)
+    since = before.last_transition_time if before is not None and before.status == status else None
+    return Condition(
+        type=READY,
+        status=status,
+        reason=run.reason,
+        message=run.message,
+        last_transition_time=since or to_timestamp(now),
+        observed_generation=generation,
+    )
+
+
+def _replaced(old: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int | None]:
+    """Return the merge patch that leaves nothing of the old: what is not named would stay."""
+    return {**dict.fromkeys(old), **new}

@@ -1,0 +1,64 @@
+"""Asks a cluster about the rights of a user, by SubjectAccessReviews: so many at once, and what kinds there are.
+
+Nothing is remembered between two judgements but the kinds of the cluster: a right that was taken away counts at once.
+An answer that does not come raises; what that means is for the caller to say, and it is never a yes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.kube.auth.admission import access_review, read_answer
+from lapse.kube.api.discovery import Discovery
+from lapse.kube.errors import ObjectError
+from lapse.kube.resources import untyped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lapse.kube.auth.admission import Person, Question
+    from lapse.kube.api.client import Client
+    from lapse.kube.resources import Kind
+
+ACCESS_REVIEW: Final = untyped(
+    "authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", namespaced=False
+)
+AT_ONCE: Final = 16
+"""Questions under way for one request, so that a large one leaves connections for others."""
+
+
+class AccessReviews:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, client: Client) -> None:
+        """Ask by ``client``, which may create SubjectAccessReviews."""
+        self._client = client
+        self._discovery = Discovery(client)
+
+    async def kind(self, api_version: str, kind: str) -> Kind[Any]:
+        """Return a kind of the cluster; raises `UnknownKindError`."""
+        return await self._discovery.find(api_version, kind)
+
+    async def answers(self, person: Person, asked: tuple[Question, ...]) -> dict[Question, bool]:
+        """Ask all; raises the first `ObjectError`, after which no question is begun."""
+        answers: dict[Question, bool] = {}
+        failures: list[ObjectError] = []
+        waiting = iter(asked)
+
+        async def work(waiting: Iterator[Question]) -> None:
+            for question in waiting:
+                try:
+                    found = await self._client.create(ACCESS_REVIEW, access_review(person, question))
+                    answers[question] = read_answer(found.body)
+                except ObjectError as error:
+                    failures.append(error)
+                if failures:
+                    return
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(AT_ONCE, len(asked))):
+                group.create_task(work(waiting))
+        if failures:
+            raise failures[0]
+        return answers

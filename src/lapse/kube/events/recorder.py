@@ -1,0 +1,234 @@
+"""Writes Events to a cluster, beside the work that they tell of: never in its way, and never at any price.
+
+Whoever reports puts a value into memory and goes on. One task writes, so many calls a second; what happened twice
+meanwhile, or happens again within some minutes, is one Event with a series. What is tallied (deletions, of which there
+may be thousands) is told as `lapse.kube.events.aggregation` says: a handful of Events, however many items there are.
+
+What does not fit into the queue, is refused, or fails again and again is dropped, counted and logged once a minute.
+Failures make the writer pause, longer each time, so a right that was taken away costs a call now and then. On a stop,
+what waits is written for a second or two; what is left is dropped. Not guaranteed: that anything is ever written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.identity import uuid
+from lapse.core.jitter import Chance, backoff, chance
+from lapse.core.log import get_logger
+from lapse.kube.errors import ObjectError, StoreUnavailableError
+from lapse.kube.events.event import Regarding, Report, Times, event_key
+from lapse.kube.api.rate import RateLimit
+from lapse.kube.events.series import EventStore, SeriesWriter
+from lapse.kube.events.aggregation import Tallies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from lapse.core.clock import Clock
+
+_NS: Final = 1_000_000_000
+_WORD_SECONDS: Final = 60.0
+"""How often at the most the log says that Events were dropped."""
+_STOPS: Final = "this process stops, or leads no longer"
+_log = get_logger("lapse.kube.events.recorder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecorderLimits:
+    """How many, how often, how long."""
+
+    per_second: float = 50.0
+    burst: int = 100
+    waiting: int = 2_000
+    """Different reports in memory."""
+    attempts: int = 4
+    longest_pause: float = 30.0
+    remembered: int = 1_000
+    """Events whose series may go on."""
+    series_seconds: float = 360.0
+    gather_seconds: float = 5.0
+    """From the first item of a tally to its Event."""
+    quiet_seconds: float = 60.0
+    """From one Event of a tally to the next."""
+    places: int = 100
+    """Tallies at a time; what comes on top is told on the object that stands for the process."""
+    drain_seconds: float = 2.0
+    linger_seconds: float = 0.2
+    """On a stop, how long to wait for work that is just being finished."""
+
+
+_LIMITS: Final = RecorderLimits()
+
+
+class EventRecorder:
+    """See the module; a `lapse.kube.events.event.Recorder`, and a service of the leader. Belongs to one event loop."""
+
+    name = "events"
+
+    def __init__(
+        self,
+        store: EventStore,
+        *,
+        reporter: Regarding,
+        instance: str,
+        clock: Clock,
+        dropped: Callable[[], None],
+        limits: RecorderLimits = _LIMITS,
+        chance: Chance = chance,
+    ) -> None:
+        """Write to ``store``; ``reporter`` stands for this process, and ``dropped`` is called for each lost Event."""
+        self._reporter, self._clock, self._dropped = reporter, clock, dropped
+        self._limits, self._chance = limits, chance
+        self._rate = RateLimit(limits.per_second, burst=limits.burst, clock=clock)
+        self._queue: OrderedDict[Report, Times] = OrderedDict()
+        self._tallies = Tallies(
+            clock,
+            gather_seconds=limits.gather_seconds,
+            quiet_seconds=limits.quiet_seconds,
+            places=limits.places,
+        )
+        self._writer = SeriesWriter(
+            store, instance=instance, clock=clock, remembered=limits.remembered, seconds=limits.series_seconds
+        )
+        self._wake, self._idle = asyncio.Event(), asyncio.Event()
+        self._failures = self._lost = self._next_word_ns = 0
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    def record(self, report: Report) -> None:
+        """See `Recorder`."""
+        now = self._clock.wall_ns()
+        self._enqueue(report, Times(now, now))
+
+    def tally(self, report: Report, item: str) -> None:
+        """See `Recorder`."""
+        if self._tallies.add(report, item):
+            self._wake.set()
+
+    def _enqueue(self, report: Report, times: Times) -> None:
+        found = self._queue.get(report)
+        if found is None and len(self._queue) >= self._limits.waiting:
+            self._drop("the queue is full")
+            return
+        first, count = (times.first_ns, 0) if found is None else (found.first_ns, found.count)
+        self._queue[report] = Times(first, times.last_ns, count + times.count)
+        self._idle.clear()
+        self._wake.set()
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """See `lapse.engine.running.coordinator.Service`."""
+        writing = asyncio.create_task(self._write_on(), name="lapse-events-writer")
+        try:
+            await _first_of(asyncio.wait({writing}), stopping.wait())
+            if stopping.is_set():
+                await _first_of(self._drain(), self._clock.sleep(self._limits.drain_seconds))
+        finally:
+            writing.cancel()
+            await asyncio.wait({writing})
+            for _ in range(len(self._queue) + len(self._tallies)):
+                self._drop(_STOPS)
+            self._queue.clear()
+            self._tallies.clear()
+            self._say_lost()
+        if not stopping.is_set():
+            writing.result()
+
+    async def _drain(self) -> None:
+        while True:
+            self._ripen(everything=True)
+            await self._idle.wait()
+            await self._clock.sleep(self._limits.linger_seconds)
+            if self._idle.is_set() and not self._tallies:
+                return
+
+    async def _write_on(self) -> None:
+        while True:
+            self._wake.clear()
+            self._ripen()
+            report = next(iter(self._queue), None)
+            if report is None:
+                self._idle.set()
+                await self._until_woken()
+                continue
+            await self._rate.wait()
+            # Taken only now: what came again while it waited is part of it.
+            times = self._queue.pop(report)
+            try:
+                await self._send(report, times)
+            except asyncio.CancelledError:
+                self._drop(_STOPS)
+                raise
+
+    async def _until_woken(self) -> None:
+        left = self._tallies.seconds_left()
+        if left is None:
+            await self._wake.wait()
+        else:
+            await _first_of(self._wake.wait(), self._clock.sleep(left))
+
+    def _ripen(self, *, everything: bool = False) -> None:
+        for report, times in self._tallies.ripe(everything=everything):
+            self._enqueue(report, times)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    async def _send(self, report: Report, times: Times) -> None:
+        regarding = report.regarding or self._reporter
+        # One name for all attempts: if an answer was lost, the next attempt finds that it is there.
+        key = event_key(regarding, uuid())
+        problem = ""
+        for _attempt in range(self._limits.attempts):
+            try:
+                await self._writer.write(key, report, times, regarding=regarding)
+            except StoreUnavailableError as error:
+                problem = str(error)
+                await self._pause(error.retry_after or 0.0)
+            except ObjectError as error:
+                problem = str(error)
+                await self._pause()
+                break
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody's work may end by it
+                _log.warning("event_failed", error=type(error).__name__, exc_info=True)
+                problem = type(error).__name__
+                await self._pause()
+                break
+            else:
+                self._failures = 0
+                return
+        self._drop(problem)
+
+    async def _pause(self, at_least: float = 0.0) -> None:
+        pause = backoff(self._failures, longest=self._limits.longest_pause, chance=self._chance)
+        self._failures += 1
+        await self._clock.sleep(max(pause, at_least))
+
+    # --- dropping -----------------------------------------------------------------------------------------------------
+
+    def _drop(self, problem: str) -> None:
+        self._dropped()
+        self._lost += 1
+        if self._clock.monotonic_ns() >= self._next_word_ns:
+            self._say_lost(problem)
+
+    def _say_lost(self, problem: str = "") -> None:
+        if self._lost:
+            _log.warning("events_dropped", count=self._lost, **({"reason": problem} if problem else {}))
+            self._lost = 0
+            self._next_word_ns = self._clock.monotonic_ns() + round(_WORD_SECONDS * _NS)
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until one is done and cancel the others."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

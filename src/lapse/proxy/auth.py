@@ -1,0 +1,124 @@
+"""Who asks: by bearer token, by the cookie of a session, or by a ticket that begins one.
+
+`OPEN_PATH` on a workspace's host belongs to the house: it takes a ticket, answers with the session's cookie and sends
+the browser on to the workspace's own first page, so that the ticket stays in no history and no log of the workspace.
+Everything that is refused looks the same, whether there is such a workspace or not.
+
+A token opens what it may change in the API: the workspaces of the owners in its scopes, and all with ``admin``. A
+ticket and a session are worth what their token is worth at the moment of the request; `still_admits` tells the same
+later, for connections that stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lapse.engine.running import logins
+from lapse.proxy.hosts import workspace_of
+from lapse.proxy.ports import Proof, Reply, Visitor
+from lapse.workspaces.tickets import OPEN_PATH
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.engine.running.logins import LoginFailures
+    from lapse.proxy.ports import Destination, Directory, Visit, WorkspaceId
+    from lapse.proxy.sessions import Sessions
+
+_NS: Final = 1_000_000_000
+_WHO: Final = Reply(
+    401,
+    "Only its owner can open this workspace: lapse workspaces open NAME prints an address, or send a token.",
+    (("WWW-Authenticate", "Bearer"),),
+)
+_WRONG_TOKEN: Final = Reply(
+    401, "The token is unknown or revoked.", (("WWW-Authenticate", 'Bearer error="invalid_token"'),)
+)
+_USED: Final = Reply(403, "This address was used already, or is too old: lapse workspaces open NAME prints a new one.")
+_ONLY_GET: Final = Reply(405, "This address is opened with GET.", (("Allow", "GET"),))
+
+
+class Redeeming(Protocol):
+    """What is used of the tickets."""
+
+    async def redeem(self, ticket: str, workspace: WorkspaceId) -> str | None:
+        """Use up a ticket of this workspace; return the id of its token, None if it is none."""
+        ...
+
+
+class Tokens(Protocol):
+    """Knows what tokens are for. Raises when that cannot be found out."""
+
+    def holder(self, token: str) -> str | None:
+        """Return the id of a bearer token; None: it is unknown, or revoked."""
+        ...
+
+    def opens(self, token_id: str, owner: str) -> bool:
+        """Whether the token of this id counts, and opens an owner's workspaces."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HouseDoorkeeper:
+    """A `lapse.proxy.ports.Doorkeeper`."""
+
+    directory: Directory
+    tickets: Redeeming
+    sessions: Sessions
+    tokens: Tokens
+    clock: Clock
+    suffix: str
+    failures: LoginFailures
+
+    async def identify(self, visit: Visit) -> Visitor | Reply:
+        """See `Doorkeeper`. The answer to a wrong token, ticket or session may wait."""
+        path, _, query = visit.target.partition("?")
+        if path == OPEN_PATH:
+            return await self._open(visit, query)
+        scheme, _, token = visit.field(b"authorization").partition(" ")
+        if scheme.lower() == "bearer":
+            return await self._by_token(visit, token.strip())
+        cookies = visit.field(b"cookie")
+        if any(self.sessions.given(cookies)):
+            found = await self._workspace(visit)
+            named = [] if found is None else self.sessions.tokens(cookies, found.workspace, now_seconds=self._seconds())
+            for token_id in named:
+                if found is not None and self.tokens.opens(token_id, found.owner):
+                    return Visitor(found.owner, Proof.COOKIE, token_id)
+            if self.sessions.is_forged(cookies):
+                await self.failures.failed(logins.Proof.SESSION, visit.peer)
+        return _WHO
+
+    def still_admits(self, visitor: Visitor) -> bool:
+        """See `Doorkeeper`."""
+        return self.tokens.opens(visitor.token_id, visitor.name)
+
+    async def _by_token(self, visit: Visit, token: str) -> Visitor | Reply:
+        token_id = self.tokens.holder(token)
+        if token_id is None:
+            await self.failures.failed(logins.Proof.TOKEN, visit.peer)
+            return _WRONG_TOKEN
+        found = await self._workspace(visit)
+        # Nobody owns what has no name as its owner: somebody else's workspace is answered as none is.
+        owner = found.owner if found is not None and self.tokens.opens(token_id, found.owner) else ""
+        return Visitor(owner, Proof.TOKEN, token_id)
+
+    async def _open(self, visit: Visit, query: str) -> Reply:
+        if visit.method != "GET" or visit.upgrade:
+            return _ONLY_GET
+        ticket = query.removeprefix("ticket=")  # nothing in a ticket needs an escape
+        found = await self._workspace(visit) if ticket != query else None
+        token_id = None if found is None else await self.tickets.redeem(ticket, found.workspace)
+        if found is None or token_id is None or not self.tokens.opens(token_id, found.owner):
+            await self.failures.failed(logins.Proof.TICKET, visit.peer)
+            return _USED
+        cookie = self.sessions.set_cookie(found.workspace, token_id, now_seconds=self._seconds())
+        # 303 and no-referrer: neither the address with the ticket nor its being used goes any further.
+        return Reply(303, "", (("Location", "/"), ("Set-Cookie", cookie), ("Referrer-Policy", "no-referrer")))
+
+    async def _workspace(self, visit: Visit) -> Destination | None:
+        name = workspace_of(visit.host.encode("latin-1"), self.suffix.encode())
+        return None if name is None else await self.directory.find(name)
+
+    def _seconds(self) -> int:
+        return self.clock.wall_ns() // _NS

@@ -1,0 +1,187 @@
+"""What the controllers of all requests have in common: one attempt per reconcile, final means immutable.
+
+A reconcile reads the request, returns at once if it is final, and otherwise asks `advance` of its subclass for the next
+step: either `End`, which is written by the one finalise function, or `Wait`. It never sleeps and never loops.
+
+What is an outcome and what is not. NotFound (confirmed by a direct read), Forbidden (by a store that is ready), invalid
+configuration and an error that an executor reports are outcomes. A failure of our own calls (`StoreUnavailableError`,
+`ConflictError`) is not: it goes to the caller, who comes back with a growing delay. A request that never ends by itself
+ends at its deadline; one whose deadline is over when it is first looked at ends there, and nothing is made for it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
+
+from lapse.core.clock import UnixNs
+from lapse.core.timestamps import from_timestamp
+from lapse.kube.controller.controller import Result
+from lapse.kube.errors import ConflictError, ForbiddenError, InvalidError, StoreUnavailableError, UnknownKindError
+from lapse.kube.events.event import NO_RECORDER
+from lapse.requests.api.conditions import Reason, is_final
+from lapse.requests.errors import require
+from lapse.requests.controllers.finalise import End, Finaliser, R, conditions_of
+from lapse.requests.controllers.ownership import KeeperRefusedError
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.kube.events.event import Recorder
+    from lapse.kube.resources import Kind, ObjectKey
+    from lapse.objects.port import ObjectStore, Reader
+    from lapse.requests.controllers.caches import Caches
+    from lapse.requests.controllers.finalise import Request
+    from lapse.requests.lifecycle.policy import Policy
+    from lapse.requests.expiry import AnnotationTTL
+
+_BACKSTOP_SECONDS: Final = 60.0
+"""A request that waits is looked at again after this time even if no event comes."""
+_ATTEMPTS: Final = 5
+_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be done now; an event, or the time, brings the request back."""
+
+    seconds: float = _BACKSTOP_SECONDS
+
+
+class RequestController(ABC, Generic[R]):
+    """Base of the three request controllers."""
+
+    kind: ClassVar[Kind[Any]]
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        direct: Reader,
+        caches: Caches,
+        policy: Policy,
+        clock: Clock,
+        recorder: Recorder = NO_RECORDER,
+        ttl: AnnotationTTL | None = None,
+    ) -> None:
+        """Take what is needed; ``ttl`` is given where annotations decide when finished requests go."""
+        require(self, store=store, direct=direct, caches=caches, policy=policy, clock=clock)
+        self._store, self._direct, self._caches = store, direct, caches
+        self._policy, self._clock, self._ttl, self._recorder = policy, clock, ttl, recorder
+        self._finaliser = Finaliser(store, policy=policy, clock=clock, recorder=recorder)
+        self._problems: dict[ObjectKey, str] = {}
+        """Why the last attempt at a request that is not final failed, for people who wait for it."""
+
+    @abstractmethod
+    async def advance(self, request: R) -> End | Wait:
+        """Take the next step of a request that is not final."""
+
+    @abstractmethod
+    async def has_begun(self, request: R) -> bool:
+        """Whether an earlier reconcile has made something for this request, which may be done by now."""
+
+    async def reconcile(self, key: ObjectKey) -> Result:
+        """Bring one request a step further; returns quickly."""
+        request = await self._caches.find(self.kind, key)
+        if request is not None and not is_final(conditions_of(request)):
+            # A cache that is behind could make us create a second artifact, so the step is decided on a direct read.
+            request = await self._caches.read(self.kind, key)
+        if request is None or request.metadata.deletion_timestamp:
+            self._problems.pop(key, None)
+            return Result()
+        if is_final(conditions_of(request)):
+            return await self._rest(request)
+        step = await self._step(request)
+        self._problems.pop(key, None)
+        if isinstance(step, Wait):
+            return self._look_again(request, step)
+        await self._finaliser.finalise(self.kind, request, step)
+        return Result() if self._ttl is None else Result(requeue_after=0.0)
+
+    async def _rest(self, request: R) -> Result:
+        if self._ttl is not None:
+            return await self._ttl.apply(self.kind, request)
+        await self._finaliser.annotate(self.kind, request)
+        return Result()
+
+    async def _step(self, request: R) -> End | Wait:
+        if self.is_late(request) and not await self.has_begun(request):
+            return self._too_late(request)
+        try:
+            step = await self._advance(request)
+        except (InvalidError, UnknownKindError, KeeperRefusedError) as error:
+            return End(Reason.INTERNAL_ERROR, str(error))
+        except StoreUnavailableError as error:
+            self._problems[request.metadata.key] = str(error)
+            if not self.is_late(request):
+                raise
+            return self._too_late(request)
+        return self._too_late(request) if isinstance(step, Wait) and self.is_late(request) else step
+
+    async def _advance(self, request: R) -> End | Wait:
+        """Take the next step. A denial is believed only of a store that is ready.
+
+        An API server that has just started does not know anybody's rights yet, and denies what it grants a moment
+        later; so does one that says so of its readiness.
+        """
+        step = await self._attempt(request)
+        if not isinstance(step, End) or step.reason is not Reason.RBAC_DENIED:
+            return step
+        try:
+            await self._store.check()
+        except ForbiddenError as error:
+            raise StoreUnavailableError(problem=f"it does not let us ask whether it is ready: {error}") from None
+        return await self._attempt(request)
+
+    async def _attempt(self, request: R) -> End | Wait:
+        try:
+            return await self.advance(request)
+        except ForbiddenError as error:
+            return End(Reason.RBAC_DENIED, str(error))
+
+    def _too_late(self, request: R) -> End:
+        problem = self._problems.get(request.metadata.key)
+        why = "" if problem is None else f"; the last attempt failed: {problem}"
+        limit = self._policy.request_deadline
+        return End(Reason.DEADLINE_EXCEEDED, f"the request was not finished within {limit}{why}")
+
+    def is_late(self, request: R) -> bool:
+        """Whether the deadline of a request is over; none is, while it is not known what time it is."""
+        deadline = self._deadline(request)
+        return deadline is not None and self._clock.wall_ns() > deadline and not self._clock.in_doubt()
+
+    def _deadline(self, request: R) -> UnixNs | None:
+        created = from_timestamp(request.metadata.creation_timestamp or "")
+        limit = self._policy.request_deadline.nanoseconds
+        return None if created is None or limit is None else UnixNs(created + limit)
+
+    def _look_again(self, request: R, step: Wait) -> Result:
+        deadline = self._deadline(request)
+        if deadline is None or self._clock.in_doubt():
+            return Result(requeue_after=step.seconds)
+        # A nanosecond more: at the deadline itself it is not over yet.
+        left = (deadline - self._clock.wall_ns() + 1) / _NS
+        return Result(requeue_after=min(step.seconds, max(0.0, left)))
+
+    async def record(self, request: R, **status: object) -> None:
+        """Write what a later reconcile must know into the status of a request that is not final.
+
+        A step takes several calls, and somebody who writes to the request all the time would always come in between. So
+        a lost race is tried again, a few times, as long as the status is the one that the step was decided on; then the
+        `ConflictError` is raised.
+        """
+        for attempt in range(_ATTEMPTS):
+            meta = request.metadata
+            try:
+                await self._store.patch_status(self.kind, meta.key, status, uid=meta.uid, version=meta.resource_version)
+            except ConflictError:
+                again = await self._caches.read(self.kind, meta.key)
+                if attempt == _ATTEMPTS - 1 or again is None or not _is_as_decided_on(again, request):
+                    raise
+                request = again
+            else:
+                return
+
+
+def _is_as_decided_on(now: Request, then: Request) -> bool:
+    return now.metadata.uid == then.metadata.uid and now.status == then.status and not now.metadata.deletion_timestamp

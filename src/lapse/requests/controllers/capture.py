@@ -1,0 +1,261 @@
+"""Volume capture, mode Snapshot: from a claim to a VolumeSnapshotContent, made directly and owned by the keeper.
+
+The controller describes what should be; the CSI snapshotter does it and reports on the content object, and that report
+becomes the outcome of the request. A VolumeSnapshot is never made. The content is made once: its reference is recorded
+in the request, and if it is gone later, that is the outcome.
+
+The other mode, Detach, is in `lapse.requests.controllers.detach`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from lapse.kube.errors import AlreadyExistsError, NotFoundError
+from lapse.kube.resources import ObjectKey
+from lapse.requests.api.annotations import SNAPSHOT_CLASS
+from lapse.requests.api.conditions import Reason
+from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, CaptureMode, VolumeCaptureRequest
+from lapse.requests.api.upstream import (
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    STORAGE_CLASS,
+    VOLUME_SNAPSHOT_CLASS,
+    VOLUME_SNAPSHOT_CONTENT,
+)
+from lapse.requests.controllers.base import RequestController, Wait
+from lapse.requests.controllers.conventions import PLAIN, is_ready
+from lapse.requests.errors import require
+from lapse.requests.lifecycle.events import EventReason, made
+from lapse.requests.controllers.finalise import End
+from lapse.requests.names import snapshot_name
+from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, is_kept_by, keeper_key, owned_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lapse.kube.resources import Json, Kind
+    from lapse.requests.api.kinds import ObjectKeeper, ObjectRef
+    from lapse.requests.api.upstream import (
+        PersistentVolume,
+        PersistentVolumeClaim,
+        StorageClass,
+        VolumeSnapshotClass,
+        VolumeSnapshotContent,
+    )
+    from lapse.requests.controllers.conventions import Conventions
+    from lapse.requests.controllers.detach import Detach
+
+
+class VolumeCapture(RequestController[VolumeCaptureRequest]):
+    """Reconciles VolumeCaptureRequests."""
+
+    kind: ClassVar[Kind[Any]] = VOLUME_CAPTURE_REQUEST
+
+    def __init__(
+        self,
+        *,
+        detach: Detach,
+        conventions: Conventions = PLAIN,
+        **dependencies: Any,  # noqa: ANN401 - those of the base class
+    ) -> None:
+        """Take what the base takes, who does the other mode, and what the snapshotter wants to see."""
+        super().__init__(**dependencies)
+        require(self, detach=detach, conventions=conventions)
+        self._detach, self._conventions = detach, conventions
+
+    async def advance(self, request: VolumeCaptureRequest) -> End | Wait:
+        """See `RequestController`."""
+        target = request.spec.target
+        if (target.api_version, target.kind) != (PERSISTENT_VOLUME_CLAIM.api_version, PERSISTENT_VOLUME_CLAIM.kind):
+            message = f"cannot capture a {target.kind} of {target.api_version}: expected a PersistentVolumeClaim of v1"
+            return End(Reason.UNSUPPORTED_TARGET_KIND, message)
+        if request.spec.mode == CaptureMode.DETACH:
+            return await self._detach.advance(self, request)
+        if request.spec.mode != CaptureMode.SNAPSHOT:
+            return End(Reason.INVALID_MODE, f"unknown mode {request.spec.mode}: expected Snapshot or Detach")
+        recorded = request.status.artifact_ref if request.status is not None else None
+        if recorded is None:
+            return await self._begin(request)
+        return await self._recorded_outcome(request, recorded)
+
+    async def has_begun(self, request: VolumeCaptureRequest) -> bool:
+        """See `RequestController`."""
+        return request.status is not None and request.status.artifact_ref is not None
+
+    async def _recorded_outcome(self, request: VolumeCaptureRequest, recorded: ObjectRef) -> End | Wait:
+        """Translate what the snapshotter reports, if the recorded content is the one that this request made."""
+        name = snapshot_name(request.metadata.uid, request.spec.target.uid or "")
+        if (recorded.kind, recorded.name) != (VOLUME_SNAPSHOT_CONTENT.kind, name):
+            return _not_made_here(recorded)
+        content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, name), uid=recorded.uid or None)
+        if content is None:
+            return End(Reason.NOT_FOUND, f"the VolumeSnapshotContent {name} is gone; it is not made again")
+        keeper = await self._caches.find(OBJECT_KEEPER, keeper_key(self.kind, request))
+        return _outcome(content) if is_kept_by(keeper, content.metadata) else _not_made_here(recorded)
+
+    async def bound_volume(
+        self, request: VolumeCaptureRequest, *, suits: Callable[[PersistentVolume], bool]
+    ) -> tuple[PersistentVolumeClaim, PersistentVolume] | End | Wait:
+        """Return the target and its volume, once they are bound to each other.
+
+        What ``suits`` says no to is read past the cache, and returned all the same: the caller says what is wrong.
+        """
+        target = request.spec.target
+        claim_key = ObjectKey(request.metadata.namespace, target.name)
+        claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, claim_key, uid=target.uid, suits=_is_not_lost)
+        if claim is None:
+            message = f"there is no PersistentVolumeClaim {claim_key} with uid {target.uid}"
+            return End(Reason.NOT_FOUND, message)
+        phase = claim.status.phase if claim.status is not None else None
+        if phase == "Lost":
+            return End(Reason.INVALID_SOURCE, f"the PersistentVolumeClaim {claim_key} has lost its volume")
+        if phase != "Bound" or not claim.spec.volume_name:
+            return Wait()
+        uid = claim.metadata.uid
+        volume = await self._caches.find(
+            PERSISTENT_VOLUME,
+            ObjectKey(None, claim.spec.volume_name),
+            suits=lambda cached: not _claimed_by_another(cached, uid) and suits(cached),
+        )
+        if volume is None:
+            return End(Reason.NOT_FOUND, f"there is no PersistentVolume {claim.spec.volume_name}")
+        if _claimed_by_another(volume, uid):
+            message = f"the PersistentVolume {volume.metadata.name} belongs to another claim"
+            return End(Reason.INCOMPATIBLE, message)
+        return claim, volume
+
+    async def _begin(self, request: VolumeCaptureRequest) -> End | Wait:
+        bound = await self.bound_volume(request, suits=_is_csi)
+        if isinstance(bound, End | Wait):
+            return bound
+        claim, volume = bound
+        snapshot_class = await self._snapshot_class(claim, volume)
+        if isinstance(snapshot_class, End):
+            return snapshot_class
+        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy, recorder=self._recorder)
+        if keeper is None:
+            return Wait(UID_BARRIER_SECONDS)
+        content = await self._content(request, volume, snapshot_class, keeper)
+        if isinstance(content, End):
+            return content
+        reference = {
+            "apiVersion": VOLUME_SNAPSHOT_CONTENT.api_version,
+            "kind": VOLUME_SNAPSHOT_CONTENT.kind,
+            "name": content.metadata.name,
+            "uid": content.metadata.uid,
+        }
+        await self.record(request, artifactRef=reference)
+        return Wait()
+
+    async def _snapshot_class(
+        self, claim: PersistentVolumeClaim, volume: PersistentVolume
+    ) -> VolumeSnapshotClass | End:
+        """Follow claim, StorageClass, annotation and VolumeSnapshotClass: configuration, so it is read directly."""
+        if volume.spec.csi is None or not _is_csi(volume):
+            return End(Reason.INCOMPATIBLE, f"the PersistentVolume {volume.metadata.name} is not a CSI volume")
+        name = claim.spec.storage_class_name or volume.spec.storage_class_name
+        if not name:
+            message = (
+                f"the PersistentVolumeClaim {claim.metadata.key} names no StorageClass, so there is no snapshot class"
+            )
+            return End(Reason.INCOMPATIBLE, message)
+        storage: StorageClass
+        try:
+            storage = await self._direct.get(STORAGE_CLASS, ObjectKey(None, name))
+            chosen = storage.metadata.annotations.get(SNAPSHOT_CLASS)
+            if not chosen:
+                message = f"the StorageClass {name} has no annotation {SNAPSHOT_CLASS}: expected a class name"
+                return End(Reason.INCOMPATIBLE, message)
+            found = await self._direct.get(VOLUME_SNAPSHOT_CLASS, ObjectKey(None, chosen))
+        except NotFoundError as error:
+            return End(Reason.NOT_FOUND, str(error))
+        if found.driver != volume.spec.csi.driver:
+            message = (
+                f"the VolumeSnapshotClass {chosen} is for {found.driver}, the volume is of {volume.spec.csi.driver}"
+            )
+            return End(Reason.INCOMPATIBLE, message)
+        return found
+
+    async def _content(
+        self,
+        request: VolumeCaptureRequest,
+        volume: PersistentVolume,
+        snapshot_class: VolumeSnapshotClass,
+        keeper: ObjectKeeper,
+    ) -> VolumeSnapshotContent | End:
+        """Make the content object, or find the one that an earlier, interrupted reconcile made."""
+        name = snapshot_name(request.metadata.uid, request.spec.target.uid or "")
+        spec = _content_spec(name, request, volume, snapshot_class)
+        metadata: Json = {"name": name, "ownerReferences": [msgspec.to_builtins(owned_by(keeper))]}
+        if self._conventions.annotations:
+            metadata["annotations"] = dict(self._conventions.annotations)
+        if self._conventions.finalizers:
+            metadata["finalizers"] = list(self._conventions.finalizers)
+        wanted = {"metadata": metadata, "spec": spec}
+        try:
+            created = await self._store.create(VOLUME_SNAPSHOT_CONTENT, wanted)
+        except AlreadyExistsError:
+            found = await self._store.get(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, name))
+        else:
+            report = made(self.kind, request.metadata, EventReason.SNAPSHOT_CREATED, name, waits_for="the snapshotter")
+            self._recorder.record(report)
+            return created
+        if not is_kept_by(keeper, found.metadata):
+            message = f"the VolumeSnapshotContent {name} is there already, and not owned by the keeper of this request"
+            return End(Reason.INTERNAL_ERROR, message)
+        return found
+
+
+def _claimed_by_another(volume: PersistentVolume, claim_uid: str) -> bool:
+    """Whether a volume belongs to another claim; one that does not say by which uid it is claimed does not."""
+    claimed = volume.spec.claim_ref
+    return claimed is not None and claimed.uid not in {None, claim_uid}
+
+
+def _is_csi(volume: PersistentVolume) -> bool:
+    return volume.spec.csi is not None and bool(volume.spec.csi.volume_handle)
+
+
+def _is_not_lost(claim: PersistentVolumeClaim) -> bool:
+    return claim.status is None or claim.status.phase != "Lost"
+
+
+def _content_spec(
+    name: str, request: VolumeCaptureRequest, volume: PersistentVolume, snapshot_class: VolumeSnapshotClass
+) -> Json:
+    csi = volume.spec.csi
+    spec: Json = {
+        "driver": snapshot_class.driver,
+        "deletionPolicy": snapshot_class.deletion_policy or "Delete",
+        "volumeSnapshotClassName": snapshot_class.metadata.name,
+        "source": {"volumeHandle": csi.volume_handle if csi is not None else None},
+        # The stock snapshotter wants to know for whom it works, although no VolumeSnapshot of that name ever exists.
+        "volumeSnapshotRef": {
+            "apiVersion": VOLUME_SNAPSHOT_CONTENT.api_version,
+            "kind": "VolumeSnapshot",
+            "name": name,
+            "namespace": request.metadata.namespace,
+            "uid": request.metadata.uid,
+        },
+    }
+    if volume.spec.volume_mode:
+        spec["sourceVolumeMode"] = volume.spec.volume_mode
+    return spec
+
+
+def _not_made_here(recorded: ObjectRef) -> End:
+    message = f"status.artifactRef names the {recorded.kind} {recorded.name}, which was not made for this request"
+    return End(Reason.INCOMPATIBLE, message)
+
+
+def _outcome(content: VolumeSnapshotContent) -> End | Wait:
+    """Translate what the snapshotter reports."""
+    name, status = content.metadata.name, content.status
+    if status is not None and status.error is not None:
+        return End(Reason.FAILED, status.error.message or "the snapshotter reported an error without a message")
+    if is_ready(content):
+        return End(Reason.COMPLETED, f"the snapshot is in VolumeSnapshotContent {name}")
+    return Wait()

@@ -1,0 +1,120 @@
+"""Request -> ObjectKeeper -> artifacts: the keeper is made first, and nothing is made before its uid is known.
+
+The request never owns an artifact; the keeper is the controller owner. There are no finalizers: when the keeper goes,
+ordinary garbage collection removes what it owns, and what has a second owner stays.
+
+Names follow from the request's uid, so anybody may have made a keeper of that name before. One that is there is
+compared as a whole with the one that Lapse would make; what differs is refused, and nothing is given to it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.duration import Duration, DurationError
+from lapse.core.errors import LapseError
+from lapse.kube.errors import AlreadyExistsError, NotFoundError
+from lapse.kube.resources import ObjectKey, OwnerReference
+from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode
+from lapse.requests.lifecycle.events import EventReason, made
+from lapse.requests.names import keeper_name
+
+if TYPE_CHECKING:
+    from lapse.kube.events.event import Recorder
+    from lapse.kube.resources import Json, Kind, ObjectMeta
+    from lapse.objects.port import ObjectStore
+    from lapse.requests.api.kinds import ObjectKeeper
+    from lapse.requests.controllers.finalise import Request
+    from lapse.requests.lifecycle.policy import Policy
+
+UID_BARRIER_SECONDS: Final = 1.0
+"""How soon to look again for a keeper whose uid is not known yet."""
+
+
+class KeeperRefusedError(LapseError):
+    """The ObjectKeeper {name} is there already, but {problem}; it is not trusted with artifacts of this request."""
+
+
+async def ensure_keeper(
+    store: ObjectStore, kind: Kind[Any], request: Request, *, policy: Policy, recorder: Recorder
+) -> ObjectKeeper | None:
+    """Return the keeper of a request, made if it was not there; None while its uid is not known: come back in a second.
+
+    ``recorder`` is told of one that was made. Raises `KeeperRefusedError` for one that differs from what would be made.
+    """
+    key, wanted = keeper_key(kind, request), _keeper(kind, request, policy)
+    try:
+        keeper = await store.get(OBJECT_KEEPER, key)
+    except NotFoundError:
+        with suppress(AlreadyExistsError):  # another process was quicker; what it made is judged like any other
+            await store.create(OBJECT_KEEPER, wanted)
+            recorder.record(made(kind, request.metadata, EventReason.KEEPER_CREATED, key.name))
+        keeper = await store.get(OBJECT_KEEPER, key)
+    _judge(keeper, OBJECT_KEEPER.convert(wanted))
+    return keeper if keeper.metadata.uid else None
+
+
+def keeper_key(kind: Kind[Any], request: Request) -> ObjectKey:
+    """Return where the keeper of a request is found."""
+    return ObjectKey(None, keeper_name(kind.short, request.metadata.uid))
+
+
+def owned_by(keeper: ObjectKeeper) -> OwnerReference:
+    """Return the reference that makes the keeper the controller owner of an artifact."""
+    meta = keeper.metadata
+    if not meta.uid:
+        raise ValueError("a keeper without uid can own nothing")  # garbage collection would ignore or misread it
+    return OwnerReference(
+        api_version=OBJECT_KEEPER.api_version, kind=OBJECT_KEEPER.kind, name=meta.name, uid=meta.uid, controller=True
+    )
+
+
+def _keeper(kind: Kind[Any], request: Request, policy: Policy) -> Json:
+    meta = request.metadata
+    followed = {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "namespace": meta.namespace,
+        "name": meta.name,
+        "uid": meta.uid,
+    }
+    spec: Json = {"mode": policy.keeper_mode, "followObjectRef": followed}
+    if policy.keeper_mode is KeeperMode.FOLLOW_OBJECT_WITH_TTL:
+        spec["ttl"] = policy.keeper_ttl.go()
+    return {"metadata": {"name": keeper_key(kind, request).name}, "spec": spec}
+
+
+def is_kept_by(keeper: ObjectKeeper | None, artifact: ObjectMeta) -> bool:
+    """Whether a keeper is the controller owner of an artifact."""
+    owner = artifact.controller
+    return keeper is not None and owner is not None and owner.uid == keeper.metadata.uid
+
+
+def _judge(keeper: ObjectKeeper, wanted: ObjectKeeper) -> None:
+    problem = _difference(keeper, wanted)
+    if problem is not None:
+        raise KeeperRefusedError(name=keeper.metadata.name, problem=problem)
+
+
+def _difference(keeper: ObjectKeeper, wanted: ObjectKeeper) -> str | None:
+    """Say how a keeper differs from the one that would be made; None when it does not."""
+    if keeper.spec.follow_object_ref != wanted.spec.follow_object_ref:
+        return "it follows another object"
+    if keeper.spec.mode != wanted.spec.mode:
+        return f"its mode is {keeper.spec.mode} and not {wanted.spec.mode}"
+    ttl, expected = _lasts(keeper.spec.ttl), _lasts(wanted.spec.ttl)
+    if ttl != expected:
+        return f"its ttl is {ttl} and not {expected}"
+    if keeper.metadata.owner_references:
+        owner = keeper.metadata.owner_references[0]
+        return f"it is owned by the {owner.kind} {owner.name}, and would go with it"
+    return "it is being deleted" if keeper.metadata.deletion_timestamp else None
+
+
+def _lasts(ttl: str | None) -> Duration | str | None:
+    """Return a TTL so that two ways to write the same one are equal."""
+    try:
+        return None if ttl is None else Duration.parse(ttl)
+    except DurationError:
+        return ttl

@@ -1,0 +1,200 @@
+"""The TTL of finished requests: one policy, two modes.
+
+Mode *scanner*: the policy's TTL counts from the completion; a sweep looks at what is due, from the caches, and no
+reconcile knows of it. Mode *annotation*: the annotation on the request decides, and is looked at whenever the finished
+request is reconciled, before anything else.
+
+Both end a request in the same way, by the engine, with the uid and the version that the decision was made on. A request
+without a completion timestamp never lapses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.address import Address
+from lapse.core.clock import UnixNs
+from lapse.core.jitter import Chance, around, chance
+from lapse.core.timestamps import from_timestamp
+from lapse.core.decision import Decision, Due, DueReason, Keep, KeepReason, decide_by_ttl
+from lapse.engine.deadlines import Deadlines
+from lapse.engine.domain import DELETE, Candidate, Settled, action_of
+from lapse.engine.safety.holds import hold_of
+from lapse.engine.journal.port import Outcome
+from lapse.kube.controller.controller import Result
+from lapse.objects.target import ObjectHandle
+from lapse.requests.api.annotations import TTL
+from lapse.requests.api.conditions import is_final
+from lapse.requests.api.kinds import REQUEST_KINDS
+from lapse.requests.controllers.finalise import Finaliser, R, Request, conditions_of
+from lapse.requests.lifecycle.policy import InvalidTTLError, ttl_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from lapse.core.clock import Clock
+    from lapse.core.duration import Duration
+    from lapse.core.decision import Reason
+    from lapse.engine.executor import Executor
+    from lapse.kube.resources import Kind, ObjectKey
+    from lapse.requests.controllers.caches import Caches
+    from lapse.requests.lifecycle.policy import Policy
+
+DOMAIN: Final = "requests"
+_LONGEST_WAIT_SECONDS: Final = 60.0
+_SHORTEST_WAIT_SECONDS: Final = 30.0
+_SHOWN: Final = 200
+"""How much of an unreadable annotation is repeated in a message."""
+_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What the decision about a request looks at."""
+
+    final: bool
+    completed: UnixNs | None
+    """None when it is missing or cannot be read."""
+    ttl: Duration | None
+    """None when it cannot be read."""
+
+
+def decide(request: Finished, now: UnixNs) -> Decision:
+    """Say whether a request is due: strictly after completion plus TTL, and never in doubt."""
+    if not request.final:
+        return Decision(Keep(KeepReason.NOT_YET))
+    return decide_by_ttl(request.completed, request.ttl, now, action=DELETE)
+
+
+def finished(request: Request, ttl: Duration | None) -> Finished:
+    """Return what is to be decided on; ``ttl`` is the one that counts in the mode at hand."""
+    completed = request.status.completion_timestamp if request.status is not None else None
+    return Finished(is_final(conditions_of(request)), from_timestamp(completed or ""), ttl)
+
+
+class FinishedRequests:
+    """The domain of the sweep: finished requests by deadline, fed by the caches, for either mode.
+
+    ``ttl`` says which TTL counts for a request: the policy's, or the one on the request. Only in mode scanner does the
+    sweep look for what is due; in mode annotation a reconcile brings a request forward (`candidate`).
+    """
+
+    name = DOMAIN
+    is_indexed = True
+    reasons: tuple[Reason, ...] = (DueReason.TTL_EXPIRED,)
+
+    def __init__(self, caches: Caches, *, policy: Policy, clock: Clock) -> None:
+        """Begin to follow the caches."""
+        self._policy = policy.digest
+        self.deadlines: Deadlines[tuple[Kind[Any], ObjectKey]] = Deadlines()
+        self._caches, self._ttl, self._clock = caches, policy.request_ttl, clock
+        for kind in REQUEST_KINDS:
+            caches.of(kind).subscribe(partial(self._changed, kind))
+
+    def _changed(self, kind: Kind[Any], old: Request | None, new: Request | None) -> None:
+        if new is None:
+            if old is not None:
+                self.deadlines.discard((kind, old.metadata.key))
+            return
+        deadline = decide(finished(new, self._ttl), UnixNs(self._clock.wall_ns())).deadline
+        if deadline is None:
+            self.deadlines.discard((kind, new.metadata.key))
+        else:
+            self.deadlines.set((kind, new.metadata.key), UnixNs(deadline + 1))
+
+    def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[Finished]], None]:
+        """See `Domain`."""
+        return self.deadlines.pages(now, size=size, find=self._find)
+
+    def _find(self, place: tuple[Kind[Any], ObjectKey]) -> Candidate[Finished] | None:
+        kind, key = place
+        request = self._caches.of(kind).get(key)
+        return None if request is None else candidate(kind, request, self._ttl)
+
+    def next_deadline(self) -> UnixNs | None:
+        """See `Domain`."""
+        return self.deadlines.next()
+
+    def decide(self, candidate: Candidate[Finished], now: UnixNs) -> Decision:
+        """See `Domain`."""
+        return decide(candidate.state, now)
+
+    async def refresh(self, candidates: Sequence[Candidate[Finished]]) -> Sequence[Candidate[Finished]]:
+        """Read nothing: all that the decision looks at is in the object, whose version the deletion compares."""
+        return candidates
+
+    def policy(self, candidate: Candidate[Finished]) -> str:
+        """See `Domain`."""
+        return self._policy
+
+    def details(self, candidate: Candidate[Finished]) -> dict[str, Any] | None:
+        """See `Domain`."""
+        return None
+
+    async def settle(self, settled: Sequence[Settled[Finished]]) -> None:
+        """See `Domain`."""
+        for one in settled:
+            self.deadlines.look_again((one.candidate.handle.kind, one.candidate.handle.key), one.next_check)
+
+
+def candidate(kind: Kind[Any], request: Request, ttl: Duration | None) -> Candidate[Finished]:
+    """Return a request as the sweep sees it."""
+    meta = request.metadata
+    return Candidate(
+        address=Address(kind.short, meta.namespace, meta.name),
+        uid=meta.uid,
+        version=meta.resource_version,
+        state=finished(request, ttl),
+        handle=ObjectHandle.of(kind, request),
+        hold=hold_of(meta.annotations),
+    )
+
+
+class AnnotationTTL:
+    """Mode annotation: looked at whenever a finished request is reconciled."""
+
+    def __init__(
+        self,
+        requests: FinishedRequests,
+        *,
+        executor: Executor,
+        finaliser: Finaliser,
+        policy: Policy,
+        clock: Clock,
+        chance: Chance = chance,
+    ) -> None:
+        """End requests by ``executor``, write what is wrong by ``finaliser``."""
+        self._requests, self._executor = requests, executor
+        self._finaliser, self._clock, self._chance = finaliser, clock, chance
+        self._default = policy.request_ttl.go()
+
+    async def apply(self, kind: Kind[R], request: R) -> Result:
+        """End a finished request whose TTL is over, or say when to look again."""
+        request = await self._finaliser.annotate(kind, request)
+        text = request.metadata.annotations.get(TTL, self._default)
+        try:
+            ttl = ttl_of(text)
+        except InvalidTTLError as error:
+            message = f"Invalid TTL annotation format: {text[:_SHOWN]} (error: {str(error)[:_SHOWN]})"
+            await self._finaliser.declare_invalid_ttl(kind, request, message)
+            return Result()
+        considered = candidate(kind, request, ttl)
+        decision = decide(considered.state, UnixNs(self._clock.wall_ns()))
+        verdict = decision.verdict
+        if isinstance(verdict, Due):
+            return await self._end(considered, decision)
+        if verdict.next_check is None:
+            return Result()
+        return Result(requeue_after=self._wait((verdict.next_check - self._clock.wall_ns()) / _NS))
+
+    async def _end(self, considered: Candidate[Finished], decision: Decision) -> Result:
+        """End it; there is nothing to read again, because the version covers all that was decided on."""
+        (result,) = await self._executor.execute([action_of(self._requests, considered, decision)])
+        if result.outcome in {Outcome.ENDED, Outcome.GONE}:
+            return Result()
+        return Result(requeue_after=self._wait(_LONGEST_WAIT_SECONDS))
+
+    def _wait(self, left: float) -> float:
+        return max(_SHORTEST_WAIT_SECONDS, around(min(left, _LONGEST_WAIT_SECONDS), chance=self._chance))

@@ -1,0 +1,245 @@
+"""Keepers: how long artifacts are kept after the request that asked for them.
+
+FollowObject: as long as what it follows. TTL: counted from creation. FollowObjectWithTTL: counted from ``lostAt``,
+which is set once when what it follows is lost and cleared if that comes back with the same uid.
+
+Doubt keeps. An object that the cache does not have is looked for directly; only 'not there' and 'another uid' mean that
+it is lost. Any other answer (a refusal, a kind that the store no longer knows) means that nothing is known; that may
+last, and is asked again every minute. No answer at all (a timeout, an overload) is an error, and soon asked for again.
+A keeper is not ended while it, what it follows, or anything it owns is held; the hold of what it follows is written on
+the keeper, so that it outlives the followed object (`lapse.requests.lifecycle.passed_holds`). The keeper is ended by the engine's
+sweep; garbage collection then removes what it owns, except what has another owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.clock import UnixNs
+from lapse.core.timestamps import from_timestamp, to_timestamp
+from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown, UnknownReason, decide_by_ttl
+from lapse.engine.domain import DELETE
+from lapse.kube.controller.controller import Result
+from lapse.kube.errors import ForbiddenError, UnknownKindError
+from lapse.kube.resources import ObjectKey
+from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, KeeperPhase
+from lapse.requests.errors import require
+from lapse.requests.lifecycle.passed_holds import changes, hold_annotations
+from lapse.requests.lifecycle.policy import InvalidTTLError, ttl_of
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.core.duration import Duration
+    from lapse.kube.resources import Json, Kind, Object
+    from lapse.objects.port import ObjectStore, Reader
+    from lapse.requests.api.kinds import KeeperStatus, ObjectKeeper, ObjectRef
+    from lapse.requests.controllers.caches import Caches
+    from lapse.requests.lifecycle.keepers import Keepers
+
+FOLLOWS: Final = "follows"
+"""The index of the keepers' cache that finds who follows an object."""
+_BACKSTOP_SECONDS: Final = 60.0
+_LOOK_AGAIN_NS: Final = 60_000_000_000
+"""A keeper that was due but for what it follows: the sweep looks again, as nothing about the keeper itself changes."""
+
+
+class KeeperReason(Reason):
+    """Why a keeper stays or goes, beside its TTL."""
+
+    FOLLOWED_PRESENT = "followed_present"
+    FOLLOWED_LOST = "followed_lost"
+
+
+class Followed(StrEnum):
+    """What is known about the object that a keeper follows."""
+
+    PRESENT = "present"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperState:
+    """What the decision about a keeper looks at."""
+
+    mode: str
+    followed: Followed
+    created: UnixNs | None
+    lost: UnixNs | None
+    """Since when the followed object is lost; None when it is not, or not known to be."""
+    ttl: Duration | None
+    """None when there is none or it cannot be read."""
+
+
+def decide(keeper: KeeperState, now: UnixNs) -> Decision:
+    """Say whether a keeper is due."""
+    if keeper.mode == KeeperMode.TTL:
+        return decide_by_ttl(keeper.created, keeper.ttl, now, action=DELETE)
+    follows = keeper.mode in {KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL}
+    if keeper.followed is Followed.UNKNOWN or not follows:
+        return Decision(Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=UnixNs(now + _LOOK_AGAIN_NS)), keeper.lost)
+    if keeper.followed is Followed.PRESENT:
+        return Decision(Keep(KeeperReason.FOLLOWED_PRESENT, next_check=UnixNs(now + _LOOK_AGAIN_NS)), keeper.lost)
+    if keeper.mode == KeeperMode.FOLLOW_OBJECT:
+        since = now if keeper.lost is None else keeper.lost
+        return Decision(Due(DELETE, KeeperReason.FOLLOWED_LOST, since=since), keeper.lost, keeper.lost)
+    if keeper.lost is None:
+        return Decision(Keep(KeepReason.NOT_YET))  # until its loss is written down, no time is counted
+    return decide_by_ttl(keeper.lost, keeper.ttl, now, action=DELETE)
+
+
+def state_of(keeper: ObjectKeeper, followed: Followed) -> KeeperState:
+    """Return what is to be decided on."""
+    return KeeperState(
+        mode=keeper.spec.mode,
+        followed=followed,
+        created=from_timestamp(keeper.metadata.creation_timestamp or ""),
+        lost=_lost(keeper),
+        ttl=_ttl(keeper.spec.ttl),
+    )
+
+
+def _lost(keeper: ObjectKeeper) -> UnixNs | None:
+    """Return since when what is followed is lost; not from before the keeper was made, which a wrong clock wrote."""
+    lost = from_timestamp(keeper.status.lost_at or "") if keeper.status is not None else None
+    created = from_timestamp(keeper.metadata.creation_timestamp or "")
+    return lost if lost is None or created is None else max(lost, created)
+
+
+def _ttl(text: str | None) -> Duration | None:
+    try:
+        return ttl_of(text or "")
+    except InvalidTTLError:
+        return None
+
+
+def follow_key(api_version: str, kind: str, key: ObjectKey) -> str:
+    """Return the value of the index `FOLLOWS` for an object."""
+    return f"{api_version}/{kind}/{key}"
+
+
+def followed_by(keeper: ObjectKeeper) -> list[str]:
+    """Return what a keeper follows, for the index `FOLLOWS`."""
+    ref = keeper.spec.follow_object_ref
+    return [] if ref is None else [follow_key(ref.api_version, ref.kind, ObjectKey(ref.namespace, ref.name))]
+
+
+class Follower:
+    """Looks whether what is followed is there; raises `StoreUnavailableError` when the store gives no answer."""
+
+    def __init__(self, direct: Reader, caches: Caches) -> None:
+        """Ask ``caches`` first, and ``direct`` before anything is concluded."""
+        self._direct, self._caches = direct, caches
+
+    async def kind(self, ref: ObjectRef) -> Kind[Any]:
+        """Return the kind of what is followed; raises `UnknownKindError`."""
+        return await self._direct.resolve(ref.api_version, ref.kind)
+
+    async def look(self, ref: ObjectRef | None) -> tuple[Followed, Object | None]:
+        """Look in the cache, which can only say yes, then directly; return the object, too, if it is there."""
+        if ref is None:
+            return Followed.UNKNOWN, None
+        try:
+            kind = await self.kind(ref)
+            found = await self._caches.find(kind, ObjectKey(ref.namespace, ref.name), uid=ref.uid)
+        except (ForbiddenError, UnknownKindError):
+            return Followed.UNKNOWN, None
+        return (Followed.LOST if found is None else Followed.PRESENT), found
+
+    async def look_directly(self, ref: ObjectRef | None) -> Followed:
+        """Look past the cache."""
+        if ref is None:
+            return Followed.UNKNOWN
+        try:
+            found = await self._caches.read(await self.kind(ref), ObjectKey(ref.namespace, ref.name))
+        except (ForbiddenError, UnknownKindError):
+            return Followed.UNKNOWN
+        return Followed.PRESENT if found is not None and found.metadata.uid == ref.uid else Followed.LOST
+
+
+class KeeperController:
+    """Keeps the status of keepers true, and tells the sweep of those whose followed object is lost."""
+
+    def __init__(self, *, store: ObjectStore, direct: Reader, caches: Caches, keepers: Keepers, clock: Clock) -> None:
+        """Take what is needed, all of it."""
+        require(self, store=store, direct=direct, caches=caches, keepers=keepers, clock=clock)
+        self._store, self._caches, self._keepers, self._clock = store, caches, keepers, clock
+        self._follower = Follower(direct, caches)
+        self._last_holds: dict[str, dict[str, str]] = {}
+        """By uid: what held a followed object that is gone, if anything did, until its keeper is told, or gone, too."""
+
+    async def reconcile(self, key: ObjectKey) -> Result:
+        """Look at one keeper. Costs no call of the store while the caches know that all is well."""
+        keeper = self._caches.of(OBJECT_KEEPER).get(key)
+        if keeper is None:
+            return Result()
+        if keeper.spec.mode == KeeperMode.TTL:
+            await self._write(keeper, phase=KeeperPhase.EXPIRING, anchor=state_of(keeper, Followed.UNKNOWN).created)
+            return Result()
+        followed, obj = await self._follower.look(keeper.spec.follow_object_ref)
+        keeper = await self._pass_on(keeper, obj)
+        if followed is Followed.PRESENT:
+            self._keepers.found(keeper)
+            await self._write(keeper, phase=KeeperPhase.TRACKING)
+        elif followed is Followed.LOST:
+            await self._lost(keeper)
+        return Result(requeue_after=_BACKSTOP_SECONDS)
+
+    def gone(self, followed: Object) -> None:
+        """Take note that a followed object is gone: its last state is known here only, and its hold outlives it."""
+        self._last_holds[followed.metadata.uid] = hold_annotations(followed.metadata.annotations)
+
+    def forget(self, keeper: ObjectKeeper) -> None:
+        """Take note that the last keeper of a followed object is gone: there is nobody to tell any more."""
+        ref = keeper.spec.follow_object_ref
+        self._last_holds.pop("" if ref is None else ref.uid or "", None)
+
+    async def _pass_on(self, keeper: ObjectKeeper, followed: Object | None) -> ObjectKeeper:
+        """Let the keeper have the hold of what it follows, before anything is concluded; return it as it is then."""
+        ref, meta = keeper.spec.follow_object_ref, keeper.metadata
+        uid = "" if ref is None else ref.uid or ""
+        holding = self._last_holds.get(uid) if followed is None else followed.metadata.annotations
+        if not uid or holding is None:
+            return keeper
+        if needed := changes(meta.annotations, holding, uid=uid):
+            body: Json = {"metadata": {"annotations": needed}}
+            keeper = await self._store.patch(OBJECT_KEEPER, meta.key, body, uid=meta.uid, version=meta.resource_version)
+        self._last_holds.pop(uid, None)
+        return keeper
+
+    async def _lost(self, keeper: ObjectKeeper) -> None:
+        if keeper.spec.mode == KeeperMode.FOLLOW_OBJECT:
+            self._keepers.lost(keeper, UnixNs(self._clock.wall_ns()))
+            return
+        known = keeper.status.lost_at if keeper.status is not None else None
+        if known is None and self._clock.in_doubt():
+            return  # the TTL would count from a moment that nobody knows; it is looked at again soon
+        lost_at = known or to_timestamp(self._clock.wall_ns())
+        await self._write(keeper, phase=KeeperPhase.EXPIRING, lost_at=lost_at, anchor=from_timestamp(lost_at))
+
+    async def _write(
+        self, keeper: ObjectKeeper, *, phase: KeeperPhase, lost_at: str | None = None, anchor: UnixNs | None = None
+    ) -> None:
+        """Write the status if it is not that already; a race is lost, and looked at again."""
+        ttl = _ttl(keeper.spec.ttl)
+        expires_at = None
+        if anchor is not None and ttl is not None and ttl.nanoseconds is not None:
+            expires_at = to_timestamp(anchor + ttl.nanoseconds)
+        status: Json = {"phase": phase, "lostAt": lost_at, "expiresAt": expires_at}
+        if _shown(keeper.status) == status:
+            return
+        meta = keeper.metadata
+        await self._store.patch_status(OBJECT_KEEPER, meta.key, status, uid=meta.uid, version=meta.resource_version)
+
+
+def _shown(status: KeeperStatus | None) -> Json:
+    if status is None:
+        return {}
+    return {"phase": status.phase, "lostAt": status.lost_at, "expiresAt": status.expires_at}
+
+
+def with_loss(state: KeeperState, lost: UnixNs | None) -> KeeperState:
+    """Return the state with the moment of a loss that is not written in the status."""
+    return state if lost is None else replace(state, lost=lost)

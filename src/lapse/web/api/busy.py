@@ -1,0 +1,74 @@
+"""``lapse busy`` over HTTP: a lease that keeps a workspace from lapsing while a command runs.
+
+| address under ``/api/v1`` | what |
+|---|---|
+| POST ``/workspaces/{name}/busy`` | begin a lease, or renew one |
+| DELETE ``/workspaces/{name}/busy/{lease}`` | end it |
+
+Whoever may change a workspace may do this, and so may its own program, with a token that is good for nothing else. A
+lease counts like a connection: it ends by itself when it is not renewed, and after ``busy_most`` it is renewed no
+more. It wakes nothing, and what a person stops is stopped.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+from pydantic import BaseModel, Field
+from starlette.responses import JSONResponse, Response
+
+from lapse.web.auth.scopes import busy_in
+from lapse.web.server.security import PRINCIPAL, Principal
+from lapse.web.api.workspaces import Name, Service, Whose, WorkspaceForm
+
+router = APIRouter(tags=["workspaces"])
+
+
+class BusyAsked(WorkspaceForm):
+    """A lease to begin, or the one to renew."""
+
+    lease: Annotated[str | None, Field(description="The id of the lease to renew; without one a new lease begins")] = (
+        None
+    )
+
+
+class BusyTold(BaseModel):
+    """A lease."""
+
+    lease: str
+    lease_seconds: float
+    """How long it counts from now on unless it is renewed."""
+    most_seconds: float
+    """How long it can be renewed, from its begin on."""
+
+
+def _busy(request: Request) -> str | None:
+    principal: Principal = request.scope[PRINCIPAL]
+    return busy_in(principal.scopes)
+
+
+Own = Annotated[str | None, Depends(_busy)]
+
+
+@router.post("/workspaces/{name}/busy", summary="Keep a workspace busy", responses={200: {"model": BusyTold}})
+async def keep_busy(name: Name, body: BusyAsked, *, service: Service, whose: Whose, own: Own) -> Response:
+    """Begin or renew a lease: the workspace does not lapse as long as it is renewed."""
+    lease = await service.busy(name, whose, own=own, lease=body.lease)
+    return JSONResponse(lease)
+
+
+@router.delete(
+    "/workspaces/{name}/busy/{lease}", summary="End a lease", status_code=204, responses={204: {"description": "Ended"}}
+)
+async def end_busy(
+    name: Name,
+    lease: Annotated[str, Path(description="The id of the lease")],
+    *,
+    service: Service,
+    whose: Whose,
+    own: Own,
+) -> Response:
+    """End a lease; the time of the workspace counts from now."""
+    await service.not_busy(name, whose, own=own, lease=lease)
+    return Response(status_code=204)

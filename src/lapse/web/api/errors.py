@@ -1,0 +1,195 @@
+"""What can be wrong with a request, each with its HTTP status.
+
+The docstring is the ``detail`` of the problem document. None of them repeats a key, a value or a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from lapse.core.errors import LapseError
+from lapse.engine.running.logins import Proof
+
+
+class RequestError(LapseError):
+    """The request cannot be served."""
+
+    status: ClassVar[int] = 400
+    headers: ClassVar[Mapping[str, str]] = {}
+
+
+# --- who is asking, and from where -----------------------------------------------------------------------------------
+
+
+class HostNotAllowedError(RequestError):
+    """The Host header is not a name of this server; call it by its address, or add the name to http_allowed_hosts."""
+
+    status = 403
+
+
+class OriginNotAllowedError(RequestError):
+    """The request comes from a page of another origin; only this server's own and http_allowed_hosts may call."""
+
+    status = 403
+
+
+class NotLoggedInError(RequestError):
+    """The request carries neither a valid token nor a valid session."""
+
+    proof: ClassVar[Proof | None] = None
+    """What was wrong; None: nothing was given."""
+    status = 401
+    headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
+
+
+class TokenMissingError(NotLoggedInError):
+    """Send a token as Authorization: Bearer TOKEN. On this machine lapse tokens owner prints yours."""
+
+
+class TokenInvalidError(NotLoggedInError):
+    """The token is unknown or revoked."""
+
+    proof = Proof.TOKEN
+    headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
+
+
+class SessionInvalidError(NotLoggedInError):
+    """The cookie is not a session of this server. lapse open prints a link that begins one."""
+
+    proof = Proof.SESSION
+
+
+class TicketUsedError(NotLoggedInError):
+    """This link was used already, or is too old. lapse open prints a new one."""
+
+    proof = Proof.TICKET
+
+
+class TokensUnavailableError(RequestError):
+    """Tokens cannot be checked now; the log says why. Try again later."""
+
+    status = 503
+
+
+class ScopeMissingError(RequestError):
+    """The token does not allow this; it needs one of the scopes {wanted}."""
+
+    status = 403
+    headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
+
+
+class NotYourWorkspacesError(RequestError):
+    """The token does not cover workspaces of this owner; nothing was changed."""
+
+    status = 403
+
+
+class WorkspacesNotServedError(RequestError):
+    """Workspaces are not served here: other machines can call, and workspaces_beyond_loopback is false."""
+
+    status = 403
+
+
+# --- the shape of the request ----------------------------------------------------------------------------------------
+
+
+class NotJSONError(RequestError):
+    """A request that changes something must be JSON: send Content-Type: application/json."""
+
+    status = 415
+
+
+class BodyTooLargeError(RequestError):
+    """The body is larger than {limit} bytes."""
+
+    status = 413
+
+
+class InvalidRequestError(RequestError):
+    """The request does not have the expected form; see errors."""
+
+    status = 422
+
+
+class ContradictoryConditionsError(RequestError):
+    """The conditions cannot be used together or here: {problem}."""
+
+
+class NoSuchRouteError(RequestError):
+    """There is no operation at this address. /api/v1/docs lists the operations."""
+
+    status = 404
+
+
+class MethodNotAllowedError(RequestError):
+    """This address does not support this method. /api/v1/docs lists the operations."""
+
+    status = 405
+
+
+class UnknownParameterError(RequestError):
+    """{given!r} is not a parameter of this address; valid ones: {valid}."""
+
+    status = 422
+
+
+class ConfirmationNeededError(RequestError):
+    """history_ttl is not set, no pass has deleted by its default yet, and {count} would go: send confirm as true."""
+
+    status = 409
+
+
+class OwnerMissingError(RequestError):
+    """Name the owner: owner is missing, and the token is not for exactly one owner."""
+
+    status = 422
+
+
+class NothingToChangeError(RequestError):
+    """Say what to change: owner, command, port, standby_ttl_seconds, archive_ttl_seconds or probe."""
+
+    status = 422
+
+
+class MalformedRequestError(RequestError):
+    """The request cannot be read."""
+
+
+# --- the state of the world ------------------------------------------------------------------------------------------
+
+
+class KeyAbsentError(RequestError):
+    """There is no live key of this name."""
+
+    status = 404
+
+
+class PreconditionFailedError(RequestError):
+    """The key is not in the state that the request expects; nothing was changed."""
+
+    status = 412
+
+
+class VersionChangedError(RequestError):
+    """The object is not in the version that If-Match names; nothing was changed. Read it again."""
+
+    status = 412
+
+
+class StoppingError(RequestError):
+    """The server is stopping, and the request did not arrive in time. Nothing was done; send it again."""
+
+    status = 503
+
+
+class CutOffError(RequestError):
+    """The server stopped before this request was finished. Whether it was applied is unknown; read first."""
+
+    status = 504
+
+
+class InternalError(RequestError):
+    """Something went wrong inside Lapse. The log has more under this instance."""
+
+    status = 500

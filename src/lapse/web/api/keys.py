@@ -1,0 +1,356 @@
+"""Keys over HTTP: one address per key, and conditional requests for what must be atomic.
+
+| request on ``/api/v1/apps/{app}/keys/{key}`` | operation |
+|---|---|
+| ``GET`` | value, expiry and tag of a live key |
+| ``PUT`` | put; with ``If-None-Match: *`` insert, with ``If-Match`` or ``expected`` compare and swap |
+| ``PATCH`` | touch: a new TTL |
+| ``DELETE`` | delete; with ``If-Match`` or ``expected`` compare and delete |
+
+``GET`` on ``.../keys`` scans, ``POST`` on it inserts many, ``POST`` on ``.../keys:get-many`` gets many.
+
+The rules for keys, values and TTLs are those of `lapse.keys.validation`, and only those: the models here describe
+the form for OpenAPI and leave the fields as they came, so that ``900.0`` or ``true`` reaches the rule that refuses
+it. A key in a path is taken from its raw bytes, because the decoded path has replaced what is no UTF-8, and two
+different keys would become one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+from urllib.parse import parse_qsl, unquote, unquote_to_bytes
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.responses import JSONResponse, Response
+
+from lapse.core.clock import Clock
+from lapse.keys.aio import AsyncAppKeys, AsyncKeys
+from lapse.keys.errors import InvalidAppIdError, KeyInvalidUTF8Error
+from lapse.keys.expiry import NS_PER_MS, seconds_left
+from lapse.keys.port import Item
+from lapse.keys.validation import (
+    MAX_APP_ID,
+    MAX_KEY_BYTES,
+    MAX_TTL_SECONDS,
+    MAX_VALUE_BYTES,
+    check_ttl,
+    check_value,
+)
+from lapse.web.api.conditions import Conditions, read_conditions
+from lapse.web.api.errors import (
+    ContradictoryConditionsError,
+    KeyAbsentError,
+    NoSuchRouteError,
+    PreconditionFailedError,
+    UnknownParameterError,
+)
+from lapse.web.auth.scopes import app_number
+from lapse.web.api.tags import Tagger
+
+PAGE_LIMIT: Final = 1_000
+"""Records of one page at most: values may be 64 KiB each, and the page is built in memory."""
+_DEFAULT_PAGE: Final = 100
+_RAW_PARTS: Final = 6  # "", api, v1, apps, APP, keys, and then the key
+
+
+class _KeyConvertor(Convertor[str]):
+    regex = r"(?s:.*)"  # a key may hold slashes and line ends
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("lapse_key", _KeyConvertor())
+
+# --- the form of requests and answers --------------------------------------------------------------------------------
+
+_TEXT: Final = {"type": "string", "description": f"At most {MAX_VALUE_BYTES} bytes as UTF-8"}
+_NAME: Final = {"type": "string", "minLength": 1, "description": f"1 to {MAX_KEY_BYTES} bytes as UTF-8"}
+_SECONDS: Final = {"type": "integer", "minimum": 1, "maximum": MAX_TTL_SECONDS, "description": "Seconds to live"}
+Text = Annotated[Any, WithJsonSchema(_TEXT)]
+Name = Annotated[Any, WithJsonSchema(_NAME)]
+Seconds = Annotated[Any, WithJsonSchema(_SECONDS)]
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Write(_Form):
+    """A value with its TTL; ``expected`` makes it a compare and swap."""
+
+    value: Text
+    ttl_seconds: Seconds
+    expected: Text = None
+
+
+class Touch(_Form):
+    """A new TTL."""
+
+    ttl_seconds: Seconds
+
+
+class Expected(_Form):
+    """The value that the key must have."""
+
+    expected: Text
+
+
+class NewRecord(_Form):
+    """A record to insert."""
+
+    key: Name
+    value: Text
+    ttl_seconds: Seconds
+
+
+class InsertMany(_Form):
+    """Records to insert, each unless a live one is there."""
+
+    items: Annotated[list[NewRecord], Field(max_length=PAGE_LIMIT)]
+
+
+class GetMany(_Form):
+    """Keys to read."""
+
+    keys: Annotated[list[Name], Field(max_length=PAGE_LIMIT)]
+
+
+class Record(BaseModel):
+    """A live record."""
+
+    key: str
+    value: str
+    expires_at: str
+    ttl_seconds: float
+
+
+class Written(BaseModel):
+    """What was written."""
+
+    key: str
+    ttl_seconds: int
+
+
+class Page(BaseModel):
+    """Live records in byte order of their keys; pass ``next`` as ``after`` for the following page."""
+
+    items: list[Record]
+    next: str | None
+
+
+class Inserted(BaseModel):
+    """For each item, in its order, whether it was inserted."""
+
+    inserted: list[bool]
+
+
+class Found(BaseModel):
+    """Those of the keys that are live, with their values."""
+
+    values: dict[str, str]
+
+
+# --- what a request names --------------------------------------------------------------------------------------------
+
+
+class KeysService:
+    """What the routes need: the store, the clock that its expiries are compared with, and the tags."""
+
+    def __init__(self, keys: AsyncKeys, *, clock: Clock, tagger: Tagger) -> None:
+        """Bind them together."""
+        self.keys, self._clock, self._tagger = keys, clock, tagger
+
+    def record(self, item: Item) -> dict[str, Any] | None:
+        """Return the JSON form of a record; None when it has just expired."""
+        left = seconds_left(item.expires_ms * NS_PER_MS, self._clock.wall_ns())
+        if left is None:
+            return None
+        expires_at = item.expires_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return {"key": item.key, "value": item.value, "expires_at": expires_at, "ttl_seconds": left}
+
+    def tag(self, app: AsyncAppKeys, key: str, value: str) -> dict[str, str]:
+        """Return the ETag header of a value."""
+        return {"ETag": self._tagger.tag(app.app_id, key, value)}
+
+    async def matching(self, app: AsyncAppKeys, key: str, conditions: Conditions) -> str:
+        """Return the current value if it fulfils ``If-Match``. The caller then compares with exactly this value."""
+        value = await app.ttl_get(key)
+        if value is None or not conditions.matches(self._tagger.tag(app.app_id, key, value)):
+            raise PreconditionFailedError
+        return value
+
+
+def _service(request: Request) -> KeysService:
+    service: KeysService = request.app.state.keys
+    return service
+
+
+Service = Annotated[KeysService, Depends(_service)]
+
+
+def _app(service: Service, app: Annotated[str, Path(description="Application id, 0 to 4294967295")]) -> AsyncAppKeys:
+    number = app_number(app)
+    if number is None:
+        raise InvalidAppIdError(given=repr(app), limit=MAX_APP_ID)
+    return service.keys.app(number)
+
+
+def _key(
+    request: Request,
+    key: Annotated[str, Path(description="The key, percent-encoded")],  # noqa: ARG001 - for OpenAPI
+) -> str:
+    return exact_key(request.scope["raw_path"])
+
+
+def exact_key(raw_path: bytes) -> str:
+    """Take the key out of the raw path."""
+    parts = raw_path.split(b"/", _RAW_PARTS)
+    if (
+        len(parts) <= _RAW_PARTS
+        or unquote(parts[3].decode("ascii")) != "apps"
+        or unquote(parts[5].decode("ascii")) != "keys"
+    ):
+        raise NoSuchRouteError  # a slash of the route itself was encoded; such an address names nothing
+    try:
+        return unquote_to_bytes(parts[_RAW_PARTS]).decode()
+    except UnicodeDecodeError as error:
+        raise KeyInvalidUTF8Error(position=error.start) from None  # the cause would show the key
+
+
+App = Annotated[AsyncAppKeys, Depends(_app)]
+Key = Annotated[str, Depends(_key)]
+Limit = Annotated[int, Query(ge=1, le=PAGE_LIMIT, description="Records per page at most")]
+
+
+def _conditions(request: Request, *, expected: bool) -> Conditions:
+    headers = request.headers
+    return read_conditions(headers.getlist("if-match"), headers.getlist("if-none-match"), expected=expected)
+
+
+def _query_text(request: Request, name: str) -> str | None:
+    # Once more, strictly: the framework replaces what is no UTF-8.
+    query: bytes = request.scope["query_string"]
+    try:
+        pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError as error:
+        raise KeyInvalidUTF8Error(position=error.start) from None
+    return next((text for key, text in pairs if key == name), None)
+
+
+# --- the routes ------------------------------------------------------------------------------------------------------
+
+router = APIRouter(tags=["keys"])
+_ONE: Final = "/apps/{app}/keys/{key:lapse_key}"
+_CONDITIONS: Final = {
+    "parameters": [
+        {"name": "If-None-Match", "in": "header", "schema": {"type": "string", "enum": ["*"]}, "description": "Insert"},
+        {"name": "If-Match", "in": "header", "schema": {"type": "string"}, "description": "Compare with a tag"},
+    ]
+}
+_MATCH: Final = {"parameters": _CONDITIONS["parameters"][1:]}
+_SCAN_PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
+
+
+@router.get("/apps/{app}/keys", summary="Scan live keys in byte order", responses={200: {"model": Page}})
+async def scan(
+    request: Request,
+    app: App,
+    service: Service,
+    *,
+    prefix: Annotated[str, Query(description="Only keys that start with this")] = "",  # noqa: ARG001 - for OpenAPI
+    after: Annotated[str | None, Query(description="Only keys behind this one")] = None,  # noqa: ARG001 - for OpenAPI
+    limit: Limit = _DEFAULT_PAGE,
+) -> Response:
+    """Answer one page; the server keeps no cursor."""
+    unknown = set(request.query_params) - _SCAN_PARAMETERS
+    if unknown:
+        # A misspelt prefix would otherwise answer with everything there is.
+        raise UnknownParameterError(given=min(unknown), valid=", ".join(sorted(_SCAN_PARAMETERS)))
+    items = await app.scan(_query_text(request, "prefix") or "", _query_text(request, "after"), limit)
+    records = [record for record in map(service.record, items) if record is not None]
+    return JSONResponse({"items": records, "next": items[-1].key if len(items) == limit else None})
+
+
+@router.post("/apps/{app}/keys", summary="Insert many", responses={200: {"model": Inserted}})
+async def insert_many(app: App, body: InsertMany) -> Response:
+    """Insert each item unless a live record is there. Each insert is atomic, all of them together are not."""
+    items = [(item.key, item.value, item.ttl_seconds) for item in body.items]
+    return JSONResponse({"inserted": await app.insert_many(items)})
+
+
+@router.post("/apps/{app}/keys:get-many", summary="Get many", responses={200: {"model": Found}})
+async def get_many(app: App, body: GetMany) -> Response:
+    """Return the live ones. A POST, because a list of keys does not fit into an address."""
+    return JSONResponse({"values": await app.get_many(body.keys)})
+
+
+@router.get(_ONE, summary="Get", responses={200: {"model": Record}})
+async def get(app: App, key: Key, service: Service) -> Response:
+    """Return a live key; its ETag is a tag for If-Match."""
+    item = await app.get_item(key)
+    record = service.record(item) if item else None
+    if item is None or record is None:
+        raise KeyAbsentError
+    return JSONResponse(record, headers=service.tag(app, key, item.value))
+
+
+@router.put(
+    _ONE,
+    summary="Put, insert or swap",
+    openapi_extra=_CONDITIONS,
+    responses={200: {"model": Written}, 201: {"model": Written, "description": "Inserted"}},
+)
+async def put(request: Request, app: App, key: Key, *, body: Write, service: Service) -> Response:
+    """Write a value. Without a condition it does not tell whether the key was there; to know that, insert."""
+    by_value = "expected" in body.model_fields_set
+    conditions = _conditions(request, expected=by_value)
+    status = 200
+    if conditions.absent:
+        done, status = await app.insert_if_not_exists(key, body.value, body.ttl_seconds), 201
+    elif by_value:
+        done = await app.compare_and_swap(key, body.expected, body.value, body.ttl_seconds)
+    elif conditions.tags is not None:
+        check_value(body.value, "new value")  # here already: nothing is read for a request that cannot succeed
+        check_ttl(body.ttl_seconds)
+        current = await service.matching(app, key, conditions)
+        done = await app.compare_and_swap(key, current, body.value, body.ttl_seconds)
+    else:
+        await app.put(key, body.value, body.ttl_seconds)
+        done = True
+    if not done:
+        raise PreconditionFailedError
+    return JSONResponse(
+        {"key": key, "ttl_seconds": body.ttl_seconds}, status, headers=service.tag(app, key, body.value)
+    )
+
+
+@router.patch(_ONE, summary="Touch: restart the TTL", responses={200: {"model": Written}})
+async def touch(request: Request, app: App, key: Key, body: Touch) -> Response:
+    """Give a live key a new TTL, its value unchanged. An expired key is not revived."""
+    if _conditions(request, expected=False) != Conditions():
+        raise ContradictoryConditionsError(problem="PATCH takes no condition; PUT with the same value does")
+    if not await app.touch(key, body.ttl_seconds):
+        raise KeyAbsentError
+    return JSONResponse({"key": key, "ttl_seconds": body.ttl_seconds})
+
+
+@router.delete(_ONE, summary="Delete", status_code=204, openapi_extra=_MATCH)
+async def delete(request: Request, app: App, key: Key, *, service: Service, body: Expected | None = None) -> Response:
+    """Delete a live key; with a condition only if it holds."""
+    conditions = _conditions(request, expected=body is not None)
+    if conditions.absent:
+        raise ContradictoryConditionsError(problem="DELETE takes If-Match, not If-None-Match")
+    if body is None and conditions.tags is None:
+        if not await app.delete(key):
+            raise KeyAbsentError
+        return Response(status_code=204)
+    expected = body.expected if body is not None else await service.matching(app, key, conditions)
+    if not await app.compare_and_delete(key, expected):
+        raise PreconditionFailedError
+    return Response(status_code=204)

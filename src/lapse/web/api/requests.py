@@ -1,0 +1,367 @@
+"""Requests over HTTP: ask for an operation, see what became of it and when it goes, delete it before its time.
+
+| address under ``/api/v1`` | what |
+|---|---|
+| ``/requests/{kind}``, ``/requests/{kind}/{namespace}/{name}`` | requests: vcr, vrr, mcr |
+| ``/claims``, ``/claims/{namespace}/{name}`` | the claims that captures name and restores make |
+| ``/keepers``, ``/keepers/{name}`` | keepers, to be read only |
+| ``/artifacts/{kind}``, ``/artifacts/{kind}/{name}`` | what keepers own: vsc, mcp, pv; to be read only |
+| ``/checkpoints/{name}/manifests`` | the manifests of a checkpoint, verified |
+
+What is sent and answered as ``object`` is the Kubernetes document. Its rules are those of `lapse.requests.api` and of
+the store, and only those. Lists come in pages that show one moment; a page asked for too late is answered with 410.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from lapse.core.clock import Clock
+from lapse.engine.safety.holds import HoldLookup
+from lapse.engine.journal.port import Journal
+from lapse.kube.errors import InvalidError, NotFoundError
+from lapse.kube.resources import Document, Json, Kind, ObjectKey
+from lapse.objects.port import ObjectStore
+from lapse.requests.addresses import Located
+from lapse.requests.api.kinds import (
+    MANIFEST_CAPTURE_REQUEST,
+    MANIFEST_CHECKPOINT,
+    OBJECT_KEEPER,
+    REQUEST_KINDS,
+    VOLUME_CAPTURE_REQUEST,
+    VOLUME_RESTORE_REQUEST,
+    ObjectKeeper,
+)
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.deleting import delete_by_person
+from lapse.requests.controllers.manifests import read_checkpoint
+from lapse.requests.names import keeper_name
+from lapse.requests.lifecycle.policy import TTLRule
+from lapse.requests.view import summarise
+from lapse.web.api.conditions import read_conditions
+from lapse.web.api.errors import ContradictoryConditionsError, UnknownParameterError, VersionChangedError
+from lapse.web.auth.scopes import sees_values
+from lapse.web.server.security import PRINCIPAL, Principal, actor_of
+
+PAGE_LIMIT: Final = 1_000
+_DEFAULT_PAGE: Final = 100
+
+
+class RequestKind(StrEnum):
+    """Requests by their short names."""
+
+    VCR = "vcr"
+    VRR = "vrr"
+    MCR = "mcr"
+
+
+class ArtifactKind(StrEnum):
+    """Artifacts by their short names."""
+
+    VSC = "vsc"
+    MCP = "mcp"
+    PV = "pv"
+
+
+_KINDS: Final[dict[str, Kind[Any]]] = {
+    RequestKind.VCR: VOLUME_CAPTURE_REQUEST,
+    RequestKind.VRR: VOLUME_RESTORE_REQUEST,
+    RequestKind.MCR: MANIFEST_CAPTURE_REQUEST,
+    ArtifactKind.VSC: VOLUME_SNAPSHOT_CONTENT,
+    ArtifactKind.MCP: MANIFEST_CHECKPOINT,
+    ArtifactKind.PV: PERSISTENT_VOLUME,
+}
+
+# --- the form of requests and answers --------------------------------------------------------------------------------
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class NewMetadata(_Form):
+    """What the caller says of a new object."""
+
+    name: str
+    namespace: str = "default"
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class NewObject(_Form):
+    """A new object, as a Kubernetes document; what it is may be left out, as the address says it."""
+
+    api_version: Annotated[str | None, Field(alias="apiVersion")] = None
+    kind: str | None = None
+    metadata: NewMetadata
+    spec: dict[str, Any] = {}
+
+
+class Thing(BaseModel):
+    """An object at a glance and whole."""
+
+    address: str
+    kind: str
+    namespace: str | None
+    name: str
+    uid: str
+    ready: bool | None
+    """None while nobody can say."""
+    reason: str | None
+    message: str | None
+    created: str | None
+    completed: str | None
+    expires_at: str | None
+    """When it goes, if that is known."""
+    expires: str | None
+    """When it goes, in words, if no moment is known."""
+    held: bool
+    keeper: str | None
+    object: dict[str, Any] | None
+    """The document; None where the token shows no values."""
+
+
+class Things(BaseModel):
+    """Objects by namespace and name; pass ``next`` as ``after`` for the following page."""
+
+    items: list[Thing]
+    next: str | None
+
+
+class Manifests(BaseModel):
+    """The manifests of a checkpoint in the order of their capture."""
+
+    checkpoint: str
+    items: list[dict[str, Any]]
+
+
+# --- what the routes need --------------------------------------------------------------------------------------------
+
+
+class RequestsService:
+    """The store, its journal, and the rule by which requests expire."""
+
+    def __init__(self, store: ObjectStore, *, holds: HoldLookup, journal: Journal, rule: TTLRule, clock: Clock) -> None:
+        """Bind them together."""
+        self.store, self._holds, self._journal, self._rule, self._clock = store, holds, journal, rule, clock
+
+    def thing(self, kind: Kind[Any], found: Document) -> dict[str, Any]:
+        """Return the JSON form of an object."""
+        body = kind.body(found)
+        try:
+            typed = kind.convert(body)
+        except msgspec.ValidationError as error:
+            raise InvalidError(kind=kind.kind, name=found.metadata.name, problem=str(error)) from error
+        summary = summarise(kind, typed, now=self._clock.wall_ns(), rule=self._rule)
+        return {**summary.as_json(), "object": body}
+
+    async def page(self, request: Request, kind: Kind[Any], *, limit: int, after: str | None) -> Response:
+        """Answer one page of a list."""
+        namespace = request.query_params.get("namespace")
+        found = await self.store.list(_whole(kind), namespace=namespace, limit=limit, after=after)
+        items = [self.thing(kind, one) for one in found.items]
+        principal: Principal = request.scope[PRINCIPAL]
+        if not sees_values(principal.scopes):
+            items = [{**item, "object": None} for item in items]
+        return JSONResponse({"items": items, "next": found.next})
+
+    async def one(self, kind: Kind[Any], key: ObjectKey) -> Response:
+        """Answer one object."""
+        return self._answer(kind, await self.store.get(_whole(kind), key))
+
+    async def create(self, kind: Kind[Any], new: NewObject, where: str) -> Response:
+        """Store a new object and answer it."""
+        name = new.metadata.name
+        for given, right, field in ((new.api_version, kind.api_version, "apiVersion"), (new.kind, kind.kind, "kind")):
+            if given not in {None, right}:
+                raise InvalidError(kind=kind.kind, name=name, problem=f"{field} is {given!r}; expected {right}")
+        body: Json = {"metadata": new.metadata.model_dump(), "spec": new.spec}
+        made = await self.store.create(_whole(kind), kind.body(body))
+        return self._answer(kind, made, status=201, Location=f"{where}/{new.metadata.namespace}/{name}")
+
+    async def remove(self, request: Request, kind: Kind[Any], key: ObjectKey) -> Response:
+        """Delete an object as it was read; with If-Match only if that is the version that the caller means."""
+        headers = request.headers
+        conditions = read_conditions(headers.getlist("if-match"), headers.getlist("if-none-match"), expected=False)
+        if conditions.absent:
+            raise ContradictoryConditionsError(problem="DELETE takes If-Match, not If-None-Match")
+        found = await self.store.get(_whole(kind), key)
+        meta, place = found.metadata, Located(kind, key)
+        if conditions.tags is not None and not conditions.matches(_tag(meta.resource_version)):
+            raise VersionChangedError
+        await delete_by_person(
+            self.store,
+            place,
+            found,
+            keeper=await self._keeper_of(kind, meta.uid),
+            holds=self._holds,
+            journal=self._journal,
+            actor=actor_of(request),
+            clock=self._clock,
+        )
+        return Response(status_code=204)
+
+    async def _keeper_of(self, kind: Kind[Any], uid: str) -> ObjectKeeper | None:
+        if kind not in REQUEST_KINDS:
+            return None
+        try:
+            return await self.store.get(OBJECT_KEEPER, ObjectKey(None, keeper_name(kind.short, uid)))
+        except NotFoundError:
+            return None
+
+    def _answer(self, kind: Kind[Any], found: Document, *, status: int = 200, **headers: str) -> Response:
+        tag = {"ETag": _tag(found.metadata.resource_version)}
+        return JSONResponse(self.thing(kind, found), status, headers={**tag, **headers})
+
+
+def _whole(kind: Kind[Any]) -> Kind[Document]:
+    """Read a kind as it is stored: its type knows only what we need."""
+    return replace(kind, type=Document)
+
+
+def _tag(version: str) -> str:
+    return f'"{version}"'
+
+
+def _service(request: Request) -> RequestsService:
+    service: RequestsService = request.app.state.requests
+    return service
+
+
+def _demand_known(request: Request, known: Iterable[str]) -> None:
+    # A misspelt namespace would otherwise answer with everything there is.
+    unknown = set(request.query_params) - set(known)
+    if unknown:
+        raise UnknownParameterError(given=min(unknown), valid=", ".join(sorted(known)))
+
+
+Service = Annotated[RequestsService, Depends(_service)]
+Limit = Annotated[int, Query(ge=1, le=PAGE_LIMIT, description="Objects per page at most")]
+After = Annotated[str | None, Query(description="The next of the page before")]
+InNamespace = Annotated[str | None, Query(description="Only this namespace")]
+Namespace = Annotated[str, Path(description="The namespace")]
+Name = Annotated[str, Path(description="The name")]
+
+# --- the routes ------------------------------------------------------------------------------------------------------
+
+router = APIRouter(tags=["requests"])
+_PAGED: Final = ("limit", "after")
+_MATCH: Final = {
+    "parameters": [
+        {"name": "If-Match", "in": "header", "schema": {"type": "string"}, "description": "Only this version: its ETag"}
+    ]
+}
+_LISTED: Final[dict[int | str, dict[str, Any]]] = {200: {"model": Things}}
+_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: {"model": Thing}}
+_MADE: Final[dict[int | str, dict[str, Any]]] = {201: {"model": Thing, "description": "The request is stored"}}
+
+
+@router.get("/requests/{kind}", summary="List requests", responses=_LISTED)
+async def list_requests(
+    request: Request,
+    kind: RequestKind,
+    service: Service,
+    *,
+    namespace: InNamespace = None,  # noqa: ARG001 - for OpenAPI
+    limit: Limit = _DEFAULT_PAGE,
+    after: After = None,
+) -> Response:
+    """Answer one page of the requests of a kind."""
+    _demand_known(request, ("namespace", *_PAGED))
+    return await service.page(request, _KINDS[kind], limit=limit, after=after)
+
+
+@router.post("/requests/{kind}", summary="Ask for an operation", status_code=201, responses=_MADE)
+async def create_request(request: Request, kind: RequestKind, body: NewObject, service: Service) -> Response:
+    """Make a request; the leading process carries it out, and its Ready condition tells the outcome."""
+    return await service.create(_KINDS[kind], body, request.url.path)
+
+
+@router.get("/requests/{kind}/{namespace}/{name}", summary="Get a request", responses=_SHOWN)
+async def get_request(kind: RequestKind, namespace: Namespace, name: Name, service: Service) -> Response:
+    """Return a request; its ETag is for If-Match."""
+    return await service.one(_KINDS[kind], ObjectKey(namespace, name))
+
+
+@router.delete("/requests/{kind}/{namespace}/{name}", summary="Delete a request", status_code=204, openapi_extra=_MATCH)
+async def delete_request(
+    request: Request, kind: RequestKind, namespace: Namespace, *, name: Name, service: Service
+) -> Response:
+    """Delete a request before its time. Its keeper decides when what it made is deleted; restored data stays."""
+    return await service.remove(request, _KINDS[kind], ObjectKey(namespace, name))
+
+
+@router.get("/claims", summary="List claims", responses=_LISTED)
+async def list_claims(
+    request: Request,
+    service: Service,
+    *,
+    namespace: InNamespace = None,  # noqa: ARG001 - for OpenAPI
+    limit: Limit = _DEFAULT_PAGE,
+    after: After = None,
+) -> Response:
+    """Answer one page of claims."""
+    _demand_known(request, ("namespace", *_PAGED))
+    return await service.page(request, PERSISTENT_VOLUME_CLAIM, limit=limit, after=after)
+
+
+@router.post("/claims", summary="Make a claim", status_code=201, responses=_MADE)
+async def create_claim(request: Request, body: NewObject, service: Service) -> Response:
+    """Make a claim; the annotation local.lapse.dev/directory names the directory that it stands for."""
+    return await service.create(PERSISTENT_VOLUME_CLAIM, body, request.url.path)
+
+
+@router.get("/claims/{namespace}/{name}", summary="Get a claim", responses=_SHOWN)
+async def get_claim(namespace: Namespace, name: Name, service: Service) -> Response:
+    """Return a claim; its uid is what a capture names."""
+    return await service.one(PERSISTENT_VOLUME_CLAIM, ObjectKey(namespace, name))
+
+
+@router.delete("/claims/{namespace}/{name}", summary="Delete a claim", status_code=204, openapi_extra=_MATCH)
+async def delete_claim(request: Request, namespace: Namespace, name: Name, service: Service) -> Response:
+    """Delete a claim; its directory stays."""
+    return await service.remove(request, PERSISTENT_VOLUME_CLAIM, ObjectKey(namespace, name))
+
+
+@router.get("/keepers", summary="List keepers", responses=_LISTED)
+async def list_keepers(
+    request: Request, service: Service, *, limit: Limit = _DEFAULT_PAGE, after: After = None
+) -> Response:
+    """Answer one page of keepers."""
+    _demand_known(request, _PAGED)
+    return await service.page(request, OBJECT_KEEPER, limit=limit, after=after)
+
+
+@router.get("/keepers/{name}", summary="Get a keeper", responses=_SHOWN)
+async def get_keeper(name: Name, service: Service) -> Response:
+    """Return a keeper."""
+    return await service.one(OBJECT_KEEPER, ObjectKey(None, name))
+
+
+@router.get("/artifacts/{kind}", summary="List artifacts", responses=_LISTED)
+async def list_artifacts(
+    request: Request, kind: ArtifactKind, service: Service, *, limit: Limit = _DEFAULT_PAGE, after: After = None
+) -> Response:
+    """Answer one page of the artifacts of a kind."""
+    _demand_known(request, _PAGED)
+    return await service.page(request, _KINDS[kind], limit=limit, after=after)
+
+
+@router.get("/artifacts/{kind}/{name}", summary="Get an artifact", responses=_SHOWN)
+async def get_artifact(kind: ArtifactKind, name: Name, service: Service) -> Response:
+    """Return an artifact."""
+    return await service.one(_KINDS[kind], ObjectKey(None, name))
+
+
+@router.get("/checkpoints/{name}/manifests", summary="Read a checkpoint", responses={200: {"model": Manifests}})
+async def read_manifests(name: Name, service: Service) -> Response:
+    """Return the manifests of a checkpoint, proven to be what was captured, or a problem and none of them."""
+    return JSONResponse({"checkpoint": name, "items": await read_checkpoint(service.store, name)})

@@ -1,0 +1,649 @@
+"""Workspaces over HTTP: create, look, start, stop, archive, delete, set TTLs, hold, open, and why.
+
+| address under ``/api/v1`` | what |
+|---|---|
+| ``/workspaces``, ``/workspaces/{name}`` | workspaces; PATCH changes command, port, owner, TTLs and probe |
+| ``/workspaces/{name}/start``, ``/stop``, ``/archive`` | another state is wanted |
+| ``/workspaces/{name}/hold``, ``/release`` | keep it from lapsing, or no longer |
+| ``/workspaces/{name}/why`` | why it is kept or lapses, when, and what would save it |
+| ``/workspaces/{name}/open`` | an address with a ticket, to be opened in a browser once |
+
+A caller sees and changes the workspaces of the owners in the scopes of its token: all of them with ``admin``, to be
+looked at with ``read``. Somebody else's is answered like one that there is not. Changes are carried out by whoever runs
+the workspaces; an answer tells what is wanted, and looking again tells what has become of it. While an operation is
+under way a change is answered with 409, and with If-Match only the version that the caller has seen is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from lapse.core.clock import Clock
+from lapse.core.moments import read_end
+from lapse.core.timestamps import to_timestamp
+from lapse.engine.journal.port import Journal
+from lapse.web.api.conditions import read_conditions
+from lapse.web.api.errors import (
+    ContradictoryConditionsError,
+    NothingToChangeError,
+    NotYourWorkspacesError,
+    OwnerMissingError,
+    UnknownParameterError,
+    VersionChangedError,
+    WorkspacesNotServedError,
+)
+from lapse.web.auth.scopes import Owners, owners_in
+from lapse.web.server.security import PRINCIPAL, Principal, actor_of
+from lapse.web.pages.workspaces import Overview, overview
+from lapse.workspaces import asking, explaining
+from lapse.workspaces.activity.port import Activity, ActivityUnavailableError, Doubt, Signal, Unknown
+from lapse.workspaces.asking import Verb, ask
+from lapse.workspaces.activity.busy import DEFAULT_MOST_SECONDS, BusyLeases
+from lapse.workspaces.deleting import delete_by_person
+from lapse.workspaces.errors import UnknownWorkspaceError
+from lapse.workspaces.explaining import explain
+from lapse.workspaces.model import (
+    DEFAULT_ARCHIVE_TTL_SECONDS,
+    DEFAULT_STANDBY_TTL_SECONDS,
+    LARGEST_PAGE,
+    Changes,
+    DesiredState,
+    Ms,
+    NewWorkspace,
+    Workspace,
+)
+from lapse.workspaces.store.port import WorkspaceStore
+from lapse.workspaces.view import as_json
+from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
+
+_DEFAULT_PAGE: Final = 100
+_MS: Final = 1_000_000
+_SECOND: Final = 1_000_000_000
+
+# --- the form of requests and answers --------------------------------------------------------------------------------
+
+
+class WorkspaceForm(BaseModel):
+    """What every body has in common: nothing but its own fields, of their own types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+_PROBE: Final = "How to ask its program whether it is at work: jupyter, or a path on its port"
+
+
+class WorkspaceAsked(WorkspaceForm):
+    """A new workspace."""
+
+    name: Annotated[str, Field(description="A DNS label: it becomes part of a host name")]
+    command: Annotated[list[str], Field(description="The program and its arguments")]
+    port: Annotated[int, Field(description="The port that the program listens on")]
+    owner: Annotated[str | None, Field(description="By default the one owner in the token's scopes")] = None
+    standby_ttl_seconds: Annotated[int | None, Field(description="How long it may be idle before it is stopped")] = None
+    archive_ttl_seconds: Annotated[
+        int | None, Field(description="How long it stays in standby before it is archived")
+    ] = None
+    probe: Annotated[str | None, Field(description=_PROBE)] = None
+    start: Annotated[bool, Field(description="false: do not start it until it is started by hand or opened")] = True
+
+
+class WorkspaceChanges(WorkspaceForm):
+    """What is to be different; what is left out stays."""
+
+    owner: Annotated[str | None, Field(description="The new owner: one in the token's scopes")] = None
+    command: Annotated[list[str] | None, Field(description="The command from its next start on")] = None
+    port: Annotated[int | None, Field(description="The port from its next start on")] = None
+    standby_ttl_seconds: Annotated[int | None, Field(description="How long it may be idle before it is stopped")] = None
+    archive_ttl_seconds: Annotated[
+        int | None, Field(description="How long it stays in standby before it is archived")
+    ] = None
+    probe: Annotated[str | None, Field(description=f"{_PROBE}; an empty text removes it")] = None
+
+
+class HoldAsked(WorkspaceForm):
+    """A hold."""
+
+    reason: Annotated[str, Field(description="The reason, for others to read")]
+    until: Annotated[
+        str, Field(description="A duration from now such as 7d, or a time as 2030-01-31T12:00:00Z; never has no end")
+    ] = "never"
+
+
+class Nothing(WorkspaceForm):
+    """No more to say."""
+
+
+class WorkspaceShown(BaseModel):
+    """A workspace."""
+
+    address: str
+    id: str
+    name: str
+    owner: str
+    command: list[str] | None
+    """None where the token shows no values."""
+    port: int
+    next_port: int | None
+    """Where the program listens from its next start on, if that is another one."""
+    node_id: str | None
+    desired_state: str
+    """PENDING, STANDBY or RUNNING: what is wanted."""
+    desired_by: str
+    """user, access or ttl."""
+    version: int
+    """One more after each change of what is wanted."""
+    observed_status: str
+    """PENDING, STANDBY, RUNNING or ERROR: what is seen."""
+    observed_at: str | None
+    status_changed_at: str
+    operation: str
+    """What is being done; NONE is nothing."""
+    operation_started_at: str | None
+    operation_tries: int
+    operation_note: str | None
+    """What is to be known while it is under way."""
+    archived: bool
+    error_reason: str | None
+    error_message: str | None
+    restarts: int
+    """How often in a row its program ended by itself and was started again."""
+    exit_status: int | None
+    """How it last did: its exit code, or minus the number of a signal."""
+    exited_at: str | None
+    exit_output: str | None
+    """The last lines of that program."""
+    standby_ttl_seconds: int
+    archive_ttl_seconds: int
+    last_access_at: str
+    probe: str | None
+    """How its program is asked whether it works."""
+    probed_at: str | None
+    """When it last answered."""
+    probe_error: str | None
+    """Why it did not answer the last time."""
+    next: str | None
+    """standby or archive: what it goes to when nobody comes."""
+    next_at: str | None
+    """When, at the earliest."""
+    held: bool
+    hold_reason: str | None
+    hold_until: str | None
+    created_at: str
+    deleted_at: str | None
+    url: str
+    """Where it is opened."""
+
+
+class WorkspacePage(BaseModel):
+    """Workspaces by name; pass ``next`` as ``after`` for the following page."""
+
+    items: list[WorkspaceShown]
+    next: str | None
+
+
+class RuleTold(BaseModel):
+    """What one rule says."""
+
+    rule: str
+    action: str
+    wins: bool
+    verdict: str
+    reason: str
+    since: str | None
+    look_again: str | None
+
+
+class AnchorTold(BaseModel):
+    """What its time is counted from."""
+
+    at: str
+    source: str
+
+
+class WhyTold(BaseModel):
+    """Why a workspace is kept or lapses."""
+
+    address: str
+    at: str
+    verdict: str
+    """keep, due or unknown."""
+    reason: str
+    because: str
+    trouble: str | None
+    """What is wrong with it."""
+    rules: list[RuleTold]
+    """The one that wins first."""
+    anchor: AnchorTold
+    due_at: str | None
+    activity: str
+    """Who is there."""
+    probe: str | None
+    """How its program is asked whether it works, and what came of it."""
+    held: bool
+    hold_reason: str | None
+    hold_until: str | None
+    next_check: str
+    saved_by: list[str]
+
+
+class Opened(BaseModel):
+    """An address that opens a workspace, once."""
+
+    url: str
+    expires_at: str
+
+
+# --- what the routes need --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What a new workspace gets when nothing else is said. Seconds."""
+
+    standby_ttl: int = DEFAULT_STANDBY_TTL_SECONDS
+    archive_ttl: int = DEFAULT_ARCHIVE_TTL_SECONDS
+
+
+class WorkspacesService:
+    """The store, its tickets and its journal, and where workspaces are opened."""
+
+    def __init__(  # noqa: PLR0913 - all but the stores named
+        self,
+        store: WorkspaceStore,
+        tickets: Tickets,
+        journal: Journal,
+        *,
+        url_of: Callable[[str], str],
+        defaults: Defaults,
+        clock: Clock,
+        activity: Activity | None = None,
+        busy_most: float = DEFAULT_MOST_SECONDS,
+        counts: Callable[[], bool] = lambda: True,
+        node: str | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Bind them together.
+
+        ``url_of`` returns where the workspace of a name is found, ``node`` is where new ones are run, and ``changed``
+        is called after something was asked for. Without ``activity`` it is not known who is there; ``counts`` says
+        whether what it counts is believed now. ``busy_most`` is how long a busy lease can be renewed, in seconds.
+        """
+        self._activity, self._counts, self._busy_most = activity, counts, busy_most
+        self.store, self._tickets, self._journal, self._clock = store, tickets, journal, clock
+        self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
+
+    async def overview(self, openable: Owners) -> Overview:
+        """Say how all of them are, for the start page, and which of them the caller can open."""
+        return await overview(self.store, self._activity, now=self._now(), openable=openable)
+
+    async def page(self, owners: Owners, *, owner: str | None, limit: int, after: str | None) -> Response:
+        """Answer one page of those that the caller may see."""
+        found = await self._visible(owners, owner=owner, limit=limit + 1, after=after)
+        shown, more = found[:limit], len(found) > limit
+        items = [self._shown(one, owners) for one in shown]
+        return JSONResponse({"items": items, "next": shown[-1].name if more else None})
+
+    async def create(self, owners: Owners, asked: WorkspaceAsked, where: str) -> Response:
+        """Keep a new one and answer it."""
+        standby, archive = asked.standby_ttl_seconds, asked.archive_ttl_seconds
+        new = NewWorkspace(
+            name=asked.name,
+            owner=_owner_of(asked, owners),
+            command=tuple(asked.command),
+            port=asked.port,
+            node_id=self._node,
+            desired_state=DesiredState.RUNNING if asked.start else DesiredState.PENDING,
+            standby_ttl_seconds=self._defaults.standby_ttl if standby is None else standby,
+            archive_ttl_seconds=self._defaults.archive_ttl if archive is None else archive,
+            probe=asked.probe,
+        )
+        made = await asking.create(self.store, new, visible=owners, now=self._now())
+        self._changed()
+        return self._answer(made, owners, status=201, Location=f"{where}/{made.name}")
+
+    async def one(self, name: str, owners: Owners) -> Response:
+        """Answer one workspace."""
+        return self._answer(await self._find(name, owners), owners)
+
+    async def change(
+        self,
+        request: Request,
+        name: str,
+        owners: Owners,
+        *,
+        how: Callable[[Workspace, int | None], Awaitable[Workspace]],
+        status: int = 200,
+    ) -> Response:
+        """Change a workspace, with If-Match only as the caller has seen it, and answer it."""
+        found = await self._find(name, owners)
+        changed = await how(found, _version(request, found))
+        self._changed()
+        return self._answer(changed, owners, status=status)
+
+    async def ask(self, verb: Verb, workspace: Workspace, version: int | None) -> Workspace:
+        """Want another state."""
+        return await ask(self.store, verb, workspace, version=version, now=self._now())
+
+    async def configure(
+        self, asked: WorkspaceChanges, owners: Owners, workspace: Workspace, version: int | None
+    ) -> Workspace:
+        """Change command, port, owner, TTLs or probe."""
+        given = asked.model_dump(exclude_none=True)
+        if not given:
+            raise NothingToChangeError  # nothing would change but the version, and with it everybody's If-Match
+        if asked.owner is not None and asked.owner not in owners:
+            raise NotYourWorkspacesError
+        command = None if asked.command is None else tuple(asked.command)
+        return await asking.configure(
+            self.store,
+            workspace,
+            Changes(**{**given, "command": command}),
+            node=self._node,
+            version=version,
+            visible=owners,
+            now=self._now(),
+        )
+
+    async def hold(self, asked: HoldAsked, workspace: Workspace, version: int | None) -> Workspace:
+        """Keep it from lapsing."""
+        end = read_end(asked.until, self._clock.wall_ns())
+        until = None if end is None else Ms(end // _MS)
+        return await self.store.hold(workspace.id, asked.reason, until=until, version=version, now=self._now())
+
+    async def release(self, workspace: Workspace, version: int | None) -> Workspace:
+        """Keep it no longer; nothing changes where nobody held it."""
+        if workspace.hold_reason is None:
+            return workspace
+        return await self.store.release(workspace.id, version=version, now=self._now())
+
+    async def why(self, name: str, owners: Owners) -> Response:
+        """Answer why it is kept or lapses."""
+        found = await self._find(name, owners)
+        if self._activity is None:
+            told = explain(found, None, self._now())
+        else:
+            signal = await _signal(self._activity, found)
+            told = explain(found, signal, self._now(), lease_seconds=self._activity.lease_seconds)
+        return JSONResponse(explaining.as_json(told))
+
+    async def delete(self, actor: str, workspace: Workspace) -> Workspace:
+        """Give the name free, unless it is held; what else there is goes by and by."""
+        return await delete_by_person(self.store, self._journal, workspace, actor=actor, clock=self._clock)
+
+    async def open(self, name: str, owners: Owners, token_id: str) -> Response:
+        """Make a ticket in the name of a token, and answer the address that it opens."""
+        found = await self._find(name, owners)
+        until = self._clock.wall_ns() + TICKET_SECONDS * _SECOND
+        ticket = await self._tickets.issue(found.id, token_id)
+        url = ticket_url(self._url_of(found.name), ticket)
+        return JSONResponse({"url": url, "expires_at": to_timestamp(until)}, 201)
+
+    async def busy(self, name: str, owners: Owners, *, own: str | None, lease: str | None) -> dict[str, Any]:
+        """Begin or renew a lease that keeps a workspace from lapsing; ``own`` is the workspace that is calling."""
+        found, leases = await self._worker(name, owners, own), self._leases()
+        kept = await leases.keep(found, lease)
+        seconds = leases.activity.lease_seconds
+        return {"lease": kept, "lease_seconds": seconds, "most_seconds": leases.most_seconds}
+
+    async def not_busy(self, name: str, owners: Owners, *, own: str | None, lease: str) -> None:
+        """End such a lease."""
+        await self._leases().end(await self._worker(name, owners, own), lease)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    async def _worker(self, name: str, owners: Owners, own: str | None) -> Workspace:
+        found = await self.store.by_name(name)
+        if found.id != own and found.owner not in owners:
+            raise UnknownWorkspaceError(workspace=name)
+        return found
+
+    def _leases(self) -> BusyLeases:
+        if self._activity is None or not self._counts():
+            raise ActivityUnavailableError(backend="of this process", problem="another process runs the workspaces")
+        return BusyLeases(self.store, self._activity, self._clock, self._busy_most)
+
+    async def _find(self, name: str, owners: Owners) -> Workspace:
+        found = await self.store.by_name(name)
+        if found.owner not in owners:
+            raise UnknownWorkspaceError(workspace=name)
+        return found
+
+    async def _visible(
+        self, owners: Owners, *, owner: str | None, limit: int, after: str | None
+    ) -> Sequence[Workspace]:
+        limit = min(limit, LARGEST_PAGE)
+        if owner is not None:
+            wanted = [owner] if owner in owners else []
+        elif owners.names is None:
+            return await self.store.list(limit=limit, after=after)
+        else:
+            wanted = sorted(owners.names)
+        found = [one for each in wanted for one in await self.store.list(owner=each, limit=limit, after=after)]
+        return sorted(found, key=lambda one: one.name)[:limit]
+
+    def _answer(self, found: Workspace, owners: Owners, *, status: int = 200, **headers: str) -> Response:
+        return JSONResponse(self._shown(found, owners), status, headers={"ETag": _tag(found), **headers})
+
+    def _shown(self, found: Workspace, owners: Owners) -> dict[str, Any]:
+        told = {**as_json(found, now=self._now()), "url": self._url_of(found.name)}
+        return told if owners.with_commands else {**told, "command": None}
+
+    def _now(self) -> Ms:
+        return Ms(self._clock.wall_ns() // _MS)
+
+
+def _owner_of(asked: WorkspaceAsked, owners: Owners) -> str:
+    if asked.owner is None:
+        if owners.names is None or len(owners.names) != 1:
+            raise OwnerMissingError
+        return next(iter(owners.names))
+    if asked.owner not in owners:
+        raise NotYourWorkspacesError
+    return asked.owner
+
+
+async def _signal(activity: Activity, workspace: Workspace) -> Signal:
+    try:
+        return (await activity.read([workspace.id]))[workspace.id]
+    except ActivityUnavailableError:
+        return Unknown(Doubt.UNREACHABLE)
+
+
+def _tag(found: Workspace) -> str:
+    # With the id: a workspace that was made anew under the same name starts at the same version.
+    return f'"{found.id}-{found.version}"'
+
+
+def _version(request: Request, found: Workspace) -> int | None:
+    """Return the version that the change is for; None if the caller does not care."""
+    headers = request.headers
+    conditions = read_conditions(headers.getlist("if-match"), headers.getlist("if-none-match"), expected=False)
+    if conditions.absent:
+        raise ContradictoryConditionsError(problem="a change takes If-Match, not If-None-Match")
+    if not conditions.tags:
+        return None
+    if not conditions.matches(_tag(found)):
+        raise VersionChangedError
+    return found.version
+
+
+def _service(request: Request) -> WorkspacesService:
+    service: WorkspacesService | None = request.app.state.workspaces
+    if service is None:
+        raise WorkspacesNotServedError
+    return service
+
+
+def _owners(request: Request) -> Owners:
+    principal: Principal = request.scope[PRINCIPAL]
+    return owners_in(principal.scopes, request.method, request.scope["route"].path)
+
+
+def opened_by(request: Request) -> Owners:
+    """Return whose workspaces the caller can open."""
+    principal: Principal = request.scope[PRINCIPAL]
+    return owners_in(principal.scopes, "POST")
+
+
+def _nothing(body: Nothing = Nothing()) -> None:  # noqa: B008 - for the framework, which refuses what is said
+    """Take a body that says nothing, or none."""
+
+
+def _demand_known(request: Request, *known: str) -> None:
+    # A misspelt filter would otherwise answer with everything there is.
+    unknown = set(request.query_params) - set(known)
+    if unknown:
+        raise UnknownParameterError(given=min(unknown), valid=", ".join(sorted(known)))
+
+
+Service = Annotated[WorkspacesService, Depends(_service)]
+Whose = Annotated[Owners, Depends(_owners)]
+Name = Annotated[str, Path(description="The name")]
+Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE - 1, description="Workspaces per page at most")]
+After = Annotated[str | None, Query(description="The next of the page before")]
+OfOwner = Annotated[str | None, Query(description="Only this owner's")]
+
+# --- the routes ------------------------------------------------------------------------------------------------------
+
+router = APIRouter(tags=["workspaces"])
+_MATCH: Final = {
+    "parameters": [
+        {"name": "If-Match", "in": "header", "schema": {"type": "string"}, "description": "Only this version: its ETag"}
+    ]
+}
+_BARE: Final = [Depends(_nothing)]
+_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: {"model": WorkspaceShown}}
+
+
+@router.get("/workspaces", summary="List workspaces", responses={200: {"model": WorkspacePage}})
+async def list_workspaces(
+    request: Request,
+    service: Service,
+    whose: Whose,
+    *,
+    owner: OfOwner = None,
+    limit: Limit = _DEFAULT_PAGE,
+    after: After = None,
+) -> Response:
+    """Answer one page of workspaces, by name."""
+    _demand_known(request, "owner", "limit", "after")
+    return await service.page(whose, owner=owner, limit=limit, after=after)
+
+
+@router.post(
+    "/workspaces",
+    summary="Create a workspace",
+    status_code=201,
+    responses={201: {"model": WorkspaceShown, "description": "Created"}},
+)
+async def create_workspace(request: Request, body: WorkspaceAsked, service: Service, whose: Whose) -> Response:
+    """Create a workspace; it is started unless start is false."""
+    return await service.create(whose, body, request.url.path)
+
+
+@router.get("/workspaces/{name}", summary="Get a workspace", responses=_SHOWN)
+async def get_workspace(name: Name, service: Service, whose: Whose) -> Response:
+    """Return a workspace; its ETag is for If-Match."""
+    return await service.one(name, whose)
+
+
+@router.patch("/workspaces/{name}", summary="Change a workspace", responses=_SHOWN, openapi_extra=_MATCH)
+async def change_workspace(
+    request: Request, name: Name, body: WorkspaceChanges, *, service: Service, whose: Whose
+) -> Response:
+    """Change command, port, owner, TTLs or probe of a workspace; its data stays.
+
+    A program that runs goes on as it is: command and port count from its next start, and are refused while an
+    operation is under way. TTLs count from the last access.
+    """
+    return await service.change(
+        request, name, whose, how=lambda one, version: service.configure(body, whose, one, version)
+    )
+
+
+@router.post(
+    "/workspaces/{name}/start", summary="Start a workspace", responses=_SHOWN, openapi_extra=_MATCH, dependencies=_BARE
+)
+async def start(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """Let a workspace run, from standby or from the archive; clears an error."""
+    return await _ask(request, name, Verb.START, service=service, whose=whose)
+
+
+@router.post(
+    "/workspaces/{name}/stop", summary="Stop a workspace", responses=_SHOWN, openapi_extra=_MATCH, dependencies=_BARE
+)
+async def stop(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """Stop a workspace; its data stays in place."""
+    return await _ask(request, name, Verb.STOP, service=service, whose=whose)
+
+
+@router.post(
+    "/workspaces/{name}/archive",
+    summary="Archive a workspace",
+    responses=_SHOWN,
+    openapi_extra=_MATCH,
+    dependencies=_BARE,
+)
+async def archive(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """Stop a workspace and move its data to the archive, from which starting or opening it brings it back."""
+    return await _ask(request, name, Verb.ARCHIVE, service=service, whose=whose)
+
+
+@router.post("/workspaces/{name}/hold", summary="Hold a workspace", responses=_SHOWN, openapi_extra=_MATCH)
+async def hold(request: Request, name: Name, body: HoldAsked, *, service: Service, whose: Whose) -> Response:
+    """Keep a workspace from lapsing until the hold ends or is released; a second hold replaces the first."""
+    return await service.change(request, name, whose, how=lambda one, version: service.hold(body, one, version))
+
+
+@router.post(
+    "/workspaces/{name}/release",
+    summary="Release a workspace",
+    responses=_SHOWN,
+    openapi_extra=_MATCH,
+    dependencies=_BARE,
+)
+async def release(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """End a hold; a workspace whose time is over lapses at the next look."""
+    return await service.change(request, name, whose, how=service.release)
+
+
+@router.get("/workspaces/{name}/why", summary="Why a workspace stays or lapses", responses={200: {"model": WhyTold}})
+async def why(name: Name, *, service: Service, whose: Whose) -> Response:
+    """Tell which rule decides, from when time is counted, who is connected, and what would keep the workspace."""
+    return await service.why(name, whose)
+
+
+@router.delete(
+    "/workspaces/{name}",
+    summary="Delete a workspace",
+    status_code=202,
+    responses={202: {"model": WorkspaceShown, "description": "The name is free; the data is being removed"}},
+    openapi_extra=_MATCH,
+)
+async def delete_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """Delete a workspace with its data and its archive; not one that is held or changes meanwhile."""
+    actor = actor_of(request)
+    return await service.change(request, name, whose, how=lambda one, _: service.delete(actor, one), status=202)
+
+
+@router.post(
+    "/workspaces/{name}/open",
+    summary="Open a workspace",
+    status_code=201,
+    responses={201: {"model": Opened, "description": "A ticket was made"}},
+    dependencies=_BARE,
+)
+async def open_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
+    """Return an address that opens the workspace in a browser: once, within a minute."""
+    principal: Principal = request.scope[PRINCIPAL]
+    return await service.open(name, whose, principal.token_id)
+
+
+async def _ask(request: Request, name: str, verb: Verb, *, service: WorkspacesService, whose: Owners) -> Response:
+    return await service.change(request, name, whose, how=lambda one, version: service.ask(verb, one, version))

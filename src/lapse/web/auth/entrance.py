@@ -1,0 +1,82 @@
+"""The entrance: how a browser gets a session, with a ticket or with a token, and ends it.
+
+The only routes that need no token; they answer nothing but who got in. A change must be JSON and from our own origin
+here as well, so that no foreign page logs a browser in or out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from lapse.web.api.errors import TicketUsedError, TokenInvalidError
+from lapse.web.pages.pages import log_in
+from lapse.web.server.security import wait_after
+from lapse.web.auth.sessions import OPEN_PATH, BrowserSessions
+
+SESSION_PATH: Final = "/session"
+_STATIC: Final = "/static/"
+
+
+def is_public(path: str, *, api: str) -> bool:
+    """Whether an address may be asked by everybody: it begins a session, or has nothing of anybody's."""
+    return path in {OPEN_PATH, f"{api}{SESSION_PATH}"} or path.startswith(_STATIC)
+
+
+class LogIn(BaseModel):
+    """A token, for a session with its rights."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    token: Annotated[str, Field(description="As lapse tokens create printed it")]
+
+
+def _sessions(request: Request) -> BrowserSessions:
+    sessions: BrowserSessions = request.app.state.sessions
+    return sessions
+
+
+def _port(request: Request) -> int:
+    port: int = request.scope["server"][1]
+    return port
+
+
+Sessions = Annotated[BrowserSessions, Depends(_sessions)]
+Port = Annotated[int, Depends(_port)]
+
+page = APIRouter(include_in_schema=False)
+router = APIRouter(tags=["session"])
+
+
+@page.get(OPEN_PATH)
+async def open_with_ticket(request: Request, sessions: Sessions, port: Port) -> Response:
+    """Begin a session with a ticket, and go to the start page."""
+    try:
+        cookie = sessions.redeem(request.query_params.get("ticket", ""), port=port)
+    except TicketUsedError as error:
+        await wait_after(error, request.scope, request.app.state.failures)
+        return log_in(error)
+    # 303 and, as everywhere, no-referrer: the address with the ticket goes no further.
+    return Response(status_code=303, headers={"Location": "/", "Set-Cookie": cookie})
+
+
+@router.post(SESSION_PATH, summary="Begin a session", status_code=204)
+async def begin(request: Request, body: LogIn, sessions: Sessions, port: Port) -> Response:
+    """Give a browser a session with the rights of a token, as a cookie that no script can read."""
+    try:
+        token_id = sessions.tokens.principal(body.token.strip()).token_id
+    except TokenInvalidError as error:
+        await wait_after(error, request.scope, request.app.state.failures)
+        raise
+    if sessions.tokens.find(token_id) is None:
+        raise TokenInvalidError  # that of a workspace's program, which no browser has
+    secure = request.headers.get("origin", "").startswith("https:")
+    return Response(status_code=204, headers={"Set-Cookie": sessions.begin(token_id, port=port, secure=secure)})
+
+
+@router.delete(SESSION_PATH, summary="End the session", status_code=204)
+async def end(sessions: Sessions, port: Port) -> Response:
+    """Take the cookie of the session away. Its token stays; lapse tokens revoke ends all its sessions."""
+    return Response(status_code=204, headers={"Set-Cookie": sessions.end(port=port)})

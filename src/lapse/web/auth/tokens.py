@@ -1,0 +1,145 @@
+"""Bearer tokens: made, listed, revoked and recognised.
+
+People and programs have tokens with names. The owner's token, which lies in a file of the state folder, is not one of
+them: see `lapse.web.auth.owner`.
+
+A token is ``lapse_ID_SECRET`` with a secret of 256 random bits. Only its SHA-256 is stored: a slow password hash
+protects what people choose and others can guess; nobody can guess 256 random bits, so a fast hash loses nothing and
+costs no time per request. The id finds the row, the digests are compared in constant time.
+
+The token of a workspace's own program is ``lapsews_WORKSPACE_SECRET`` and not stored at all: its secret is derived from
+one of the state database. It is good for one thing, and as long as the state database is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Final
+
+from lapse.core.clock import Clock
+from lapse.core.errors import LapseError, UsageError
+from lapse.core.identity import secret_bytes, secret_token
+from lapse.web.api.errors import TokenInvalidError
+from lapse.web.auth.scopes import ADMIN, busy_scope, check_scope
+from lapse.web.server.security import Principal
+from lapse.web.auth.state import StateDatabase
+from lapse.workspaces.runtime.secrets import derive
+
+OWNER: Final = "owner"
+"""The name of the owner's token."""
+_MARK: Final = "lapse"  # lets a scanner for leaked secrets recognise one
+_PROGRAM: Final = "lapsews"
+_PROGRAM_SECRET: Final = "workspace-busy"  # noqa: S105 - the name of a secret, not the secret
+_PARTS: Final = 3
+_ID_BYTES: Final = 6
+_MS: Final = 1_000_000
+_MAX_NAME: Final = 100
+
+
+class NoScopeError(UsageError):
+    """A token needs at least one scope, such as --scope admin, read, monitor, keys:APP or workspaces:OWNER."""
+
+
+class TokenNameError(UsageError, ValueError):
+    """The name of a token must be 1 to {limit} printable characters, so that you recognise it in a list."""
+
+
+class NoSuchTokenError(LapseError):
+    """There is no token {id}; lapse tokens list shows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as it is listed: everything but the secret."""
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    created: datetime
+    revoked: datetime | None
+
+
+class TokenStore:
+    """The tokens of a state database. Each method is one atomic statement."""
+
+    def __init__(self, state: StateDatabase, *, clock: Clock) -> None:
+        """Use an open state database."""
+        self._state = state
+        self._clock = clock
+
+    def create(self, name: str, scopes: Sequence[str]) -> tuple[str, str]:
+        """Make a token; return its id and the token itself, which is not kept and cannot be shown again."""
+        if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
+            raise TokenNameError(limit=_MAX_NAME)
+        if not scopes:
+            raise NoScopeError
+        return self._add(name, " ".join(dict.fromkeys(check_scope(scope) for scope in scopes)))
+
+    def create_owner(self) -> tuple[str, str]:
+        """Make the owner's token, which may do everything, instead of the one before; return its id and the token."""
+        self._state.rows("revoke_owner_tokens", self._now())
+        return self._add(OWNER, ADMIN, is_owner=True)
+
+    def list(self) -> list[Token]:
+        """Return all tokens, revoked ones included, oldest first."""
+        return [
+            Token(token_id, name, tuple(scopes.split()), _time(created_ms), _time(revoked_ms) if revoked_ms else None)
+            for token_id, name, scopes, created_ms, revoked_ms in self._state.rows("list_tokens")
+        ]
+
+    def revoke(self, token_id: str) -> None:
+        """Make a token useless, and its sessions and tickets with it, from the next request on.
+
+        Idempotent; raises `NoSuchTokenError`.
+        """
+        if not self._state.rows("revoke_token", token_id, self._now()):
+            raise NoSuchTokenError(id=token_id)
+
+    def principal(self, token: str) -> Principal:
+        """Return who holds ``token``; raises `TokenInvalidError`."""
+        parts = token.split("_", _PARTS - 1)
+        if parts[0] == _PROGRAM and len(parts) == _PARTS:
+            return self._program(token, parts[1])
+        found = self._state.rows("find_usable_token", parts[1]) if len(parts) == _PARTS else []
+        if not found or not compare_digest(found[0][1], _digest(token)):
+            raise TokenInvalidError
+        return Principal(parts[1], frozenset(found[0][0].split()))
+
+    def of_program(self, workspace: str) -> str:
+        """Return the token that a workspace's own program gets: it renews the lease of that workspace, nothing else."""
+        return f"{_PROGRAM}_{workspace}_{derive(self._state.secret(_PROGRAM_SECRET), 'busy', workspace)}"
+
+    def _program(self, token: str, workspace: str) -> Principal:
+        if not compare_digest(self.of_program(workspace).encode(), token.encode("utf-8", "replace")):
+            raise TokenInvalidError
+        return Principal(f"of workspace {workspace}", frozenset({busy_scope(workspace)}))
+
+    def find(self, token_id: str) -> Principal | None:
+        """Return the holder of a token by its id, for sessions; None when there is none, or it was revoked."""
+        found = self._state.rows("find_usable_token", token_id)
+        return Principal(token_id, frozenset(found[0][0].split())) if found else None
+
+    def any_named(self) -> bool:
+        """Whether a person could call with a token; the owner's does not count."""
+        return bool(self._state.rows("is_any_named_token")[0][0])
+
+    def _add(self, name: str, scopes: str, *, is_owner: bool = False) -> tuple[str, str]:
+        token_id = secret_bytes(_ID_BYTES).hex()
+        token = f"{_MARK}_{token_id}_{secret_token()}"
+        self._state.rows("add_token", token_id, name, scopes, _digest(token), self._now(), int(is_owner))
+        return token_id, token
+
+    def _now(self) -> int:
+        return self._clock.wall_ns() // _MS
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode("utf-8", "replace")).digest()
+
+
+def _time(unix_ms: int) -> datetime:
+    return datetime.fromtimestamp(unix_ms / 1000, UTC)

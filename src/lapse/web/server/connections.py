@@ -1,0 +1,248 @@
+"""Connections to uvicorn with limits: how many there are, and how long each may take.
+
+uvicorn has none until a request is complete, so a few hundred half heads would keep everybody out. Here a connection
+has so long for its head, so long for the whole body, and so long to take a byte of its answer; what it sends ahead of
+its answers is not read. Connections that wait make room for new ones (`lapse.http1.connections`).
+
+Time limits are looked at once per ``sweep_seconds``, all connections together, so each may be exceeded by that much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from lapse.http1.connections import Connections
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Callable, Coroutine
+
+    from lapse.core.clock import Clock
+
+_NO_DESCRIPTOR_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What the connections of one listener may take."""
+
+    connections: int = 512
+    """In all; 0 is no limit."""
+    connections_per_peer: int = 256
+    """Of one address; 0 is no limit."""
+    head_seconds: float = 10.0
+    """From the connection, or a request's first byte, to the end of its head."""
+    body_seconds: float = 30.0
+    """From there to the end of its body."""
+    write_seconds: float = 30.0
+    """How long a client may take nothing of an answer."""
+    sweep_seconds: float = 1.0
+    """How often connections are looked at."""
+
+
+class Room:
+    """The connections of one listener, and the limits that they share."""
+
+    def __init__(self, limits: ConnectionLimits, now: Callable[[], float]) -> None:
+        """Begin with none; ``now`` returns monotonic seconds."""
+        self.limits, self.now = limits, now
+        self.admitted: Connections[LimitedProtocol | Handshake] = Connections(
+            limits.connections, limits.connections_per_peer
+        )
+        self.open: set[LimitedProtocol] = set()
+
+    def check(self) -> None:
+        """Give up what takes too long."""
+        now = self.now()
+        for one in tuple(self.open):
+            one.check(now)
+
+
+class _Flow(FlowControl):
+    """Reads nothing while something waits that was sent ahead."""
+
+    full = False
+
+    def resume_reading(self) -> None:
+        if not self.full:
+            super().resume_reading()
+
+
+class LimitedProtocol(H11Protocol):
+    """One connection. Made by uvicorn, which gives ``room`` by `Listener`."""
+
+    def __init__(self, *args: Any, room: Room, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
+        """Not connected yet."""
+        super().__init__(*args, **kwargs)
+        self._room = room
+        self._since: float | None = room.now()
+        """When the connection, a request's head or its body began; None between requests."""
+        self._ahead = b""
+        """What came while a request was being answered."""
+        self._refused = False
+        self._left = 0
+        """Bytes of answers that the client had not taken at the last look."""
+        self._moved = room.now()
+        """When that last became another number."""
+
+    # --- called by the event loop -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Take the connection, or refuse it when there are too many."""
+        super().connection_made(transport)
+        self.flow = _Flow(transport)
+        self._room.open.add(self)
+        if not self._room.admitted.admit(self, peer_of(transport)):
+            self._refuse(b"503 Service Unavailable", b"There are too many connections; try again.\n")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._room.open.discard(self)
+        self._room.admitted.release(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, unless a request is being answered: what comes then waits, and nothing more is read."""
+        if self._refused:
+            return
+        if not self.waits_for_request and not self.cycle.more_body:
+            self._ahead += data
+            self._flow.full = True
+            self._flow.pause_reading()
+            return
+        if self._since is None:
+            self._since = self._room.now()
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        """See uvicorn; a request that begins here begins its time."""
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:
+            self._since = self._room.now()
+
+    def on_response_complete(self) -> None:
+        """See uvicorn; then go on with what was sent ahead."""
+        self._since = None
+        super().on_response_complete()
+        if self._ahead and self.waits_for_request and not self.transport.is_closing():
+            data, self._ahead, self._flow.full = self._ahead, b"", False
+            self._flow.resume_reading()
+            self.data_received(data)
+
+    # --- limits -------------------------------------------------------------------------------------------------------
+
+    @property
+    def waits_for_request(self) -> bool:
+        """Whether no request is at hand."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def close(self) -> None:
+        """End the connection for another one."""
+        self._refused = True
+        self.transport.close()
+
+    def check(self, now: float) -> None:
+        """Give up what takes too long."""
+        limits = self._room.limits
+        if self._takes_nothing(now):
+            self.transport.abort()
+        elif self._since is None or self._refused:
+            return
+        elif self.waits_for_request:
+            if now - self._since > limits.head_seconds:
+                self._too_slow("head", limits.head_seconds)
+        elif self.cycle.more_body and now - self._since > limits.body_seconds:
+            self._too_slow("body", limits.body_seconds)
+
+    def _takes_nothing(self, now: float) -> bool:
+        left = self.transport.get_write_buffer_size()
+        if not left or left != self._left:
+            self._left, self._moved = left, now
+        return now - self._moved > self._room.limits.write_seconds
+
+    def _too_slow(self, part: str, seconds: float) -> None:
+        if not self.waits_for_request and self.cycle.response_started:
+            self.transport.abort()  # half an answer is out; a second one behind it would be taken for its rest
+        else:
+            words = f"The {part} of the request was not complete within {seconds:g} seconds.\n"
+            self._refuse(b"408 Request Timeout", words.encode())
+
+    def _refuse(self, status: bytes, words: bytes) -> None:
+        self._refused = True
+        head = b"HTTP/1.1 %b\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        self.transport.write(head % (status, len(words)) + words)
+        self.transport.close()
+
+    @property
+    def _flow(self) -> _Flow:
+        return cast("_Flow", self.flow)
+
+
+class Handshake:
+    """A connection that has to begin TLS: counted, and limited in time, before uvicorn knows of it."""
+
+    waits_for_request: Final = True
+
+    def __init__(self, made: socket.socket, work: Callable[[], Coroutine[None, None, object]]) -> None:
+        """Begin ``work``, which ends when HTTP can be spoken, or raises."""
+        self._socket = made
+        self._task = asyncio.get_running_loop().create_task(work())
+
+    def close(self) -> None:
+        """End the connection for another one."""
+        self._task.cancel()
+
+    def when_done(self, tell: Callable[[Handshake], None]) -> None:
+        """Call ``tell`` at the end, whichever it is."""
+
+        def done(task: asyncio.Task[object]) -> None:
+            tell(self)
+            # A client that does not speak TLS, or not in time, is gone; nobody waits for it.
+            if task.cancelled() or task.exception() is not None:
+                self._socket.close()
+
+        self._task.add_done_callback(done)
+
+
+async def accept_tls(
+    listening: socket.socket, tls: ssl.SSLContext, *, room: Room, make: Callable[[], LimitedProtocol], clock: Clock
+) -> None:
+    """Take connections for ever. The loop's own server tells of one only after its handshake, which may never come."""
+    loop = asyncio.get_running_loop()
+    listening.setblocking(False)
+    while True:
+        try:
+            made, address = await loop.sock_accept(listening)
+        except OSError:  # no descriptor is left, or the client is gone already
+            await clock.sleep(_NO_DESCRIPTOR_SECONDS)
+            continue
+        handshake = Handshake(
+            made,
+            partial(
+                loop.connect_accepted_socket,
+                make,
+                made,
+                ssl=tls,
+                ssl_handshake_timeout=room.limits.head_seconds,
+            ),
+        )
+        if room.admitted.admit(handshake, str(address[0])):
+            handshake.when_done(room.admitted.release)
+        else:
+            handshake.close()
+            made.close()
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """Return the address of the other side."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else ""

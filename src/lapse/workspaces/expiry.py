@@ -1,0 +1,202 @@
+"""Whether a workspace may go to standby, or from there to the archive: pure decisions, with reasons.
+
+The standby TTL counts from the last person: the later of the last access and the moment it became RUNNING. A restart
+after its program ended by itself is no new RUNNING, and one that waits for such a restart goes to standby like one that
+runs.
+
+Something is due only when *everything* speaks for it: the row says that nothing else is going on, the time is over
+(more than its TTL ago; at the exact instant it stays), nobody holds it and, for standby, nobody is there for certain. A
+signal that is unknown keeps, and so does a row with a time or a TTL that cannot be: one bad row is one verdict, never
+an exception that stops the others.
+
+A decision says nothing about the moment after it. Whoever acts compares, in the same step, everything of the row that
+was looked at here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.clock import UnixNs
+from lapse.core.decision import Due, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
+from lapse.workspaces.activity import port as activity
+from lapse.workspaces.model import LONGEST_TTL_SECONDS, DesiredState, Ms, ObservedStatus, Operation
+
+if TYPE_CHECKING:
+    from lapse.workspaces.activity.port import Signal
+    from lapse.workspaces.model import Workspace
+
+STANDBY: Final = "standby"
+ARCHIVE: Final = "archive"
+"""The two actions."""
+PROBE_FRESH_MS: Final = 60_000
+"""How long a program that has answered its probe is believed."""
+
+
+class LapseReason(Reason):
+    """Why a workspace is due; the values are metric labels."""
+
+    STANDBY_TTL_EXPIRED = "standby_ttl_expired"
+    ARCHIVE_TTL_EXPIRED = "archive_ttl_expired"
+
+
+class StayReason(Reason):
+    """Why a workspace is left as it is, beside `KeepReason`."""
+
+    DELETED = "deleted"
+    OTHER_STATUS = "other_status"
+    """It is not in the state that this check is about."""
+    OPERATION = "operation"
+    """The reconciler is at work on it."""
+    OTHER_DESIRED = "other_desired"
+    """Somebody wants something else already."""
+    CONNECTED = "connected"
+    IDLE_TIMER = "idle_timer"
+
+
+def decide_standby(
+    workspace: Workspace, signal: Signal, now: Ms, *, lease_seconds: float = activity.DEFAULT_LEASE_SECONDS
+) -> Verdict:
+    """Say whether a running workspace may be stopped. ``signal`` was read after the row.
+
+    ``lease_seconds`` is `Activity.lease_seconds`: how long a connection may count that is not there any more.
+    """
+    by_row = standby_by_row(workspace, now)
+    if not isinstance(by_row, Due):
+        return by_row
+    match signal:
+        case activity.Quiet():
+            doubt = _doubt_of_probe(workspace, Ms(by_row.since // 1_000_000), now)
+            return by_row if doubt is None else Unknown(doubt)
+        case activity.Connected():
+            return Keep(StayReason.CONNECTED, _ns(_look_after_a_connection(workspace, now, lease_seconds)))
+        case activity.Timer(seconds_left=left):
+            return Keep(StayReason.IDLE_TIMER, _ns(Ms(now - int(-left * 1000 // 1))))
+        case activity.Unknown(reason=doubt):
+            return Unknown(doubt)
+
+
+def standby_by_row(workspace: Workspace, now: Ms) -> Verdict:
+    """Say the same by the row's own times alone: whether it is worth asking who is there, and the program itself."""
+    return _decide_by_row(workspace, now, action=STANDBY)
+
+
+def decide_archive(workspace: Workspace, now: Ms) -> Verdict:
+    """Say whether a workspace in standby may be archived: by its row alone, whatever is known of connections."""
+    return _decide_by_row(workspace, now, action=ARCHIVE)
+
+
+def due_after(workspace: Workspace) -> Ms | None:
+    """Return the instant after which a row's own times make it due; None when there is none to wait for.
+
+    What keeps it beyond that (a connection, a hold) is not looked at: it is the earliest that a look can be worth it.
+    """
+    action = action_for(workspace)
+    anchor_and_ttl = None if action is None else _anchor_and_ttl(workspace, action)
+    if anchor_and_ttl is None or isinstance(anchor_and_ttl, Unknown):
+        return None
+    since, seconds = anchor_and_ttl
+    return Ms(since + seconds * 1000)
+
+
+def ttl_seconds(workspace: Workspace, action: str) -> int:
+    """Return the TTL that an action waits for."""
+    return workspace.standby_ttl_seconds if action == STANDBY else workspace.archive_ttl_seconds
+
+
+def action_for(workspace: Workspace) -> str | None:
+    """Return the action whose rule is about a workspace as it is."""
+    return STANDBY if workspace.awaits_restart else _ACTION_IN.get(workspace.observed_status)
+
+
+def anchor(workspace: Workspace) -> Ms:
+    """Return what the time of a workspace counts from: the last access, or when it came to its state, if later."""
+    return Ms(max(workspace.last_access_at, in_state_since(workspace)))
+
+
+def in_state_since(workspace: Workspace) -> Ms:
+    """Return when a workspace came to its state; restarts after its program ended by itself are left out."""
+    if action_for(workspace) == STANDBY and workspace.running_since:
+        return workspace.running_since
+    return workspace.status_changed_at
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+_STATES: Final = {
+    STANDBY: (ObservedStatus.RUNNING, DesiredState.RUNNING),
+    ARCHIVE: (ObservedStatus.STANDBY, DesiredState.STANDBY),
+}
+_ACTION_IN: Final = {observed: action for action, (observed, _) in _STATES.items()}
+_REASONS: Final = {STANDBY: LapseReason.STANDBY_TTL_EXPIRED, ARCHIVE: LapseReason.ARCHIVE_TTL_EXPIRED}
+
+
+def _doubt_of_probe(workspace: Workspace, over: Ms, now: Ms) -> activity.Doubt | None:
+    """Say why a program that is to be asked is not known to be idle; activity itself stands in the access time.
+
+    An answer counts that came after its time was over: one before says nothing about what it has done since.
+    """
+    if workspace.probe is None:
+        return None
+    if workspace.probe_error is not None:
+        return activity.Doubt.PROBE_FAILED
+    answered = workspace.probed_at
+    fresh = answered is not None and answered >= over and abs(now - answered) <= PROBE_FRESH_MS
+    return None if fresh else activity.Doubt.PROBE_UNANSWERED
+
+
+def _look_after_a_connection(workspace: Workspace, now: Ms, lease_seconds: float) -> Ms:
+    """Return when to look again at one that would be due but for a connection.
+
+    Closing it is an access, so then nothing is due before a whole TTL is over. But its proxy may have crashed, up to a
+    lease ago, without a word; then the time runs since that moment.
+    """
+    return Ms(now + max(0, workspace.standby_ttl_seconds * 1000 - int(lease_seconds * 1000)) + 1)
+
+
+def _decide_by_row(workspace: Workspace, now: Ms, *, action: str) -> Verdict:
+    stays = _other_business(workspace, action)
+    if stays is not None:
+        return Keep(stays)
+    times = _anchor_and_ttl(workspace, action)
+    if isinstance(times, Unknown):
+        return times
+    since, seconds = times
+    over = Ms(since + seconds * 1000)
+    if now <= over:
+        return Keep(KeepReason.NOT_YET, _ns(Ms(over + 1)))
+    if workspace.held(now):
+        return Keep(KeepReason.HELD, None if workspace.hold_until is None else _ns(workspace.hold_until))
+    return Due(action, _REASONS[action], _ns(over))
+
+
+def _other_business(workspace: Workspace, action: str) -> Reason | None:
+    observed, desired = _STATES[action]
+    if workspace.deleted_at is not None:
+        return StayReason.DELETED
+    if workspace.observed_status is not observed and not (action == STANDBY and workspace.awaits_restart):
+        return StayReason.OTHER_STATUS
+    if workspace.operation is not Operation.NONE:
+        return StayReason.OPERATION
+    if workspace.desired_state is not desired:
+        return StayReason.OTHER_DESIRED
+    return None
+
+
+def _anchor_and_ttl(workspace: Workspace, action: str) -> tuple[Ms, int] | Unknown:
+    """Return what the time counts from and how long: both anchors must be there, none of them means 'long ago'."""
+    ttl = ttl_seconds(workspace, action)
+    if not (_is_positive(workspace.last_access_at) and _is_positive(workspace.status_changed_at)):
+        return Unknown(UnknownReason.MISSING_ANCHOR)
+    if not _is_positive(ttl) or ttl > LONGEST_TTL_SECONDS:
+        return Unknown(UnknownReason.INVALID_TTL)
+    return anchor(workspace), ttl
+
+
+def _is_positive(number: object) -> bool:
+    # A store promises whole numbers; a row that somebody else has written may hold anything, and 0 means 'never set'.
+    return isinstance(number, int) and not isinstance(number, bool) and number > 0
+
+
+def _ns(moment: Ms) -> UnixNs:
+    return UnixNs(moment * 1_000_000)
