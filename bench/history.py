@@ -29,8 +29,8 @@ from lapse.core.identity import uuid
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.executor import Executor
-from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.journal.log import LogJournal
+from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
@@ -42,13 +42,13 @@ from lapse.history.api.kinds import (
     HistorySpec,
 )
 from lapse.history.policy.default_policy import DEFAULT_LIMIT, DEFAULT_NAMESPACE, DEFAULT_TTL, history_policy
+from lapse.history.records import record
 from lapse.history.retention.listing import PAGE
 from lapse.history.retention.passes import Pass
-from lapse.history.records import record
 from lapse.kube.api.client import Client
+from lapse.kube.api.transport import Limits
 from lapse.kube.auth.config import load_config
 from lapse.kube.resources import ObjectKey
-from lapse.kube.api.transport import Limits
 from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.documents import encode
 from lapse.objects.embedded import open_embedded

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import aiohttp
 
 from lapse.kube.api.client import Client
-from lapse.kube.auth.config import load_config
 from lapse.kube.api.transport import Limits
+from lapse.kube.auth.config import load_config
 from tests.servers.lapse_server import clean_environment
 
 if TYPE_CHECKING:

@@ -31,10 +31,10 @@ from bench.domain import ROOT, options_of, publish
 from bench.workspaces_page import Flush, Results, Ticks, claims_of, write
 from lapse.core.clock import SystemClock
 from lapse.db.postgres.migration import migrate
-from lapse.engine.running.metrics import Metrics
 from lapse.engine.journal.postgres import PostgresJournal
-from lapse.workspaces.store.postgres import open_postgres_store
+from lapse.engine.running.metrics import Metrics
 from lapse.workspaces.activity.redis import RedisActivity
+from lapse.workspaces.store.postgres import open_postgres_store
 from lapse.workspaces.store.sql import load_sql
 from lapse.workspaces.ttl_manager import ttl_sweeps
 from tests.servers import postgres_server, redis_server

@@ -37,10 +37,10 @@ from pydantic_settings import (
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 from lapse.core.masking import masked
-from lapse.files.ownership import distrust
 from lapse.engine.safety.budget import OFF, Budget
-from lapse.history.policy import default_policy as configured
+from lapse.files.ownership import distrust
 from lapse.history.errors import HistorySettingError
+from lapse.history.policy import default_policy as configured
 from lapse.history.policy.rights import ACCOUNT
 from lapse.requests.api.kinds import KeeperMode
 from lapse.requests.lifecycle.policy import RestoreOwnership, TTLMode

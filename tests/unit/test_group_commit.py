@@ -13,8 +13,8 @@ import apsw
 import pytest
 
 from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseError, DatabaseUnavailableError
-from lapse.db.sqlite.group_commit import GroupCommit, Operation
 from lapse.db.sqlite.file import Schema, SQLiteFile, explain, open_reader, open_writer
+from lapse.db.sqlite.group_commit import GroupCommit, Operation
 from tests.sqlite_disks import Disk, disk, nothing
 
 if TYPE_CHECKING:

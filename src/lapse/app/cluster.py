@@ -17,6 +17,8 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.history.api.kinds import OUR_KINDS as HISTORY_KINDS
 from lapse.history.policy.rights import NEEDED as NEEDED_BY_HISTORY
 from lapse.kube.auth.config import acting_as, load_config
+from lapse.kube.auth.rights import rights_on
+from lapse.kube.controller.lease import LEASE
 from lapse.kube.crd.installation import Definitions
 from lapse.kube.errors import (
     AlreadyExistsError,
@@ -27,14 +29,12 @@ from lapse.kube.errors import (
     UnauthenticatedError,
     UnknownKindError,
 )
-from lapse.kube.controller.lease import LEASE
 from lapse.kube.resources import Document, Kind, ObjectKey
-from lapse.kube.auth.rights import rights_on
 from lapse.objects.config_map_gate import NAME as BRAKES
-from lapse.requests.api.kinds import OUR_KINDS as REQUEST_KINDS
-from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CLASS, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.admission.rights import HOLDING, REVIEWING, rights_on_brakes, rights_on_lease
 from lapse.requests.admission.rights import NEEDED as NEEDED_BY_REQUESTS
+from lapse.requests.api.kinds import OUR_KINDS as REQUEST_KINDS
+from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CLASS, VOLUME_SNAPSHOT_CONTENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from lapse.cli.flags import NO_OPERATOR_FLAGS, OperatorFlags
 from lapse.app.process import (
     NotSyncedError,
     believed_clock,
@@ -20,6 +19,7 @@ from lapse.app.process import (
     retention,
     stay,
 )
+from lapse.cli.flags import NO_OPERATOR_FLAGS, OperatorFlags
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
-    from lapse.engine.safety.clock_guard import GuardedBrakes
-    from lapse.engine.running.coordinator import Coordinator, Loop, Service
-    from lapse.engine.safety.holds import HoldLookup
     from lapse.engine.journal.port import Journal
+    from lapse.engine.running.coordinator import Coordinator, Loop, Service
     from lapse.engine.running.leadership import Leadership
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.clock_guard import GuardedBrakes
+    from lapse.engine.safety.holds import HoldLookup
     from lapse.history.service import Retention
     from lapse.kube.events.recorder import EventRecorder
     from lapse.kube.resources import Kind, ObjectKey
@@ -86,8 +86,8 @@ class _Process:
         from lapse.app.cluster import hold_kinds, in_plain_words, look_over, open_client
         from lapse.app.domains import KINDS
         from lapse.core.clock import SystemClock
-        from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.journal.log import LogJournal
+        from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.running.metrics import Metrics
         from lapse.kube.controller.lease import LEASE
         from lapse.kube.resources import ObjectKey
@@ -204,8 +204,8 @@ async def _recorder(
 ) -> EventRecorder:
     """Return who writes Events; what concerns no object that still exists is told on the Lease."""
     from lapse.engine.running.metrics import ErrorKind
-    from lapse.kube.events.event import about
     from lapse.kube.controller.lease import LEASE
+    from lapse.kube.events.event import about
     from lapse.kube.events.recorder import EventRecorder
     from lapse.requests.expiry import DOMAIN
 
@@ -225,8 +225,8 @@ async def _brakes(
     """Return what stops this process: freezes and budgets of the cluster, and a clock that is in doubt."""
     from lapse.app.cluster import brakes_key, guard_on
     from lapse.app.domains import ACTOR, DOMAINS
-    from lapse.engine.safety.gate import Brakes
     from lapse.engine.safety.clock_guard import GuardedBrakes
+    from lapse.engine.safety.gate import Brakes
     from lapse.objects.config_map_gate import RUN, ConfigMapBrakes
 
     kept = ConfigMapBrakes(store, brakes_key(settings), domains=DOMAINS, clock=clock, journal=journal)
@@ -256,8 +256,8 @@ def _requests(
 ) -> Requests:
     from lapse.requests.controllers.conventions import STOCK
     from lapse.requests.controllers.provisioning import EventReports
-    from lapse.requests.service import Requests
     from lapse.requests.lifecycle.eventing_journal import TellingJournal
+    from lapse.requests.service import Requests
 
     return Requests(
         store,

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.running.coordinator import Coordinator
+    from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.budget import Budgets
     from lapse.engine.safety.clock_guard import GuardedBrakes
-    from lapse.engine.running.coordinator import Coordinator
     from lapse.engine.safety.holds import HoldLookup
-    from lapse.engine.journal.port import Journal
-    from lapse.engine.running.metrics import Metrics
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.service import Retention
     from lapse.kube.resources import Json
@@ -179,8 +179,8 @@ def deletion_budgets(settings: Settings) -> Budgets:
     """Return what the settings say about how much may be ended."""
     from lapse.engine.safety.budget import Budgets
     from lapse.history.retention.passes import HISTORY, RETENTION
-    from lapse.requests.lifecycle.keepers import DOMAIN as KEEPERS
     from lapse.requests.expiry import DOMAIN as REQUESTS
+    from lapse.requests.lifecycle.keepers import DOMAIN as KEEPERS
     from lapse.workspaces.model import DOMAIN as WORKSPACES
 
     domains = {

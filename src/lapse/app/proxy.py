@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lapse.cli.flags import NO_PROXY_PROCESS_FLAGS, ProxyProcessFlags
 from lapse.app.process import believed_clock, probes_listener, stay
+from lapse.cli.flags import NO_PROXY_PROCESS_FLAGS, ProxyProcessFlags
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class _Process:
         from lapse.engine.running.logins import LoginFailures
         from lapse.engine.running.metrics import Metrics
         from lapse.keys.aio import open_keys_async
-        from lapse.web.server.listener import Endpoint
         from lapse.web.auth.state import StateDatabase
+        from lapse.web.server.listener import Endpoint
         from lapse.workspaces.model import DOMAIN
 
         settings, metrics = loaded.settings, Metrics(__version__)

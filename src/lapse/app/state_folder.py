@@ -12,11 +12,11 @@ from lapse.app.domains import ACTOR, FOLDER_DOMAINS, KINDS
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock
 from lapse.core.kernel_clock import synchronised_ns
-from lapse.engine.safety.gate import Brakes
+from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedBrakes, read_mark
 from lapse.engine.safety.freeze import CLOCK
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.safety.gate import Brakes
 from lapse.engine.safety.sqlite import TRUST_SECONDS, SQLiteBrakes, note_in
 from lapse.objects.embedded import open_embedded
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.core.clock import Clock
-    from lapse.engine.safety.clock_guard import Source
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.clock_guard import Source
     from lapse.objects.embedded import EmbeddedStore
 
 FILE_NAME: Final = "objects.db"

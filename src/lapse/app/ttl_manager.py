@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from lapse.cli.flags import NO_TTL_MANAGER_FLAGS, TTLManagerFlags
 from lapse.app.process import believed_clock, deletion_budgets, probes_listener, stay
+from lapse.cli.flags import NO_TTL_MANAGER_FLAGS, TTLManagerFlags
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
     import asyncio
     from contextlib import AsyncExitStack
 
-    from lapse.engine.running.coordinator import Coordinator
     from lapse.engine.journal.port import Journal
+    from lapse.engine.running.coordinator import Coordinator
     from lapse.engine.running.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
     from lapse.settings import Loaded, Settings
@@ -77,13 +77,13 @@ class _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.app.state_folder import brakes_of, guard_of, open_store
-        from lapse.app.workspaces import time_of
         from lapse.app.workspace_record import ServerRecord
+        from lapse.app.workspaces import time_of
         from lapse.core.clock import SystemClock
-        from lapse.engine.safety.gate import BrakeLoop
-        from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.journal.port import SQLiteJournal
+        from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.running.metrics import Metrics
+        from lapse.engine.safety.gate import BrakeLoop
         from lapse.keys.aio import open_keys_async
         from lapse.keys.election import Election
         from lapse.web.server.listener import Endpoint

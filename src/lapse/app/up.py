@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 from cyclopts import Parameter
 
-from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
 from lapse.app.process import (
     NotSyncedError,
     believed_clock,
@@ -20,6 +19,7 @@ from lapse.app.process import (
     retention,
     stay,
 )
+from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
     from lapse.app.workspaces import WorkspaceParts
     from lapse.core.clock import Clock
-    from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
-    from lapse.engine.running.coordinator import Coordinator, Loop, Service
     from lapse.engine.journal.port import Journal, SQLiteJournal
+    from lapse.engine.running.coordinator import Coordinator, Loop, Service
     from lapse.engine.running.logins import LoginFailures
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
     from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.loop import SweepLoop
     from lapse.objects.embedded import EmbeddedStore
     from lapse.requests.local.requests import LocalRequests
     from lapse.settings import Loaded, Settings
-    from lapse.web.server.listener import Endpoint
     from lapse.web.auth.sessions import BrowserSessions
+    from lapse.web.server.listener import Endpoint
 
 _LEADER_SECONDS: Final = 15
 """How long another process waits to lead after this one has died without a word."""
@@ -158,15 +158,15 @@ class _Process:
         from lapse.app.workspaces import time_of
         from lapse.core.clock import SystemClock
         from lapse.core.decision import DueReason
-        from lapse.engine.safety.gate import BrakeLoop
-        from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.journal.port import SQLiteJournal
+        from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.running.metrics import Metrics
+        from lapse.engine.safety.gate import BrakeLoop
         from lapse.keys.aio import open_keys_async
         from lapse.keys.election import Election
         from lapse.keys.loop import DOMAIN as KEYS
-        from lapse.requests.local.requests import LocalRequests
         from lapse.requests.expiry import DOMAIN as REQUESTS
+        from lapse.requests.local.requests import LocalRequests
 
         settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         clock = believed_clock(settings, machine)
@@ -269,14 +269,14 @@ class _Process:
 
     def _api(self) -> ASGIApp:
         from lapse.keys.url import parse_url
-        from lapse.web.app import create_app
         from lapse.web.api.history import HistoryService
         from lapse.web.api.keys import KeysService
-        from lapse.web.pages.pages import Places
         from lapse.web.api.requests import RequestsService
-        from lapse.web.server.security import AllowedHosts
         from lapse.web.api.status import StatusService
         from lapse.web.api.tags import Tagger
+        from lapse.web.app import create_app
+        from lapse.web.pages.pages import Places
+        from lapse.web.server.security import AllowedHosts
 
         return create_app(
             keys=KeysService(self.keys, clock=self.machine, tagger=Tagger(self.access.sessions.state.secret("etag"))),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lapse.cli.flags import NO_WEBHOOK_FLAGS, WebhookFlags
 from lapse.app.process import probes_listener, stay
+from lapse.cli.flags import NO_WEBHOOK_FLAGS, WebhookFlags
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ class _Process:
         from lapse.history.policy.admission import PolicyJudge
         from lapse.history.policy.rights import impersonation
         from lapse.requests.admission.access import Judge
-        from lapse.web.server.listener import Listener
-        from lapse.web.server.probes import Readiness
         from lapse.web.api.webhook import CAPTURES, IDLE_SECONDS, POLICIES, create_webhook
         from lapse.web.api.webhook import Judge as Judged
+        from lapse.web.server.listener import Listener
+        from lapse.web.server.probes import Readiness
 
         loop, settings = asyncio.get_running_loop(), self.settings
         account = impersonation(settings.lease_namespace, settings.retention_account)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from lapse.db.postgres.pool import Postgres
+    from lapse.engine.journal.port import Entry, Journal
+    from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.budget import Ledger
     from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
     from lapse.engine.safety.freeze import BrakeState, BrakeStore, Freeze
-    from lapse.engine.journal.port import Entry, Journal
-    from lapse.engine.running.metrics import Metrics
     from lapse.settings import Settings
     from lapse.workspaces.store.port import WorkspaceStore
 
@@ -52,8 +52,8 @@ class ServerRecord:
     @classmethod
     def on(cls, store: WorkspaceStore, settings: Settings) -> ServerRecord:
         """Return those of an open store on a server."""
-        from lapse.engine.safety.postgres import PostgresBrakes
         from lapse.engine.journal.postgres import PostgresJournal
+        from lapse.engine.safety.postgres import PostgresBrakes
 
         journal = PostgresJournal(cast("Postgres", store.database))
         budgets = deletion_budgets(settings)
@@ -61,8 +61,8 @@ class ServerRecord:
 
     def brakes(self, settings: Settings, *, guard: ClockGuard, metrics: Metrics) -> GuardedBrakes:
         """Return the brakes of a process that lets workspaces lapse."""
-        from lapse.engine.safety.gate import Brakes
         from lapse.engine.safety.clock_guard import GuardedBrakes
+        from lapse.engine.safety.gate import Brakes
 
         budgets, clock = deletion_budgets(settings), guard.clock
         brakes = Brakes(self.freezes, budgets=budgets, domains=[DOMAIN], clock=clock, metrics=metrics, actor=ACTOR)

@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.core.clock import Clock
-    from lapse.engine.safety.clock_guard import Source
-    from lapse.engine.running.coordinator import Loop, Service
     from lapse.engine.journal.port import Journal
+    from lapse.engine.running.coordinator import Loop, Service
     from lapse.engine.running.logins import LoginFailures
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.clock_guard import Source
     from lapse.keys.aio import AsyncKeys
     from lapse.proxy.directory import StoreDirectory
     from lapse.proxy.ports import Address
     from lapse.proxy.server import Ports
     from lapse.settings import Settings
-    from lapse.web.server.listener import Endpoint
+    from lapse.web.api.workspaces import WorkspacesService
     from lapse.web.auth.state import StateDatabase
     from lapse.web.auth.tokens import TokenStore
-    from lapse.web.api.workspaces import WorkspacesService
+    from lapse.web.server.listener import Endpoint
     from lapse.workspaces.activity.access import AccessTimes
     from lapse.workspaces.activity.port import Activity
-    from lapse.workspaces.runtime.hosting import WorkspaceHost
-    from lapse.workspaces.model import Workspace, WorkspaceId
     from lapse.workspaces.activity.probing import Reach
+    from lapse.workspaces.model import Workspace, WorkspaceId
+    from lapse.workspaces.runtime.hosting import WorkspaceHost
     from lapse.workspaces.store.port import WorkspaceStore
     from lapse.workspaces.tickets import Tickets
 
@@ -379,9 +379,9 @@ def _host(
     metrics: Metrics,
 ) -> WorkspaceHost:
     from lapse.engine.running.metrics import ErrorKind
-    from lapse.workspaces.runtime.hosting import WorkspaceHost
-    from lapse.workspaces.model import DOMAIN
     from lapse.workspaces.activity.probing import SOURCE
+    from lapse.workspaces.model import DOMAIN
+    from lapse.workspaces.runtime.hosting import WorkspaceHost
     from lapse.workspaces.runtime.process import ProcessRuntime
 
     runtime = ProcessRuntime(

@@ -15,8 +15,8 @@ from io import TextIOWrapper
 from cyclopts import App, CycloptsError
 
 import lapse
-from lapse.cli.registering import examples
 from lapse.cli.output import Exit, OutputError, message, stderr, stdout
+from lapse.cli.registering import examples
 from lapse.cli.usage import explain
 from lapse.core.errors import LapseError, UsageError
 
@@ -60,8 +60,12 @@ app.command(
 )
 app.command("lapse.cli.commands.keys:app", name="keys", help="Read and write expiring keys; prove a backend.")
 app.command("lapse.cli.commands.requests:app", name="requests", help="Capture and restore; see what lapses when.")
-app.command("lapse.cli.commands.history:app", name="history", help="Records of what experiments did, and how long they stay.")
-app.command("lapse.cli.commands.retention:app", name="retention", help="Limit the age and the number of objects of any kind.")
+app.command(
+    "lapse.cli.commands.history:app", name="history", help="Records of what experiments did, and how long they stay."
+)
+app.command(
+    "lapse.cli.commands.retention:app", name="retention", help="Limit the age and the number of objects of any kind."
+)
 app.command("lapse.cli.commands.workspaces:app", name="workspaces", help="Create, open, stop and archive workspaces.")
 app.command(
     "lapse.cli.commands.busy:busy",
@@ -75,7 +79,9 @@ app.command("lapse.cli.commands.hold:hold", name="hold", help="Keep a workspace 
 app.command("lapse.cli.commands.hold:release", name="release", help="End a hold.")
 app.command("lapse.cli.commands.freeze:freeze", name="freeze", help="End nothing of a domain until it is resumed.")
 app.command("lapse.cli.commands.freeze:resume", name="resume", help="Resume a frozen domain.")
-app.command("lapse.cli.commands.crds:app", name="crds", help="Install and compare our definitions on a Kubernetes cluster.")
+app.command(
+    "lapse.cli.commands.crds:app", name="crds", help="Install and compare our definitions on a Kubernetes cluster."
+)
 app.command("lapse.cli.commands.config:app", name="config", help="Show and check the configuration.")
 app.command("lapse.cli.commands.tokens:app", name="tokens", help="Create, list and revoke tokens of the HTTP API.")
 

@@ -35,8 +35,8 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
     PersistentVolumeClaim,
 )
-from lapse.requests.local.places import DIRECTORY, RESTORE
 from lapse.requests.controllers.ownership import is_kept_by
+from lapse.requests.local.places import DIRECTORY, RESTORE
 from lapse.requests.view import state_of
 
 SOURCE_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME)

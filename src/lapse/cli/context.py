@@ -16,10 +16,10 @@ from lapse.cli.flags import PlaceFlags
 
 if TYPE_CHECKING:
     from lapse.core.believed_clock import BelievedClock
-    from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
-    from lapse.engine.safety.freeze import BrakeStore
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
+    from lapse.engine.safety.freeze import BrakeStore
     from lapse.objects.port import ObjectStore
     from lapse.settings import Loaded, Settings
 
@@ -62,8 +62,8 @@ class Place:
         """Return what stops a command that ends things: freezes, budgets and the clock, as for whoever runs."""
         from lapse.app.domains import DOMAINS, FOLDER_DOMAINS
         from lapse.app.process import deletion_budgets
-        from lapse.engine.safety.gate import Brakes
         from lapse.engine.safety.clock_guard import GuardedBrakes
+        from lapse.engine.safety.gate import Brakes
         from lapse.objects.config_map_gate import RUN
 
         brakes = Brakes(
@@ -94,9 +94,9 @@ def at_place(
 
 
 async def _in_folder(loaded: Loaded, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
-    from lapse.cli.desk import Desk, with_store
     from lapse.app.process import deletion_budgets
     from lapse.app.state_folder import guard_of, open_brakes
+    from lapse.cli.desk import Desk, with_store
     from lapse.engine.journal.port import SQLiteJournal
     from lapse.requests.lifecycle.policy import TTLRule
 

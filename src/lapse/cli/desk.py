@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lapse.cli.flags import StateFlags
 from lapse.app.state_folder import open_store
+from lapse.cli.flags import StateFlags
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock
 from lapse.core.errors import LapseError
@@ -24,8 +24,8 @@ from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.embedded import EmbeddedStore
 from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, ObjectKeeper
-from lapse.requests.names import keeper_name
 from lapse.requests.lifecycle.policy import TTLRule
+from lapse.requests.names import keeper_name
 from lapse.requests.view import Summary, summarise
 
 T = TypeVar("T")

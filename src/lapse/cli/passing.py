@@ -53,8 +53,8 @@ async def pass_over(
     from lapse.app.process import retention
     from lapse.cli.context import who
     from lapse.engine.running.metrics import Metrics
-    from lapse.history.retention.runs import RunReason
     from lapse.history.policy.overlay import WithPolicies
+    from lapse.history.retention.runs import RunReason
     from lapse.objects.cluster_holds import listed_holds
 
     _settle_logs(place, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))

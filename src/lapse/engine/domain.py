@@ -17,17 +17,17 @@ import msgspec
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
-from lapse.core.errors import LapseError
 from lapse.core.decision import Due, Reason
-from lapse.engine.safety.holds import Hold
+from lapse.core.errors import LapseError
 from lapse.engine.journal.port import DeletionReason
+from lapse.engine.safety.holds import Hold
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
     from lapse.core.decision import Decision
-    from lapse.engine.safety.holds import HoldDoubt
     from lapse.engine.journal.port import Outcome
+    from lapse.engine.safety.holds import HoldDoubt
 
     Also = Callable[[Any, Sequence[int]], Awaitable[None] | None]
     """Writes on the cursor of a transaction, told the places of those actions that were carried out in it."""

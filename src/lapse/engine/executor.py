@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec.structs import replace
 
 from lapse.core.clock import UnixNs
+from lapse.core.decision import KeepReason, Reason, UnknownReason
 from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import current_work, get_logger
-from lapse.core.decision import KeepReason, Reason, UnknownReason
-from lapse.engine.safety.gate import NoBrake
 from lapse.engine.domain import Result
-from lapse.engine.safety.holds import HeldError, Hold, HoldDoubt, held_error
 from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.running.metrics import ErrorKind, Metrics
+from lapse.engine.safety.gate import NoBrake
+from lapse.engine.safety.holds import HeldError, Hold, HoldDoubt, held_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lapse.core.clock import Clock
-    from lapse.engine.safety.gate import Brake
     from lapse.engine.domain import Action, Target
     from lapse.engine.journal.port import Journal
+    from lapse.engine.safety.gate import Brake
 
 _NS: Final = 1_000_000_000
 _NO_BRAKE: Final = NoBrake()

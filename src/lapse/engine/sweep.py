@@ -20,10 +20,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from lapse.core.clock import UnixNs
+from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, around, backoff, chance
 from lapse.core.log import current_work, get_logger
-from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown
 from lapse.engine.domain import Settled, SignalUnavailableError, action_of
 from lapse.engine.executor import RefusedError
 from lapse.engine.journal.port import Entry, Outcome
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.core.decision import Verdict
-    from lapse.engine.running.coordinator import Turn
     from lapse.engine.domain import Action, Candidate, Domain
     from lapse.engine.executor import Executor
     from lapse.engine.journal.port import Journal
+    from lapse.engine.running.coordinator import Turn
 
     Act = tuple[Candidate[Any], Action]
 

@@ -15,8 +15,8 @@ from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
 from lapse.engine.running.metrics import ErrorKind, Metrics
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, ChaosExperimentHistory, ExperimentRef, HistorySpec
-from lapse.history.retention.passes import HISTORY
 from lapse.history.records import NOTHING_GIVEN, instant, record
+from lapse.history.retention.passes import HISTORY
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 
 if TYPE_CHECKING:

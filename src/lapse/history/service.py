@@ -20,27 +20,27 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.clock import UnixNs
+from lapse.core.decision import DueReason, KeepReason, Reason, UnknownReason
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, chance
 from lapse.core.log import get_logger
 from lapse.core.timestamps import to_timestamp
-from lapse.core.decision import DueReason, KeepReason, Reason, UnknownReason
-from lapse.engine.safety.gate import Brake, NoBrake
 from lapse.engine.domain import DELETE, Action
 from lapse.engine.executor import Executor
-from lapse.engine.safety.holds import hold_of
 from lapse.engine.running.metrics import ErrorKind
+from lapse.engine.safety.gate import Brake, NoBrake
+from lapse.engine.safety.holds import hold_of
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
-from lapse.history.policy.conflicts import blocked
-from lapse.history.retention.completions import Completions, labels_of
-from lapse.history.policy.default_policy import POLICY_NAME
 from lapse.history.errors import RetentionPolicyError
+from lapse.history.policy.conflicts import blocked
+from lapse.history.policy.default_policy import POLICY_NAME
+from lapse.history.policy.policies import Loaded, is_published, load_policies, publish, read_document, unreadable
+from lapse.history.policy.policy import Policy
+from lapse.history.retention.completions import Completions, labels_of
 from lapse.history.retention.first_pass import FirstPasses, MemoryNotes
 from lapse.history.retention.listing import LEFT_ALONE
 from lapse.history.retention.loop import RetentionLoop
 from lapse.history.retention.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass, address
-from lapse.history.policy.policies import Loaded, is_published, load_policies, publish, read_document, unreadable
-from lapse.history.policy.policy import Policy
 from lapse.history.retention.rules import DoubtReason
 from lapse.history.retention.runs import GRANT, Tally, of_broken, of_error, of_report
 from lapse.history.retention.status_writer import Teller
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
-    from lapse.engine.safety.freeze import Notes
-    from lapse.engine.safety.holds import HoldLookup
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.freeze import Notes
+    from lapse.engine.safety.holds import HoldLookup
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.retention.completions import Experiment
     from lapse.history.retention.passes import PassReport, Told

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
+from lapse.core.decision import Due, DueReason, Keep, KeepReason, Unknown
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.core.decision import Due, DueReason, Keep, KeepReason, Unknown
 from lapse.engine.safety.holds import hold_of
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
 from lapse.history.api.labels import EXPERIMENT, EXPERIMENT_NAME, EXPERIMENT_NAMESPACE, EXPERIMENT_UID, STATUS
 from lapse.history.api.labels import label_value as value
-from lapse.history.retention.listing import LEFT_ALONE, PAGE, read_pages
 from lapse.history.policy.paths import FieldPath
 from lapse.history.policy.policies import load_policies
+from lapse.history.records import labelled
+from lapse.history.retention.listing import LEFT_ALONE, PAGE, read_pages
 from lapse.history.retention.ranking import judge
 from lapse.history.retention.reading import Reading
-from lapse.history.records import labelled
 from lapse.history.retention.rules import LimitReason, RetainReason, combine
 from lapse.kube.resources import NO_LABELS, Document, PartialObject
 

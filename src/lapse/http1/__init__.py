@@ -1,1 +1,1 @@
-"""HTTP/1.1: what clients of several servers have in common."""
+"""HTTP/1.1: heads, bodies, cookies and connection limits, for everything that speaks it by itself."""

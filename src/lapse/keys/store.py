@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from lapse.core.clock import Clock, SystemClock
-from lapse.keys.errors import KeyTypeError
 from lapse.keys.backends.layout import Prefix, end_of_prefix
+from lapse.keys.errors import KeyTypeError
 from lapse.keys.port import Backend, Item, NewItem, Space, SweepReport
 from lapse.keys.sweeper import SWEEP_SLICE, Sweeper
 from lapse.keys.url import open_backend

@@ -27,11 +27,11 @@ import msgspec
 from lapse.core.clock import UnixNs
 from lapse.core.identity import uuid
 from lapse.core.timestamps import to_timestamp
-from lapse.db.sqlite.database import Database
 from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseError
+from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
-from lapse.engine.safety.holds import held_error
 from lapse.engine.journal.port import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.safety.holds import held_error
 from lapse.engine.safety.sqlite import NOTES_SCRIPTS
 from lapse.engine.safety.sqlite import SCHEMA_SCRIPTS as BRAKES_SCRIPTS
 from lapse.kube.errors import (
@@ -45,9 +45,9 @@ from lapse.kube.errors import (
 )
 from lapse.kube.resources import NO_LABELS, Document, Event, EventType, Json, Kind, Object, ObjectKey, Page
 from lapse.objects import documents
+from lapse.objects.change_log import Question, changes_after, page, read_cursor, read_version, summary
 from lapse.objects.documents import as_json, check_namespace, decode, encode
 from lapse.objects.gc import Collector
-from lapse.objects.change_log import Question, changes_after, page, read_cursor, read_version, summary
 from lapse.objects.holds import Holds
 from lapse.objects.tables import (
     SQL,

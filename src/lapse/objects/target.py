@@ -10,8 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from lapse.engine.domain import Result
-from lapse.engine.safety.holds import HeldError
 from lapse.engine.journal.port import Outcome
+from lapse.engine.safety.holds import HeldError
 from lapse.kube.errors import ConflictError, NotFoundError, StoreUnavailableError
 from lapse.objects.port import Deletion
 

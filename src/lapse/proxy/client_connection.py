@@ -26,8 +26,8 @@ from lapse.proxy.upstream import CutError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from lapse.http1.connections import Connections
     from lapse.http1.bodies import Body
+    from lapse.http1.connections import Connections
     from lapse.http1.heads import RequestHead
     from lapse.proxy.limits import Limits
     from lapse.proxy.ports import Visitor, WorkspaceId

@@ -22,8 +22,8 @@ from lapse.proxy.upstream import CutError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lapse.proxy.client_connection import Front
     from lapse.http1.heads import AnswerHead, RequestHead
+    from lapse.proxy.client_connection import Front
     from lapse.proxy.leases import Leases
     from lapse.proxy.ports import Address, ConnectionId, WorkspaceId
     from lapse.proxy.upstream import Upstream, Upstreams

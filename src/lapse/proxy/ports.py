@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from lapse.core.errors import LapseError
-from lapse.workspaces.activity import port as activity
 from lapse.workspaces import model
+from lapse.workspaces.activity import port as activity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,13 +11,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from lapse.http1.connections import Connections
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
-from lapse.proxy import pages
-from lapse.proxy.exchange import Exchange
-from lapse.proxy.client_connection import Front, Phase
+from lapse.http1.connections import Connections
 from lapse.http1.heads import RefusedError
+from lapse.proxy import pages
+from lapse.proxy.client_connection import Front, Phase
+from lapse.proxy.exchange import Exchange
 from lapse.proxy.leases import Leases
 from lapse.proxy.limits import Limits
 from lapse.proxy.ports import GoingDownError, Ms, Reply

@@ -23,8 +23,8 @@ from lapse.requests.expiry import DOMAIN
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
-    from lapse.engine.safety.holds import HoldLookup
     from lapse.engine.journal.port import Journal
+    from lapse.engine.safety.holds import HoldLookup
     from lapse.kube.resources import Kind, Object
     from lapse.objects.port import ObjectStore
     from lapse.requests.addresses import Located

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
+from lapse.core.decision import Decision, Due, DueReason, Keep, KeepReason, decide_by_ttl
 from lapse.core.jitter import Chance, around, chance
 from lapse.core.timestamps import from_timestamp
-from lapse.core.decision import Decision, Due, DueReason, Keep, KeepReason, decide_by_ttl
 from lapse.engine.deadlines import Deadlines
 from lapse.engine.domain import DELETE, Candidate, Settled, action_of
-from lapse.engine.safety.holds import hold_of
 from lapse.engine.journal.port import Outcome
+from lapse.engine.safety.holds import hold_of
 from lapse.kube.controller.controller import Result
 from lapse.objects.target import ObjectHandle
 from lapse.requests.api.annotations import TTL
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from lapse.core.clock import Clock
-    from lapse.core.duration import Duration
     from lapse.core.decision import Reason
+    from lapse.core.duration import Duration
     from lapse.engine.executor import Executor
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.requests.controllers.caches import Caches

@@ -11,15 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.jitter import Chance, chance
-from lapse.engine.safety.gate import Brake, NoBrake
 from lapse.engine.executor import Executor
-from lapse.engine.safety.holds import HoldLookup
 from lapse.engine.running.metrics import ErrorKind
+from lapse.engine.safety.gate import Brake, NoBrake
+from lapse.engine.safety.holds import HoldLookup
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.controller.controller import Controller
+from lapse.kube.controller.workqueue import WorkQueue
 from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import ObjectKey
-from lapse.kube.controller.workqueue import WorkQueue
 from lapse.objects.cluster_holds import ClusterHolds
 from lapse.objects.target import ObjectTarget
 from lapse.requests.api.kinds import (
@@ -34,17 +34,17 @@ from lapse.requests.controllers.capture import VolumeCapture
 from lapse.requests.controllers.conventions import PLAIN
 from lapse.requests.controllers.detach import Detach, DetachReason
 from lapse.requests.controllers.finalise import Finaliser
+from lapse.requests.controllers.manifests import ManifestCapture
+from lapse.requests.controllers.provisioning import NO_REPORTS
+from lapse.requests.controllers.restore import VolumeRestore
+from lapse.requests.controllers.snapshot_nudge import OverlookedContents
+from lapse.requests.expiry import DOMAIN, AnnotationTTL, FinishedRequests
 from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by
 from lapse.requests.lifecycle.keepers import DOMAIN as KEEPERS
 from lapse.requests.lifecycle.keepers import Keepers
-from lapse.requests.controllers.manifests import ManifestCapture
-from lapse.requests.names import keeper_name
-from lapse.requests.controllers.snapshot_nudge import OverlookedContents
 from lapse.requests.lifecycle.passed_holds import hold_annotations
 from lapse.requests.lifecycle.policy import Policy, TTLMode
-from lapse.requests.controllers.provisioning import NO_REPORTS
-from lapse.requests.controllers.restore import VolumeRestore
-from lapse.requests.expiry import DOMAIN, AnnotationTTL, FinishedRequests
+from lapse.requests.names import keeper_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection

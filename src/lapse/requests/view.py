@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.clock import UnixNs
+from lapse.core.decision import Unknown
 from lapse.core.duration import short
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.core.decision import Unknown
 from lapse.engine.safety.holds import hold_of
 from lapse.kube.conditions import ConditionStatus, ready_condition
 from lapse.kube.resources import ObjectKey

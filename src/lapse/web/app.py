@@ -14,26 +14,25 @@ from lapse import __version__
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.running.metrics import Metrics
 from lapse.web.api import busy as busy_api
-from lapse.web.auth import entrance
 from lapse.web.api import history as history_api
 from lapse.web.api import keys as keys_api
-from lapse.web.pages import pages
-from lapse.web.api import problems
+from lapse.web.api import problems, status
 from lapse.web.api import requests as requests_api
-from lapse.web.api import status
 from lapse.web.api import workspaces as workspaces_api
-from lapse.web.auth.admission import Admission
-from lapse.web.auth.entrance import is_public
 from lapse.web.api.errors import ScopeMissingError
 from lapse.web.api.history import HistoryService
 from lapse.web.api.keys import KeysService
-from lapse.web.pages.pages import Places
 from lapse.web.api.requests import RequestsService
-from lapse.web.auth.scopes import allowed, busy_in, wanted_scopes
-from lapse.web.server.security import PRINCIPAL, AllowedHosts, Guard, Principal
-from lapse.web.auth.sessions import BrowserSessions
 from lapse.web.api.status import StatusService
 from lapse.web.api.workspaces import WorkspacesService
+from lapse.web.auth import entrance
+from lapse.web.auth.admission import Admission
+from lapse.web.auth.entrance import is_public
+from lapse.web.auth.scopes import allowed, busy_in, wanted_scopes
+from lapse.web.auth.sessions import BrowserSessions
+from lapse.web.pages import pages
+from lapse.web.pages.pages import Places
+from lapse.web.server.security import PRINCIPAL, AllowedHosts, Guard, Principal
 
 API: Final = "/api/v1"
 _PROBLEM: Final[dict[str, Any]] = {

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lapse.engine import executor
 from lapse.engine.domain import deletion_by_person
 from lapse.workspaces.model import DOMAIN
-from lapse.workspaces.view import address_of, hold_of
 from lapse.workspaces.target import DeletionTarget
+from lapse.workspaces.view import address_of, hold_of
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from lapse.core.decision import Due, Keep, KeepReason, Unknown, UnknownReason, Verdict
 from lapse.core.duration import Duration, short
 from lapse.core.timestamps import to_timestamp
-from lapse.core.decision import Due, Keep, KeepReason, Unknown, UnknownReason, Verdict
 from lapse.workspaces.activity import port as activity
 from lapse.workspaces.expiry import (
     ARCHIVE,

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 from lapse.engine.domain import Result
 from lapse.engine.journal.port import Outcome
 from lapse.workspaces.activity.port import BATCH
-from lapse.workspaces.expiry import STANDBY
 from lapse.workspaces.errors import (
     OutcomeUnknownError,
     StoreClosedError,
     UnknownWorkspaceError,
     WorkspaceError,
 )
+from lapse.workspaces.expiry import STANDBY
 from lapse.workspaces.model import Ms
 
 if TYPE_CHECKING:

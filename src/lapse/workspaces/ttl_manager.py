@@ -22,16 +22,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.clock import UnixNs
-from lapse.core.log import get_logger
 from lapse.core.decision import Decision
-from lapse.engine.safety.gate import NoBrake
+from lapse.core.log import get_logger
 from lapse.engine.domain import Candidate, SignalUnavailableError
 from lapse.engine.executor import Executor
 from lapse.engine.journal.port import Outcome
 from lapse.engine.running.metrics import ErrorKind
+from lapse.engine.safety.gate import NoBrake
 from lapse.engine.sweep import OVERDUE_PER_SECOND, Sweep, SweepLoop
 from lapse.workspaces.activity import port as signals
 from lapse.workspaces.activity.port import BATCH, ActivityUnavailableError, Doubt
+from lapse.workspaces.errors import WorkspaceStoreError
 from lapse.workspaces.expiry import (
     ARCHIVE,
     STANDBY,
@@ -43,19 +44,18 @@ from lapse.workspaces.expiry import (
     standby_by_row,
     ttl_seconds,
 )
-from lapse.workspaces.errors import WorkspaceStoreError
 from lapse.workspaces.model import DOMAIN, DesiredState, Ms, Workspace
-from lapse.workspaces.view import address_of, hold_of
 from lapse.workspaces.target import WorkspaceTarget
+from lapse.workspaces.view import address_of, hold_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from lapse.core.clock import Clock
-    from lapse.engine.safety.gate import Brake
     from lapse.engine.domain import Settled
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.gate import Brake
     from lapse.workspaces.activity.port import Activity, Signal
     from lapse.workspaces.model import CheckPlace
     from lapse.workspaces.store.port import WorkspaceStore

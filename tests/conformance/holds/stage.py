@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lapse.cli.desk import Desk
 from lapse.app.domains import KINDS
 from lapse.cli.commands.requests import _delete
+from lapse.cli.desk import Desk
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration

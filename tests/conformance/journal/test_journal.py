@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from lapse.core.decision import DueReason
-from lapse.db.sqlite.database import Database
 from lapse.db.postgres.pool import Postgres
+from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal.port import SCHEMA_SCRIPTS, Entry, Journal, Outcome, SQLiteJournal
 from lapse.engine.journal.postgres import PostgresJournal

@@ -11,9 +11,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import Clock, SystemClock
+from lapse.keys.backends.layout import Prefix
 from lapse.keys.conformance import Target
 from lapse.keys.conformance.worker import START
-from lapse.keys.backends.layout import Prefix
 from lapse.keys.port import Backend, Item, NewItem, Space, SweepReport
 from lapse.keys.store import Keys
 from lapse.keys.url import open_backend

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import Clock, SystemClock
-from lapse.keys.conformance import KIT_APPS, Outcome, Target, run_conformance
 from lapse.keys.backends.layout import Prefix
+from lapse.keys.conformance import KIT_APPS, Outcome, Target, run_conformance
 from lapse.keys.store import Keys, open_keys
 from lapse.keys.url import open_backend
 from tests.conformance.keys.broken import Forgets, PassingBackend, PassingSpace, UnorderedScan

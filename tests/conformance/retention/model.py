@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from lapse.core.decision import DueReason, Reason
 from lapse.core.duration import HOUR, Duration
 from lapse.core.timestamps import from_timestamp
-from lapse.core.decision import DueReason, Reason
 from lapse.history.records import record
 from lapse.history.retention.rules import LimitReason
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError

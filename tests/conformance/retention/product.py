@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from lapse.engine.executor import Executor
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.policy.default_policy import history_policy, read_ttl
-from lapse.history.retention.passes import Pass
 from lapse.history.policy.policy import Policy
 from lapse.history.recording import write_record
+from lapse.history.retention.passes import Pass
 from lapse.kube.resources import NO_LABELS
 from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.target import ObjectTarget

@@ -15,17 +15,17 @@ import pytest
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import DAY, HOUR, SECOND, Duration
 from lapse.db.sqlite.file import Synchronous
-from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.journal.log import LogJournal
+from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.policy.default_policy import history_document, read_ttl
-from lapse.history.retention.first_pass import MemoryNotes
 from lapse.history.recording import record_completion
+from lapse.history.retention.first_pass import MemoryNotes
 from lapse.history.service import Retention
 from lapse.kube.api.client import Client
-from lapse.kube.conditions import ready_condition
 from lapse.kube.auth.config import load_config
+from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import InvalidError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey
 from lapse.objects.cluster_holds import listed_holds

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lapse.engine.safety.gate import Grant, NoBrake
-from lapse.engine.safety.freeze import FreezeReason
 from lapse.engine.journal.port import Outcome
+from lapse.engine.safety.freeze import FreezeReason
+from lapse.engine.safety.gate import Grant, NoBrake
 from lapse.engine.sweep import SweepReport
 from lapse.workspaces.activity import port as signals
 from lapse.workspaces.activity.port import ActivityUnavailableError, Doubt

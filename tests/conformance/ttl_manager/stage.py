@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.engine.safety.gate import NoBrake
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.gate import NoBrake
 from lapse.engine.sweep import SweepReport
 from lapse.workspaces.activity.port import ConnectionId
 from lapse.workspaces.model import (
@@ -31,8 +31,8 @@ from tests.conformance.activity.book import LEASE
 if TYPE_CHECKING:
     from lapse.core.clock import VirtualClock
     from lapse.core.decision import Reason
-    from lapse.engine.safety.gate import Brake
     from lapse.engine.journal.port import Journal, Row
+    from lapse.engine.safety.gate import Brake
     from lapse.workspaces.activity.port import Activity
     from lapse.workspaces.store.port import WorkspaceStore
     from tests.conformance.activity.book import World as ActivityWorld

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from lapse.core.identity import secret_bytes
-from lapse.db.sqlite.database import Database
 from lapse.db.postgres.migration import migrate
+from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.workspaces.store.postgres import open_postgres_store
 from lapse.workspaces.store.sqlite import SCHEMA, SqliteWorkspaceStore

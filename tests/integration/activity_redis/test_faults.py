@@ -23,8 +23,8 @@ from lapse.workspaces.activity.port import (
     Timer,
     Unknown,
 )
-from lapse.workspaces.model import WorkspaceId
 from lapse.workspaces.activity.redis import RedisActivity
+from lapse.workspaces.model import WorkspaceId
 from tests.servers import Relay
 from tests.servers.ports import reserved_port
 

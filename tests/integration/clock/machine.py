@@ -16,10 +16,10 @@ from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.safety.budget import Budgets
-from lapse.engine.safety.freeze import ALL, resume_row
 from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.budget import Budgets
+from lapse.engine.safety.freeze import ALL, resume_row
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.history.policy.default_policy import history_document
 from lapse.history.recording import write_record

@@ -26,8 +26,8 @@ from lapse.engine.executor import Executor
 from lapse.engine.journal.log import LogJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import OUR_KINDS, RETENTION_POLICY
-from lapse.history.retention.passes import Pass
 from lapse.history.policy.policy import Policy
+from lapse.history.retention.passes import Pass
 from lapse.kube.api.client import Client
 from lapse.kube.auth.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.errors import GoneError

@@ -23,8 +23,8 @@ from lapse.history.api.kinds import OUR_KINDS, RETENTION_POLICY
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.kube.api.client import Client
-from lapse.kube.conditions import ready_condition
 from lapse.kube.auth.config import load_config
+from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ObjectError, UnknownKindError
 from lapse.kube.resources import ObjectKey, untyped
 from lapse.objects.cluster_holds import listed_holds

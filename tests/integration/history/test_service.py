@@ -17,13 +17,13 @@ from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
 from lapse.db.sqlite.file import Synchronous
-from lapse.engine.safety.gate import Grant, NoBrake
-from lapse.engine.safety.budget import Budgets
-from lapse.engine.running.coordinator import Turn
-from lapse.engine.safety.freeze import FreezeReason
-from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.engine.journal.log import LogJournal
+from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.running.coordinator import Turn
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.budget import Budgets
+from lapse.engine.safety.freeze import FreezeReason
+from lapse.engine.safety.gate import Grant, NoBrake
 from lapse.engine.safety.sqlite import SQLiteBrakes
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
@@ -35,10 +35,10 @@ from lapse.history.api.kinds import (
     RetentionPolicy,
 )
 from lapse.history.policy.default_policy import history_document
-from lapse.history.retention.first_pass import MemoryNotes
 from lapse.history.policy.policies import FROM, SETTINGS
 from lapse.history.recording import record_completion, write_record
 from lapse.history.records import experiment_labels
+from lapse.history.retention.first_pass import MemoryNotes
 from lapse.history.service import Retention
 from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ForbiddenError, StoreUnavailableError

@@ -21,9 +21,9 @@ from lapse.history.api.kinds import (
     HistorySpec,
 )
 from lapse.history.policy.default_policy import history_policy
-from lapse.history.retention.passes import Pass, PassReport
 from lapse.history.policy.policy import Policy
 from lapse.history.records import record
+from lapse.history.retention.passes import Pass, PassReport
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Kind, ObjectKey, untyped
 from lapse.objects.embedded import EmbeddedStore, open_embedded

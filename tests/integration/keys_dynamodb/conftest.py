@@ -9,8 +9,8 @@ from aiobotocore.session import AioSession
 import lapse
 from lapse.core.clock import SystemClock
 from lapse.core.identity import owner_token
-from lapse.keys.backends.dynamodb import init_store
 from lapse.keys.backends.background import run_blocking
+from lapse.keys.backends.dynamodb import init_store
 from lapse.keys.url import parse_url
 from tests.integration.keys_dynamodb.injector import Injector
 from tests.servers import Relay, Server

@@ -13,8 +13,8 @@ import pytest
 from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.file import SQLiteFile
 from lapse.keys.backends.file import FileBackend, FileSpace
-from lapse.keys.errors import BackendUnavailableError, OutcomeUnknownError
 from lapse.keys.backends.layout import Prefix
+from lapse.keys.errors import BackendUnavailableError, OutcomeUnknownError
 from lapse.keys.port import NewItem
 from tests.sqlite_disks import disk, nothing
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.kube.api.client import Client
+from lapse.kube.api.transport import Limits
 from lapse.kube.auth.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.errors import ForbiddenError, KubeConfigError, StoreUnavailableError, UnauthenticatedError
 from lapse.kube.resources import ObjectKey
-from lapse.kube.api.transport import Limits
 from tests.conformance.objects.book import WIDGET, widget
 from tests.servers import Relay
 from tests.servers.certificate import make_authority

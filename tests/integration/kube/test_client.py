@@ -10,6 +10,7 @@ import pytest
 from lapse.core.clock import SystemClock
 from lapse.kube.api import wire
 from lapse.kube.api.discovery import Discovery
+from lapse.kube.controller.informer import Informer
 from lapse.kube.errors import (
     ConflictError,
     GoneError,
@@ -18,7 +19,6 @@ from lapse.kube.errors import (
     StoreUnavailableError,
     UnknownKindError,
 )
-from lapse.kube.controller.informer import Informer
 from lapse.kube.resources import ObjectKey, PartialObject, metadata_only, untyped
 from lapse.objects.kubernetes import KubernetesStore, NoDatabaseError
 from tests.conformance.objects.book import NARROW, UNKNOWN, WIDGET, unique, widget

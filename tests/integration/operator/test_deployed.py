@@ -14,14 +14,14 @@ import httpx2
 import pytest
 
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
-from lapse.history.records import record
 from lapse.history.policy.rights import NEEDED as NEEDED_BY_HISTORY
 from lapse.history.policy.rights import NEEDED_BY_ACCOUNT
-from lapse.kube.controller.lease import LEASE
+from lapse.history.records import record
 from lapse.kube.auth.rights import Right
+from lapse.kube.controller.lease import LEASE
+from lapse.requests.admission.rights import NEEDED, rights_on_brakes, rights_on_lease
 from lapse.requests.controllers.caches import WATCHED
 from lapse.requests.lifecycle.policy import TTLMode
-from lapse.requests.admission.rights import NEEDED, rights_on_brakes, rights_on_lease
 from tests.integration.operator.audit import Audit
 from tests.integration.operator.deployed import NAMESPACE, POLICIES_USER, USER, apply_base, start_operator
 from tests.servers import Relay, kube_server

@@ -17,8 +17,8 @@ from websockets.exceptions import ConnectionClosed
 from lapse.core.clock import SystemClock
 from lapse.core.identity import secret_bytes
 from lapse.workspaces.activity.port import Connected, Timer
-from lapse.workspaces.model import WorkspaceId
 from lapse.workspaces.activity.redis import RedisActivity
+from lapse.workspaces.model import WorkspaceId
 from tests.integration.proxy.kit import World, house
 from tests.integration.proxy.test_websockets import echo_program, visit
 from tests.servers import redis_server

@@ -17,7 +17,6 @@ from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ForbiddenError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import Kind, ObjectKey, untyped
 from lapse.objects.embedded import open_embedded
-from lapse.requests.controllers import chunks
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -27,12 +26,13 @@ from lapse.requests.api.kinds import (
     ManifestCaptureRequest,
 )
 from lapse.requests.api.upstream import ALL_KINDS, CONFIG_MAP, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
+from lapse.requests.controllers import chunks
 from lapse.requests.controllers.caches import Caches
 from lapse.requests.controllers.chunks import ManifestsUnreadableError, pack
-from lapse.requests.errors import DependencyMissingError
 from lapse.requests.controllers.manifests import ManifestCapture, read_checkpoint
-from lapse.requests.names import checkpoint_name, chunk_name, keeper_name
+from lapse.requests.errors import DependencyMissingError
 from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.names import checkpoint_name, chunk_name, keeper_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -32,11 +32,11 @@ from lapse.requests.api.upstream import (
 from lapse.requests.controllers.caches import WATCHED
 from lapse.requests.controllers.capture import VolumeCapture
 from lapse.requests.controllers.detach import Detach
+from lapse.requests.controllers.manifests import ManifestCapture
+from lapse.requests.controllers.restore import VolumeRestore
 from lapse.requests.errors import DependencyMissingError
 from lapse.requests.lifecycle.keeper import KeeperController
-from lapse.requests.controllers.manifests import ManifestCapture
 from lapse.requests.lifecycle.policy import Policy, RestoreOwnership
-from lapse.requests.controllers.restore import VolumeRestore
 from tests.integration.requests.stories import answer, detach, done, manifests, restore, snapshot
 from tests.integration.requests.world import NAMESPACE, Call, World, content_key, keeper_key, kind_of, opened
 

@@ -54,10 +54,10 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
     PersistentVolumeClaim,
 )
+from lapse.requests.lifecycle.policy import Policy
 from lapse.requests.local.executor import LocalExecutor
 from lapse.requests.local.places import Places
 from lapse.requests.names import keeper_name, snapshot_name
-from lapse.requests.lifecycle.policy import Policy
 from lapse.requests.service import Requests
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import redis
 from lapse.core.clock import VirtualClock
 from lapse.db.postgres.pool import Patience
 from lapse.workspaces.activity.port import ConnectionId
-from lapse.workspaces.store.postgres import open_postgres_store
 from lapse.workspaces.activity.redis import RedisActivity
+from lapse.workspaces.store.postgres import open_postgres_store
 from tests.conformance.activity.book import LEASE
 from tests.conformance.ttl_manager.stage import Stage
 from tests.conformance.ttl_manager.worlds import own_journal

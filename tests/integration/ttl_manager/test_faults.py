@@ -13,9 +13,9 @@ import redis
 
 from lapse.core.clock import SystemClock
 from lapse.engine.sweep import SweepReport
+from lapse.workspaces.activity.redis import RedisActivity
 from lapse.workspaces.errors import StoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState
-from lapse.workspaces.activity.redis import RedisActivity
 from tests.conformance.activity.book import LEASE
 from tests.conformance.ttl_manager.stage import STANDBY_TTL
 from tests.conformance.workspaces.worlds import postgres_database

@@ -9,13 +9,13 @@ import pytest
 
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.db.postgres.pool import Postgres
-from lapse.engine.safety.gate import Brakes
+from lapse.engine.journal.port import Entry, Outcome
+from lapse.engine.journal.postgres import PostgresJournal
+from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
-from lapse.engine.journal.port import Entry, Outcome
-from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.gate import Brakes
 from lapse.engine.safety.postgres import PostgresBrakes
-from lapse.engine.journal.postgres import PostgresJournal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

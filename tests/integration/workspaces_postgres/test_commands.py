@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.cli import main
 from lapse.app.state_folder import open_brakes, open_store
+from lapse.cli import main
 from lapse.core.clock import SystemClock
-from lapse.engine.safety.budget import Budgets
 from lapse.engine.journal.port import Entry, Outcome
-from lapse.engine.safety.postgres import PostgresBrakes
 from lapse.engine.journal.postgres import PostgresJournal
+from lapse.engine.safety.budget import Budgets
+from lapse.engine.safety.postgres import PostgresBrakes
 from lapse.workspaces.store.postgres import open_postgres_store
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from lapse.core.identity import secret_bytes
-from lapse.db.postgres import migrations
 from lapse.db.errors import DatabaseUnavailableError
+from lapse.db.postgres import migrations
 from lapse.db.postgres.migration import migrate
 from lapse.db.postgres.migrations import REVISIONS
 from lapse.db.postgres.url import PostgresURLError
-from lapse.workspaces.expiry import anchor
 from lapse.workspaces.errors import StoreMisfitError, StoreUnavailableError
+from lapse.workspaces.expiry import anchor
 from lapse.workspaces.store.postgres import open_postgres_store
 from lapse.workspaces.store.sql import COLUMNS
 

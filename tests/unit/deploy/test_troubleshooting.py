@@ -10,8 +10,8 @@ import pytest
 
 from lapse.app import cluster
 from lapse.core.errors import LapseError
-from lapse.kube.crd import installation as definitions
 from lapse.kube import errors
+from lapse.kube.crd import installation as definitions
 
 if TYPE_CHECKING:
     from types import ModuleType

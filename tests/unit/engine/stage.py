@@ -11,11 +11,11 @@ from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.decision import Decision, Due, DueReason, Keep, KeepReason, Unknown, UnknownReason
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
-from lapse.engine.safety.gate import Grant, NoBrake
 from lapse.engine.deadlines import Deadlines
 from lapse.engine.domain import DELETE, Action, Candidate, Settled
-from lapse.engine.safety.holds import HOLD, HOLD_UNTIL, Hold, hold_of
 from lapse.engine.journal.port import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
+from lapse.engine.safety.gate import Grant, NoBrake
+from lapse.engine.safety.holds import HOLD, HOLD_UNTIL, Hold, hold_of
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Document, ObjectKey, untyped
 from lapse.objects.embedded import EmbeddedStore, open_embedded

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.engine.safety.gate import Brakes
-from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.executor import Executor
-from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
 from lapse.engine.journal.port import Outcome
+from lapse.engine.safety.budget import Budget, Budgets
+from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
+from lapse.engine.safety.gate import Brakes
 from lapse.engine.safety.sqlite import TRUST_SECONDS, SQLiteBrakes
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.errors import StoreUnavailableError

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.decision import UnknownReason
 from lapse.db.sqlite.file import Synchronous
-from lapse.engine.safety.gate import TRUST_SECONDS, Brakes, Grant
-from lapse.engine.safety.budget import Budget, Budgets
-from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
 from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.budget import Budget, Budgets
+from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
+from lapse.engine.safety.gate import TRUST_SECONDS, Brakes, Grant
 from lapse.engine.safety.sqlite import SQLiteBrakes
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import ObjectKey

@@ -9,18 +9,18 @@ import pytest
 
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
-from lapse.core.errors import LapseError
 from lapse.core.decision import UnknownReason
+from lapse.core.errors import LapseError
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal import port as journals
+from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety import sqlite as sqlite_brakes
-from lapse.engine.safety.gate import Brakes
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedBrakes, read_mark
 from lapse.engine.safety.freeze import CLOCK, BrakeState, FreezeReason, resume_row
-from lapse.engine.journal.port import Outcome, SQLiteJournal
-from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.gate import Brakes
 from lapse.engine.safety.sqlite import SQLiteBrakes
 
 if TYPE_CHECKING:

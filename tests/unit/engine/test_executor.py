@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.log import current_work, piece_of_work
 from lapse.engine.executor import Executor
-from lapse.engine.safety.holds import Hold
 from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.safety.holds import Hold
 from lapse.kube.errors import StoreUnavailableError
 from lapse.objects.target import ObjectTarget
 from tests.unit.engine.stage import NS, START, THING, Against, Things, action_of, end, end_all, key, play, series

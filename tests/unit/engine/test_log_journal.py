@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from lapse.core.decision import DueReason
-from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.journal.log import LogHasNoTransactionsError, LogJournal
+from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.running.logs import configure_logs
 
 ENTRY = Entry(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import UnixNs, VirtualClock
-from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.executor import Executor
+from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.running.leadership import SoleLeader
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.objects.target import ObjectTarget

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.history.policy.admission import PolicyJudge, decide, questions, review_of
 from lapse.history.api.kinds import Selector
+from lapse.history.policy.admission import PolicyJudge, decide, questions, review_of
 from lapse.history.policy.rights import impersonation
 from lapse.kube.auth.admission import Question, read_request
 from lapse.kube.resources import untyped

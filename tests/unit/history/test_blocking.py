@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy
-from lapse.history.policy.conflicts import blocked
 from lapse.history.errors import RetentionPolicyError
+from lapse.history.policy.conflicts import blocked
 from lapse.history.policy.policies import Loaded
 from lapse.history.policy.policy import Policy
 

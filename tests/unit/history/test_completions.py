@@ -9,8 +9,8 @@ import pytest
 
 from lapse.core.clock import VirtualClock
 from lapse.history.api.kinds import Execution, ExperimentRef, HistorySpec
-from lapse.history.retention.completions import Completions, Experiment, labels_of
 from lapse.history.records import record
+from lapse.history.retention.completions import Completions, Experiment, labels_of
 from lapse.kube.controller.controller import Result
 from lapse.kube.errors import ForbiddenError, GoneError, StoreUnavailableError
 from lapse.kube.resources import Event, EventType, ObjectMeta, Page, PartialObject

@@ -8,6 +8,7 @@ from lapse.core.clock import UnixNs
 from lapse.core.duration import HOUR, NEVER, Duration
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
+from lapse.history.errors import HistorySettingError
 from lapse.history.policy.default_policy import (
     DEFAULT_TTL,
     check_keep_last_success,
@@ -16,9 +17,8 @@ from lapse.history.policy.default_policy import (
     read_ttl,
     ttl_warning,
 )
-from lapse.history.errors import HistorySettingError
-from lapse.history.retention.ranking import judge
 from lapse.history.records import record
+from lapse.history.retention.ranking import judge
 from lapse.history.retention.rules import Entry, Limits
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 
 import lapse
 from lapse.core.clock import VirtualClock
+from lapse.keys.backends.layout import Prefix
 from lapse.keys.election import Election
 from lapse.keys.errors import BackendUnavailableError
-from lapse.keys.backends.layout import Prefix
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,9 +20,9 @@ import pytest
 import lapse
 from lapse.core.clock import VirtualClock
 from lapse.keys.backends.background import background_loop
+from lapse.keys.backends.layout import Prefix
 from lapse.keys.election import Election
 from lapse.keys.errors import BackendUnavailableError, LockEnteredError, LockHeldError, LockLostError
-from lapse.keys.backends.layout import Prefix
 from tests.interruption import alarm, cancel_everywhere
 
 if TYPE_CHECKING:

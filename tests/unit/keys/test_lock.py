@@ -6,8 +6,8 @@ import pytest
 
 import lapse
 from lapse.core.clock import VirtualClock
-from lapse.keys.errors import BackendUnavailableError, KeyTooLongError, LockHeldError, LockLostError
 from lapse.keys.backends.layout import Prefix
+from lapse.keys.errors import BackendUnavailableError, KeyTooLongError, LockHeldError, LockLostError
 
 
 class SilentSpace:

@@ -10,8 +10,8 @@ import pytest
 
 import lapse
 from lapse.core.clock import VirtualClock
-from lapse.keys.errors import BackendClosedError, KeysURLError
 from lapse.keys.backends.layout import Prefix
+from lapse.keys.errors import BackendClosedError, KeysURLError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

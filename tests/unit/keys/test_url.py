@@ -10,8 +10,8 @@ import pytest
 from lapse.core.duration import NEVER, Duration
 from lapse.core.errors import UsageError
 from lapse.keys import url as keys_url
-from lapse.keys.errors import KeysURLError
 from lapse.keys.backends.options import BUCKETS, SWEEP_INTERVAL
+from lapse.keys.errors import KeysURLError
 from lapse.keys.url import parse_url
 
 PASSWORD = "s3cr3t"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from lapse.kube.api.client import Client
+from lapse.kube.api.transport import Limits
 from lapse.kube.auth.config import Cluster, KubeConfig, User
 from lapse.kube.resources import ObjectKey
-from lapse.kube.api.transport import Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

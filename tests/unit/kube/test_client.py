@@ -11,6 +11,7 @@ import pytest
 from lapse.core.clock import SystemClock
 from lapse.kube.api import transport
 from lapse.kube.api.client import USER_AGENT, Client
+from lapse.kube.api.transport import Limits
 from lapse.kube.auth.config import Cluster, KubeConfig
 from lapse.kube.errors import (
     ConflictError,
@@ -23,7 +24,6 @@ from lapse.kube.errors import (
     UnknownKindError,
 )
 from lapse.kube.resources import EventType, ObjectKey, metadata_only, untyped
-from lapse.kube.api.transport import Limits
 from tests.servers.ports import reserved_port
 from tests.unit.kube.faulty import (
     KEY,

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from lapse.core.clock import SystemClock
-from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.api.transport import Limits
+from lapse.kube.errors import StoreUnavailableError
 from tests.unit.kube.faulty import KEY, FaultyServer, client_of, cuts, keeps_silent, obj, says
 from tests.unit.kube.scripted import THING
 

@@ -12,9 +12,9 @@ import pytest
 from lapse.core.clock import VirtualClock
 from lapse.core.log import get_logger
 from lapse.kube.controller.controller import Controller, Result
+from lapse.kube.controller.workqueue import WorkQueue
 from lapse.kube.errors import ConflictError, InvalidError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey
-from lapse.kube.controller.workqueue import WorkQueue
 from tests.unit.kube.scripted import NS, pass_time, settle
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.kube.errors import ForbiddenError, GoneError, StoreUnavailableError
 from lapse.kube.controller.informer import Informer
+from lapse.kube.errors import ForbiddenError, GoneError, StoreUnavailableError
 from lapse.kube.resources import Event, EventType, Kind, ObjectKey, Page
 from tests.unit.kube.scripted import (
     END,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.clock import VirtualClock
-from lapse.kube.errors import ForbiddenError, GoneError, StoreUnavailableError
 from lapse.kube.controller.informer import Informer
+from lapse.kube.errors import ForbiddenError, GoneError, StoreUnavailableError
 from lapse.kube.resources import Event, Kind, Page
 from tests.unit.kube.scripted import THING, Thing, View, added, bookmark, deleted, modified, running, settle, thing
 

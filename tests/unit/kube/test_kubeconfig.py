@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lapse.kube.auth.config import Cluster, KubeConfig, User, in_cluster, load_config
-from lapse.kube.errors import KubeConfigError
 from lapse.kube.auth.kubeconfig import read_kubeconfig
+from lapse.kube.errors import KubeConfigError
 
 SECRET = "sesame-open"
 EXEC_V1 = "client.authentication.k8s.io/v1"

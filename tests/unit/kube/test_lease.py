@@ -9,8 +9,8 @@ import pytest
 
 from lapse.core.clock import VirtualClock
 from lapse.engine.running.election import Campaign
-from lapse.kube.errors import NotFoundError, StoreUnavailableError
 from lapse.kube.controller.lease import LEASE, KubeLease, LeaseNotHeldError
+from lapse.kube.errors import NotFoundError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey
 from lapse.objects.embedded import EmbeddedStore, open_embedded
 from tests.interruption import cancel_everywhere

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from lapse.kube.api.wire import address, is_api_version
 from lapse.kube.errors import InvalidError
 from lapse.kube.resources import ObjectKey, untyped
-from lapse.kube.api.wire import address, is_api_version
 
 POD = untyped("v1", "Pod", "pods")
 NODE = untyped("v1", "Node", "nodes", namespaced=False)

@@ -12,8 +12,8 @@ from lapse.engine.running.logins import LoginFailures
 from lapse.engine.running.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.tickets import ticket_records
-from lapse.proxy.directory import REMEMBERED_SECONDS, StoreDirectory
 from lapse.proxy.auth import HouseDoorkeeper
+from lapse.proxy.directory import REMEMBERED_SECONDS, StoreDirectory
 from lapse.proxy.ports import Address, Condition, GoingDownError, Proof, Reply, Visit, Visitor
 from lapse.proxy.sessions import SESSION_SECONDS, Sessions
 from lapse.proxy.waking import SETTLED_SECONDS, StoreWaker

@@ -3,24 +3,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lapse.web.api import busy as busy_api
-
-from lapse.web.auth import entrance
-
-from lapse.web.api import errors
-
+from lapse.web.api import errors, problems, status
 from lapse.web.api import history as history_api
-
 from lapse.web.api import keys as keys_api
-
-from lapse.web.api import problems
-
 from lapse.web.api import requests as requests_api
-
-from lapse.web.api import status
-
 from lapse.web.api import workspaces as workspaces_api
-from lapse.web.app import API
 from lapse.web.api.errors import RequestError
+from lapse.web.app import API
+from lapse.web.auth import entrance
 from lapse.web.server.security import MAX_BODY_BYTES
 from lapse.workspaces.model import LARGEST_PAGE
 from tests.markdown import REFERENCE, table

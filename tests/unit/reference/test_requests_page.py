@@ -10,21 +10,20 @@ from lapse.core.address import Address
 from lapse.engine.safety import holds
 from lapse.kube.conditions import Condition
 from lapse.kube.crd.schema import schema_of
-from lapse.requests.controllers import chunks
-from lapse.requests.lifecycle import keepers
-from lapse.requests import names
-from lapse.requests.lifecycle import passed_holds
 from lapse.requests import expiry as ttl
+from lapse.requests import names
 from lapse.requests.api import annotations as known
 from lapse.requests.api.conditions import NOT_FINAL, Reason
 from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, OUR_KINDS, REQUEST_KINDS
+from lapse.requests.controllers import chunks
 from lapse.requests.controllers.detach import DetachReason
-from lapse.requests.lifecycle.events import EventReason
-from lapse.requests.lifecycle.keepers import Keepers
-from lapse.requests.local import places
-from lapse.requests.lifecycle.policy import Policy
 from lapse.requests.controllers.provisioning import FINAL, TRANSIENT
 from lapse.requests.expiry import FinishedRequests
+from lapse.requests.lifecycle import keepers, passed_holds
+from lapse.requests.lifecycle.events import EventReason
+from lapse.requests.lifecycle.keepers import Keepers
+from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.local import places
 from lapse.settings import FOUNDING_NAMES
 from tests.markdown import REFERENCE, code, sections, table, tables
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.kube.resources import ObjectMeta, OwnerReference
-from lapse.requests.controllers import chunks as subject
 from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, ChunkInfo, ChunkSpec, ManifestCheckpointContentChunk
+from lapse.requests.controllers import chunks as subject
 from lapse.requests.controllers.chunks import (
     MAX_GZIP_BYTES,
     ManifestsUnreadableError,

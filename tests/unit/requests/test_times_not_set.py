@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.clock import UnixNs
-from lapse.core.duration import Duration
 from lapse.core.decision import Due, Unknown
+from lapse.core.duration import Duration
 from lapse.kube.resources import ObjectMeta
 from lapse.requests.api.kinds import VOLUME_CAPTURE_REQUEST, KeeperMode, KeeperSpec, KeeperStatus, ObjectKeeper
-from lapse.requests.lifecycle.keeper import Followed, state_of
-from lapse.requests.lifecycle.keeper import decide as decide_keeper
 from lapse.requests.expiry import decide as decide_request
 from lapse.requests.expiry import finished
+from lapse.requests.lifecycle.keeper import Followed, state_of
+from lapse.requests.lifecycle.keeper import decide as decide_keeper
 
 NOW = UnixNs(1_900_000_000 * 10**9)
 NOT_SET = ["0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59Z"]

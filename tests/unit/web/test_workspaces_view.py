@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.web.pages.workspaces import MOST, Line, line, overview
+from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.activity.port import ActivityUnavailableError, Connected, Doubt, Quiet, Signal, Timer, Unknown
 from lapse.workspaces.errors import StoreUnavailableError
-from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.model import (
     DesiredBy,
     DesiredState,

@@ -17,9 +17,9 @@ from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
+from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.activity.port import ActivityUnavailableError
 from lapse.workspaces.errors import StoreUnavailableError
-from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Workspace
 from lapse.workspaces.store.sqlite import open_sqlite_store
 from tests.conformance.ttl_manager.stage import Manager

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.files.archive import ArchiveError
-from lapse.workspaces.runtime.archive import ArchiveKey, Archives, parse_key
 from lapse.workspaces.errors import InvalidWorkspaceError
 from lapse.workspaces.model import WorkspaceId
+from lapse.workspaces.runtime.archive import ArchiveKey, Archives, parse_key
 from lapse.workspaces.runtime.errors import ArchiveFailedError, ArchiveMissingError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile
-from lapse.engine.safety.holds import HeldError
 from lapse.engine.journal.port import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
+from lapse.engine.safety.holds import HeldError
 from lapse.workspaces.deleting import delete_by_person
 from lapse.workspaces.errors import ChangedMeanwhileError
 from lapse.workspaces.model import Ms, NewWorkspace

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from lapse.core.decision import KeepReason, UnknownReason
-from lapse.workspaces.activity import port as activity
 from lapse.workspaces import explaining
+from lapse.workspaces.activity import port as activity
 from lapse.workspaces.activity.port import Connected, Doubt, Quiet, Signal, Timer, Unknown
 from lapse.workspaces.expiry import LapseReason, StayReason, decide_archive, decide_standby
 from lapse.workspaces.explaining import explain

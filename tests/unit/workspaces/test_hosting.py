@@ -4,10 +4,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from lapse.core.clock import SystemClock, VirtualClock
-from lapse.workspaces.activity.port import ConnectionId, Doubt, Quiet, Unknown
-from lapse.workspaces.runtime.hosting import WorkspaceHost
 from lapse.workspaces.activity.in_process import InProcessActivity
+from lapse.workspaces.activity.port import ConnectionId, Doubt, Quiet, Unknown
 from lapse.workspaces.model import WorkspaceId
+from lapse.workspaces.runtime.hosting import WorkspaceHost
 from lapse.workspaces.runtime.process import ProcessRuntime
 from lapse.workspaces.store.sqlite import open_sqlite_store
 

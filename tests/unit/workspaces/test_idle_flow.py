@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lapse.core.clock import VirtualClock
 from lapse.core.decision import Due, Keep, KeepReason, Unknown
+from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.activity.port import ConnectionId, Doubt
 from lapse.workspaces.expiry import StayReason, decide_standby
-from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.model import Ms
 from tests.unit.workspaces.test_eligibility import RUNNING
 

@@ -12,8 +12,8 @@ import pytest
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.timestamps import to_timestamp
 from lapse.workspaces.activity import probing
-from lapse.workspaces.model import Changes, DesiredState, Ms, NewWorkspace, ObservedStatus
 from lapse.workspaces.activity.probing import ProbeFailedError, Prober, Reach, get, last_activity
+from lapse.workspaces.model import Changes, DesiredState, Ms, NewWorkspace, ObservedStatus
 from lapse.workspaces.store.sqlite import open_sqlite_store
 
 if TYPE_CHECKING:

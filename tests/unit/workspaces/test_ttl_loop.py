@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.believed_clock import BelievedClock
-from lapse.engine.safety.gate import Brakes
+from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.running.coordinator import Coordinator, Turn
+from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
-from lapse.engine.running.coordinator import Coordinator, Turn
 from lapse.engine.safety.freeze import FreezeReason
-from lapse.engine.journal.port import SQLiteJournal
-from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.gate import Brakes
 from lapse.engine.safety.sqlite import SQLiteBrakes
 from lapse.engine.sweep import SweepReport
 from lapse.keys.aio import open_keys_async

@@ -136,9 +136,9 @@ async def _place(workspace: str | None, server: str | None, flags: BusyFlags) ->
 async def _of_state_folder(name: str, flags: BusyFlags) -> tuple[str, str]:
     """Return where the ``lapse up`` of a state folder listens, and the token of a workspace in it."""
     from lapse.core.clock import SystemClock
-    from lapse.web.server.security import in_url
     from lapse.web.auth.state import StateDatabase
     from lapse.web.auth.tokens import TokenStore
+    from lapse.web.server.security import in_url
     from lapse.workspaces.opening import open_workspaces
 
     settings = flags.load().settings

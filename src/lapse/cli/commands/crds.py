@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
-from lapse.cli.registering import commands_of
 from lapse.cli.flags import NO_DEFINITIONS_FLAGS, DefinitionsFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
+from lapse.cli.registering import commands_of
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cyclopts import App, Parameter
 
-from lapse.cli.registering import commands_of
 from lapse.cli.flags import NO_WORKSPACE_FLAGS, WorkspaceFlags
 from lapse.cli.output import Exit, Output, OutputOption, print_result
+from lapse.cli.registering import commands_of
 
 app = App("db", help="Make the tables of Lapse on PostgreSQL.", default_parameter=Parameter(negative=()))
 _command = commands_of(app)

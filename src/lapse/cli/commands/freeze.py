@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
 
+from lapse.cli.context import InCluster, who
 from lapse.cli.flags import NO_FREEZE_FLAGS, FreezeFlags
 from lapse.cli.output import Exit, Output, OutputOption, print_result
-from lapse.cli.context import InCluster, who
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.registering import commands_of
+from lapse.cli.context import InCluster
 from lapse.cli.flags import NO_HISTORY_PLACE_FLAGS, NO_RECORDING_FLAGS, HistoryPlaceFlags, RecordingFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table
 from lapse.cli.passing import DetailedExitcode, DryRun
-from lapse.cli.context import InCluster
+from lapse.cli.registering import commands_of
 from lapse.core.errors import LapseError, UsageError
 from lapse.core.timestamps import from_timestamp
 from lapse.history.api.kinds import ExecutionStatus
@@ -24,8 +24,8 @@ from lapse.history.api.kinds import ExecutionStatus
 if TYPE_CHECKING:
     from lapse.cli.context import Place
     from lapse.history.api.kinds import ChaosExperimentHistory, HistorySpec
-    from lapse.history.view import Seen
     from lapse.history.policy.policy import Policy
+    from lapse.history.view import Seen
     from lapse.kube.resources import Json, ObjectKey, ObjectMeta
     from lapse.settings import Settings
 
@@ -199,8 +199,8 @@ async def _look(place: Place, wanted: tuple[str | None, str | None]) -> list[See
 async def _policies(place: Place) -> list[Policy]:
     """Return what is in force, or what would be with the flags that were given."""
     from lapse.app.process import history_policy_document
-    from lapse.history.view import in_force
     from lapse.history.policy.policy import Policy
+    from lapse.history.view import in_force
 
     own = Policy.read(history_policy_document(place.settings))
     return await in_force(place.store, own, instead=_is_asked(place))
@@ -391,8 +391,8 @@ def record(
     A name, labels and annotations of the document are kept, so a hold in it
     counts from the beginning.
     """
-    from lapse.cli.files import read_file
     from lapse.cli.context import at_place
+    from lapse.cli.files import read_file
 
     if (file is None) == (not run.is_told):
         raise RecordSourceError(problem="A file and flags are given" if run.is_told else "Nothing is given")
@@ -482,10 +482,10 @@ def prune(
     or its deletion budget is spent. If history_ttl is not set and no pass has
     ever deleted by its default, it lists what would be deleted and asks.
     """
-    from lapse.cli.passing import Done, finish, pass_over
     from lapse.app.process import history_policy_document
-    from lapse.cli.stdin import says_yes
     from lapse.cli.context import at_place
+    from lapse.cli.passing import Done, finish, pass_over
+    from lapse.cli.stdin import says_yes
     from lapse.history.policy.default_policy import POLICY_NAME
 
     async def work(place: Place, *, sure: bool) -> Done:

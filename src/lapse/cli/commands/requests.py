@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.registering import commands_of
 from lapse.cli.flags import NO_STATE_FLAGS, StateFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.registering import commands_of
 from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import UsageError
 from lapse.requests.api.kinds import CaptureMode

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
-from lapse.cli.registering import commands_of
+from lapse.cli.context import InCluster
 from lapse.cli.flags import (
     NO_GRANT_FLAGS,
     NO_PLACE_FLAGS,
@@ -22,7 +22,7 @@ from lapse.cli.flags import (
 )
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
 from lapse.cli.passing import DetailedExitcode, DryRun
-from lapse.cli.context import InCluster
+from lapse.cli.registering import commands_of
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def run(
     protect what they keep. A policy with dryRun, which is true until it is
     set to false, ends nothing.
     """
-    from lapse.cli.passing import Done, finish, pass_over
     from lapse.cli.context import at_place
+    from lapse.cli.passing import Done, finish, pass_over
 
     documents = [one for one, _ in _read_policies(policy)]
     names = [one.metadata.name for one in documents]

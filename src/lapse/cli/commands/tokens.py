@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from lapse.cli.registering import examples
 from lapse.cli.flags import NO_OPEN_FLAGS, NO_STATE_FLAGS, OpenFlags, StateFlags
 from lapse.cli.output import Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.registering import examples
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def open_page(
     """
     from lapse.core.clock import SystemClock
     from lapse.web.auth.owner import owner_of
-    from lapse.web.server.security import in_url
     from lapse.web.auth.sessions import TICKET_SECONDS, BrowserSessions, ticket_url
+    from lapse.web.server.security import in_url
 
     settings = flags.load().settings
     if not settings.http_port:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.registering import commands_of
 from lapse.cli.flags import NO_OPEN_WORKSPACE_FLAGS, NO_WORKSPACE_FLAGS, OpenWorkspaceFlags, WorkspaceFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.registering import commands_of
 from lapse.cli.usage import check_program
 from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import LapseError, UsageError
@@ -131,8 +131,8 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     name, and on no other: a program that listens on all addresses can be
     reached past the proxy, without its check of the user.
     """
-    from lapse.cli.workspace_desk import at_store
     from lapse.app.workspaces import node_of, user_name
+    from lapse.cli.workspace_desk import at_store
     from lapse.workspaces import asking
     from lapse.workspaces.model import DesiredState, NewWorkspace
     from lapse.workspaces.view import address_of
@@ -545,9 +545,9 @@ def logs(
     flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
 ) -> int:
     """Print what the program of a workspace wrote since its last start."""
+    from lapse.app.workspaces import log_of
     from lapse.cli.workspace_desk import at_store, name_of
     from lapse.cli.workspace_logs import LOOK_SECONDS, print_log
-    from lapse.app.workspaces import log_of
     from lapse.workspaces.view import address_of
 
     if tail is not None and tail < 0:

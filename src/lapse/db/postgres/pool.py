@@ -27,8 +27,8 @@ from psycopg import AsyncConnection, AsyncCursor
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from lapse.db.errors import DatabaseMisfitError
-from lapse.db.postgres.migrations import REVISIONS, VERSION_TABLE
 from lapse.db.postgres.errors import MAKE_TABLES, REPEATABLE, explain, explain_unreachable
+from lapse.db.postgres.migrations import REVISIONS, VERSION_TABLE
 from lapse.db.postgres.url import PostgresURL
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
+from lapse.db.sqlite.file import Schema, SQLiteFile, explain, open_reader, open_writer
 from lapse.db.sqlite.group_commit import GroupCommit
 from lapse.db.sqlite.readers import Readers
-from lapse.db.sqlite.file import Schema, SQLiteFile, explain, open_reader, open_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import apsw
 
-from lapse.db.sqlite.read_lock import Anchor
 from lapse.db.errors import DatabaseClosedError, DatabaseUnavailableError
 from lapse.db.sqlite.forks import FORKED, guard_against_forks
+from lapse.db.sqlite.read_lock import Anchor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

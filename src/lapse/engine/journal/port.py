@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lapse.db.sqlite.database import Database
 
-_SQL: Final = load_statements("lapse.engine", "journal.sql")
+_SQL: Final = load_statements("lapse.engine.journal", "sqlite.sql")
 SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"], _SQL["schema_2"])
 """For whoever opens the database that the journal's table is to live in."""
 

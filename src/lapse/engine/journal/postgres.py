@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lapse.db.postgres.pool import Row as Found
     from lapse.engine.journal.port import HasDatabase, Journal, Place, Row, Writer
 
-SQL: Final = load_statements("lapse.engine", "postgres_journal.sql")
+SQL: Final = load_statements("lapse.engine.journal", "postgres.sql")
 _FILTERS: Final[Mapping[str, str]] = {
     "since_ns": "time_ns >= %(since_ns)s",
     "domain": "domain = %(domain)s",

@@ -22,20 +22,20 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from lapse.core.believed_clock import Mark
+from lapse.core.decision import UnknownReason
 from lapse.core.duration import short
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
-from lapse.core.decision import UnknownReason
-from lapse.engine.safety.gate import Brake, Grant
 from lapse.engine.safety.freeze import CLOCK, FreezeReason
+from lapse.engine.safety.gate import Brake, Grant
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.decision import Reason
-    from lapse.engine.safety.gate import Brakes
     from lapse.engine.safety.freeze import Notes
+    from lapse.engine.safety.gate import Brakes
 
     Source = Callable[[], Awaitable[int | None]]
     """Returns Unix nanoseconds, None when it does not know; raises a `LapseError` while it is silent."""

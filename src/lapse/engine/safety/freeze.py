@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from lapse.core.errors import LapseError
 from lapse.core.decision import Reason
-from lapse.engine.safety.budget import TOTAL, Ledger
+from lapse.core.errors import LapseError
 from lapse.engine.journal.port import Entry, Outcome
+from lapse.engine.safety.budget import TOTAL, Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapse.core.clock import UnixNs
+from lapse.core.decision import Reason, UnknownReason
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger
-from lapse.core.decision import Reason, UnknownReason
 from lapse.engine.safety.freeze import ALL, BrakeState, BrakeStore, Freeze, FreezeReason, freeze_row, resume_row
 from lapse.kube.errors import ConflictError
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lapse.core.clock import Clock
-    from lapse.engine.safety.budget import Budgets, Charge, Ledger, Room
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.budget import Budgets, Charge, Ledger, Room
 
 TRUST_SECONDS: Final = 5.0
 """How long a look at what is frozen is good for."""

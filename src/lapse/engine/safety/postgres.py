@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from lapse.core.clock import UnixNs
 from lapse.db.postgres.pool import run
+from lapse.engine.journal.postgres import SQL
 from lapse.engine.safety.budget import TOTAL, Budget, Ledger
 from lapse.engine.safety.freeze import ALL, BrakeState, Freeze
-from lapse.engine.journal.postgres import SQL
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Sequence
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from psycopg import AsyncCursor
 
     from lapse.db.postgres.pool import Row
-    from lapse.engine.safety.budget import Budgets
-    from lapse.engine.safety.freeze import BrakeStore
     from lapse.engine.journal.port import Entry
     from lapse.engine.journal.postgres import PostgresJournal
+    from lapse.engine.safety.budget import Budgets
+    from lapse.engine.safety.freeze import BrakeStore
 
 
 class PostgresBrakes:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import apsw
 
     from lapse.db.sqlite.database import Database
-    from lapse.engine.safety.budget import Budgets
     from lapse.engine.journal.port import Entry, SQLiteJournal
+    from lapse.engine.safety.budget import Budgets
 
-_SQL: Final = load_statements("lapse.engine", "brakes.sql")
+_SQL: Final = load_statements("lapse.engine.safety", "sqlite.sql")
 SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"],)
 """For whoever opens the database that the journal lives in."""
 NOTES_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_2"],)

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from lapse.history.api.kinds import Selector
-    from lapse.kube.auth.admission import AdmissionRequest, Person
     from lapse.kube.api.client import Client
-    from lapse.kube.resources import Kind
+    from lapse.kube.auth.admission import AdmissionRequest, Person
     from lapse.kube.auth.rights import Right
+    from lapse.kube.resources import Kind
 
 VERBS: Final = ("list", "delete")
 MAX_QUESTIONS: Final = 1000

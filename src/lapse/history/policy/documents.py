@@ -17,8 +17,8 @@ from lapse.core.errors import UsageError
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.crd.fields import TIME_PATTERN
 from lapse.kube.crd.plain import plain_problem, shown
-from lapse.kube.resources import Object, ObjectMeta
 from lapse.kube.crd.schema import schema_of
+from lapse.kube.resources import Object, ObjectMeta
 from lapse.objects.metadata_rules import annotation_problems, label_problems, name_problems
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy, RetentionSpec, RetentionStatus, Selector
+from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy.documents import DocumentError, name_of
 from lapse.history.policy.documents import read_document as read_strictly
-from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy.policy import Policy
 from lapse.kube.errors import (
     AlreadyExistsError,

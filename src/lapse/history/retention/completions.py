@@ -18,9 +18,9 @@ from lapse.core.log import get_logger
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
 from lapse.history.api.labels import EXPERIMENT_NAME, EXPERIMENT_NAMESPACE, EXPERIMENT_UID
 from lapse.kube.controller.controller import Controller
+from lapse.kube.controller.workqueue import WorkQueue
 from lapse.kube.errors import GoneError, ObjectError, asked_to_wait
 from lapse.kube.resources import EventType, metadata_only
-from lapse.kube.controller.workqueue import WorkQueue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

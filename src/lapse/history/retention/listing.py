@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from lapse.core.clock import Clock
-    from lapse.history.retention.policy_set import Views
     from lapse.history.policy.policy import Policy
+    from lapse.history.retention.policy_set import Views
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.port import Reader
 

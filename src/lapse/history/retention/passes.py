@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final
 from lapse.core.clock import UnixNs
 from lapse.core.decision import DueReason
 from lapse.history.retention.acting import HISTORY, RETENTION, Acts, Told, address
+from lapse.history.retention.listing import ATTEMPTS, LEFT_ALONE, PAGE, Listing
 from lapse.history.retention.policy_set import PassReport, Several
 from lapse.history.retention.precheck import glance
-from lapse.history.retention.listing import ATTEMPTS, LEFT_ALONE, PAGE, Listing
 from lapse.history.retention.rules import LimitReason
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import NO_LABELS
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.core.decision import Reason
     from lapse.engine.executor import Executor
-    from lapse.history.retention.policy_set import Views
     from lapse.history.policy.policy import Policy
+    from lapse.history.retention.policy_set import Views
     from lapse.objects.port import Reader
 
 __all__ = ["DOMAINS", "HISTORY", "REASONS", "RETENTION", "Pass", "PassReport", "Told", "address"]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lapse.core.clock import UnixNs
-    from lapse.history.retention.listing import Listing
     from lapse.history.policy.policy import Policy
+    from lapse.history.retention.listing import Listing
     from lapse.history.retention.rules import Entry, Limits
 
 _MOST: Final = 50_000

@@ -23,9 +23,9 @@ from lapse.kube.resources import Document, ObjectMeta
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from lapse.history.retention.policy_set import Views
     from lapse.history.policy.paths import FieldPath
     from lapse.history.policy.policy import OneOf, Policy
+    from lapse.history.retention.policy_set import Views
     from lapse.history.retention.rules import Group
     from lapse.kube.resources import Json, PartialObject
 

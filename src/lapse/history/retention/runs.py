@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from lapse.core.decision import KeepReason, UnknownReason
 from lapse.core.errors import LapseError
 from lapse.core.timestamps import to_timestamp
-from lapse.core.decision import KeepReason, UnknownReason
 from lapse.engine.executor import HoldUnknownError
 from lapse.engine.journal.port import Outcome
 from lapse.history.api.kinds import RetentionStatus

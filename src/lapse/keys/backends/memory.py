@@ -28,14 +28,14 @@ from weakref import WeakValueDictionary
 
 from lapse.db.sqlite.forks import FORKED, guard_against_forks
 from lapse.keys.backends.embedded import EmbeddedBackend
-from lapse.keys.backends.malloc_trim import return_free_memory
-from lapse.keys.errors import BackendClosedError, BackendError, BackendUnavailableError, KeysURLError
-from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
 from lapse.keys.backends.layout import Prefix, bucket_of
+from lapse.keys.backends.malloc_trim import return_free_memory
 from lapse.keys.backends.options import BUCKETS, SWEEP_INTERVAL, interval_seconds
 from lapse.keys.backends.ordered import OrderedKeys
-from lapse.keys.port import Capabilities, Item, NewItem, Space, SweepReport
 from lapse.keys.backends.wheel import TICK_NS_BITS, TimingWheel
+from lapse.keys.errors import BackendClosedError, BackendError, BackendUnavailableError, KeysURLError
+from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
+from lapse.keys.port import Capabilities, Item, NewItem, Space, SweepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -11,8 +11,8 @@ others.
 from __future__ import annotations
 
 from lapse.keys.conformance.case import Case, CaseResult, Kind, Outcome, Rule
-from lapse.keys.conformance.kit import UnknownCaseError, list_cases, run_conformance
 from lapse.keys.conformance.fixture import KIT_APPS, NoEmptyApplicationError
+from lapse.keys.conformance.kit import UnknownCaseError, list_cases, run_conformance
 from lapse.keys.conformance.target import Target
 
 __all__ = [

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.errors import LapseError
 from lapse.core.identity import secret_bytes
+from lapse.keys.backends.layout import Prefix
+from lapse.keys.conformance.adapters import Handle, LoopThread
 from lapse.keys.conformance.case import Case, Colour, Kind, NotApplicable, TooSlow
 from lapse.keys.conformance.workers import Crowd, ProcessCrowd, ThreadCrowd
-from lapse.keys.conformance.adapters import Handle, LoopThread
-from lapse.keys.backends.layout import Prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.keys.conformance.cases import cleanup
-from lapse.keys.conformance.cases import expiry
-from lapse.keys.conformance.cases import isolation
-from lapse.keys.conformance.cases import leaving
-from lapse.keys.conformance.cases import locks
-from lapse.keys.conformance.cases import many
-from lapse.keys.conformance.cases import operations
-from lapse.keys.conformance.cases import races
-from lapse.keys.conformance.cases import scans
-from lapse.keys.conformance.cases import texts
+from lapse.keys.conformance.cases import (
+    cleanup,
+    expiry,
+    isolation,
+    leaving,
+    locks,
+    many,
+    operations,
+    races,
+    scans,
+    texts,
+)
 
 if TYPE_CHECKING:
     from lapse.keys.conformance.case import Case

@@ -23,10 +23,10 @@ import msgspec
 from lapse.core.clock import SystemClock
 from lapse.core.jitter import Chance, around, chance
 from lapse.kube.api import wire
-from lapse.kube.errors import InvalidError
 from lapse.kube.api.failures import failure
-from lapse.kube.resources import NO_LABELS, Json, Kind, Object, ObjectKey, Page, untyped
 from lapse.kube.api.transport import SUCCESS, Answer, Limits, Transport
+from lapse.kube.errors import InvalidError
+from lapse.kube.resources import NO_LABELS, Json, Kind, Object, ObjectKey, Page, untyped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from lapse.kube.api.wire import is_api_version, root
 from lapse.kube.errors import NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, Kind, Struct
-from lapse.kube.api.wire import is_api_version, root
 
 if TYPE_CHECKING:
     from lapse.kube.api.client import Client

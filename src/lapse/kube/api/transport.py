@@ -24,14 +24,14 @@ import aiohttp
 
 from lapse.core.log import get_logger
 from lapse.kube.api.connections import Connections, Place
-from lapse.kube.auth.credentials import Credential, Source, UserCredentials
-from lapse.kube.errors import CredentialsError, StoreUnavailableError
 from lapse.kube.api.failures import UNAUTHORIZED
-from lapse.kube.auth.exec_credentials import PluginCredentials
 from lapse.kube.api.rate import RateLimit
 from lapse.kube.api.streams import Streams, abort
-from lapse.kube.auth.tls import Contexts
 from lapse.kube.api.trouble import TROUBLE, cause_of, trouble
+from lapse.kube.auth.credentials import Credential, Source, UserCredentials
+from lapse.kube.auth.exec_credentials import PluginCredentials
+from lapse.kube.auth.tls import Contexts
+from lapse.kube.errors import CredentialsError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping

@@ -13,8 +13,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from lapse.kube.errors import InvalidError, StoreUnavailableError
 from lapse.kube.api.failures import failure
+from lapse.kube.errors import InvalidError, StoreUnavailableError
 from lapse.kube.resources import (
     NO_LABELS,
     Document,

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.kube.auth.admission import access_review, read_answer
 from lapse.kube.api.discovery import Discovery
+from lapse.kube.auth.admission import access_review, read_answer
 from lapse.kube.errors import ObjectError
 from lapse.kube.resources import untyped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lapse.kube.auth.admission import Person, Question
     from lapse.kube.api.client import Client
+    from lapse.kube.auth.admission import Person, Question
     from lapse.kube.resources import Kind
 
 ACCESS_REVIEW: Final = untyped(

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger, piece_of_work
-from lapse.kube.errors import ConflictError, NotFoundError, StoreUnavailableError, asked_to_wait
 from lapse.kube.controller.workqueue import QueueClosedError, WorkQueue
+from lapse.kube.errors import ConflictError, NotFoundError, StoreUnavailableError, asked_to_wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger
-from lapse.kube.errors import GoneError, ObjectError, asked_to_wait
 from lapse.kube.controller.index import Index
+from lapse.kube.errors import GoneError, ObjectError, asked_to_wait
 from lapse.kube.resources import Event, EventType, Kind, Object, ObjectKey, Page
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from lapse.kube.resources import Json, Kind
     from lapse.kube.crd.rules import Rule
+    from lapse.kube.resources import Json, Kind
 
 CATEGORY: Final = "lapse"
 """``kubectl get lapse`` lists all that is ours."""

@@ -21,8 +21,8 @@ from lapse.kube.crd.schema import schema_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lapse.kube.resources import Json, Problems, Validate
     from lapse.kube.crd.rules import Rule
+    from lapse.kube.resources import Json, Problems, Validate
 
 _TIME: Final = "must be a time in the form 2026-01-31T12:00:00Z, with a time zone"
 _INT64: Final = range(-(2**63), 2**63)

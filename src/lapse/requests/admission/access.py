@@ -19,8 +19,8 @@ from lapse.requests.admission.rules import decide, failure, first_look, question
 from lapse.requests.expiry import DOMAIN
 
 if TYPE_CHECKING:
-    from lapse.kube.auth.admission import AdmissionRequest, Ruling
     from lapse.kube.api.client import Client
+    from lapse.kube.auth.admission import AdmissionRequest, Ruling
     from lapse.kube.resources import Kind
     from lapse.requests.admission.rules import Review
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from lapse.kube.api.wire import is_api_version, is_name
 from lapse.kube.auth.admission import FAILED, NO, WRONG, Person, Question, Ruling, listed, place_of
 from lapse.kube.resources import Struct
-from lapse.kube.api.wire import is_api_version, is_name
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, ManifestCaptureSpec, ObjectRef
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from msgspec import Meta
 
 from lapse.kube.conditions import Conditions
 from lapse.kube.crd.fields import ApiVersion, Count, KindName, Name, Namespace, Time, Uid
-from lapse.kube.resources import Kind, ObjectMeta, Struct
 from lapse.kube.crd.rules import MAX_TTL_CHARACTERS
 from lapse.kube.crd.validation import validator
+from lapse.kube.resources import Kind, ObjectMeta, Struct
 from lapse.requests.api.rules import RULES
 
 STORAGE: Final = "storage.deckhouse.io/v1alpha1"

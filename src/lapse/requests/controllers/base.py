@@ -21,9 +21,9 @@ from lapse.kube.controller.controller import Result
 from lapse.kube.errors import ConflictError, ForbiddenError, InvalidError, StoreUnavailableError, UnknownKindError
 from lapse.kube.events.event import NO_RECORDER
 from lapse.requests.api.conditions import Reason, is_final
-from lapse.requests.errors import require
 from lapse.requests.controllers.finalise import End, Finaliser, R, conditions_of
 from lapse.requests.controllers.ownership import KeeperRefusedError
+from lapse.requests.errors import require
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.controllers.finalise import Request
-    from lapse.requests.lifecycle.policy import Policy
     from lapse.requests.expiry import AnnotationTTL
+    from lapse.requests.lifecycle.policy import Policy
 
 _BACKSTOP_SECONDS: Final = 60.0
 """A request that waits is looked at again after this time even if no event comes."""

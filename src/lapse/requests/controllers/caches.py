@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lapse.core.errors import LapseError
-from lapse.kube.errors import NotFoundError
 from lapse.kube.controller.informer import Informer
+from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, Object, ObjectKey, metadata_only
 from lapse.requests.api.kinds import (
     CHUNK_METADATA,

@@ -27,11 +27,11 @@ from lapse.requests.api.upstream import (
 )
 from lapse.requests.controllers.base import RequestController, Wait
 from lapse.requests.controllers.conventions import PLAIN, is_ready
+from lapse.requests.controllers.finalise import End
+from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, is_kept_by, keeper_key, owned_by
 from lapse.requests.errors import require
 from lapse.requests.lifecycle.events import EventReason, made
-from lapse.requests.controllers.finalise import End
 from lapse.requests.names import snapshot_name
-from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, is_kept_by, keeper_key, owned_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,17 +21,17 @@ from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Reason as EngineReason
 from lapse.engine.domain import DELETE, Action
-from lapse.engine.safety.holds import hold_of
 from lapse.engine.journal.port import Outcome
+from lapse.engine.safety.holds import hold_of
 from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.objects.target import ObjectHandle
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
 from lapse.requests.controllers.base import Wait
-from lapse.requests.errors import require
 from lapse.requests.controllers.finalise import End
 from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
+from lapse.requests.errors import require
 from lapse.requests.expiry import DOMAIN
 
 if TYPE_CHECKING:

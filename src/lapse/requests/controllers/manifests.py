@@ -40,12 +40,12 @@ from lapse.requests.api.kinds import (
     ManifestCaptureRequest,
     ObjectRef,
 )
-from lapse.requests.controllers.chunks import ManifestsUnreadableError, ObjectTooLargeError, as_captured, pack, unpack
 from lapse.requests.controllers.base import RequestController, Wait
-from lapse.requests.lifecycle.events import EventReason, made
+from lapse.requests.controllers.chunks import ManifestsUnreadableError, ObjectTooLargeError, as_captured, pack, unpack
 from lapse.requests.controllers.finalise import End
-from lapse.requests.names import checkpoint_name, chunk_name
 from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, is_kept_by, keeper_key, owned_by
+from lapse.requests.lifecycle.events import EventReason, made
+from lapse.requests.names import checkpoint_name, chunk_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -17,11 +17,11 @@ from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_RESTORE_REQUEST, VolumeRestoreRequest
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controllers.base import RequestController, Wait
-from lapse.requests.errors import require
 from lapse.requests.controllers.finalise import End
 from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, keeper_key, owned_by
-from lapse.requests.lifecycle.policy import RestoreOwnership
 from lapse.requests.controllers.provisioning import NO_REPORTS, PROVISIONING_FAILED
+from lapse.requests.errors import require
+from lapse.requests.lifecycle.policy import RestoreOwnership
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Kind

@@ -13,8 +13,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from lapse.core.timestamps import to_timestamp
 from lapse.core.decision import DueReason, UnknownReason
+from lapse.core.timestamps import to_timestamp
 from lapse.engine.journal.port import Outcome
 from lapse.kube.events.event import Regarding, Report, about_key
 from lapse.requests.addresses import PlaceError, locate

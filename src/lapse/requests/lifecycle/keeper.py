@@ -18,8 +18,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.clock import UnixNs
-from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown, UnknownReason, decide_by_ttl
+from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.domain import DELETE
 from lapse.kube.controller.controller import Result
 from lapse.kube.errors import ForbiddenError, UnknownKindError

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from lapse.engine.running.metrics import ErrorKind
 from lapse.files.archive import remove_leftovers
 from lapse.kube.controller.controller import Controller
+from lapse.kube.controller.workqueue import WorkQueue
 from lapse.kube.errors import AlreadyExistsError
 from lapse.kube.resources import ObjectKey
-from lapse.kube.controller.workqueue import WorkQueue
 from lapse.requests.api.annotations import SNAPSHOT_CLASS
 from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import (
@@ -21,11 +21,11 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CLASS,
     VOLUME_SNAPSHOT_CONTENT,
 )
+from lapse.requests.expiry import DOMAIN
 from lapse.requests.local.places import CLASS, DRIVER
 from lapse.requests.local.provisioner import CLAIM, Provisioner
 from lapse.requests.local.snapshotter import Snapshotter
 from lapse.requests.service import ControllerService
-from lapse.requests.expiry import DOMAIN
 
 if TYPE_CHECKING:
     import asyncio

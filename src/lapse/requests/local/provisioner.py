@@ -25,8 +25,8 @@ from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controllers.finalise import conditions_of
-from lapse.requests.local.places import CLASS, DIRECTORY, DRIVER, RESTORE, digest_of
 from lapse.requests.controllers.provisioning import PROVISIONING_FAILED
+from lapse.requests.local.places import CLASS, DIRECTORY, DRIVER, RESTORE, digest_of
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock

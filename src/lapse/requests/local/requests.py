@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.core.clock import Clock
-    from lapse.engine.safety.gate import Brake
-    from lapse.engine.running.coordinator import Service
     from lapse.engine.journal.port import SQLiteJournal
+    from lapse.engine.running.coordinator import Service
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.gate import Brake
     from lapse.objects.embedded import EmbeddedStore
     from lapse.requests.lifecycle.policy import Policy
 

@@ -18,9 +18,9 @@ from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
+from lapse.web.api.workspaces import Name, Service, Whose, WorkspaceForm
 from lapse.web.auth.scopes import busy_in
 from lapse.web.server.security import PRINCIPAL, Principal
-from lapse.web.api.workspaces import Name, Service, Whose, WorkspaceForm
 
 router = APIRouter(tags=["workspaces"])
 

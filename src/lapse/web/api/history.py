@@ -29,14 +29,14 @@ from lapse.core.timestamps import to_timestamp
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY, ExecutionStatus, RetentionPolicy
 from lapse.history.api.labels import STATUS
 from lapse.history.policy.documents import read_document
-from lapse.history.view import Seen, by_age_alone, experiment_labels_of, in_force, look_at, opinion_json
 from lapse.history.policy.lint import lint
-from lapse.history.retention.passes import Told
 from lapse.history.policy.policies import unreadable
 from lapse.history.policy.policy import Policy
 from lapse.history.recording import write_record
 from lapse.history.reports import run_json, summary, told_json
+from lapse.history.retention.passes import Told
 from lapse.history.service import Retention
+from lapse.history.view import Seen, by_age_alone, experiment_labels_of, in_force, look_at, opinion_json
 from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey, metadata_only
 from lapse.objects.port import ObjectStore

@@ -46,8 +46,8 @@ from lapse.web.api.errors import (
     PreconditionFailedError,
     UnknownParameterError,
 )
-from lapse.web.auth.scopes import app_number
 from lapse.web.api.tags import Tagger
+from lapse.web.auth.scopes import app_number
 
 PAGE_LIMIT: Final = 1_000
 """Records of one page at most: values may be 64 KiB each, and the page is built in memory."""

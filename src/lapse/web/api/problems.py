@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lapse.core.errors import LapseError, UsageError
-from lapse.engine.safety.holds import HeldError
 from lapse.engine.running.metrics import ErrorKind, Metrics
+from lapse.engine.safety.holds import HeldError
 from lapse.keys.errors import BackendClosedError, BackendUnavailableError, OutcomeUnknownError
 from lapse.keys.loop import DOMAIN
 from lapse.kube.errors import (

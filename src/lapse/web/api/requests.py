@@ -25,8 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from lapse.core.clock import Clock
-from lapse.engine.safety.holds import HoldLookup
 from lapse.engine.journal.port import Journal
+from lapse.engine.safety.holds import HoldLookup
 from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.port import ObjectStore
@@ -41,10 +41,10 @@ from lapse.requests.api.kinds import (
     ObjectKeeper,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.deleting import delete_by_person
 from lapse.requests.controllers.manifests import read_checkpoint
-from lapse.requests.names import keeper_name
+from lapse.requests.deleting import delete_by_person
 from lapse.requests.lifecycle.policy import TTLRule
+from lapse.requests.names import keeper_name
 from lapse.requests.view import summarise
 from lapse.web.api.conditions import read_conditions
 from lapse.web.api.errors import ContradictoryConditionsError, UnknownParameterError, VersionChangedError

@@ -39,12 +39,12 @@ from lapse.web.api.errors import (
     WorkspacesNotServedError,
 )
 from lapse.web.auth.scopes import Owners, owners_in
-from lapse.web.server.security import PRINCIPAL, Principal, actor_of
 from lapse.web.pages.workspaces import Overview, overview
+from lapse.web.server.security import PRINCIPAL, Principal, actor_of
 from lapse.workspaces import asking, explaining
+from lapse.workspaces.activity.busy import DEFAULT_MOST_SECONDS, BusyLeases
 from lapse.workspaces.activity.port import Activity, ActivityUnavailableError, Doubt, Signal, Unknown
 from lapse.workspaces.asking import Verb, ask
-from lapse.workspaces.activity.busy import DEFAULT_MOST_SECONDS, BusyLeases
 from lapse.workspaces.deleting import delete_by_person
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.explaining import explain
@@ -59,8 +59,8 @@ from lapse.workspaces.model import (
     Workspace,
 )
 from lapse.workspaces.store.port import WorkspaceStore
-from lapse.workspaces.view import as_json
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
+from lapse.workspaces.view import as_json
 
 _DEFAULT_PAGE: Final = 100
 _MS: Final = 1_000_000

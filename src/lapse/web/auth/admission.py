@@ -10,9 +10,9 @@ from lapse.web.api.errors import (
     TokenMissingError,
     TokensUnavailableError,
 )
-from lapse.web.server.security import READING, Head, Principal
 from lapse.web.auth.sessions import BrowserSessions
 from lapse.web.auth.state import StateError
+from lapse.web.server.security import READING, Head, Principal
 
 _log: Final = get_logger("lapse.web.auth.admission")
 

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from lapse.web.api.errors import TicketUsedError, TokenInvalidError
+from lapse.web.auth.sessions import OPEN_PATH, BrowserSessions
 from lapse.web.pages.pages import log_in
 from lapse.web.server.security import wait_after
-from lapse.web.auth.sessions import OPEN_PATH, BrowserSessions
 
 SESSION_PATH: Final = "/session"
 _STATIC: Final = "/static/"

@@ -16,9 +16,9 @@ from typing import Final
 
 from lapse.core.errors import LapseError
 from lapse.web.api.errors import TokenInvalidError
-from lapse.web.server.security import Principal
 from lapse.web.auth.state import StateDatabase
 from lapse.web.auth.tokens import TokenStore
+from lapse.web.server.security import Principal
 
 FILE_NAME: Final = "owner-token"
 _LONGEST: Final = 200

@@ -16,9 +16,9 @@ from lapse.core.clock import Clock
 from lapse.core.identity import secret_token
 from lapse.http1.cookies import SignedCookie
 from lapse.web.api.errors import SessionInvalidError, TicketUsedError
-from lapse.web.server.security import Principal
 from lapse.web.auth.state import StateDatabase
 from lapse.web.auth.tokens import TokenStore
+from lapse.web.server.security import Principal
 
 SESSION_SECONDS: Final = 12 * 3600
 TICKET_SECONDS: Final = 600

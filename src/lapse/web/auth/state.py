@@ -20,13 +20,13 @@ import apsw
 
 from lapse.core.errors import LapseError
 from lapse.core.identity import secret_bytes
-from lapse.files.ownership import distrust
 from lapse.db.errors import DatabaseError
 from lapse.db.sqlite.file import Schema, SQLiteFile, explain, open_writer
 from lapse.db.statements import load_statements
+from lapse.files.ownership import distrust
 
 FILE_NAME: Final = "lapse.db"
-_SQL: Final = load_statements("lapse.web", "state.sql")
+_SQL: Final = load_statements("lapse.web.auth", "state.sql")
 _SCHEMA: Final = Schema(application_id=0x4C505354, scripts=[_SQL["schema_1"], _SQL["schema_2"]])  # "LPST"
 
 

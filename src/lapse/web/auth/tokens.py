@@ -25,8 +25,8 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.core.identity import secret_bytes, secret_token
 from lapse.web.api.errors import TokenInvalidError
 from lapse.web.auth.scopes import ADMIN, busy_scope, check_scope
-from lapse.web.server.security import Principal
 from lapse.web.auth.state import StateDatabase
+from lapse.web.server.security import Principal
 from lapse.workspaces.runtime.secrets import derive
 
 OWNER: Final = "owner"

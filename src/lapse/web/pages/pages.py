@@ -22,9 +22,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from lapse.core.errors import LapseError
 from lapse.web.api.errors import TokenMissingError
-from lapse.web.pages.lengths import span
 from lapse.web.api.status import StatusService, status_service
 from lapse.web.api.workspaces import WorkspacesService, opened_by
+from lapse.web.pages.lengths import span
 
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"

@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NewType, Protocol
 
-from lapse.core.errors import LapseError, UsageError
 from lapse.core.decision import Reason
+from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

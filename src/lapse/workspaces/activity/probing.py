@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from lapse.core.decision import Due
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
 from lapse.core.timestamps import from_timestamp
-from lapse.core.decision import Due
 from lapse.workspaces.expiry import standby_by_row
-from lapse.workspaces.runtime.health import is_at
 from lapse.workspaces.model import JUPYTER, LARGEST_PAGE, Answer, Ms
+from lapse.workspaces.runtime.health import is_at
 from lapse.workspaces.runtime.program import HOST
 from lapse.workspaces.runtime.secrets import FIELD as SECRET_FIELD
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SCRIPTS: Final = load_scripts(
-    "lapse.workspaces", "redis_activity.lua", repeatable={"check", "connect", "disconnect", "read", "renew"}
+    "lapse.workspaces.activity", "redis.lua", repeatable={"check", "connect", "disconnect", "read", "renew"}
 )
 _ERRORS: Final = Errors(
     unavailable=ActivityUnavailableError,

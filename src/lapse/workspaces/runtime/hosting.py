@@ -16,18 +16,18 @@ from lapse.core.errors import LapseError
 from lapse.core.jitter import around
 from lapse.core.log import get_logger
 from lapse.engine.running.coordinator import first_of
-from lapse.workspaces.runtime.health import INTERVAL_SECONDS, HealthMonitor
 from lapse.workspaces.activity.probing import INTERVAL_SECONDS as PROBE_SECONDS
 from lapse.workspaces.activity.probing import Prober, by_port
-from lapse.workspaces.runtime.reconciler import Reconciler
 from lapse.workspaces.runtime.errors import RuntimeBusyError
+from lapse.workspaces.runtime.health import INTERVAL_SECONDS, HealthMonitor
+from lapse.workspaces.runtime.reconciler import Reconciler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.core.clock import Clock
-    from lapse.workspaces.model import Workspace
     from lapse.workspaces.activity.probing import Reach
+    from lapse.workspaces.model import Workspace
     from lapse.workspaces.runtime.process import ProcessRuntime
     from lapse.workspaces.store.port import WorkspaceStore
 

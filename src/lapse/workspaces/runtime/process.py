@@ -37,9 +37,9 @@ from lapse.core.log import get_logger
 from lapse.core.timestamps import to_timestamp
 from lapse.files.archive import remove, remove_leftovers, sync
 from lapse.files.work import in_thread
-from lapse.workspaces.runtime.archive import Archives
 from lapse.workspaces.model import Ms, ObservedStatus, WorkspaceId, how_it_ended, is_id
 from lapse.workspaces.runtime import processes
+from lapse.workspaces.runtime.archive import Archives
 from lapse.workspaces.runtime.errors import (
     ArchiveAbandonedError,
     CommandExitedError,

@@ -38,7 +38,6 @@ from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger, piece_of_work
 from lapse.engine.running.coordinator import first_of
 from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceStoreError
-from lapse.workspaces.runtime.health import is_at
 from lapse.workspaces.model import Ms, Operation, OpId, how_it_ended
 from lapse.workspaces.runtime.errors import (
     OF_THE_PROGRAM,
@@ -48,6 +47,7 @@ from lapse.workspaces.runtime.errors import (
     RuntimeFailureError,
     RuntimeUnavailableError,
 )
+from lapse.workspaces.runtime.health import is_at
 from lapse.workspaces.runtime.steps import (
     LIMITS_MS,
     MOVES_DATA,
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from msgspec import UnsetType
 
     from lapse.core.clock import Clock
-    from lapse.workspaces.runtime.health import HealthMonitor
     from lapse.workspaces.model import Workspace, WorkspaceId
+    from lapse.workspaces.runtime.health import HealthMonitor
     from lapse.workspaces.runtime.port import Runtime
     from lapse.workspaces.runtime.steps import Step
     from lapse.workspaces.store.port import WorkspaceStore

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from psycopg import AsyncCursor
 
     from lapse.workspaces.model import Workspace
-    from lapse.workspaces.store.sql import Columns, Row, Values
     from lapse.workspaces.store.port import Also, WorkspaceStore
+    from lapse.workspaces.store.sql import Columns, Row, Values
 
-_SQL: Final = load_sql("postgres_store.sql")
+_SQL: Final = load_sql("postgres.sql")
 
 
 async def open_postgres_store(

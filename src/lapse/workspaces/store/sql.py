@@ -78,7 +78,7 @@ _BEFORE_ALL: Final = -(2**63)
 def load_sql(file_name: str) -> dict[str, str]:
     """Return the named statements of a store's file, with the model's columns put in."""
     columns = ", ".join(COLUMNS)
-    statements = load_statements("lapse.workspaces", file_name)
+    statements = load_statements("lapse.workspaces.store", file_name)
     return {name: sql.replace("{columns}", columns) for name, sql in statements.items()}
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from lapse.db.sqlite.database import Database
 from lapse.db.errors import DatabaseError
+from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal.port import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
 from lapse.engine.safety.sqlite import NOTES_SCRIPTS
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from lapse.db.sqlite.group_commit import Operation
     from lapse.workspaces.model import Workspace
-    from lapse.workspaces.store.sql import Columns, Row, Values
     from lapse.workspaces.store.port import Also, WorkspaceStore
+    from lapse.workspaces.store.sql import Columns, Row, Values
 
 T = TypeVar("T")
 
-_SQL: Final = load_sql("sqlite_store.sql")
+_SQL: Final = load_sql("sqlite.sql")
 # Files remember how many of these they have: what is new goes to the end.
 SCHEMA: Final = Schema(
     application_id=0x4C617057,  # "LapW"

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from lapse.keys.backends.cassandra.driver import Address, BlockingClient, Client, Connection, Row, completed
 from lapse.keys.backends.cassandra.scanning import BucketReader, merged, share_of
 from lapse.keys.backends.cassandra.schema import check_buckets, statement
+from lapse.keys.backends.layout import Prefix, bucket_of, partition_keys
 from lapse.keys.backends.network import BlockingSpace, NetworkBackend
+from lapse.keys.backends.skew import ClockWatch
 from lapse.keys.errors import BackendError, BackendUnavailableError, OutcomeUnknownError
 from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, expiry_ms, is_over, seconds_left
-from lapse.keys.backends.layout import Prefix, bucket_of, partition_keys
 from lapse.keys.port import Capabilities, Item, NewItem
-from lapse.keys.backends.skew import ClockWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from lapse.keys.expiry import NS_PER_MS, expiry_ms, is_over
 from lapse.keys.backends.layout import Prefix, partition_keys
+from lapse.keys.expiry import NS_PER_MS, expiry_ms, is_over
 from lapse.keys.port import Item
 
 PARTITION: Final = "pk"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from lapse.keys.backends.dynamodb.items import SORT, live_expiry, place, text
 from lapse.keys.backends.dynamodb.scan import Bounds, Merge, Source
 from lapse.keys.backends.dynamodb.together import run_together
+from lapse.keys.backends.layout import bucket_of
 from lapse.keys.errors import BackendUnavailableError, OutcomeUnknownError
 from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
-from lapse.keys.backends.layout import bucket_of
 from lapse.keys.port import Item, NewItem
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from lapse.db.redis.client import RedisClient
 from lapse.db.redis.errors import Errors
 from lapse.db.redis.failures import impossible
 from lapse.db.redis.scripts import Call, packed
+from lapse.keys.backends.background import run_blocking
+from lapse.keys.backends.layout import Prefix, partition_keys
 from lapse.keys.backends.network import NetworkBackend
 from lapse.keys.backends.redis.scripts import SCRIPTS
 from lapse.keys.backends.redis.space import Partition, RedisSpace
-from lapse.keys.backends.background import run_blocking
 from lapse.keys.errors import BackendClosedError, BackendMisfitError, BackendUnavailableError, OutcomeUnknownError
-from lapse.keys.backends.layout import Prefix, partition_keys
 from lapse.keys.port import Capabilities
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from redis import exceptions as driver
 
 from lapse.db.redis.scripts import Call, packed
+from lapse.keys.backends.layout import bucket_of
 from lapse.keys.backends.redis.scripts import SCRIPTS
 from lapse.keys.errors import BackendError, BackendMisfitError, OutcomeUnknownError
-from lapse.keys.backends.layout import bucket_of
 from lapse.keys.port import Item
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from lapse.keys.backends.layout import Prefix
 from lapse.keys.conformance.case import CaseBook, Kind, Rule, expect, expect_that
 from lapse.keys.conformance.cases.operations import expect_present
 from lapse.keys.conformance.fixture import LONG, Stage, wait
-from lapse.keys.backends.layout import Prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from lapse.keys.backends.layout import bucket_of
 from lapse.keys.conformance.case import CaseBook, Rule, Violation, expect, expect_that
 from lapse.keys.conformance.cases.operations import expect_absent, expect_present
 from lapse.keys.conformance.fixture import KIT_APPS, LONG, Session, Stage, is_empty
 from lapse.keys.conformance.target import Target, with_option
 from lapse.keys.errors import BackendMisfitError, KeysURLError
-from lapse.keys.backends.layout import bucket_of
 from lapse.keys.store import AppKeys, open_keys
 from lapse.keys.url import parse_url
 from lapse.keys.validation import MAX_APP_ID

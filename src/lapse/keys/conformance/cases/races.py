@@ -10,10 +10,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.identity import owner_token
-from lapse.keys.conformance.case import CaseBook, Kind, Rule, Violation, expect, expect_that
-from lapse.keys.conformance.worker import START, TTL_SECONDS, UNKNOWN, Order, Report
-from lapse.keys.conformance.fixture import LONG, Stage, now_ns
 from lapse.keys.backends.layout import Prefix
+from lapse.keys.conformance.case import CaseBook, Kind, Rule, Violation, expect, expect_that
+from lapse.keys.conformance.fixture import LONG, Stage, now_ns
+from lapse.keys.conformance.worker import START, TTL_SECONDS, UNKNOWN, Order, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,0 +1,1 @@
+"""Composition roots: what each process of Lapse opens, wires and runs. Nothing else wires."""

@@ -1,0 +1,1 @@
+"""The journal: the port, its implementations, and which changes of a verdict are written."""

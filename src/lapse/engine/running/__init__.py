@@ -1,0 +1,1 @@
+"""What runs a process: coordinator, leadership, metrics and logs."""

@@ -1,0 +1,1 @@
+"""Retention policies: their documents, what they mean, and who may write them."""

@@ -1,0 +1,1 @@
+"""Retention: which records and objects go, found in passes over a store."""

@@ -1,0 +1,1 @@
+"""The cases of the conformance kit, one module per theme."""

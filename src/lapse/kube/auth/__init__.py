@@ -1,0 +1,1 @@
+"""Access to a cluster: configuration, credentials, TLS, rights and admission reviews."""

@@ -1,0 +1,1 @@
+"""What controllers are made of: informers, work queues, reconcilers and the Lease."""

@@ -1,0 +1,1 @@
+"""CustomResourceDefinitions: made from types and rules, validated by, and installed."""

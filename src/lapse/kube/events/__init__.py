@@ -1,0 +1,1 @@
+"""Events of Kubernetes: as values, aggregated, and recorded."""

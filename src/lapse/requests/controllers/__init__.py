@@ -1,0 +1,1 @@
+"""The controllers of requests: captures, restores and what they make."""

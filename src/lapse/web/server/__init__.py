@@ -1,0 +1,1 @@
+"""The HTTP server: listeners, connections, certificates, probes and the guard before every route."""

@@ -1,0 +1,1 @@
+"""Activity of workspaces: connections, leases, idle timers and probes."""

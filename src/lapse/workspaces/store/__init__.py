@@ -1,0 +1,1 @@
+"""Stores of workspaces: the port, and its implementations on SQLite and PostgreSQL."""
