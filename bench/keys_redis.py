@@ -13,8 +13,7 @@ import redis.asyncio
 from bench.contest import APP_ID, TTL_SECONDS
 from bench.servers import CALLERS, Part, Plan, Tasks
 from lapse.keys.backends.layout import Prefix, partition_keys
-from lapse.keys.backends.redis.scripts import SCRIPTS
-from lapse.keys.backends.redis.space import Partition
+from lapse.keys.backends.redis.backend import SCRIPTS, Partition
 from tests.servers import redis_server, valkey_server
 
 if TYPE_CHECKING:

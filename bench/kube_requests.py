@@ -26,9 +26,8 @@ from bench.kube_page import Capture, Due, Idle, Results, claims_of, write
 from lapse.core.timestamps import to_timestamp
 from lapse.kube.conditions import ready_condition
 from lapse.kube.resources import Document, Kind, ObjectKey
-from lapse.requests.api.annotations import EXPIRES_AT, TTL
 from lapse.requests.api.conditions import is_final
-from lapse.requests.api.kinds import VOLUME_CAPTURE_REQUEST
+from lapse.requests.api.kinds import EXPIRES_AT, TTL, VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from tests.servers import kube_server
 from tests.servers.kube.csi import CLASS

@@ -17,7 +17,7 @@ from lapse.history.api.kinds import (
     ExperimentRef,
     HistorySpec,
 )
-from lapse.history.recording import write_record
+from lapse.history.records import write_record
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

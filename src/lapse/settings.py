@@ -41,7 +41,7 @@ from lapse.engine.safety.budget import OFF, Budget
 from lapse.files.ownership import distrust
 from lapse.history.errors import HistorySettingError
 from lapse.history.policy import default_policy as configured
-from lapse.history.policy.rights import ACCOUNT
+from lapse.history.policy.rbac import ACCOUNT
 from lapse.requests.api.kinds import KeeperMode
 from lapse.requests.lifecycle.policy import RestoreOwnership, TTLMode
 from lapse.workspaces.model import DEFAULT_ARCHIVE_TTL_SECONDS, DEFAULT_STANDBY_TTL_SECONDS, LONGEST_TTL_SECONDS
@@ -250,7 +250,7 @@ def _workspace_ttl(value: object) -> Duration:
 
 
 def _suffix(value: object) -> str:
-    from lapse.workspaces.host_names import check_suffix
+    from lapse.workspaces.model import check_suffix
 
     return check_suffix(_text(value))
 

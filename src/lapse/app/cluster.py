@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.errors import LapseError, UsageError
 from lapse.history.api.kinds import OUR_KINDS as HISTORY_KINDS
-from lapse.history.policy.rights import NEEDED as NEEDED_BY_HISTORY
+from lapse.history.policy.rbac import NEEDED as NEEDED_BY_HISTORY
+from lapse.kube.auth.access import rights_on
 from lapse.kube.auth.config import acting_as, load_config
-from lapse.kube.auth.rights import rights_on
 from lapse.kube.controller.lease import LEASE
 from lapse.kube.crd.installation import Definitions
 from lapse.kube.errors import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lapse.engine.safety.clock_guard import ClockGuard
     from lapse.engine.safety.freeze import Notes
     from lapse.kube.api.client import Client
-    from lapse.kube.auth.rights import Right
+    from lapse.kube.auth.access import Right
     from lapse.objects.kubernetes import KubernetesStore
     from lapse.objects.port import Reader
     from lapse.settings import Settings

@@ -179,7 +179,7 @@ class _Process:
 
 
 def _policies_user(settings: Settings) -> str:
-    from lapse.history.policy.rights import account_user
+    from lapse.history.policy.rbac import account_user
 
     return account_user(settings.lease_namespace, settings.retention_account)
 
@@ -254,7 +254,7 @@ def _requests(
     recorder: EventRecorder,
     holding: Sequence[Kind[Any]],
 ) -> Requests:
-    from lapse.requests.controllers.conventions import STOCK
+    from lapse.requests.controllers.base import STOCK
     from lapse.requests.controllers.provisioning import EventReports
     from lapse.requests.lifecycle.eventing_journal import TellingJournal
     from lapse.requests.service import Requests

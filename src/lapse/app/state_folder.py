@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lapse.app.domains import ACTOR, FOLDER_DOMAINS, KINDS
-from lapse.core.believed_clock import BelievedClock
+from lapse.core.believed_clock import BelievedClock, synchronised_ns
 from lapse.core.clock import SystemClock
-from lapse.core.kernel_clock import synchronised_ns
 from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedBrakes, read_mark

@@ -1,7 +1,18 @@
-"""``lapse up``: the composition root. Opens the stores that the settings name, builds the applications, runs them."""
+"""``lapse up``: the composition root. Opens the stores that the settings name, builds the applications, runs them.
+
+The workspace of ``lapse up --example``: something to open for whoever starts Lapse for the first time.
+
+It is created once for a state folder: a file there remembers that, so that one that was deleted does not come back.
+Two processes that start at once make one, because names are unique in a store. Not guaranteed: that it stays deleted in
+a store that several state folders share; each of them may make it once.
+
+Its TTLs are the defaults of the settings, not shorter ones of its own: they would show little, as the idle timer, which
+is the same for all workspaces, holds it longer; and what is seen here should be what the settings say.
+"""
 
 from __future__ import annotations
 
+import socket
 import sys
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,8 +30,11 @@ from lapse.app.process import (
     retention,
     stay,
 )
+from lapse.app.workspaces import node_of, user_name
 from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
 from lapse.core.errors import LapseError
+from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceExistsError
+from lapse.workspaces.model import Ms, NewWorkspace
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,12 +52,61 @@ if TYPE_CHECKING:
     from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
     from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
-    from lapse.keys.loop import SweepLoop
+    from lapse.keys.sweeper import SweepLoop
     from lapse.objects.embedded import EmbeddedStore
-    from lapse.requests.local.requests import LocalRequests
+    from lapse.requests.local.executor import LocalRequests
     from lapse.settings import Loaded, Settings
     from lapse.web.auth.sessions import BrowserSessions
     from lapse.web.server.listener import Endpoint
+    from lapse.workspaces.store.port import WorkspaceStore
+
+NAME: Final = "example"
+MARK: Final = "example-was-made"
+_LOOPBACK: Final = "127.0.0.1"
+_MS: Final = 1_000_000
+
+
+async def ensure_example(store: WorkspaceStore, settings: Settings, clock: Clock) -> bool:
+    """Create it unless that was done before; return whether there is a workspace of its name."""
+    mark = settings.state_dir / MARK
+    if not mark.exists():
+        await _create(store, settings, Ms(clock.wall_ns() // _MS))
+        mark.touch()
+    try:
+        await store.by_name(NAME)
+    except UnknownWorkspaceError:
+        return False
+    return True
+
+
+async def _create(store: WorkspaceStore, settings: Settings, now: Ms) -> None:
+    new = NewWorkspace(
+        name=NAME,
+        owner=user_name(),
+        command=(sys.executable, "-m", "lapse.workspaces.example"),
+        # Beside the proxy's, where it stays from start to start; any, where the proxy takes any, too.
+        port=free_port(settings.proxy_port and settings.proxy_port + 1),
+        node_id=node_of(settings),
+        standby_ttl_seconds=int(settings.default_standby_ttl.seconds),
+        archive_ttl_seconds=int(settings.default_archive_ttl.seconds),
+    )
+    try:
+        await store.create(new, now=now)
+    except WorkspaceExistsError:
+        return
+
+
+def free_port(wanted: int) -> int:
+    """Return the port that is wanted, or, where that is taken or there is none such, one that is free now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was just left is free
+        try:
+            probe.bind((_LOOPBACK, wanted))
+        except (OSError, OverflowError):
+            probe.bind((_LOOPBACK, 0))
+        found: int = probe.getsockname()[1]
+        return found
+
 
 _LEADER_SECONDS: Final = 15
 """How long another process waits to lead after this one has died without a word."""
@@ -153,8 +216,8 @@ class _Process:
     async def open(cls, loaded: Loaded, stack: AsyncExitStack, *, example: bool) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
-        from lapse.app.example_workspace import ensure_example
         from lapse.app.state_folder import guard_of, open_store
+        from lapse.app.up import ensure_example
         from lapse.app.workspaces import time_of
         from lapse.core.clock import SystemClock
         from lapse.core.decision import DueReason
@@ -164,9 +227,9 @@ class _Process:
         from lapse.engine.safety.gate import BrakeLoop
         from lapse.keys.aio import open_keys_async
         from lapse.keys.election import Election
-        from lapse.keys.loop import DOMAIN as KEYS
+        from lapse.keys.sweeper import DOMAIN as KEYS
         from lapse.requests.expiry import DOMAIN as REQUESTS
-        from lapse.requests.local.requests import LocalRequests
+        from lapse.requests.local.executor import LocalRequests
 
         settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         clock = believed_clock(settings, machine)
@@ -269,11 +332,11 @@ class _Process:
 
     def _api(self) -> ASGIApp:
         from lapse.keys.url import parse_url
+        from lapse.web.api.conditions import Tagger
         from lapse.web.api.history import HistoryService
         from lapse.web.api.keys import KeysService
         from lapse.web.api.requests import RequestsService
         from lapse.web.api.status import StatusService
-        from lapse.web.api.tags import Tagger
         from lapse.web.app import create_app
         from lapse.web.pages.pages import Places
         from lapse.web.server.security import AllowedHosts
@@ -367,7 +430,7 @@ def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared, guard: Clock
 
 def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics, clock: Clock) -> list[SweepLoop]:
     """Return the loops that are needed: none for a store that cleans up by itself, or when told never."""
-    from lapse.keys.loop import SweepLoop
+    from lapse.keys.sweeper import SweepLoop
 
     asked = keys.backend.sweep_interval
     if asked is not None and loaded.origins["keys_sweep_interval"].layer != "default":

@@ -82,7 +82,7 @@ class _Process:
         import asyncio
 
         from lapse.history.policy.admission import PolicyJudge
-        from lapse.history.policy.rights import impersonation
+        from lapse.history.policy.rbac import impersonation
         from lapse.requests.admission.access import Judge
         from lapse.web.api.webhook import CAPTURES, IDLE_SECONDS, POLICIES, create_webhook
         from lapse.web.api.webhook import Judge as Judged

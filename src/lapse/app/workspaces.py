@@ -2,6 +2,8 @@
 
 ``lapse up`` and ``lapse proxy`` differ in what they run beside the proxy. What only one process may do (lapsing,
 carrying out what is wanted) is added by ``lapse up``, on the same store and the same activity.
+
+The part of a keys store that holds tickets to workspaces: beside all applications, so that none can reach it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.errors import LapseError, UsageError
+from lapse.keys.aio import AsyncAppKeys, AsyncKeys
+from lapse.keys.backends.layout import Prefix
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,6 +44,13 @@ if TYPE_CHECKING:
     from lapse.workspaces.runtime.hosting import WorkspaceHost
     from lapse.workspaces.store.port import WorkspaceStore
     from lapse.workspaces.tickets import Tickets
+
+
+def ticket_records(keys: AsyncKeys, *, clock: Clock) -> AsyncAppKeys:
+    """Return the records that `lapse.workspaces.tickets` works on."""
+    space = keys.backend.async_space(Prefix.WORKSPACE_TICKETS, 0)
+    return AsyncAppKeys(0, space, backend=keys.backend, clock=clock)
+
 
 SECRET: Final = "workspace-session"  # noqa: S105 - the name of a secret, not the secret
 FOLDER: Final = "workspaces"
@@ -80,7 +91,7 @@ def demand_shared_tickets(settings: Settings, instead: str) -> None:
 
 def url_of(settings: Settings, port: int) -> Callable[[str], str]:
     """Return what makes the address of a workspace from its name."""
-    from lapse.workspaces import host_names
+    from lapse.workspaces import model as host_names
 
     return lambda name: host_names.url_of(name, suffix=settings.proxy_suffix, scheme=settings.proxy_scheme, port=port)
 
@@ -157,9 +168,9 @@ class WorkspaceParts:
 
         With ``hosting``, which counts errors, they run here, and their programs find the API at ``server``.
         """
+        from lapse.app.workspaces import ticket_records
         from lapse.core.clock import SystemClock
-        from lapse.keys.tickets import ticket_records
-        from lapse.proxy.service import THROTTLE_SECONDS
+        from lapse.proxy.server import THROTTLE_SECONDS
         from lapse.web.auth.tokens import TokenStore
         from lapse.workspaces.activity.access import AccessTimes
         from lapse.workspaces.opening import open_activity, open_workspaces
@@ -208,15 +219,14 @@ class WorkspaceParts:
     @property
     def loops(self) -> list[Loop]:
         """What every process with a proxy does again and again."""
-        from lapse.proxy.service import AccessLoop
+        from lapse.proxy.server import AccessLoop
 
         return [AccessLoop(self.access)]
 
     def _proxy(self) -> Service:
+        from lapse.proxy.auth import COOKIES
         from lapse.proxy.limits import Limits
-        from lapse.proxy.server import Options, Proxy
-        from lapse.proxy.service import ProxyService
-        from lapse.proxy.sessions import COOKIES
+        from lapse.proxy.server import Options, Proxy, ProxyService
 
         options = Options(
             suffix=self.settings.proxy_suffix,
@@ -277,10 +287,9 @@ class WorkspaceParts:
         return StoreDirectory(self.store, self._locate, clock=self.clock)
 
     def _ports(self) -> Ports:
-        from lapse.proxy.auth import HouseDoorkeeper
+        from lapse.proxy.auth import HouseDoorkeeper, Sessions
+        from lapse.proxy.directory import StoreWaker
         from lapse.proxy.server import Ports
-        from lapse.proxy.sessions import Sessions
-        from lapse.proxy.waking import StoreWaker
 
         doorkeeper = HouseDoorkeeper(
             directory=self._directory,
@@ -345,7 +354,7 @@ class _Rights:
 
 def _port_secret(secret: bytes, workspace: WorkspaceId) -> str:
     """Return what the proxy sends and a workspace's program compares: derived, so any proxy of the folder knows it."""
-    from lapse.workspaces.runtime.secrets import derive
+    from lapse.workspaces.tickets import derive
 
     return derive(secret, "workspace-port", workspace)
 

@@ -22,10 +22,9 @@ from lapse.core.errors import LapseError
 from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.embedded import EmbeddedStore
-from lapse.requests.addresses import Located
+from lapse.requests.addresses import Located, keeper_name
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, ObjectKeeper
 from lapse.requests.lifecycle.policy import TTLRule
-from lapse.requests.names import keeper_name
 from lapse.requests.view import Summary, summarise
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lapse.core.errors import LapseError
-from lapse.core.terminal import printable
+from lapse.core.masking import printable
 
 
 class Exit(IntEnum):

@@ -53,7 +53,7 @@ async def pass_over(
     from lapse.app.process import retention
     from lapse.cli.context import who
     from lapse.engine.running.metrics import Metrics
-    from lapse.history.policy.overlay import WithPolicies
+    from lapse.history.policy.policies import WithPolicies
     from lapse.history.retention.runs import RunReason
     from lapse.objects.cluster_holds import listed_holds
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from lapse.cli.output import OutputError
 from lapse.core.errors import LapseError
-from lapse.core.terminal import printable
+from lapse.core.masking import printable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from lapse.cli.output import stderr
-from lapse.cli.waiting import StillWaitingError, timeout_seconds
+from lapse.cli.watching import StillWaitingError, timeout_seconds
 from lapse.core.errors import LapseError
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import Operation

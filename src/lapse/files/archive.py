@@ -14,6 +14,11 @@ nothing is ever read or written through one: below the directory that was named,
 an open directory, so that a link that takes the place of a file or a directory in the meantime is a failure, and a
 member that would leave the directory is refused. Long runs of zeros come back as
 holes, so a sparse file takes no more room than before.
+
+Extended attributes in archives: ACLs, file capabilities, and what users and systems keep beside a file.
+
+They stand in PAX headers, ``SCHILY.xattr.NAME``, as GNU tar, star and bsdtar write and read them. Values are bytes:
+what is no UTF-8 becomes surrogates and back, and the header says so (``hdrcharset=BINARY``, by `tarfile`).
 """
 
 from __future__ import annotations
@@ -35,12 +40,62 @@ from typing import IO, TYPE_CHECKING, Final, cast
 
 from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
-from lapse.files.attributes import attributes_of, set_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from _typeshed import StrOrBytesPath
+
+_PREFIX: Final = "SCHILY.xattr."
+_NONE: Final = frozenset({errno.ENOTSUP, errno.ENOSYS})
+"""Of a file system that knows none."""
+
+
+def attributes_of(target: int | Path) -> dict[str, str]:
+    """Return the PAX headers for the attributes of an open file, or of a path, which is not followed.
+
+    One that cannot be read is an error, not a gap; one that goes away meanwhile is left out.
+    """
+    follow = isinstance(target, int)
+    try:
+        names = os.listxattr(target, follow_symlinks=follow)
+    except OSError as error:
+        if error.errno in _NONE:
+            return {}
+        raise
+    found = {}
+    for name in names:
+        try:
+            value = os.getxattr(target, name, follow_symlinks=follow)
+        except OSError as error:
+            if error.errno == errno.ENODATA:
+                continue
+            raise
+        found[_PREFIX + _encoded(name)] = value.decode("utf-8", "surrogateescape")
+    return found
+
+
+def set_attributes(path: StrOrBytesPath, headers: Mapping[str, str]) -> list[str]:
+    """Set what the headers say on a path, which is not followed; return what this system did not let us set."""
+    refused = []
+    for header, text in headers.items():
+        if not header.startswith(_PREFIX):
+            continue
+        name = _decoded(header.removeprefix(_PREFIX))
+        try:
+            os.setxattr(path, name, text.encode("utf-8", "surrogateescape"), follow_symlinks=False)
+        except OSError as error:
+            refused.append(f"{name} ({error.strerror})")
+    return refused
+
+
+def _encoded(name: str) -> str:
+    return name.replace("%", "%25").replace("=", "%3D")  # as GNU tar: an equals sign would end the name
+
+
+def _decoded(name: str) -> str:
+    return name.replace("%3D", "=").replace("%25", "%")
+
 
 _PART: Final = ".part"
 _BLOCK: Final = 1024 * 1024

@@ -6,7 +6,7 @@ on.
 
 **The first pass.** Where nobody chose a TTL, a store that was never swept by it is passed over dry for a whole
 interval, and what would go is told; until a full pass has really been made, no completion deletes anything either. See
-`lapse.history.retention.first_pass`. A `RetentionPolicy` needs none of it: its author has set ``dryRun`` to false.
+`lapse.history.retention.loop`. A `RetentionPolicy` needs none of it: its author has set ``dryRun`` to false.
 
 Two processes that do this at once are no harm: acts carry the version that was judged, and whoever comes second finds
 it done.
@@ -32,14 +32,20 @@ from lapse.engine.safety.gate import Brake, NoBrake
 from lapse.engine.safety.holds import hold_of
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
 from lapse.history.errors import RetentionPolicyError
-from lapse.history.policy.conflicts import blocked
 from lapse.history.policy.default_policy import POLICY_NAME
-from lapse.history.policy.policies import Loaded, is_published, load_policies, publish, read_document, unreadable
+from lapse.history.policy.policies import (
+    Loaded,
+    blocked,
+    is_published,
+    load_policies,
+    publish,
+    read_document,
+    unreadable,
+)
 from lapse.history.policy.policy import Policy
 from lapse.history.retention.completions import Completions, labels_of
-from lapse.history.retention.first_pass import FirstPasses, MemoryNotes
 from lapse.history.retention.listing import LEFT_ALONE
-from lapse.history.retention.loop import RetentionLoop
+from lapse.history.retention.loop import FirstPasses, MemoryNotes, RetentionLoop
 from lapse.history.retention.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass, address
 from lapse.history.retention.rules import DoubtReason
 from lapse.history.retention.runs import GRANT, Tally, of_broken, of_error, of_report

@@ -20,9 +20,15 @@ from lapse.core.decision import Due, DueReason, Keep, KeepReason, Unknown
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.safety.holds import hold_of
-from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
-from lapse.history.api.labels import EXPERIMENT, EXPERIMENT_NAME, EXPERIMENT_NAMESPACE, EXPERIMENT_UID, STATUS
-from lapse.history.api.labels import label_value as value
+from lapse.history.api.kinds import (
+    CHAOS_EXPERIMENT_HISTORY,
+    EXPERIMENT,
+    EXPERIMENT_NAME,
+    EXPERIMENT_NAMESPACE,
+    EXPERIMENT_UID,
+    STATUS,
+)
+from lapse.history.api.kinds import label_value as value
 from lapse.history.policy.paths import FieldPath
 from lapse.history.policy.policies import load_policies
 from lapse.history.records import labelled

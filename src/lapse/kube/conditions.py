@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta
 
-from lapse.kube.crd.fields import Time
+from lapse.kube.crd.rules import Time
 from lapse.kube.resources import Struct
 
 if TYPE_CHECKING:

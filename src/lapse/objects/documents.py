@@ -5,6 +5,10 @@ object, never from the caller. Documents are kept as JSON with sorted keys, so t
 
 Raises `InvalidError` for what cannot be stored, and `ConflictError` when a patch itself names another uid or resource
 version than the object has, as clients of Kubernetes may do.
+
+JSON merge patch (RFC 7386), the only way in which objects are changed.
+
+Pure: arguments are never modified, and what did not change is shared between the old document and the new one.
 """
 
 from __future__ import annotations
@@ -16,11 +20,24 @@ import msgspec
 
 from lapse.kube.errors import ConflictError, InvalidError
 from lapse.kube.resources import Document
-from lapse.objects.merge_patch import merge
 from lapse.objects.metadata_rules import metadata_problems, namespace_problems
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Json, Kind
+
+
+def merge(target: Any, patch: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return ``target`` with ``patch`` merged in: objects member by member, null removes, all else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge(merged.get(name), value)
+    return merged
+
 
 LARGEST_DOCUMENT: Final = 1536 * 1024
 """1.5 MiB, what etcd takes. It is no limit of ours, but what works here must work on Kubernetes."""

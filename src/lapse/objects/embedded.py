@@ -45,12 +45,12 @@ from lapse.kube.errors import (
 )
 from lapse.kube.resources import NO_LABELS, Document, Event, EventType, Json, Kind, Object, ObjectKey, Page
 from lapse.objects import documents
-from lapse.objects.change_log import Question, changes_after, page, read_cursor, read_version, summary
+from lapse.objects.change_log import Question, Wakeups, changes_after, page, read_cursor, read_version, summary
 from lapse.objects.documents import as_json, check_namespace, decode, encode
 from lapse.objects.gc import Collector
-from lapse.objects.holds import Holds
 from lapse.objects.tables import (
     SQL,
+    Holds,
     Record,
     Removal,
     Retention,
@@ -62,7 +62,6 @@ from lapse.objects.tables import (
     place_of,
     rows,
 )
-from lapse.objects.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence

@@ -2,23 +2,65 @@
 
 The order is part of it. Who asks is found out before whether the workspace exists, so that a stranger learns nothing;
 the answer for somebody else's workspace is that for none.
+
+Host names: ``{name}.w.localhost:8080`` is the workspace ``name``, and every other host is none. Pure.
+
+From where a browser may ask. Pure.
+
+A browser sends a cookie along whoever made it send the request, and all workspaces under one suffix are the same site
+to it, so that cookies know no difference between them. What tells is the origin: a request that another page caused is
+refused, whatever cookie it brings. A token is not sent by a browser on its own; still a websocket with a foreign origin
+is refused with it too, as nothing good sends one.
+
+Not checked: a plain link to a workspace from elsewhere, which is how people get there.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lapse.proxy import pages
-from lapse.proxy.hosts import workspace_of
-from lapse.proxy.origins import is_foreign
-from lapse.proxy.ports import Condition, Destination, Reply, Visit
+from lapse.proxy.ports import Condition, Destination, Proof, Reply, Visit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lapse.core.clock import Clock
     from lapse.http1.heads import RequestHead
     from lapse.proxy.limits import Limits
     from lapse.proxy.ports import Directory, Doorkeeper, Visitor, Waker
+
+_PORTS: Final = {"http": ":80", "https": ":443"}
+_OWN: Final = frozenset({b"", b"same-origin", b"none"})
+
+
+def is_foreign(values: Mapping[bytes, bytes], *, host: str, scheme: str, proof: Proof, upgrade: bool) -> bool:
+    """Return whether a page of another origin caused this request to ``host`` (as the Host field says)."""
+    origin = values.get(b"origin")
+    if origin is not None:
+        return (upgrade or proof is Proof.COOKIE) and not _same(origin.decode("latin-1"), f"{scheme}://{host}", scheme)
+    if upgrade or proof is not Proof.COOKIE:  # a browser gives every websocket an origin, so this is none
+        return False
+    return values.get(b"sec-fetch-site", b"") not in _OWN and values.get(b"sec-fetch-mode") != b"navigate"
+
+
+def _same(one: str, other: str, scheme: str) -> bool:
+    port = _PORTS[scheme]
+    return one.lower().removesuffix(port) == other.removesuffix(port)
+
+
+_HOST: Final = re.compile(rb"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)\.([a-z0-9.-]{1,253}?)\.?(?::[0-9]{1,5})?")
+
+
+def workspace_of(host: bytes, suffix: bytes) -> str | None:
+    """Return the name of the workspace that a Host field (in lower case) means; None if it means none."""
+    match = _HOST.fullmatch(host)
+    if match is None or match[2] != suffix:
+        return None
+    return match[1].decode("ascii")
+
 
 _LOOK_SECONDS: Final = 0.25
 _SECOND_NS: Final = 1_000_000_000

@@ -3,6 +3,11 @@
 Stateless but for open connections, so any number may run beside each other on one activity store. One task looks at all
 connections once per sweep: time limits, and which of them were used (that is all that a websocket's messages cost; the
 access is noted with the time of the look, at most one sweep late). One more renews all leases.
+
+The proxy as a service of the coordinator, and the loop that writes its access times.
+
+When it ends, websockets are told, leases are given back, and the last access times are written: what a restart would
+otherwise take from everybody's TTL.
 """
 
 from __future__ import annotations
@@ -23,16 +28,69 @@ from lapse.proxy.limits import Limits
 from lapse.proxy.ports import GoingDownError, Ms, Reply
 from lapse.proxy.router import Reception
 from lapse.proxy.upstream import CutError, Upstreams
-from lapse.workspaces.host_names import DEFAULT_SUFFIX, check_suffix
+from lapse.workspaces.model import DEFAULT_SUFFIX, DOMAIN, check_suffix
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from lapse.core.clock import Clock
     from lapse.http1.heads import RequestHead
     from lapse.proxy.ports import Access, Activity, Directory, Doorkeeper, Waker
     from lapse.proxy.tunnel import Tunnel
+    from lapse.workspaces.activity.access import AccessTimes
+
+FLUSH_SECONDS: Final = 1.0
+"""How late an access may be in the store, after the look that finds it."""
+THROTTLE_SECONDS: Final = FLUSH_SECONDS / 2
+"""What `AccessTimes` is made with: as long as the pause between flushes, it would make them skip every other one."""
+_GRACE_SECONDS: Final = 1.5
+"""For requests under way: with what follows, less than the five seconds that a coordinator gives."""
+
+
+class ProxyService:
+    """A `lapse.engine.running.coordinator.Service`."""
+
+    name = "proxy"
+
+    def __init__(self, proxy: Proxy, sockets: Sequence[socket.socket], access: AccessTimes) -> None:
+        """Take over the sockets, which are bound."""
+        self._proxy, self._sockets, self._access = proxy, sockets, access
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve until ``stopping`` is set."""
+        try:
+            for each in self._sockets:
+                await self._proxy.listen(each)
+            await stopping.wait()
+        finally:
+            await self._proxy.stop(grace_seconds=_GRACE_SECONDS)
+            await self._write_last()
+
+    async def _write_last(self) -> None:
+        try:
+            await self._access.flush(everything=True)
+        except (LapseError, OSError) as error:
+            _log.warning("last_accesses_not_written", workspaces=len(self._access), error=type(error).__name__)
+
+
+class AccessLoop:
+    """A `lapse.engine.running.coordinator.Loop` that writes access times. In every process that has a proxy."""
+
+    name = "access-times"
+    domain = DOMAIN
+    interval = FLUSH_SECONDS
+    leader_only = False
+
+    def __init__(self, access: AccessTimes) -> None:
+        """Write these."""
+        self._access = access
+
+    async def tick(self) -> float | None:
+        """Write what waits; what fails waits on."""
+        await self._access.flush()
+        return None
+
 
 _log = get_logger("lapse.proxy")
 _SECOND_NS: Final = 1_000_000_000

@@ -2,11 +2,14 @@
 
 Addresses are those of `lapse.core.address`. Where people type them, the short names of Kubernetes' kinds do as well:
 ``pvc/default/data`` is ``PersistentVolumeClaim/default/data``. Pure; what exists is for the store to say.
+
+Deterministic names: a second reconcile finds what the first one made, also after a crash in between.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.address import Address, AddressError
@@ -19,6 +22,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lapse.kube.resources import Kind
+
+
+def keeper_name(short: str, request_uid: str) -> str:
+    """Name the keeper of a request; ``short`` is vcr, vrr or mcr."""
+    return f"ret-{short}-{request_uid}"
+
+
+def snapshot_name(request_uid: str, target_uid: str) -> str:
+    """Name the VolumeSnapshotContent that captures one claim for one request."""
+    return f"snapshot-{request_uid}-{_hex(target_uid, 12)}"
+
+
+def checkpoint_name(request_uid: str) -> str:
+    """Name the checkpoint of a manifest capture."""
+    return f"mcp-{_hex(request_uid, 16)}"
+
+
+def chunk_name(checkpoint: str, index: int) -> str:
+    """Name one chunk of a checkpoint."""
+    return f"{checkpoint}-{index}"
+
+
+def _hex(text: str, digits: int) -> str:
+    return sha256(text.encode()).hexdigest()[:digits]
+
 
 KEEPER: Final = "keeper"
 ARTIFACT_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, MANIFEST_CHECKPOINT, PERSISTENT_VOLUME)

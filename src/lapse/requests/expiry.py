@@ -25,9 +25,8 @@ from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.holds import hold_of
 from lapse.kube.controller.controller import Result
 from lapse.objects.target import ObjectHandle
-from lapse.requests.api.annotations import TTL
 from lapse.requests.api.conditions import is_final
-from lapse.requests.api.kinds import REQUEST_KINDS
+from lapse.requests.api.kinds import REQUEST_KINDS, TTL
 from lapse.requests.controllers.finalise import Finaliser, R, Request, conditions_of
 from lapse.requests.lifecycle.policy import InvalidTTLError, ttl_of
 

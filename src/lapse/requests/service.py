@@ -22,6 +22,7 @@ from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.objects.cluster_holds import ClusterHolds
 from lapse.objects.target import ObjectTarget
+from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
@@ -29,22 +30,19 @@ from lapse.requests.api.kinds import (
     VOLUME_RESTORE_REQUEST,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.controllers.base import PLAIN
 from lapse.requests.controllers.caches import Caches
-from lapse.requests.controllers.capture import VolumeCapture
-from lapse.requests.controllers.conventions import PLAIN
+from lapse.requests.controllers.capture import OverlookedContents, VolumeCapture
 from lapse.requests.controllers.detach import Detach, DetachReason
 from lapse.requests.controllers.finalise import Finaliser
 from lapse.requests.controllers.manifests import ManifestCapture
 from lapse.requests.controllers.provisioning import NO_REPORTS
 from lapse.requests.controllers.restore import VolumeRestore
-from lapse.requests.controllers.snapshot_nudge import OverlookedContents
 from lapse.requests.expiry import DOMAIN, AnnotationTTL, FinishedRequests
 from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by
 from lapse.requests.lifecycle.keepers import DOMAIN as KEEPERS
-from lapse.requests.lifecycle.keepers import Keepers
-from lapse.requests.lifecycle.passed_holds import hold_annotations
+from lapse.requests.lifecycle.keepers import Keepers, hold_annotations
 from lapse.requests.lifecycle.policy import Policy, TTLMode
-from lapse.requests.names import keeper_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Kind, Object
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import ObjectKeeper, VolumeCaptureRequest, VolumeRestoreRequest
-    from lapse.requests.controllers.conventions import Conventions
+    from lapse.requests.controllers.base import Conventions
     from lapse.requests.controllers.provisioning import ClaimReports
 
 ACTOR: Final = "lapse"

@@ -26,8 +26,7 @@ from lapse.web.api.requests import RequestsService
 from lapse.web.api.status import StatusService
 from lapse.web.api.workspaces import WorkspacesService
 from lapse.web.auth import entrance
-from lapse.web.auth.admission import Admission
-from lapse.web.auth.entrance import is_public
+from lapse.web.auth.entrance import Admission, is_public
 from lapse.web.auth.scopes import allowed, busy_in, wanted_scopes
 from lapse.web.auth.sessions import BrowserSessions
 from lapse.web.pages import pages

@@ -7,6 +7,8 @@ observation, no operation and no routine access moves it.
 
 Times are whole Unix milliseconds, in every store, so that all compute alike. ``last_access_at`` is set at creation:
 there is no null that could be taken for 'long ago'.
+
+Where people find workspaces: each under a host name of its own, ``{name}.{suffix}``. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +19,31 @@ from typing import Final, NewType
 
 import msgspec
 
+from lapse.core.errors import UsageError
 from lapse.workspaces.errors import InvalidLimitError, InvalidWorkspaceError
+
+DEFAULT_SUFFIX: Final = "w.localhost"
+_HTTP_PORT: Final = 80
+_SUFFIX: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+
+
+class SuffixError(UsageError, ValueError):
+    """{suffix!r} cannot follow the names of workspaces; expected a host name such as w.example.com."""
+
+
+def check_suffix(suffix: str) -> str:
+    """Return a suffix in lower case; raises `SuffixError`."""
+    lower = suffix.strip(".").lower()
+    if not _SUFFIX.fullmatch(lower):
+        raise SuffixError(suffix=suffix)
+    return lower
+
+
+def url_of(name: str, *, suffix: str, scheme: str, port: int) -> str:
+    """Return the address of a workspace as people type it; with https it is that of whatever ends TLS, on port 443."""
+    shown = "" if scheme == "https" or port == _HTTP_PORT else f":{port}"
+    return f"{scheme}://{name}.{suffix}{shown}/"
+
 
 WorkspaceId = NewType("WorkspaceId", str)
 """A uuid, as text in lower case. It is never used again, unlike a name."""

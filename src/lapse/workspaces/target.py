@@ -3,32 +3,54 @@
 Everything that was decided on is compared in that statement, so it changes exactly what was decided about, or leaves
 it. Where the journal lives in the same database, its rows are written in the same transaction. What follows from the
 change (ending the program, packing the data, removing it) is the reconciler's.
+
+A person's deletion of a workspace, with its data: not while it is held, and only as it was looked at.
+
+Nothing is deleted for a TTL, so this is the only way to it. What follows (ending the program, removing volume and
+archive) is the reconciler's.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.engine.domain import Result
+from lapse.engine import executor
+from lapse.engine.domain import Result, deletion_by_person
 from lapse.engine.journal.port import Outcome
 from lapse.workspaces.activity.port import BATCH
-from lapse.workspaces.errors import (
-    OutcomeUnknownError,
-    StoreClosedError,
-    UnknownWorkspaceError,
-    WorkspaceError,
-)
+from lapse.workspaces.errors import OutcomeUnknownError, StoreClosedError, UnknownWorkspaceError, WorkspaceError
 from lapse.workspaces.expiry import STANDBY
-from lapse.workspaces.model import Ms
+from lapse.workspaces.model import DOMAIN, Ms
+from lapse.workspaces.view import address_of, hold_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lapse.core.clock import Clock, UnixNs
     from lapse.engine.domain import Action, Also
+    from lapse.engine.journal.port import Journal
     from lapse.engine.safety.holds import Hold, HoldDoubt
     from lapse.workspaces.model import Workspace
     from lapse.workspaces.store.port import WorkspaceStore
+
+
+async def delete_by_person(
+    store: WorkspaceStore, journal: Journal, workspace: Workspace, *, actor: str, clock: Clock
+) -> Workspace:
+    """Delete what was looked at; raises `HeldError`, and what the store raises."""
+    action = deletion_by_person(
+        domain=DOMAIN,
+        address=address_of(workspace),
+        uid=workspace.id,
+        version=str(workspace.version),
+        handle=workspace,
+        hold=hold_of(workspace),
+        actor=actor,
+        now=clock.wall_ns(),
+    )
+    await executor.delete_by_person(DeletionTarget(store, clock=clock), journal, action, clock=clock)
+    return await store.get(workspace.id)
+
 
 _ENDED: Final = Result(Outcome.ENDED)
 _CHANGED: Final = Result(Outcome.CHANGED)

@@ -8,10 +8,15 @@ that it begins, count only while that token does.
 Guarantees: of any number of proxies at most one accepts a ticket, because it is removed by comparison, in one step. A
 ticket that is shown at another workspace is refused and stays. Not guaranteed: that a ticket is still there when the
 answer of the store was lost on its way; then it is gone unused, and a new one is made in a moment.
+
+Secrets of single workspaces, derived from one secret of the installation: nothing is stored, and none tells another.
+
+A purpose keeps what is derived for one use from being good for another.
 """
 
 from __future__ import annotations
 
+import hmac
 import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol
@@ -20,6 +25,15 @@ from lapse.core.identity import secret_token
 
 if TYPE_CHECKING:
     from lapse.workspaces.model import WorkspaceId
+
+FIELD: Final = "X-Lapse-Workspace-Secret"
+"""The header in which a program is told the secret of its port."""
+
+
+def derive(secret: bytes, purpose: str, workspace_id: str) -> str:
+    """Return the secret of a workspace for a purpose: 64 hexadecimal characters."""
+    return hmac.new(secret, f"{purpose}\0{workspace_id}".encode(), sha256).hexdigest()
+
 
 TICKET_SECONDS: Final = 60
 OPEN_PATH: Final = "/.lapse/open"

@@ -17,7 +17,7 @@ from lapse.db.sqlite.file import Synchronous
 from lapse.engine.safety.holds import HeldError
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.history.policy.default_policy import history_document
-from lapse.history.recording import write_record
+from lapse.history.records import write_record
 from lapse.history.service import Retention
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Json, Kind, Object, ObjectKey

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from lapse.requests.api.annotations import EXPIRES_AT
-from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, VOLUME_CAPTURE_REQUEST
+from lapse.requests.api.kinds import EXPIRES_AT, MANIFEST_CAPTURE_REQUEST, VOLUME_CAPTURE_REQUEST
 from tests.conformance.kinds.documents import CAPTURE, CASES, GOOD, MANIFESTS, READY, Case, changed, nonsense
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp, read_timestamp
-from lapse.history.api.labels import short_hash
+from lapse.history.api.kinds import short_hash
 from lapse.history.records import record
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import NO_LABELS, Json, Kind, ObjectKey

@@ -8,7 +8,7 @@ from lapse.engine.executor import Executor
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.policy.default_policy import history_policy, read_ttl
 from lapse.history.policy.policy import Policy
-from lapse.history.recording import write_record
+from lapse.history.records import write_record
 from lapse.history.retention.passes import Pass
 from lapse.kube.resources import NO_LABELS
 from lapse.objects.cluster_holds import listed_holds

@@ -20,8 +20,8 @@ from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.policy.default_policy import history_document, read_ttl
-from lapse.history.recording import record_completion
-from lapse.history.retention.first_pass import MemoryNotes
+from lapse.history.records import record_completion
+from lapse.history.retention.loop import MemoryNotes
 from lapse.history.service import Retention
 from lapse.kube.api.client import Client
 from lapse.kube.auth.config import load_config

@@ -22,7 +22,7 @@ from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.freeze import ALL, resume_row
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.history.policy.default_policy import history_document
-from lapse.history.recording import write_record
+from lapse.history.records import write_record
 from lapse.history.service import Retention
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, ObjectKey

@@ -36,9 +36,8 @@ from lapse.history.api.kinds import (
 )
 from lapse.history.policy.default_policy import history_document
 from lapse.history.policy.policies import FROM, SETTINGS
-from lapse.history.recording import record_completion, write_record
-from lapse.history.records import experiment_labels
-from lapse.history.retention.first_pass import MemoryNotes
+from lapse.history.records import experiment_labels, record_completion, write_record
+from lapse.history.retention.loop import MemoryNotes
 from lapse.history.service import Retention
 from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ForbiddenError, StoreUnavailableError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lapse
-from lapse.keys.backends.skew import MEASURE_EVERY_NS
+from lapse.keys.backends.cassandra.backend import MEASURE_EVERY_NS
 from lapse.keys.errors import BackendUnavailableError
 from tests.integration.keys_cassandra.conftest import ShiftedClock
 from tests.servers import wait_until

@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lapse.db.sqlite.read_lock import Anchor
+    from lapse.db.sqlite.readers import Anchor
     from tests.integration.keys_file.conftest import Store
 
 SECONDS = 20

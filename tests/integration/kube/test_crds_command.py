@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from lapse.app.definitions import all_definitions
+from lapse.cli.commands.crds import all_definitions
 from lapse.core.identity import uuid
 from lapse.requests.api.crd import crd
 from lapse.requests.api.kinds import OBJECT_KEEPER

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lapse.core.identity import uuid
 from lapse.kube.errors import UnknownKindError
 from lapse.kube.resources import Document, ObjectKey
+from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
@@ -25,7 +26,6 @@ from lapse.requests.api.kinds import (
 )
 from lapse.requests.api.upstream import CONFIG_MAP, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controllers.manifests import read_checkpoint
-from lapse.requests.names import keeper_name
 from tests.integration.operator.audit import Place
 from tests.integration.operator.steps import (
     ask_for_capture,

@@ -18,19 +18,19 @@ from lapse.core.timestamps import from_timestamp
 from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import ObjectKey, untyped
-from lapse.requests.api.annotations import TTL
+from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     MANIFEST_CHUNK,
     OBJECT_KEEPER,
+    TTL,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controllers.chunks import as_captured, capture_order
 from lapse.requests.controllers.manifests import read_checkpoint
-from lapse.requests.names import keeper_name
 from tests.integration.operator.finalizers import no_finalizers_of_ours
 from tests.integration.operator.own import Own, own_cluster
 from tests.integration.operator.steps import (

@@ -14,10 +14,10 @@ import httpx2
 import pytest
 
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
-from lapse.history.policy.rights import NEEDED as NEEDED_BY_HISTORY
-from lapse.history.policy.rights import NEEDED_BY_ACCOUNT
+from lapse.history.policy.rbac import NEEDED as NEEDED_BY_HISTORY
+from lapse.history.policy.rbac import NEEDED_BY_ACCOUNT
 from lapse.history.records import record
-from lapse.kube.auth.rights import Right
+from lapse.kube.auth.access import Right
 from lapse.kube.controller.lease import LEASE
 from lapse.requests.admission.rights import NEEDED, rights_on_brakes, rights_on_lease
 from lapse.requests.controllers.caches import WATCHED

@@ -16,6 +16,7 @@ from lapse.core.timestamps import to_timestamp
 from lapse.kube.conditions import ready_condition
 from lapse.kube.events.event import EVENT, events_about
 from lapse.kube.resources import ObjectKey
+from lapse.requests.addresses import keeper_name
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -24,7 +25,6 @@ from lapse.requests.api.kinds import (
     VOLUME_RESTORE_REQUEST,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
-from lapse.requests.names import keeper_name
 from tests.integration.operator.deployed import NAMESPACE, account_kubeconfig, apply_base
 from tests.integration.operator.steps import (
     CLOCK,

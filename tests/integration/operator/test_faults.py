@@ -19,6 +19,7 @@ from lapse.core.identity import uuid
 from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import NotFoundError, ObjectError
 from lapse.kube.resources import ObjectKey
+from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
@@ -26,7 +27,6 @@ from lapse.requests.api.kinds import (
     VOLUME_RESTORE_REQUEST,
 )
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.names import keeper_name
 from tests.integration.operator.audit import Place
 from tests.integration.operator.deployed import USER
 from tests.integration.operator.own import Own, log_events, own_cluster

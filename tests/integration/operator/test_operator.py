@@ -12,6 +12,7 @@ import httpx2
 
 from lapse.kube.controller.lease import LEASE
 from lapse.kube.resources import ObjectKey, untyped
+from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
@@ -21,7 +22,6 @@ from lapse.requests.api.kinds import (
 from lapse.requests.api.upstream import CONFIG_MAP, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controllers.chunks import as_captured, capture_order
 from lapse.requests.controllers.manifests import read_checkpoint
-from lapse.requests.names import keeper_name
 from tests.integration.operator.steps import (
     CLOCK,
     HOLD,

@@ -9,13 +9,14 @@ import pytest
 from lapse.core.duration import Duration
 from lapse.kube.errors import InvalidError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.annotations import SNAPSHOT_CLASS, TTL
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     MANIFEST_CHUNK,
     OBJECT_KEEPER,
+    SNAPSHOT_CLASS,
+    TTL,
     VOLUME_CAPTURE_REQUEST,
 )
 from lapse.requests.api.upstream import (

@@ -8,11 +8,11 @@ import pytest
 
 from lapse.core.duration import Duration
 from lapse.kube.resources import ObjectKey
+from lapse.requests.addresses import checkpoint_name
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.lifecycle.policy import Policy
-from lapse.requests.names import checkpoint_name
 from tests.integration.requests.stories import detach, manifests, restore, snapshot
 from tests.integration.requests.world import NAMESPACE, World, keeper_key, kind_of
 

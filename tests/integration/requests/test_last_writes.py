@@ -8,9 +8,8 @@ import pytest
 
 from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ConflictError
-from lapse.requests.api.annotations import TTL
 from lapse.requests.api.conditions import Reason
-from lapse.requests.api.kinds import REQUEST_KINDS, VOLUME_CAPTURE_REQUEST
+from lapse.requests.api.kinds import REQUEST_KINDS, TTL, VOLUME_CAPTURE_REQUEST
 from lapse.requests.lifecycle.policy import Policy, TTLMode
 from tests.integration.requests.world import Call, World, opened
 

@@ -17,6 +17,7 @@ from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ForbiddenError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import Kind, ObjectKey, untyped
 from lapse.objects.embedded import open_embedded
+from lapse.requests.addresses import checkpoint_name, chunk_name, keeper_name
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -32,7 +33,6 @@ from lapse.requests.controllers.chunks import ManifestsUnreadableError, pack
 from lapse.requests.controllers.manifests import ManifestCapture, read_checkpoint
 from lapse.requests.errors import DependencyMissingError
 from lapse.requests.lifecycle.policy import Policy
-from lapse.requests.names import checkpoint_name, chunk_name, keeper_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -10,7 +10,6 @@ from lapse.core.duration import Duration
 from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ForbiddenError, InvalidError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.annotations import SNAPSHOT_CLASS
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -18,6 +17,7 @@ from lapse.requests.api.kinds import (
     MANIFEST_CHUNK,
     OBJECT_KEEPER,
     REQUEST_KINDS,
+    SNAPSHOT_CLASS,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
     KeeperMode,

@@ -10,13 +10,12 @@ import pytest
 from lapse.engine.journal.log import LogJournal
 from lapse.kube.errors import ForbiddenError
 from lapse.kube.events.event import Regarding, Report
-from lapse.requests.api.annotations import TTL
-from lapse.requests.api.kinds import REQUEST_KINDS, KeeperMode
+from lapse.requests.addresses import keeper_name
+from lapse.requests.api.kinds import REQUEST_KINDS, TTL, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.controllers.provisioning import EventReports
 from lapse.requests.lifecycle.eventing_journal import TellingJournal
 from lapse.requests.lifecycle.policy import Policy, TTLMode
-from lapse.requests.names import keeper_name
 from tests.integration.requests.world import opened
 
 if TYPE_CHECKING:

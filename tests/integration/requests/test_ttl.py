@@ -11,9 +11,8 @@ from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.journal.port import Outcome
 from lapse.kube.conditions import ready_condition
-from lapse.requests.api.annotations import EXPIRES_AT, TTL
 from lapse.requests.api.conditions import Reason
-from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, VOLUME_CAPTURE_REQUEST
+from lapse.requests.api.kinds import EXPIRES_AT, OBJECT_KEEPER, REQUEST_KINDS, TTL, VOLUME_CAPTURE_REQUEST
 from lapse.requests.lifecycle.policy import Policy, TTLMode
 from tests.integration.requests.world import World, opened
 

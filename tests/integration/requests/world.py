@@ -33,10 +33,11 @@ from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Json, Kind, Object, ObjectKey
 from lapse.objects.embedded import EmbeddedStore, open_embedded
 from lapse.objects.tables import SQL, kind_name, place_of, rows
-from lapse.requests.api.annotations import SNAPSHOT_CLASS
+from lapse.requests.addresses import keeper_name, snapshot_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
+    SNAPSHOT_CLASS,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
     ManifestCaptureRequest,
@@ -57,7 +58,6 @@ from lapse.requests.api.upstream import (
 from lapse.requests.lifecycle.policy import Policy
 from lapse.requests.local.executor import LocalExecutor
 from lapse.requests.local.places import Places
-from lapse.requests.names import keeper_name, snapshot_name
 from lapse.requests.service import Requests
 
 if TYPE_CHECKING:

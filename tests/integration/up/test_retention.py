@@ -16,7 +16,7 @@ from lapse.history.api.kinds import (
     HistorySpec,
     RetentionStatus,
 )
-from lapse.history.recording import write_record
+from lapse.history.records import write_record
 from lapse.kube.conditions import ready_condition
 from lapse.kube.resources import ObjectKey
 from tests.servers.lapse_server import LapseServer, until

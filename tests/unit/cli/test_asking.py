@@ -23,8 +23,7 @@ from lapse.cli.asking import (
 from lapse.cli.commands.requests import _delete
 from lapse.cli.desk import Desk
 from lapse.cli.facts import summaries
-from lapse.cli.waiting import StillWaitingError
-from lapse.cli.watching import GoneMeanwhileError, until_gone, until_ready
+from lapse.cli.watching import GoneMeanwhileError, StillWaitingError, until_gone, until_ready
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock
 from lapse.core.duration import Duration
@@ -33,12 +32,11 @@ from lapse.engine.safety.holds import HeldError
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, ObjectKey
 from lapse.objects.embedded import EmbeddedStore
-from lapse.requests.addresses import Located, locate
+from lapse.requests.addresses import Located, keeper_name, locate
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, CaptureMode, ObjectKeeper
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.lifecycle.policy import TTLRule
 from lapse.requests.local.places import DIRECTORY
-from lapse.requests.names import keeper_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

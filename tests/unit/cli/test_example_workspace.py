@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.app.example_workspace import ensure_example, free_port
+from lapse.app.up import ensure_example, free_port
 from lapse.app.workspaces import user_name
 from lapse.core.clock import VirtualClock
 from lapse.settings import load_settings

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.app.workspaces import FOLDER
-from lapse.cli.waiting import StillWaitingError
+from lapse.cli.watching import StillWaitingError
 from lapse.cli.workspace_desk import WorkspaceDesk
 from lapse.cli.workspace_waiting import DeletedMeanwhileError, WantedOtherwiseError, until_as_wanted, until_gone
 from lapse.core.clock import SystemClock, VirtualClock

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lapse.app.workspaces import ticket_records
 from lapse.cli import main
 from lapse.cli.workspace_logs import print_log
 from lapse.core.clock import SystemClock
 from lapse.keys.aio import open_keys_async
-from lapse.keys.tickets import ticket_records
 from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus, Operation, OpId, WorkspaceId
 from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.tickets import Tickets

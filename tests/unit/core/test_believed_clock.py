@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.core.believed_clock import BelievedClock, Mark
+from lapse.core.believed_clock import BelievedClock, Mark, Timex, synchronised_ns
 from lapse.core.clock import SystemClock, VirtualClock
-from lapse.core.kernel_clock import Timex, synchronised_ns
 
 NS = 1_000_000_000
 HOUR, DAY, YEAR = 3_600, 86_400, 365 * 86_400

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.duration import DAY
-from lapse.core.moments import MomentError, MomentOverError, read_end, read_moment
+from lapse.core.timestamps import MomentError, MomentOverError, read_end, read_moment
 
 NOW = 1_700_000_000_000_000_000
 

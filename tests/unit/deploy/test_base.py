@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from lapse.app.definitions import all_definitions
 from lapse.cli import app
+from lapse.cli.commands.crds import all_definitions
 from lapse.engine.safety.holds import HOLD
-from lapse.history.policy.rights import NEEDED as NEEDED_BY_HISTORY
-from lapse.history.policy.rights import NEEDED_BY_ACCOUNT, account_user, impersonation
-from lapse.kube.auth.rights import Right
+from lapse.history.policy.rbac import NEEDED as NEEDED_BY_HISTORY
+from lapse.history.policy.rbac import NEEDED_BY_ACCOUNT, account_user, impersonation
+from lapse.kube.auth.access import Right
 from lapse.requests.admission.rights import NEEDED, rights_on_brakes, rights_on_lease
 from lapse.requests.controllers.caches import WATCHED
 from lapse.settings import load_settings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lapse.app.definitions import all_definitions
+from lapse.cli.commands.crds import all_definitions
 
 ROOT = Path(__file__).parents[3]
 USERS = ROOT / "deploy" / "users"

@@ -9,7 +9,7 @@ import pytest
 
 from lapse.history.api.kinds import Selector
 from lapse.history.policy.admission import PolicyJudge, decide, questions, review_of
-from lapse.history.policy.rights import impersonation
+from lapse.history.policy.rbac import impersonation
 from lapse.kube.auth.admission import Question, read_request
 from lapse.kube.resources import untyped
 from tests.unit.kube.faulty import FaultyServer, client_of, cuts, keeps_silent, refuses, says

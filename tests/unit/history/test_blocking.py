@@ -6,8 +6,7 @@ import pytest
 
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy
 from lapse.history.errors import RetentionPolicyError
-from lapse.history.policy.conflicts import blocked
-from lapse.history.policy.policies import Loaded
+from lapse.history.policy.policies import Loaded, blocked
 from lapse.history.policy.policy import Policy
 
 KEEPS: dict[str, Any] = {"keepLast": {"count": 1}}

@@ -6,9 +6,8 @@ import pytest
 import yaml
 
 from lapse.history.api.kinds import OUR_KINDS, RETENTION_POLICY
-from lapse.history.policy.plurals import Resource, plural_of, resource_of
 from lapse.history.policy.policy import Policy
-from lapse.history.policy.rbac import to_text
+from lapse.history.policy.rbac import Resource, plural_of, resource_of, to_text
 
 
 def policy(

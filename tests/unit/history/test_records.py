@@ -4,8 +4,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Audit, Execution, ExperimentRef, HistorySpec
-from lapse.history.api.labels import EXPERIMENT, EXPERIMENT_NAME, EXPERIMENT_UID, STATUS, label_value
+from lapse.history.api.kinds import (
+    CHAOS_EXPERIMENT_HISTORY,
+    EXPERIMENT,
+    EXPERIMENT_NAME,
+    EXPERIMENT_UID,
+    STATUS,
+    Audit,
+    Execution,
+    ExperimentRef,
+    HistorySpec,
+    label_value,
+)
 from lapse.history.records import experiment_labels, is_labelled, labelled, record, record_name
 from lapse.objects.metadata_rules import metadata_problems
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
 from lapse.engine.safety.holds import Hold
-from lapse.history.retention.ranking import judge
+from lapse.history.retention.ranking import Look, Survey, judge
 from lapse.history.retention.rules import (
     DoubtReason,
     Entry,
@@ -20,7 +20,6 @@ from lapse.history.retention.rules import (
     RetainReason,
     combine,
 )
-from lapse.history.retention.survey import Look, Survey
 
 NOW = UnixNs(1_000_000)
 HOLD = Hold("audit", None)

@@ -13,10 +13,9 @@ from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.keys.aio import AsyncKeys
 from lapse.keys.backends.cache import Cache, CachedBackend, Entry
-from lapse.keys.backends.layout import Prefix
+from lapse.keys.backends.layout import CACHE, Prefix
 from lapse.keys.backends.memory import MemoryBackend
 from lapse.keys.backends.network import NetworkBackend
-from lapse.keys.backends.options import CACHE
 from lapse.keys.errors import KeysURLError, OutcomeUnknownError
 from lapse.keys.store import Keys
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.keys.backends.cassandra.scanning import MAX_CHUNK, BucketReader, merged, share_of
+from lapse.keys.backends.cassandra.backend import MAX_CHUNK, BucketReader, merged, share_of
 from lapse.keys.port import Item
 
 if TYPE_CHECKING:

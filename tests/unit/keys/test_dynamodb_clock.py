@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.keys.backends.dynamodb.server_clock import ServerClock, server_seconds
+from lapse.keys.backends.dynamodb.calls import ServerClock, server_seconds
 
 SECOND = 1_000_000_000
 START = 1_800_000_000 * SECOND

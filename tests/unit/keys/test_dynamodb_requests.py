@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.keys.backends.dynamodb.items import Requests, live_expiry, place
-from lapse.keys.backends.dynamodb.scan import Bounds
+from lapse.keys.backends.dynamodb.space import Bounds
 from lapse.keys.backends.layout import end_of_prefix
 
 MS = 1_000_000

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.keys.backends.skew import MEASURE_EVERY_NS, ClockWatch
+from lapse.keys.backends.cassandra.backend import MEASURE_EVERY_NS, ClockWatch
 
 MS = 1_000_000
 SECOND = 1_000_000_000

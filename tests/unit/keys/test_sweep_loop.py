@@ -4,8 +4,7 @@ from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.engine.running.metrics import Metrics
 from lapse.keys.aio import open_keys_async
-from lapse.keys.loop import SweepLoop
-from lapse.keys.sweeper import SWEEP_SLICE
+from lapse.keys.sweeper import SWEEP_SLICE, SweepLoop
 
 
 async def test_expired_keys_are_removed_and_counted_and_live_ones_stay() -> None:

@@ -10,7 +10,7 @@ import pytest
 from lapse.core.duration import NEVER, Duration
 from lapse.core.errors import UsageError
 from lapse.keys import url as keys_url
-from lapse.keys.backends.options import BUCKETS, SWEEP_INTERVAL
+from lapse.keys.backends.layout import BUCKETS, SWEEP_INTERVAL
 from lapse.keys.errors import KeysURLError
 from lapse.keys.url import parse_url
 

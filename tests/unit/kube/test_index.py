@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lapse.kube.controller.index import Index
+from lapse.kube.controller.informer import Index
 from tests.unit.kube.scripted import Thing, names, thing
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lapse.objects.merge_patch import merge
+from lapse.objects.documents import merge
 
 EXAMPLES: list[tuple[Any, Any, Any]] = [
     ({"a": "b"}, {"a": "c"}, {"a": "c"}),

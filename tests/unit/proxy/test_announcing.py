@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lapse.proxy.coalescing import Announcements
+from lapse.proxy.leases import Announcements
 from lapse.proxy.ports import WorkspaceId
 from tests.integration.proxy.kit import StoreDownError
 from tests.unit.proxy.test_leases import settled

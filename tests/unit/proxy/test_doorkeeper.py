@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lapse.app.workspaces import ticket_records
 from lapse.core.clock import VirtualClock
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.running.metrics import Metrics
 from lapse.keys.aio import open_keys_async
-from lapse.keys.tickets import ticket_records
-from lapse.proxy.auth import HouseDoorkeeper
-from lapse.proxy.directory import REMEMBERED_SECONDS, StoreDirectory
+from lapse.proxy.auth import SESSION_SECONDS, HouseDoorkeeper, Sessions
+from lapse.proxy.directory import REMEMBERED_SECONDS, SETTLED_SECONDS, StoreDirectory, StoreWaker
 from lapse.proxy.ports import Address, Condition, GoingDownError, Proof, Reply, Visit, Visitor
-from lapse.proxy.sessions import SESSION_SECONDS, Sessions
-from lapse.proxy.waking import SETTLED_SECONDS, StoreWaker
 from lapse.workspaces.model import (
     DesiredBy,
     DesiredState,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.proxy.hosts import workspace_of
-from lapse.workspaces.host_names import SuffixError, check_suffix, url_of
+from lapse.proxy.router import workspace_of
+from lapse.workspaces.model import SuffixError, check_suffix, url_of
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.proxy.origins import is_foreign
 from lapse.proxy.ports import Proof
+from lapse.proxy.router import is_foreign
 
 HOST = "a.w.localhost:8080"
 OURS = b"http://a.w.localhost:8080"

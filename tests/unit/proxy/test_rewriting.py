@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.http1.heads import answer_head, request_head
-from lapse.proxy.rewriting import answer_bytes, request_bytes, upgrade_bytes, without_cookies
+from lapse.proxy.exchange import answer_bytes, request_bytes, upgrade_bytes, without_cookies
 
 OWN = frozenset({b"lapse_session"})
 

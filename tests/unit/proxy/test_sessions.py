@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from lapse.proxy.auth import COOKIES, SESSION_SECONDS, Sessions
 from lapse.proxy.ports import WorkspaceId
-from lapse.proxy.sessions import COOKIES, SESSION_SECONDS, Sessions
 
 A, B = WorkspaceId("aaaaaaaa-0000-4000-8000-000000000000"), WorkspaceId("bbbbbbbb-0000-4000-8000-000000000000")
 NOW = 1_700_000_000

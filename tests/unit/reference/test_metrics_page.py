@@ -20,10 +20,10 @@ from lapse.engine.safety.gate import BrakeLoop
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import open_keys_async
-from lapse.keys.loop import SweepLoop
-from lapse.proxy.service import AccessLoop
+from lapse.keys.sweeper import SweepLoop
+from lapse.proxy.server import AccessLoop
 from lapse.requests.lifecycle.policy import Policy
-from lapse.requests.local.requests import LocalRequests
+from lapse.requests.local.executor import LocalRequests
 from lapse.web.server.certificate import Certificate
 from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.store.sqlite import open_sqlite_store

@@ -10,9 +10,9 @@ from lapse.core.address import Address
 from lapse.engine.safety import holds
 from lapse.kube.conditions import Condition
 from lapse.kube.crd.schema import schema_of
+from lapse.requests import addresses as names
 from lapse.requests import expiry as ttl
-from lapse.requests import names
-from lapse.requests.api import annotations as known
+from lapse.requests.api import kinds as known
 from lapse.requests.api.conditions import NOT_FINAL, Reason
 from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, OUR_KINDS, REQUEST_KINDS
 from lapse.requests.controllers import chunks

@@ -11,8 +11,7 @@ import pytest
 from lapse.kube.auth.access import AT_ONCE
 from lapse.kube.auth.admission import Person
 from lapse.requests.admission import access
-from lapse.requests.admission.access import Judge
-from lapse.requests.admission.rules import Review
+from lapse.requests.admission.access import Judge, Review
 from lapse.requests.api.kinds import ObjectRef
 from tests.unit.kube.faulty import FaultyServer, client_of, cuts, keeps_silent, refuses, says
 

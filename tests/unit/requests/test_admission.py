@@ -16,7 +16,7 @@ from lapse.kube.auth.admission import (
 )
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import untyped
-from lapse.requests.admission.rules import (
+from lapse.requests.admission.access import (
     MAX_TARGETS,
     Review,
     decide,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from lapse.core.clock import UnixNs
-from lapse.requests.controllers.snapshot_nudge import next_note
+from lapse.requests.controllers.capture import next_note
 
 NS = 1_000_000_000
 DELETED = UnixNs(1_000_000 * NS)

@@ -8,8 +8,7 @@ from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.resources import ObjectKey
 from lapse.requests.addresses import Located
-from lapse.requests.api.annotations import TTL
-from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST
+from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, OBJECT_KEEPER, TTL, VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import (
     CONFIG_MAP,
     PERSISTENT_VOLUME,

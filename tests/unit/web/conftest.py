@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from lapse.app.state_folder import brakes_of, guard_of, open_store
+from lapse.app.workspaces import ticket_records
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
@@ -20,14 +21,13 @@ from lapse.engine.safety.budget import Budgets
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import AsyncKeys, open_keys_async
-from lapse.keys.loop import SweepLoop
-from lapse.keys.tickets import ticket_records
+from lapse.keys.sweeper import SweepLoop
 from lapse.requests.lifecycle.policy import TTLRule
+from lapse.web.api.conditions import Tagger
 from lapse.web.api.history import HistoryService
 from lapse.web.api.keys import KeysService
 from lapse.web.api.requests import RequestsService
 from lapse.web.api.status import StatusService
-from lapse.web.api.tags import Tagger
 from lapse.web.api.workspaces import Defaults, WorkspacesService
 from lapse.web.app import create_app
 from lapse.web.auth.owner import owner_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.keys.errors import BackendUnavailableError
-from lapse.web.pages.lengths import span
+from lapse.web.pages.workspaces import span
 
 if TYPE_CHECKING:
     import httpx2

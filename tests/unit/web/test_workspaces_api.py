@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from lapse.keys.tickets import ticket_records
+from lapse.app.workspaces import ticket_records
 from lapse.workspaces.activity.port import ConnectionId
 from lapse.workspaces.model import Ms, ObservedStatus, Operation, OpId, WorkspaceId
 from lapse.workspaces.tickets import Tickets

@@ -15,8 +15,7 @@ from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.file import Synchronous
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation
 from lapse.workspaces.runtime.errors import ArchiveAbandonedError, ArchiveMissingError, RuntimeUnavailableError
-from lapse.workspaces.runtime.health import HealthMonitor
-from lapse.workspaces.runtime.port import Exit, Progress, Turns
+from lapse.workspaces.runtime.port import Exit, HealthMonitor, Progress, Turns
 from lapse.workspaces.runtime.reconciler import Reconciler
 from lapse.workspaces.store.sqlite import open_sqlite_store
 

@@ -11,10 +11,10 @@ from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile
 from lapse.engine.journal.port import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
 from lapse.engine.safety.holds import HeldError
-from lapse.workspaces.deleting import delete_by_person
 from lapse.workspaces.errors import ChangedMeanwhileError
 from lapse.workspaces.model import Ms, NewWorkspace
 from lapse.workspaces.opening import open_workspaces
+from lapse.workspaces.target import delete_by_person
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

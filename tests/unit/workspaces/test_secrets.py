@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.workspaces.example import Notebook, Server
-from lapse.workspaces.runtime.secrets import derive
+from lapse.workspaces.tickets import derive
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,15 +2,22 @@
 
 The cluster is that of ``lapse operator`` with the same settings. What went wrong is one line; what was done before it
 went wrong is printed too.
+
+The definitions of all kinds of ours, whichever domain they belong to.
+
+``python -m lapse.cli.commands.crds FOLDER`` writes them, one file each, with a Kustomization that lists them; a test
+demands that those in the repository are what this writes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
@@ -20,10 +27,28 @@ from lapse.cli.output import Exit, Output, OutputOption, message, print_json, pr
 from lapse.cli.registering import commands_of
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
+from lapse.history.api import crd as of_history
+from lapse.history.api import kinds as history
+from lapse.kube.crd.definition import write
+from lapse.requests.api import crd as of_requests
+from lapse.requests.api import kinds as requests
 
 if TYPE_CHECKING:
     from lapse.kube.crd.installation import Comparison, Definitions
     from lapse.kube.resources import Json
+
+
+def all_definitions() -> list[Json]:
+    """Return the definitions, domain by domain."""
+    return [
+        *map(of_requests.crd, requests.OUR_KINDS),
+        *map(of_history.crd, history.OUR_KINDS),
+    ]
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), all_definitions())
+
 
 app = App(
     "crds",
@@ -126,7 +151,7 @@ def print_definitions() -> int:
 
 
 def _wanted() -> list[Json]:
-    from lapse.app.definitions import all_definitions
+    from lapse.cli.commands.crds import all_definitions
 
     return all_definitions()
 

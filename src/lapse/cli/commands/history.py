@@ -401,7 +401,7 @@ def record(
     done: list[tuple[ChaosExperimentHistory, bool]] = []
 
     async def work(place: Place) -> None:
-        from lapse.history.recording import write_record
+        from lapse.history.records import write_record
         from lapse.kube.errors import NotFoundError
 
         namespace = place.settings.history_namespace
@@ -484,8 +484,8 @@ def prune(
     """
     from lapse.app.process import history_policy_document
     from lapse.cli.context import at_place
+    from lapse.cli.files import says_yes
     from lapse.cli.passing import Done, finish, pass_over
-    from lapse.cli.stdin import says_yes
     from lapse.history.policy.default_policy import POLICY_NAME
 
     async def work(place: Place, *, sure: bool) -> Done:

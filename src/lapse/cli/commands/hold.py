@@ -46,7 +46,7 @@ def hold(
     A second hold replaces the first. People can still stop and archive it.
     """
     from lapse.cli.workspace_desk import change
-    from lapse.core.moments import read_end
+    from lapse.core.timestamps import read_end
     from lapse.workspaces.model import Ms
     from lapse.workspaces.view import address_of, as_json, end_of_hold
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
+from lapse.cli.files import value_from, values_from
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.cli.registering import commands_of, examples
-from lapse.cli.stdin import value_from, values_from
 from lapse.core.clock import SystemClock
 from lapse.core.duration import MILLISECOND, SECOND, Duration
 from lapse.core.errors import LapseError, UsageError

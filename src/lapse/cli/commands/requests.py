@@ -15,7 +15,7 @@ from cyclopts import App, Parameter, Token
 from lapse.cli.flags import NO_STATE_FLAGS, StateFlags
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.cli.registering import commands_of
-from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
+from lapse.cli.watching import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import UsageError
 from lapse.requests.api.kinds import CaptureMode
 
@@ -315,7 +315,7 @@ def watch(
 
     With -o json every line is a JSON document of its own.
     """
-    from lapse.cli.waiting import timeout_seconds
+    from lapse.cli.watching import timeout_seconds
     from lapse.requests.addresses import find_kinds, locate
 
     if until_ready is not None and until_gone is not None:

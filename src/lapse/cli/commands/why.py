@@ -96,7 +96,7 @@ async def _journal(desk: WorkspaceDesk, address: str) -> list[Row]:
 
 
 def _moment(text: str, now: int) -> Ms:
-    from lapse.core.moments import read_moment
+    from lapse.core.timestamps import read_moment
     from lapse.workspaces.model import Ms
 
     moment = read_moment(text, now)

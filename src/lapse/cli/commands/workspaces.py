@@ -15,7 +15,7 @@ from lapse.cli.flags import NO_OPEN_WORKSPACE_FLAGS, NO_WORKSPACE_FLAGS, OpenWor
 from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.cli.registering import commands_of
 from lapse.cli.usage import check_program
-from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
+from lapse.cli.watching import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
@@ -582,7 +582,7 @@ def delete(
     from lapse.cli.context import who
     from lapse.cli.workspace_desk import change, journal_of
     from lapse.cli.workspace_waiting import until_gone
-    from lapse.workspaces.deleting import delete_by_person
+    from lapse.workspaces.target import delete_by_person
     from lapse.workspaces.view import address_of
 
     waiting.check()
@@ -604,7 +604,7 @@ def delete(
 
 def _demand_yes(found: Workspace) -> None:
     """Ask a person at a terminal; a program that calls has said what it wants."""
-    from lapse.cli.stdin import says_yes
+    from lapse.cli.files import says_yes
     from lapse.workspaces.view import address_of, in_words
 
     what = f"{address_of(found)} ({in_words(found)}, of {found.owner}) with its data and its archive"
@@ -650,9 +650,8 @@ def open_workspace(
 
 async def _ticketed(desk: WorkspaceDesk, workspace: Workspace) -> str:
     """Return the address of a workspace with a fresh ticket in it."""
-    from lapse.app.workspaces import demand_shared_tickets, url_of
+    from lapse.app.workspaces import demand_shared_tickets, ticket_records, url_of
     from lapse.keys.aio import open_keys_async
-    from lapse.keys.tickets import ticket_records
     from lapse.web.auth.owner import owner_of
     from lapse.web.auth.state import StateDatabase
     from lapse.web.auth.tokens import TokenStore

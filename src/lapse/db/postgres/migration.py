@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from lapse.db.postgres import migrations
-from lapse.db.postgres.errors import explain, explain_unreachable
+from lapse.db.postgres.pool import explain, explain_unreachable
 from lapse.db.postgres.url import PostgresURL
 
 if TYPE_CHECKING:

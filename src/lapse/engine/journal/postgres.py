@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.db.postgres.pool import run
 from lapse.db.statements import load_statements
-from lapse.engine.journal.port import Entry, entry_values, row_of
-from lapse.engine.journal.verdicts import Noting
+from lapse.engine.journal.port import Entry, Noting, entry_values, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.history.api.rules import RULES
+from lapse.history.api.kinds import RULES
 from lapse.kube.conditions import READY
 from lapse.kube.crd.definition import AGE, column, definition
 

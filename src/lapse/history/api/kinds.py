@@ -3,22 +3,109 @@
 As everywhere, required is what has no default, and the bounds are for the schema only: a reader takes what is stored.
 A record is written once, when a run has ended, and says everything in its spec. It has no status, because nothing
 happens to it any more.
+
+What no schema can say about records and policies.
+
+What a record carries in its metadata, so that metadata is enough to decide how long it stays.
+
+Label values have at most 63 characters of a small alphabet; experiments are called what they are called. What does not
+fit is shortened, and a hash of all of it tells it from others that begin alike. The exact names are in the record's
+spec and, for those who read metadata only, in the annotation.
 """
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
-from lapse.history.api.rules import RULES
+from lapse.core.duration import HOUR, SECOND, Duration, DurationError
 from lapse.kube.conditions import Conditions
-from lapse.kube.crd.fields import ApiVersion, Count, KindName, Name, Namespace, Time, Uid
-from lapse.kube.crd.rules import MAX_TTL_CHARACTERS
+from lapse.kube.crd.rules import (
+    IMMUTABLE_SPEC,
+    MAX_TTL_CHARACTERS,
+    ApiVersion,
+    Count,
+    KindName,
+    Name,
+    Namespace,
+    Rule,
+    Time,
+    Uid,
+    is_duration,
+    seconds_in_cel,
+)
 from lapse.kube.crd.validation import validator
 from lapse.kube.resources import Kind, ObjectMeta, Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EXPERIMENT_NAMESPACE: Final = "lapse.dev/experiment-namespace"
+EXPERIMENT_NAME: Final = "lapse.dev/experiment-name"
+EXPERIMENT_UID: Final = "lapse.dev/experiment-uid"
+STATUS: Final = "lapse.dev/status"
+"""Labels."""
+EXPERIMENT: Final = "lapse.dev/experiment"
+"""An annotation: NAMESPACE/NAME, in full."""
+LONGEST_VALUE: Final = 63
+_VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_DIGITS: Final = 10
+
+
+def label_value(text: str) -> str:
+    """Return a text as a label can have it; the same text always gives the same value."""
+    if not text or (len(text) <= LONGEST_VALUE and _VALUE.fullmatch(text)):
+        return text
+    kept = re.sub("[^A-Za-z0-9_.-]", "-", text)[: LONGEST_VALUE - _DIGITS - 1].strip("-_.")
+    digest = short_hash(text)
+    return f"{kept}-{digest}" if kept else digest
+
+
+def short_hash(*parts: str) -> str:
+    """Return a few digits that differ for different parts, also for ``a, bc`` and ``ab, c``."""
+    return sha256("\0".join(parts).encode()).hexdigest()[:_DIGITS]
+
+
+RECORD_GROUP: Final = "chaos.gushchin.dev"
+RECORD_KIND: Final = "ChaosExperimentHistory"
+SHORTEST_AGE: Final = HOUR
+"""Of records: a shorter limit is a typing error, and ``30m`` for ``30d`` would empty a history of years."""
+AGE_OF_RECORDS: Final = "maxAge of records must be 0 for any age, or 1h or more, such as 720h"
+
+
+def is_age_of_records(spec: Mapping[str, Any]) -> bool:
+    """Whether a policy leaves records at least an hour, or is about something else, or has another fault."""
+    selector, text = spec["selector"], spec.get("maxAge")
+    group, _, _ = selector["apiVersion"].partition("/")
+    if (group, selector["kind"]) != (RECORD_GROUP, RECORD_KIND) or text is None:
+        return True
+    try:
+        age = Duration.parse(text).nanoseconds
+    except DurationError:
+        return True
+    return age is None or age <= 0 or age >= SHORTEST_AGE
+
+
+_SECONDS: Final = seconds_in_cel("self.maxAge")
+_AGE_OF_RECORDS: Final = Rule(
+    ("spec",),
+    f"!(self.selector.kind == '{RECORD_KIND}' && self.selector.apiVersion.startsWith('{RECORD_GROUP}/'))"
+    f" || !has(self.maxAge) || {_SECONDS} == 0.0 || {_SECONDS} >= {SHORTEST_AGE / SECOND!r}",
+    lambda spec, _old: is_age_of_records(spec),
+    AGE_OF_RECORDS,
+)
+
+RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
+    RECORD_KIND: (IMMUTABLE_SPEC,),
+    "RetentionPolicy": (*is_duration("spec", "maxAge", zero=True), _AGE_OF_RECORDS),
+}
+"""By the name of the kind."""
+
 
 CHAOS: Final = "chaos.gushchin.dev/v1alpha1"
 LAPSE: Final = "lapse.dev/v1alpha1"

@@ -1,6 +1,6 @@
 """Who may write which retention policy: only what a person may list and delete may that person's policy select.
 
-A policy acts with the rights of the account for policies (`lapse.history.policy.rights`), so without this check everybody who
+A policy acts with the rights of the account for policies (`lapse.history.policy.rbac`), so without this check everybody who
 may create policies deletes with the rights that were granted for the policies of others. Both the creation and every
 change of a spec are judged; a change of metadata alone grants nothing, and is allowed. The questions: ``list`` and
 ``delete`` on the kind, in each namespace that the policy names, or in all of them where it names none.
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from lapse.history.api.kinds import Selector
     from lapse.kube.api.client import Client
+    from lapse.kube.auth.access import Right
     from lapse.kube.auth.admission import AdmissionRequest, Person
-    from lapse.kube.auth.rights import Right
     from lapse.kube.resources import Kind
 
 VERBS: Final = ("list", "delete")

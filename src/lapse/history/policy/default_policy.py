@@ -11,6 +11,10 @@ from typing import Final
 from lapse.core.duration import DAY, HOUR, Duration, DurationError
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
+    EXPERIMENT_NAME,
+    EXPERIMENT_NAMESPACE,
+    EXPERIMENT_UID,
+    STATUS,
     ExecutionStatus,
     FieldIn,
     KeepLast,
@@ -18,7 +22,6 @@ from lapse.history.api.kinds import (
     RetentionSpec,
     Selector,
 )
-from lapse.history.api.labels import EXPERIMENT_NAME, EXPERIMENT_NAMESPACE, EXPERIMENT_UID, STATUS
 from lapse.history.errors import HistorySettingError
 from lapse.history.policy.policy import Policy
 from lapse.kube.resources import ObjectMeta

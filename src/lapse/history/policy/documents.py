@@ -15,9 +15,8 @@ import msgspec
 
 from lapse.core.errors import UsageError
 from lapse.core.timestamps import from_timestamp
-from lapse.kube.crd.fields import TIME_PATTERN
-from lapse.kube.crd.plain import plain_problem, shown
-from lapse.kube.crd.schema import schema_of
+from lapse.kube.crd.rules import TIME_PATTERN
+from lapse.kube.crd.schema import plain_problem, schema_of, shown
 from lapse.kube.resources import Object, ObjectMeta
 from lapse.objects.metadata_rules import annotation_problems, label_problems, name_problems
 

@@ -19,8 +19,8 @@ from lapse.history.errors import FieldPathError, RetentionPolicyError
 from lapse.history.policy.default_policy import POLICY_NAME
 from lapse.history.policy.documents import name_of, problems_of
 from lapse.history.policy.paths import FieldPath
-from lapse.history.policy.plurals import group_of, groups_with, plural_of, resource_of
 from lapse.history.policy.policy import SYSTEM_NAMESPACE, Policy
+from lapse.history.policy.rbac import group_of, groups_with, plural_of, resource_of
 from lapse.objects.metadata_rules import namespace_problems
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import msgspec
 
 from lapse.core.duration import Duration, DurationError
 from lapse.engine.safety.holds import hold_of
-from lapse.history.api.rules import AGE_OF_RECORDS, is_age_of_records
+from lapse.history.api.kinds import AGE_OF_RECORDS, is_age_of_records
 from lapse.history.errors import FieldPathError, RetentionPolicyError
 from lapse.history.policy.paths import FieldPath
 from lapse.history.retention.rules import Entry, Limits

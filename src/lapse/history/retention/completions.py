@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger
-from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
-from lapse.history.api.labels import EXPERIMENT_NAME, EXPERIMENT_NAMESPACE, EXPERIMENT_UID
+from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, EXPERIMENT_NAME, EXPERIMENT_NAMESPACE, EXPERIMENT_UID
 from lapse.kube.controller.controller import Controller
 from lapse.kube.controller.workqueue import WorkQueue
 from lapse.kube.errors import GoneError, ObjectError, asked_to_wait

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 
 from lapse.core.decision import Due, KeepReason
 from lapse.engine.journal.port import Outcome
-from lapse.history.retention.ranking import Ranking
+from lapse.history.retention.ranking import Look, Ranking, Survey
 from lapse.history.retention.rules import DoubtReason, Protection, RetainReason, combine
-from lapse.history.retention.survey import Look, Survey
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -31,15 +31,13 @@ from lapse.db.errors import (
     DatabaseMisfitError,
     DatabaseUnavailableError,
 )
-from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous, bound_log, explain, open_reader, open_writer
+from lapse.db.sqlite.file import Reserve, Schema, SQLiteFile, Synchronous, bound_log, explain, open_reader, open_writer
 from lapse.db.sqlite.group_commit import GroupCommit
 from lapse.db.sqlite.readers import Readers
-from lapse.db.sqlite.reserve import Reserve
 from lapse.db.statements import load_statements
 from lapse.db.urls import Option, positive_duration
-from lapse.keys.backends.embedded import EmbeddedBackend
-from lapse.keys.backends.layout import Prefix, bucket_of, partition_keys
-from lapse.keys.backends.options import BUCKETS, SWEEP_INTERVAL, interval_seconds
+from lapse.keys.backends.background import EmbeddedBackend
+from lapse.keys.backends.layout import BUCKETS, SWEEP_INTERVAL, Prefix, bucket_of, interval_seconds, partition_keys
 from lapse.keys.errors import (
     BackendClosedError,
     BackendError,

@@ -14,10 +14,18 @@ the record comes before, and may name a key that has none. A renewal, a sweep an
 leave a mark meanwhile (`_unsure`, `_in_hand`, no `_order`) by which the next one knows that it has to build anew.
 
 After a fork a store is the parent's: in the child every call is refused.
+
+Gives freed memory back to the operating system, where the C library must be asked to.
+
+A table of a million entries is one block of the C heap. After it was freed, glibc keeps such blocks for later
+unless they lie at the very end of the heap, so a store that has shrunk would look as large as ever from outside.
+``malloc_trim`` takes milliseconds and needs no Python, so other threads run meanwhile. Elsewhere than on glibc this
+does nothing.
 """
 
 from __future__ import annotations
 
+import ctypes
 import heapq
 import sys
 import threading
@@ -27,10 +35,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakValueDictionary
 
 from lapse.db.sqlite.forks import FORKED, guard_against_forks
-from lapse.keys.backends.embedded import EmbeddedBackend
-from lapse.keys.backends.layout import Prefix, bucket_of
-from lapse.keys.backends.malloc_trim import return_free_memory
-from lapse.keys.backends.options import BUCKETS, SWEEP_INTERVAL, interval_seconds
+from lapse.keys.backends.background import EmbeddedBackend
+from lapse.keys.backends.layout import BUCKETS, SWEEP_INTERVAL, Prefix, bucket_of, interval_seconds
 from lapse.keys.backends.ordered import OrderedKeys
 from lapse.keys.backends.wheel import TICK_NS_BITS, TimingWheel
 from lapse.keys.errors import BackendClosedError, BackendError, BackendUnavailableError, KeysURLError
@@ -42,6 +48,23 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.db.urls import Option, StoreURL
+
+
+def _find() -> Callable[[int], int] | None:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return None
+
+
+_trim = _find()
+
+
+def return_free_memory() -> None:
+    """Ask the C library to return what it does not use."""
+    if _trim is not None:
+        _trim(0)
+
 
 OPTIONS: Final[Mapping[str, Option]] = {"buckets": BUCKETS, "sweep_interval": SWEEP_INTERVAL}
 

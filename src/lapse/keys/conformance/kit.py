@@ -2,6 +2,8 @@
 
 A case that raises anything unexpected is violated: a store that fails is no store that holds. Not guaranteed: the
 order of the results.
+
+The book of all cases, theme by theme.
 """
 
 from __future__ import annotations
@@ -11,15 +13,35 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.errors import UsageError
-from lapse.keys.conformance import registry as book
 from lapse.keys.conformance.case import Case, CaseResult, Kind, NotApplicable, Outcome, TooSlow, Violation
+from lapse.keys.conformance.cases import (
+    cleanup,
+    expiry,
+    isolation,
+    leaving,
+    locks,
+    many,
+    operations,
+    races,
+    scans,
+    texts,
+)
 from lapse.keys.conformance.fixture import Session, Stage, now_ns
 from lapse.keys.errors import OutcomeUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
+    from lapse.keys.conformance.case import Case
     from lapse.keys.conformance.target import Target
+
+CASES: Final[tuple[Case, ...]] = tuple(
+    case
+    for theme in (operations, expiry, many, texts, scans, isolation, cleanup, locks, races, leaving)
+    for case in theme.BOOK.cases
+)
+BY_ID: Final = {case.id: case for case in CASES}
+
 
 _PLAYS: Final = 3
 """How often a case is played when the machine was too slow for it, or a write's outcome stayed unknown."""

@@ -8,6 +8,8 @@ that many of them cannot keep calls from getting through. Through a proxy, calls
 Nothing is sent twice, with two exceptions that cannot do harm: a call that was refused for its credentials (the server
 did not look at it) is sent once more with renewed ones, if there are others; and a read whose kept
 connection turned out to be closed already is repeated. Redirections are not followed: a token must not wander.
+
+What goes wrong between two machines, in words of ours: those of libraries name objects, and may quote headers.
 """
 
 from __future__ import annotations
@@ -23,11 +25,10 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 
 from lapse.core.log import get_logger
-from lapse.kube.api.connections import Connections, Place
+from lapse.kube.api.connections import Connections, ConnectTimeoutError, NoConnectionError, Place
 from lapse.kube.api.failures import UNAUTHORIZED
 from lapse.kube.api.rate import RateLimit
 from lapse.kube.api.streams import Streams, abort
-from lapse.kube.api.trouble import TROUBLE, cause_of, trouble
 from lapse.kube.auth.credentials import Credential, Source, UserCredentials
 from lapse.kube.auth.exec_credentials import PluginCredentials
 from lapse.kube.auth.tls import Contexts
@@ -38,6 +39,40 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.kube.auth.config import KubeConfig
+
+TROUBLE: Final = (aiohttp.ClientError, TimeoutError, OSError)
+"""What calls and watches raise."""
+
+
+def trouble(error: Exception, *, place: str, seconds: float, connect_seconds: float) -> StoreUnavailableError:
+    """Say what went wrong on the way to ``place``, within which limits."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            problem = _distrust(place, error.certificate_error)
+        case NoConnectionError(__cause__=ssl.SSLCertVerificationError() as cause):
+            problem = _distrust(place, cause)
+        case NoConnectionError(__cause__=OSError() as cause):
+            problem = f"no connection to {place}: {cause.strerror or type(cause).__name__}"
+        case aiohttp.ConnectionTimeoutError() | ConnectTimeoutError():
+            problem = f"no connection to {place} within {connect_seconds:g} s"
+        case TimeoutError():
+            problem = f"no answer from {place} within {seconds:g} s"
+        case aiohttp.ClientConnectorError():
+            problem = f"no connection to {place}: {error.os_error.strerror or type(error.os_error).__name__}"
+        case _:
+            problem = f"the connection to {place} was cut ({type(error).__name__})"
+    return StoreUnavailableError(problem=problem)
+
+
+def cause_of(error: Exception) -> Exception | None:
+    """Leave out causes that carry the request's headers with them."""
+    return None if isinstance(error, aiohttp.ClientResponseError) else error
+
+
+def _distrust(place: str, error: Exception) -> str:
+    reason = getattr(error, "verify_message", "")
+    return f"the certificate of {place} is not trusted: {reason or 'it cannot be verified'}"
+
 
 _LAST_TURNS: Final = 3
 _SILENCE_SECONDS: Final = 15.0

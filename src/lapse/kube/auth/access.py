@@ -2,12 +2,14 @@
 
 Nothing is remembered between two judgements but the kinds of the cluster: a right that was taken away counts at once.
 An answer that does not come raises; what that means is for the caller to say, and it is never a yes.
+
+Rights on a cluster: one verb on one kind, as roles give them and as the API server is asked about them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.kube.api.discovery import Discovery
 from lapse.kube.auth.admission import access_review, read_answer
@@ -20,6 +22,32 @@ if TYPE_CHECKING:
     from lapse.kube.api.client import Client
     from lapse.kube.auth.admission import Person, Question
     from lapse.kube.resources import Kind
+
+
+class Right(NamedTuple):
+    """One verb on one kind; ``subresource`` is empty or such as status."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str | None = None
+    """None: in all of them."""
+    name: str = ""
+    """Of the one object that is meant; empty: all of them."""
+
+    def __str__(self) -> str:
+        """Print as an API server does."""
+        part = f"/{self.subresource}" if self.subresource else ""
+        place = f" in {self.namespace}" if self.namespace else ""
+        named = f" {self.name}" if self.name else ""
+        return f"{self.verb} {self.resource}{part}{f'.{self.group}' if self.group else ''}{named}{place}"
+
+
+def rights_on(kind: Kind[Any], *verbs: str, subresource: str = "", namespace: str | None = None) -> list[Right]:
+    """Return one right for each verb."""
+    return [Right(verb, kind.group, kind.plural, subresource, namespace) for verb in verbs]
+
 
 ACCESS_REVIEW: Final = untyped(
     "authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", namespaced=False

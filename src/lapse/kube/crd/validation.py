@@ -15,7 +15,7 @@ from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.kube.crd.fields import TIME_PATTERN
+from lapse.kube.crd.rules import TIME_PATTERN
 from lapse.kube.crd.schema import schema_of
 
 if TYPE_CHECKING:

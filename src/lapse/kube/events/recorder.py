@@ -21,9 +21,8 @@ from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger
 from lapse.kube.api.rate import RateLimit
 from lapse.kube.errors import ObjectError, StoreUnavailableError
-from lapse.kube.events.aggregation import Tallies
+from lapse.kube.events.aggregation import EventStore, SeriesWriter, Tallies
 from lapse.kube.events.event import Regarding, Report, Times, event_key
-from lapse.kube.events.series import EventStore, SeriesWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

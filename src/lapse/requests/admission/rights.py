@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lapse.kube.auth.rights import Right, rights_on
+from lapse.kube.auth.access import Right, rights_on
 from lapse.kube.controller.lease import LEASE
 from lapse.kube.events.event import EVENT
 from lapse.objects.config_map_gate import CONFIG_MAP

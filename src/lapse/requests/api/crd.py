@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.kube.conditions import READY
 from lapse.kube.crd.definition import AGE, column, definition
-from lapse.requests.api.annotations import EXPIRES_AT
-from lapse.requests.api.rules import RULES
+from lapse.requests.api.kinds import EXPIRES_AT, RULES
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Json, Kind

@@ -5,21 +5,93 @@ only: whoever reads an object takes what is stored, because one odd object must 
 modes and phases are text with an enum beside it.
 
 An object has no status before its controller wrote one, and a status may have any of its fields.
+
+Annotations that carry meaning between the parts of the system.
+
+What no schema can say about requests and what they make: the rules of each kind.
+
+The spec of every kind is immutable: a request is one operation, and who wants another one makes another request.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
 from lapse.kube.conditions import Conditions
-from lapse.kube.crd.fields import ApiVersion, Count, KindName, Name, Namespace, Time, Uid
-from lapse.kube.crd.rules import MAX_TTL_CHARACTERS
+from lapse.kube.crd.rules import (
+    IMMUTABLE_SPEC,
+    MAX_TTL_CHARACTERS,
+    ApiVersion,
+    Count,
+    KindName,
+    Name,
+    Namespace,
+    Rule,
+    Time,
+    Uid,
+    is_duration,
+)
 from lapse.kube.crd.validation import validator
 from lapse.kube.resources import Kind, ObjectMeta, Struct
-from lapse.requests.api.rules import RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_IMMUTABLE_OPTIONAL_SPEC: Final = Rule(
+    (),
+    "has(self.spec) == has(oldSelf.spec) && (!has(self.spec) || self.spec == oldSelf.spec)",
+    lambda new, old: new.get("spec") == old.get("spec"),
+    "spec is immutable",
+    about_changes=True,
+)
+
+
+def _needs(name: str, mode_without: str) -> tuple[Rule, Rule]:
+    """Demand a field of a keeper in all modes but one, and forbid it in that one."""
+    return (
+        Rule(
+            ("spec",),
+            f"self.mode == '{mode_without}' || has(self.{name})",
+            lambda spec, _old: spec["mode"] == mode_without or spec.get(name) is not None,
+            f"{name} is required in all modes but {mode_without}",
+        ),
+        Rule(
+            ("spec",),
+            f"self.mode != '{mode_without}' || !has(self.{name})",
+            lambda spec, _old: spec["mode"] != mode_without or spec.get(name) is None,
+            f"{name} is not allowed in mode {mode_without}",
+        ),
+    )
+
+
+RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
+    "VolumeCaptureRequest": (IMMUTABLE_SPEC,),
+    "VolumeRestoreRequest": (IMMUTABLE_SPEC,),
+    "ManifestCaptureRequest": (IMMUTABLE_SPEC,),
+    "ManifestCheckpoint": (_IMMUTABLE_OPTIONAL_SPEC,),
+    "ManifestCheckpointContentChunk": (IMMUTABLE_SPEC,),
+    "ObjectKeeper": (
+        IMMUTABLE_SPEC,
+        *_needs("ttl", "FollowObject"),
+        *_needs("followObjectRef", "TTL"),
+        *is_duration("spec", "ttl"),
+    ),
+}
+"""By the name of the kind."""
+
+
+TTL: Final = "storage.deckhouse.io/ttl"
+"""On a finished request: how long it stays. Decides in mode annotation, only informs in mode scanner."""
+EXPIRES_AT: Final = "storage.deckhouse.io/expires-at"
+"""On a finished request, for people who read lists: when it will go. Nothing is decided by it."""
+OVERLOOKED: Final = "storage.deckhouse.io/deletion-overlooked"
+"""On a VolumeSnapshotContent that should be gone: when its snapshotter was last made to look at it."""
+SNAPSHOT_CLASS: Final = "storage.deckhouse.io/volumesnapshotclass"
+"""On a StorageClass: which VolumeSnapshotClass captures its volumes."""
+
 
 STORAGE: Final = "storage.deckhouse.io/v1alpha1"
 STATE_SNAPSHOTTER: Final = "state-snapshotter.deckhouse.io/v1alpha1"

@@ -19,8 +19,8 @@ from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.kube.conditions import READY, Condition, ready_condition
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError
 from lapse.kube.events.event import NO_RECORDER
-from lapse.requests.api.annotations import EXPIRES_AT, TTL
 from lapse.requests.api.conditions import Reason, is_final
+from lapse.requests.api.kinds import EXPIRES_AT, TTL
 from lapse.requests.lifecycle.events import outcome
 from lapse.requests.lifecycle.policy import TTLMode
 

@@ -31,6 +31,7 @@ from lapse.core.timestamps import to_timestamp
 from lapse.kube.conditions import READY, ConditionStatus, ready_condition
 from lapse.kube.errors import AlreadyExistsError, ForbiddenError, InvalidError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, OwnerReference
+from lapse.requests.addresses import checkpoint_name, chunk_name
 from lapse.requests.api.conditions import Reason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -45,7 +46,6 @@ from lapse.requests.controllers.chunks import ManifestsUnreadableError, ObjectTo
 from lapse.requests.controllers.finalise import End
 from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, is_kept_by, keeper_key, owned_by
 from lapse.requests.lifecycle.events import EventReason, made
-from lapse.requests.names import checkpoint_name, chunk_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

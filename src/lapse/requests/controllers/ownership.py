@@ -16,9 +16,9 @@ from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import LapseError
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import ObjectKey, OwnerReference
+from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode
 from lapse.requests.lifecycle.events import EventReason, made
-from lapse.requests.names import keeper_name
 
 if TYPE_CHECKING:
     from lapse.kube.events.event import Recorder

@@ -7,7 +7,7 @@ Doubt keeps. An object that the cache does not have is looked for directly; only
 it is lost. Any other answer (a refusal, a kind that the store no longer knows) means that nothing is known; that may
 last, and is asked again every minute. No answer at all (a timeout, an overload) is an error, and soon asked for again.
 A keeper is not ended while it, what it follows, or anything it owns is held; the hold of what it follows is written on
-the keeper, so that it outlives the followed object (`lapse.requests.lifecycle.passed_holds`). The keeper is ended by the engine's
+the keeper, so that it outlives the followed object (`lapse.requests.lifecycle.keepers`). The keeper is ended by the engine's
 sweep; garbage collection then removes what it owns, except what has another owner.
 """
 
@@ -26,7 +26,7 @@ from lapse.kube.errors import ForbiddenError, UnknownKindError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, KeeperPhase
 from lapse.requests.errors import require
-from lapse.requests.lifecycle.passed_holds import changes, hold_annotations
+from lapse.requests.lifecycle.keepers import changes, hold_annotations
 from lapse.requests.lifecycle.policy import InvalidTTLError, ttl_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 from lapse.core.duration import Duration, DurationError
-from lapse.requests.api.annotations import TTL
-from lapse.requests.api.kinds import KeeperMode
+from lapse.requests.api.kinds import TTL, KeeperMode
 from lapse.requests.errors import PolicyError
 
 

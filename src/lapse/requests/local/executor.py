@@ -1,8 +1,12 @@
-"""The local executor, put together: what it looks at, and what it prepares before it begins."""
+"""The local executor, put together: what it looks at, and what it prepares before it begins.
+
+Requests on one machine: the controllers on an embedded object store, and the local executor.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +16,7 @@ from lapse.kube.controller.controller import Controller
 from lapse.kube.controller.workqueue import WorkQueue
 from lapse.kube.errors import AlreadyExistsError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.annotations import SNAPSHOT_CLASS
-from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
+from lapse.requests.api.kinds import SNAPSHOT_CLASS, VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
@@ -22,21 +25,59 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
 )
 from lapse.requests.expiry import DOMAIN
-from lapse.requests.local.places import CLASS, DRIVER
+from lapse.requests.local.places import CLASS, DRIVER, Places
 from lapse.requests.local.provisioner import CLAIM, Provisioner
 from lapse.requests.local.snapshotter import Snapshotter
-from lapse.requests.service import ControllerService
+from lapse.requests.service import ControllerService, Requests
 
 if TYPE_CHECKING:
     import asyncio
+    from pathlib import Path
 
     from lapse.core.clock import Clock
+    from lapse.engine.journal.port import SQLiteJournal
+    from lapse.engine.running.coordinator import Service
     from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.gate import Brake
     from lapse.kube.resources import Kind, Object
+    from lapse.objects.embedded import EmbeddedStore
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.upstream import PersistentVolume
     from lapse.requests.controllers.caches import Caches
-    from lapse.requests.local.places import Places
+    from lapse.requests.lifecycle.policy import Policy
+
+
+@dataclass(frozen=True)
+class LocalRequests:
+    """Everything that `lapse up` runs for requests."""
+
+    store: EmbeddedStore
+    journal: SQLiteJournal
+    requests: Requests
+    executor: LocalExecutor
+
+    @classmethod
+    def build(
+        cls,
+        store: EmbeddedStore,
+        folder: Path,
+        *,
+        policy: Policy,
+        journal: SQLiteJournal,
+        brake: Brake,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> LocalRequests:
+        """Put it together on an open store; archives and volumes go to ``folder``."""
+        requests = Requests(store, policy=policy, journal=journal, metrics=metrics, clock=clock, brake=brake)
+        places = Places(folder)
+        executor = LocalExecutor(store, requests.caches, places=places, clock=clock, metrics=metrics)
+        return cls(store, journal, requests, executor)
+
+    @property
+    def leader_services(self) -> list[Service]:
+        """What runs in the process that leads."""
+        return [*self.requests.leader_services, self.executor]
 
 
 class LocalExecutor:

@@ -26,13 +26,12 @@ from starlette.responses import JSONResponse, Response
 from lapse.core.clock import Clock, UnixNs
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
-from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY, ExecutionStatus, RetentionPolicy
-from lapse.history.api.labels import STATUS
+from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY, STATUS, ExecutionStatus, RetentionPolicy
 from lapse.history.policy.documents import read_document
 from lapse.history.policy.lint import lint
 from lapse.history.policy.policies import unreadable
 from lapse.history.policy.policy import Policy
-from lapse.history.recording import write_record
+from lapse.history.records import write_record
 from lapse.history.reports import run_json, summary, told_json
 from lapse.history.retention.passes import Told
 from lapse.history.service import Retention

@@ -38,7 +38,7 @@ from lapse.keys.validation import (
     check_ttl,
     check_value,
 )
-from lapse.web.api.conditions import Conditions, read_conditions
+from lapse.web.api.conditions import Conditions, Tagger, read_conditions
 from lapse.web.api.errors import (
     ContradictoryConditionsError,
     KeyAbsentError,
@@ -46,7 +46,6 @@ from lapse.web.api.errors import (
     PreconditionFailedError,
     UnknownParameterError,
 )
-from lapse.web.api.tags import Tagger
 from lapse.web.auth.scopes import app_number
 
 PAGE_LIMIT: Final = 1_000

@@ -22,7 +22,7 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.engine.running.metrics import ErrorKind, Metrics
 from lapse.engine.safety.holds import HeldError
 from lapse.keys.errors import BackendClosedError, BackendUnavailableError, OutcomeUnknownError
-from lapse.keys.loop import DOMAIN
+from lapse.keys.sweeper import DOMAIN
 from lapse.kube.errors import (
     AlreadyExistsError,
     ConflictError,

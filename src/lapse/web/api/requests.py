@@ -30,7 +30,7 @@ from lapse.engine.safety.holds import HoldLookup
 from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.port import ObjectStore
-from lapse.requests.addresses import Located
+from lapse.requests.addresses import Located, keeper_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
@@ -44,7 +44,6 @@ from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLA
 from lapse.requests.controllers.manifests import read_checkpoint
 from lapse.requests.deleting import delete_by_person
 from lapse.requests.lifecycle.policy import TTLRule
-from lapse.requests.names import keeper_name
 from lapse.requests.view import summarise
 from lapse.web.api.conditions import read_conditions
 from lapse.web.api.errors import ContradictoryConditionsError, UnknownParameterError, VersionChangedError

@@ -25,8 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from lapse.core.clock import Clock
-from lapse.core.moments import read_end
-from lapse.core.timestamps import to_timestamp
+from lapse.core.timestamps import read_end, to_timestamp
 from lapse.engine.journal.port import Journal
 from lapse.web.api.conditions import read_conditions
 from lapse.web.api.errors import (
@@ -42,10 +41,9 @@ from lapse.web.auth.scopes import Owners, owners_in
 from lapse.web.pages.workspaces import Overview, overview
 from lapse.web.server.security import PRINCIPAL, Principal, actor_of
 from lapse.workspaces import asking, explaining
-from lapse.workspaces.activity.busy import DEFAULT_MOST_SECONDS, BusyLeases
+from lapse.workspaces.activity.access import DEFAULT_MOST_SECONDS, BusyLeases
 from lapse.workspaces.activity.port import Activity, ActivityUnavailableError, Doubt, Signal, Unknown
 from lapse.workspaces.asking import Verb, ask
-from lapse.workspaces.deleting import delete_by_person
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.explaining import explain
 from lapse.workspaces.model import (
@@ -59,6 +57,7 @@ from lapse.workspaces.model import (
     Workspace,
 )
 from lapse.workspaces.store.port import WorkspaceStore
+from lapse.workspaces.target import delete_by_person
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
 from lapse.workspaces.view import as_json
 

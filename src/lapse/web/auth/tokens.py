@@ -27,7 +27,7 @@ from lapse.web.api.errors import TokenInvalidError
 from lapse.web.auth.scopes import ADMIN, busy_scope, check_scope
 from lapse.web.auth.state import StateDatabase
 from lapse.web.server.security import Principal
-from lapse.workspaces.runtime.secrets import derive
+from lapse.workspaces.tickets import derive
 
 OWNER: Final = "owner"
 """The name of the owner's token."""

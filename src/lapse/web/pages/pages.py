@@ -24,7 +24,7 @@ from lapse.core.errors import LapseError
 from lapse.web.api.errors import TokenMissingError
 from lapse.web.api.status import StatusService, status_service
 from lapse.web.api.workspaces import WorkspacesService, opened_by
-from lapse.web.pages.lengths import span
+from lapse.web.pages.workspaces import span
 
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"

@@ -2,6 +2,8 @@
 
 What is shown is decided by functions of a row, a signal and the time. A store that cannot be read is part of what is
 shown, not an error; so is activity that does not answer.
+
+Lengths of time for people who glance. Pure.
 """
 
 from __future__ import annotations
@@ -10,12 +12,22 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lapse.core.duration import short
 from lapse.core.errors import LapseError
-from lapse.web.pages.lengths import span
 from lapse.workspaces.activity.port import Activity, ActivityUnavailableError, Connected, Quiet, Signal, Timer
 from lapse.workspaces.model import Ms, ObservedStatus, Workspace, WorkspaceId
 from lapse.workspaces.store.port import WorkspaceStore
 from lapse.workspaces.view import in_words, next_words, trouble
+
+
+def span(seconds: float) -> str:
+    """Print a length of time, finer than `short` where that matters: 224 ms, 2.5 s; then 45s, 3m20s, 12d3h."""
+    if seconds < 1:
+        return f"{max(0, round(seconds * 1000))} ms"
+    if seconds < 10:  # noqa: PLR2004 - from ten seconds on nobody reads tenths
+        return f"{seconds:.1f} s"
+    return short(int(seconds) * 1_000_000_000)
+
 
 MOST: Final = 100
 """Shown at most, by name; the command line lists all."""

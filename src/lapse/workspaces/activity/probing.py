@@ -25,9 +25,9 @@ from lapse.core.log import get_logger
 from lapse.core.timestamps import from_timestamp
 from lapse.workspaces.expiry import standby_by_row
 from lapse.workspaces.model import JUPYTER, LARGEST_PAGE, Answer, Ms
-from lapse.workspaces.runtime.health import is_at
+from lapse.workspaces.runtime.port import is_at
 from lapse.workspaces.runtime.program import HOST
-from lapse.workspaces.runtime.secrets import FIELD as SECRET_FIELD
+from lapse.workspaces.tickets import FIELD as SECRET_FIELD
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

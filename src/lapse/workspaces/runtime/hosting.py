@@ -19,7 +19,7 @@ from lapse.engine.running.coordinator import first_of
 from lapse.workspaces.activity.probing import INTERVAL_SECONDS as PROBE_SECONDS
 from lapse.workspaces.activity.probing import Prober, by_port
 from lapse.workspaces.runtime.errors import RuntimeBusyError
-from lapse.workspaces.runtime.health import INTERVAL_SECONDS, HealthMonitor
+from lapse.workspaces.runtime.port import INTERVAL_SECONDS, HealthMonitor
 from lapse.workspaces.runtime.reconciler import Reconciler
 
 if TYPE_CHECKING:

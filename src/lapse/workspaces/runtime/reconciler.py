@@ -47,7 +47,7 @@ from lapse.workspaces.runtime.errors import (
     RuntimeFailureError,
     RuntimeUnavailableError,
 )
-from lapse.workspaces.runtime.health import is_at
+from lapse.workspaces.runtime.port import is_at
 from lapse.workspaces.runtime.steps import (
     LIMITS_MS,
     MOVES_DATA,
@@ -71,8 +71,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.workspaces.model import Workspace, WorkspaceId
-    from lapse.workspaces.runtime.health import HealthMonitor
-    from lapse.workspaces.runtime.port import Runtime
+    from lapse.workspaces.runtime.port import HealthMonitor, Runtime
     from lapse.workspaces.runtime.steps import Step
     from lapse.workspaces.store.port import WorkspaceStore
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from lapse.app.definitions import all_definitions
+from lapse.cli.commands.crds import all_definitions
 from lapse.kube.crd.definition import to_yaml, write
 from lapse.requests.api.crd import crd
 from lapse.requests.api.kinds import OUR_KINDS
@@ -21,7 +21,7 @@ def test_the_definitions_in_the_repository_are_what_the_code_says(tmp_path: Path
     write(tmp_path, all_definitions())
     written = {file.name: file.read_text() for file in tmp_path.iterdir()}
     assert written == {file.name: file.read_text() for file in FOLDER.iterdir()}, (
-        "run python -m lapse.app.definitions deploy/crds"
+        "run python -m lapse.cli.commands.crds deploy/crds"
     )
 
 

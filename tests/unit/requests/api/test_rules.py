@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from lapse.core.duration import Duration
 from lapse.kube.crd.rules import DURATION_PATTERN, Rule
-from lapse.requests.api.kinds import OBJECT_KEEPER
-from lapse.requests.api.rules import RULES
+from lapse.requests.api.kinds import OBJECT_KEEPER, RULES
 
 PYTHON_PATTERN = DURATION_PATTERN.removesuffix("$") + r"\Z"  # to Python, `$` also stands before a last newline
 

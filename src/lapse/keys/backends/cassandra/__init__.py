@@ -20,7 +20,7 @@ from lapse.db.urls import Option, existing_file, finite_duration
 from lapse.keys.backends.cassandra.backend import CassandraBackend
 from lapse.keys.backends.cassandra.driver import Address
 from lapse.keys.backends.cassandra.schema import Replication, create_schema, keyspace_name, parse_replication
-from lapse.keys.backends.options import BUCKETS, CACHE
+from lapse.keys.backends.layout import BUCKETS, CACHE
 from lapse.keys.errors import KeysURLError
 
 if TYPE_CHECKING:

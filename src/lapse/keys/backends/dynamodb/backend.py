@@ -9,16 +9,14 @@ from urllib.parse import urlsplit
 from lapse.core.duration import Duration
 from lapse.db.urls import Option, finite_duration, whole_number
 from lapse.keys.backends.background import run_blocking
-from lapse.keys.backends.dynamodb.calls import Calls
+from lapse.keys.backends.dynamodb.calls import RESOLUTION_SECONDS, Calls
 from lapse.keys.backends.dynamodb.items import BUCKETS as BUCKETS_ATTRIBUTE
 from lapse.keys.backends.dynamodb.items import MARKER, Requests
 from lapse.keys.backends.dynamodb.links import Settings
-from lapse.keys.backends.dynamodb.server_clock import RESOLUTION_SECONDS
 from lapse.keys.backends.dynamodb.space import DynamoDBSpace
 from lapse.keys.backends.dynamodb.table import check_marker, make_table
-from lapse.keys.backends.layout import Prefix, partition_keys
+from lapse.keys.backends.layout import BUCKETS, CACHE, Prefix, partition_keys
 from lapse.keys.backends.network import NetworkBackend
-from lapse.keys.backends.options import BUCKETS, CACHE
 from lapse.keys.errors import KeysURLError
 from lapse.keys.expiry import NS_PER_SECOND
 from lapse.keys.port import Capabilities

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from lapse.db.redis.address import OPTIONS as ADDRESS_OPTIONS
 from lapse.db.redis.address import RedisAddress
 from lapse.db.urls import Option
-from lapse.keys.backends.options import BUCKETS, CACHE
+from lapse.keys.backends.layout import BUCKETS, CACHE
 from lapse.keys.backends.redis.backend import RedisBackend
 from lapse.keys.errors import KeysURLError
 
