@@ -19,7 +19,7 @@ from lapse.requests.controllers import chunks
 from lapse.requests.controllers.detach import DetachReason
 from lapse.requests.controllers.provisioning import FINAL, TRANSIENT
 from lapse.requests.expiry import FinishedRequests
-from lapse.requests.lifecycle import keepers, passed_holds
+from lapse.requests.lifecycle import keepers
 from lapse.requests.lifecycle.events import EventReason
 from lapse.requests.lifecycle.keepers import Keepers
 from lapse.requests.lifecycle.policy import Policy
@@ -124,7 +124,7 @@ def test_the_page_lists_exactly_the_annotations() -> None:
 
     ours = [known.TTL, known.EXPIRES_AT, known.OVERLOOKED, known.SNAPSHOT_CLASS]
     assert set(ours) == {value for name, value in vars(known).items() if name.isupper()}
-    ours += [holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, passed_holds.PASSED_ON, holds.HELD_DEPENDENTS]
+    ours += [holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, keepers.PASSED_ON, holds.HELD_DEPENDENTS]
     assert told == [*ours, places.DIRECTORY, places.RESTORE]
 
 

@@ -56,7 +56,7 @@ class UnknownCaseError(UsageError):
 
 def list_cases() -> tuple[Case, ...]:
     """Return all cases, grouped by theme."""
-    return book.CASES
+    return CASES
 
 
 def run_conformance(target: Target, *, only: Sequence[str] | None = None) -> Generator[CaseResult, None, None]:
@@ -71,11 +71,11 @@ def run_conformance(target: Target, *, only: Sequence[str] | None = None) -> Gen
 
 def _chosen(only: Sequence[str] | None) -> list[Case]:
     if only is None:
-        return list(book.CASES)
-    unknown = [wanted for wanted in only if wanted not in book.BY_ID]
+        return list(CASES)
+    unknown = [wanted for wanted in only if wanted not in BY_ID]
     if unknown:
         raise UnknownCaseError(given=repr(unknown[0]))
-    return [case for case in book.CASES if case.id in set(only)]
+    return [case for case in CASES if case.id in set(only)]
 
 
 def _play_all(target: Target, cases: list[Case]) -> Generator[CaseResult, None, None]:

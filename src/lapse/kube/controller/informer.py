@@ -100,7 +100,6 @@ class Index(Generic[T]):
             del self._found[value]
 
 
-T = TypeVar("T", bound=Object)
 Handler: TypeAlias = "Callable[[T | None, T | None], None]"
 
 PAGE_SIZE: Final = 500
