@@ -46,14 +46,14 @@ from lapse.history.records import record
 from lapse.history.retention.listing import PAGE
 from lapse.history.retention.passes import Pass
 from lapse.kube.api.client import Client
-from lapse.kube.api.transport import Limits
+from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import load_config
 from lapse.kube.resources import ObjectKey
 from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.documents import encode
 from lapse.objects.embedded import open_embedded
 from lapse.objects.kubernetes import KubernetesStore
-from lapse.objects.tables import NO_OWNERS, Record, Retention, Tables, next_version, place_of
+from lapse.objects.tables import NO_OWNERS, ChangeRetention, ObjectRecord, Tables, next_version, place_of
 from lapse.objects.target import ObjectTarget
 from tests.servers import kube_server
 
@@ -125,7 +125,7 @@ def _record(number: int, experiments: int) -> ChaosExperimentHistory:
 
 def fill(store: EmbeddedStore, count: int, experiments: int) -> None:
     """Store records of the last days, straight into the tables, a thousand in a transaction."""
-    tables = Tables(Retention(changes=100_000, bytes=1 << 40))
+    tables = Tables(ChangeRetention(changes=100_000, bytes=1 << 40))
     kind, now = CHAOS_EXPERIMENT_HISTORY, SystemClock().wall_ns()
 
     def some(cursor: apsw.Cursor, numbers: range) -> None:
@@ -140,7 +140,9 @@ def fill(store: EmbeddedStore, count: int, experiments: int) -> None:
                 "creationTimestamp": to_timestamp(now - age * _SECOND),
             }
             content, key = encode(body), ObjectKey(DEFAULT_NAMESPACE, body["metadata"]["name"])
-            tables.insert(cursor, place_of(kind, key), record=Record(uid, version, len(content), NO_OWNERS, content))
+            tables.insert(
+                cursor, place_of(kind, key), record=ObjectRecord(uid, version, len(content), NO_OWNERS, content)
+            )
 
     for start in range(0, count, _BATCH):
         numbers = range(start, min(count, start + _BATCH))
@@ -274,7 +276,7 @@ async def _on_cluster(server: Any, count: int) -> OnCluster:  # noqa: ANN401 - a
     await asyncio.to_thread(server.kubectl, "apply", "-f", str(_CRD))
     await asyncio.to_thread(server.kubectl, "wait", "--for=condition=Established", "-f", str(_CRD))
     await asyncio.to_thread(server.kubectl, "create", "namespace", DEFAULT_NAMESPACE)
-    client = _Weighing(load_config(file=server.kubeconfig, environ={}), limits=Limits(request_seconds=120.0))
+    client = _Weighing(load_config(file=server.kubeconfig, environ={}), limits=CallLimits(request_seconds=120.0))
     store, kind = KubernetesStore(client, kinds=OUR_KINDS), CHAOS_EXPERIMENT_HISTORY
     try:
         with step(f"{count:,} records are made on an API server"):

@@ -16,7 +16,7 @@ from aiobotocore.session import AioSession
 
 from bench.contest import APP_ID, TTL_SECONDS
 from bench.servers import CALLERS, Part, Plan, Tasks
-from lapse.keys.backends.dynamodb.items import Requests, live_expiry, place, text
+from lapse.keys.backends.dynamodb.items import RequestFactory, live_expiry, place, text
 from lapse.keys.backends.layout import Prefix, partition_keys
 from tests.servers import dynamodb_server
 
@@ -54,7 +54,7 @@ class Driver(Tasks):
         """Connect."""
         super().__init__(name)
         self._driver = self.loop.run_until_complete(_connected(url))
-        self._requests = Requests("lapse", margin_seconds=2)
+        self._requests = RequestFactory("lapse", margin_seconds=2)
         self._partition = partition_keys(Prefix.APPLICATION_TTL, APP_ID)[0]
 
     def call(self, kind: str, key: str, value: str) -> Awaitable[object]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import aiohttp
 
 from lapse.kube.api.client import Client
-from lapse.kube.api.transport import Limits
+from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import load_config
 from tests.servers.lapse_server import clean_environment
 
@@ -138,7 +138,7 @@ class Cluster:
         for file in _FILES:
             await asyncio.to_thread(server.kubectl, "apply", "-f", str(_DEPLOY / file))
         config = load_config(file=server.kubeconfig, environ={})
-        return cls(server, Client(config, limits=Limits(request_seconds=120.0)))
+        return cls(server, Client(config, limits=CallLimits(request_seconds=120.0)))
 
     async def close(self) -> None:
         """End all connections."""

@@ -40,10 +40,10 @@ from lapse.engine.running.metrics import Metrics
 from lapse.kube.resources import ObjectKey
 from lapse.objects.documents import encode
 from lapse.objects.embedded import open_embedded
-from lapse.objects.tables import NO_OWNERS, Record, Retention, Tables, next_version, place_of
+from lapse.objects.tables import NO_OWNERS, ChangeRetention, ObjectRecord, Tables, next_version, place_of
 from lapse.requests.api.kinds import VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import ALL_KINDS
-from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.service import Requests
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ _WIDTH: Final = 64
 _TICKS: Final = 200
 _SECOND: Final = 1_000_000_000
 _TTL: Final = Duration.parse("10m")
-_POLICY: Final = Policy(request_ttl=_TTL)
+_POLICY: Final = RequestPolicy(request_ttl=_TTL)
 _BATCH: Final = 1_000
 _CALLS: Final = frozenset({"get", "list", "resolve", "create", "patch", "patch_status", "delete"})
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -90,7 +90,7 @@ def fill(store: EmbeddedStore, completions: Iterator[int]) -> list[tuple[ObjectK
 
     Straight into the tables, a thousand in a transaction: what is measured comes later.
     """
-    tables = Tables(Retention(changes=100_000, bytes=1 << 40))
+    tables = Tables(ChangeRetention(changes=100_000, bytes=1 << 40))
     made: list[tuple[ObjectKey, str, str]] = []
 
     def some(cursor: apsw.Cursor) -> None:
@@ -100,7 +100,7 @@ def fill(store: EmbeddedStore, completions: Iterator[int]) -> list[tuple[ObjectK
             tables.insert(
                 cursor,
                 place_of(VOLUME_CAPTURE_REQUEST, key),
-                record=Record(uid, version, len(body), NO_OWNERS, body),
+                record=ObjectRecord(uid, version, len(body), NO_OWNERS, body),
             )
             made.append((key, uid, str(version)))
 

@@ -490,7 +490,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSettings:
     """Settings with the origin of every key, and what looked odd without being wrong."""
 
     settings: Settings
@@ -504,7 +504,7 @@ class Loaded:
             yield key, show_value(getattr(self.settings, key)), str(self.origins[key])
 
 
-def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str | Path | None = None) -> Loaded:
+def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str | Path | None = None) -> LoadedSettings:
     """Read file, environment and ``flags``, which are by flat key; None means not given.
 
     Raises `SettingsError` with everything that is wrong.
@@ -524,7 +524,7 @@ def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str 
     settings = _validate(values, origins, problems)
     if settings is None or problems:
         raise SettingsError(listing="".join(f"\n  {problem}" for problem in problems))
-    return Loaded(settings, origins, path, (*_odd_variables(), *_odd_values(settings, origins)))
+    return LoadedSettings(settings, origins, path, (*_odd_variables(), *_odd_values(settings, origins)))
 
 
 def _read_environment() -> Iterator[tuple[str, Any, Origin]]:

@@ -105,9 +105,9 @@ def open_client(settings: Settings, *, clock: Clock, user: str | None = None) ->
         except ModuleNotFoundError:
             raise ExtraMissingError(module=module) from None
     from lapse.kube.api.client import Client
-    from lapse.kube.api.transport import Limits
+    from lapse.kube.api.transport import CallLimits
 
-    limits = Limits(per_second=settings.kube_qps or None, burst=settings.kube_burst or None)
+    limits = CallLimits(per_second=settings.kube_qps or None, burst=settings.kube_burst or None)
     file = Path(settings.kube_config).expanduser() if settings.kube_config else None
     config = load_config(file=file, context=settings.kube_context or None, environ=os.environ)
     return Client(config if user is None else acting_as(config, user), clock=clock, limits=limits)

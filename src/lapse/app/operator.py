@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.kubernetes import KubernetesStore
     from lapse.requests.service import Requests
-    from lapse.settings import Loaded, Settings
+    from lapse.settings import LoadedSettings, Settings
     from lapse.web.server.listener import Endpoint
 
 LEASE_SECONDS: Final = 15
@@ -80,7 +80,7 @@ class _Process:
     coordinator: Coordinator
 
     @classmethod
-    async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
+    async def open(cls, loaded: LoadedSettings, stack: AsyncExitStack) -> _Process:
         """Open it all, and look over the cluster; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.app.cluster import hold_kinds, in_plain_words, look_over, open_client

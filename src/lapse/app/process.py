@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from lapse.history.service import Retention
     from lapse.kube.resources import Json
     from lapse.objects.port import ObjectStore, Reader
-    from lapse.requests.lifecycle.policy import Policy
-    from lapse.settings import Loaded, Settings
+    from lapse.requests.lifecycle.policy import RequestPolicy
+    from lapse.settings import LoadedSettings, Settings
     from lapse.web.server.listener import Endpoint, Listener
     from lapse.web.server.probes import Readiness
 
@@ -74,7 +74,9 @@ class Process(Protocol):
         ...
 
 
-def stay(name: str, loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Awaitable[Process]]) -> int:
+def stay(
+    name: str, loaded: LoadedSettings, start: Callable[[LoadedSettings, AsyncExitStack], Awaitable[Process]]
+) -> int:
     """Run what ``start`` opens until a signal comes, with its log under ``name``; the stack closes what was opened."""
     import uvloop
 
@@ -92,7 +94,7 @@ def stay(name: str, loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Aw
     return 0
 
 
-async def _run(loaded: Loaded, start: Callable[[Loaded, AsyncExitStack], Awaitable[Process]]) -> None:
+async def _run(loaded: LoadedSettings, start: Callable[[LoadedSettings, AsyncExitStack], Awaitable[Process]]) -> None:
     from contextlib import AsyncExitStack
 
     async with AsyncExitStack() as stack:
@@ -111,11 +113,11 @@ def believed_clock(settings: Settings, machine: Clock) -> BelievedClock:
     return BelievedClock(machine, dry_seconds=DRY_SECONDS if interval.is_never else interval.seconds)
 
 
-def request_policy(settings: Settings) -> Policy:
+def request_policy(settings: Settings) -> RequestPolicy:
     """Return what the settings say about requests."""
-    from lapse.requests.lifecycle.policy import Policy
+    from lapse.requests.lifecycle.policy import RequestPolicy
 
-    return Policy(
+    return RequestPolicy(
         request_ttl=settings.request_ttl,
         request_ttl_mode=settings.request_ttl_mode,
         request_deadline=settings.request_deadline,
@@ -138,7 +140,7 @@ def history_policy_document(settings: Settings) -> RetentionPolicy:
 
 
 def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
-    loaded: Loaded,
+    loaded: LoadedSettings,
     store: ObjectStore,
     *,
     documents: Sequence[Json],

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lapse.app.workspaces import WorkspaceParts
     from lapse.engine.running.coordinator import Coordinator
     from lapse.engine.running.metrics import Metrics
-    from lapse.settings import Loaded, Settings
+    from lapse.settings import LoadedSettings, Settings
     from lapse.web.server.listener import Endpoint
 
 
@@ -46,7 +46,7 @@ class _Process:
     coordinator: Coordinator
 
     @classmethod
-    async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
+    async def open(cls, loaded: LoadedSettings, stack: AsyncExitStack) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.app.workspaces import WorkspaceParts, demand_shared_tickets, proxy_endpoint

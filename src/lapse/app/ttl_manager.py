@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lapse.engine.running.coordinator import Coordinator
     from lapse.engine.running.metrics import Metrics
     from lapse.keys.aio import AsyncKeys
-    from lapse.settings import Loaded, Settings
+    from lapse.settings import LoadedSettings, Settings
     from lapse.web.server.listener import Endpoint
     from lapse.workspaces.store.port import WorkspaceStore
 
@@ -73,7 +73,7 @@ class _Process:
     coordinator: Coordinator
 
     @classmethod
-    async def open(cls, loaded: Loaded, stack: AsyncExitStack, *, dry_run: bool) -> _Process:
+    async def open(cls, loaded: LoadedSettings, stack: AsyncExitStack, *, dry_run: bool) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.app.state_folder import brakes_of, guard_of, open_store

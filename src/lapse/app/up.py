@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
     from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
-    from lapse.keys.sweeper import SweepLoop
+    from lapse.keys.sweeper import CleanupLoop
     from lapse.objects.embedded import EmbeddedStore
     from lapse.requests.local.executor import LocalRequests
-    from lapse.settings import Loaded, Settings
+    from lapse.settings import LoadedSettings, Settings
     from lapse.web.auth.sessions import BrowserSessions
     from lapse.web.server.listener import Endpoint
     from lapse.workspaces.store.port import WorkspaceStore
@@ -213,7 +213,7 @@ class _Process:
     coordinator: Coordinator
 
     @classmethod
-    async def open(cls, loaded: Loaded, stack: AsyncExitStack, *, example: bool) -> _Process:
+    async def open(cls, loaded: LoadedSettings, stack: AsyncExitStack, *, example: bool) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.app.state_folder import guard_of, open_store
@@ -338,7 +338,7 @@ class _Process:
         from lapse.web.api.requests import RequestsService
         from lapse.web.api.status import StatusService
         from lapse.web.app import create_app
-        from lapse.web.pages.pages import Places
+        from lapse.web.pages.pages import PageLinks
         from lapse.web.server.security import AllowedHosts
 
         return create_app(
@@ -364,7 +364,7 @@ class _Process:
                 backend=str(parse_url(self.settings.keys_url)),
                 coordinator=self.coordinator,
             ),
-            places=lambda: Places(self.doors.http.url, self.doors.probes.url),
+            places=lambda: PageLinks(self.doors.http.url, self.doors.probes.url),
             hosts=AllowedHosts(self.settings.http_host, self.doors.http.port, self.settings.http_allowed_hosts),
             sessions=self.access.sessions,
             failures=self.access.failures,
@@ -428,13 +428,13 @@ def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared, guard: Clock
     return [*loops, ttl_loop(sweeps, interval=settings.ttl_manager_interval.seconds)]
 
 
-def _loops(loaded: Loaded, keys: AsyncKeys, metrics: Metrics, clock: Clock) -> list[SweepLoop]:
+def _loops(loaded: LoadedSettings, keys: AsyncKeys, metrics: Metrics, clock: Clock) -> list[CleanupLoop]:
     """Return the loops that are needed: none for a store that cleans up by itself, or when told never."""
-    from lapse.keys.sweeper import SweepLoop
+    from lapse.keys.sweeper import CleanupLoop
 
     asked = keys.backend.sweep_interval
     if asked is not None and loaded.origins["keys_sweep_interval"].layer != "default":
         asked = loaded.settings.keys_sweep_interval.seconds  # a setting wins over the URL's option and its default
     if asked is None or asked == float("inf"):
         return []
-    return [SweepLoop(keys, interval=asked, metrics=metrics, clock=clock)]
+    return [CleanupLoop(keys, interval=asked, metrics=metrics, clock=clock)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lapse.engine.running.coordinator import Coordinator
     from lapse.engine.running.metrics import Metrics
     from lapse.kube.api.client import Client
-    from lapse.settings import Loaded, Settings
+    from lapse.settings import LoadedSettings, Settings
     from lapse.web.server.certificate import Certificate
     from lapse.web.server.listener import Endpoint
 
@@ -52,7 +52,7 @@ class _Process:
     coordinator: Coordinator
 
     @classmethod
-    async def open(cls, loaded: Loaded, stack: AsyncExitStack) -> _Process:
+    async def open(cls, loaded: LoadedSettings, stack: AsyncExitStack) -> _Process:
         """Open it all, and ask whether the cluster would answer; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.app.cluster import look_over_for_webhook, open_client
@@ -83,7 +83,7 @@ class _Process:
 
         from lapse.history.policy.admission import PolicyJudge
         from lapse.history.policy.rbac import impersonation
-        from lapse.requests.admission.access import Judge
+        from lapse.requests.admission.access import RequestJudge
         from lapse.web.api.webhook import CAPTURES, IDLE_SECONDS, POLICIES, create_webhook
         from lapse.web.api.webhook import Judge as Judged
         from lapse.web.server.listener import Listener
@@ -92,7 +92,7 @@ class _Process:
         loop, settings = asyncio.get_running_loop(), self.settings
         account = impersonation(settings.lease_namespace, settings.retention_account)
         judges: dict[str, Judged] = {
-            CAPTURES: Judge(self.client),
+            CAPTURES: RequestJudge(self.client),
             POLICIES: PolicyJudge(self.client, impersonation=account),
         }
         listener = Listener(

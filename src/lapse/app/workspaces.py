@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lapse.engine.safety.clock_guard import Source
     from lapse.keys.aio import AsyncKeys
     from lapse.proxy.directory import StoreDirectory
-    from lapse.proxy.ports import Address
+    from lapse.proxy.ports import UpstreamAddress
     from lapse.proxy.server import Ports
     from lapse.settings import Settings
     from lapse.web.api.workspaces import WorkspacesService
@@ -225,7 +225,7 @@ class WorkspaceParts:
 
     def _proxy(self) -> Service:
         from lapse.proxy.auth import COOKIES
-        from lapse.proxy.limits import Limits
+        from lapse.proxy.limits import ProxyLimits
         from lapse.proxy.server import Options, Proxy, ProxyService
 
         options = Options(
@@ -234,7 +234,7 @@ class WorkspaceParts:
             cookies=COOKIES,
             lease_seconds=self.settings.proxy_lease.seconds,
             idle_seconds=self.settings.idle_timer.seconds,
-            limits=Limits(
+            limits=ProxyLimits(
                 connections=self.settings.proxy_max_connections,
                 connections_per_peer=self.settings.proxy_max_connections_per_peer,
             ),
@@ -309,19 +309,19 @@ class WorkspaceParts:
             clock=self.clock,
         )
 
-    def _locate(self, workspace: Workspace) -> Address | None:
+    def _locate(self, workspace: Workspace) -> UpstreamAddress | None:
         """Return where a running workspace listens; None where this process may not, or cannot, send anybody there.
 
         Who is connected through a process that counts by itself is known to nobody else; so unless it is the one that
         runs the workspaces, it lets nobody in.
         """
-        from lapse.proxy.ports import Address
+        from lapse.proxy.ports import UpstreamAddress
 
         here = workspace.node_id is None or workspace.node_id == node_of(self.settings)
         if not (self._counts and here):
             return None
         reach = _reach(self.settings, self.secret, workspace)
-        return Address(_LOOPBACK, reach.port, reach.socket, reach.secret)
+        return UpstreamAddress(_LOOPBACK, reach.port, reach.socket, reach.secret)
 
     @property
     def _counts(self) -> bool:

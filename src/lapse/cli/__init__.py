@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from cyclopts import App, CycloptsError
 
 import lapse
-from lapse.cli.output import Exit, OutputError, message, stderr, stdout
+from lapse.cli.output import ExitCode, OutputError, message, stderr, stdout
 from lapse.cli.registering import examples
 from lapse.cli.usage import explain
 from lapse.core.errors import LapseError, UsageError
@@ -93,10 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         _give_up_stdout()
-        return Exit.PIPE_CLOSED
+        return ExitCode.PIPE_CLOSED
     return code
 
 
@@ -125,17 +125,17 @@ def _run(arguments: list[str]) -> int:
             print_error=False,
         )
     except CycloptsError as error:
-        return _fail(explain(error), Exit.USAGE)
+        return _fail(explain(error), ExitCode.USAGE)
     except OutputError as error:
         _give_up_stdout()
-        return _fail(str(error), Exit.FAILED)
+        return _fail(str(error), ExitCode.FAILED)
     except UsageError as error:
-        return _fail(str(error), Exit.USAGE)
+        return _fail(str(error), ExitCode.USAGE)
     except LapseError as error:
-        return _fail(str(error), Exit.FAILED)
-    return result if isinstance(result, int) else Exit.DONE
+        return _fail(str(error), ExitCode.FAILED)
+    return result if isinstance(result, int) else ExitCode.DONE
 
 
-def _fail(text: str, code: Exit) -> int:
+def _fail(text: str, code: ExitCode) -> int:
     message(f"lapse: {text}", style="red")
     return code

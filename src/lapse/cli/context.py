@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
     from lapse.engine.safety.freeze import BrakeStore
     from lapse.objects.port import ObjectStore
-    from lapse.settings import Loaded, Settings
+    from lapse.settings import LoadedSettings, Settings
 
 T = TypeVar("T")
 InCluster = Annotated[
@@ -39,7 +39,7 @@ class Place:
     name: str
     """For messages."""
     store: ObjectStore
-    loaded: Loaded
+    loaded: LoadedSettings
     guard: ClockGuard
     journal: Journal
     freezes: BrakeStore
@@ -93,7 +93,7 @@ def at_place(
     )
 
 
-async def _in_folder(loaded: Loaded, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
+async def _in_folder(loaded: LoadedSettings, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
     from lapse.app.process import deletion_budgets
     from lapse.app.state_folder import guard_of, open_brakes
     from lapse.cli.desk import Desk, with_store
@@ -119,7 +119,7 @@ async def _in_folder(loaded: Loaded, work: Callable[[Place], Coroutine[Any, Any,
     return await with_store(settings.state_dir, TTLRule(settings.request_ttl), at_desk)
 
 
-async def _on_cluster(loaded: Loaded, work: Callable[[Place], Coroutine[Any, Any, T]], rights: str) -> T:
+async def _on_cluster(loaded: LoadedSettings, work: Callable[[Place], Coroutine[Any, Any, T]], rights: str) -> T:
     from lapse.app.cluster import DefinitionsMissingError, brakes_key, guard_on, in_plain_words, open_client
     from lapse.app.domains import DOMAINS, KINDS
     from lapse.core.believed_clock import BelievedClock

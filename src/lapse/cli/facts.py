@@ -21,7 +21,7 @@ from lapse.requests.api.kinds import (
 )
 from lapse.requests.api.upstream import ALL_KINDS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from lapse.requests.local.places import DIRECTORY
-from lapse.requests.view import State, Summary, followed, state_of
+from lapse.requests.view import ReadyState, Summary, followed, state_of
 
 COLUMNS: Final = ("namespace", "name", "kind", "ready", "reason", "expires", "age")
 SHOWN_KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, OBJECT_KEEPER, *ARTIFACT_KINDS)
@@ -59,7 +59,7 @@ def row(summary: Summary, now: int) -> tuple[str, ...]:
     return tuple(cell or "-" for cell in (*cells, summary.expires(now), age))
 
 
-def _ready(state: State) -> str:
+def _ready(state: ReadyState) -> str:
     return "" if state.ready is None else str(state.ready)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    from lapse.settings import Loaded
+    from lapse.settings import LoadedSettings
 
 Flag = Annotated[str | None, Parameter(show_default=False, allow_leading_hyphen=True)]
 
@@ -25,7 +25,7 @@ class ConfigFlags:
     config: Flag = None
     """The file to read; otherwise LAPSE_CONFIG, ./lapse.toml or ~/.config/lapse/lapse.toml."""
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedSettings:
         """Read file, environment and these flags; raises `SettingsError` with everything that is wrong."""
         from lapse.settings import load_settings
 

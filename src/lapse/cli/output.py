@@ -24,7 +24,7 @@ from lapse.core.errors import LapseError
 from lapse.core.masking import printable
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """What the process tells its caller."""
 
     DONE = 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from lapse.cli.output import Exit, Output, message, print_json, print_table
+from lapse.cli.output import ExitCode, Output, message, print_json, print_table
 
 if TYPE_CHECKING:
     from lapse.cli.context import Place
@@ -133,11 +133,11 @@ def finish(done: Done, output: Output, *, pending: bool) -> int:
     else:
         _print(done)
     if done.waits_for_yes:
-        return Exit.PENDING if pending else Exit.FAILED
+        return ExitCode.PENDING if pending else ExitCode.FAILED
     outcomes = {one.outcome for one in done.told}
     if not outcomes & {Outcome.FAILED, Outcome.REFUSED} and all(run.is_ready for run in done.runs.values()):
-        return Exit.PENDING if pending and Outcome.WOULD_END in outcomes else Exit.DONE
-    return Exit.PARTLY if outcomes & {Outcome.ENDED, Outcome.WOULD_END} else Exit.FAILED
+        return ExitCode.PENDING if pending and Outcome.WOULD_END in outcomes else ExitCode.DONE
+    return ExitCode.PARTLY if outcomes & {Outcome.ENDED, Outcome.WOULD_END} else ExitCode.FAILED
 
 
 def _runs(done: Done) -> list[PolicyRun]:

@@ -82,7 +82,7 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ObjectChange:
     """Something that happened to an object; of one that is gone, its last state."""
 
     what: What
@@ -95,19 +95,21 @@ _WHAT = {EventType.ADDED: What.APPEARED, EventType.MODIFIED: What.CHANGED, Event
 
 
 async def follow(
-    desk: Desk, kinds: Sequence[Kind[Any]], namespace: str | None, report: Callable[[Report], None]
+    desk: Desk, kinds: Sequence[Kind[Any]], namespace: str | None, report: Callable[[ObjectChange], None]
 ) -> None:
     """Report what is there and then what happens, for ever; kinds without namespaces are always included."""
     await asyncio.gather(*(_follow_kind(desk, kind, namespace if kind.namespaced else None, report) for kind in kinds))
 
 
-async def _follow_kind(desk: Desk, kind: Kind[Any], namespace: str | None, report: Callable[[Report], None]) -> None:
+async def _follow_kind(
+    desk: Desk, kind: Kind[Any], namespace: str | None, report: Callable[[ObjectChange], None]
+) -> None:
     while True:
         page = await desk.store.list(kind, namespace=namespace)
         for one in page.items:
-            report(Report(What.THERE, kind, one, desk.summary(kind, one)))
+            report(ObjectChange(What.THERE, kind, one, desk.summary(kind, one)))
         async for event in _changes(desk, kind, namespace, page.resource_version):
-            report(Report(_WHAT[event.type], kind, event.object, desk.summary(kind, event.object)))
+            report(ObjectChange(_WHAT[event.type], kind, event.object, desk.summary(kind, event.object)))
 
 
 async def _changes(desk: Desk, kind: Kind[Any], namespace: str | None, since: str) -> AsyncIterator[Event[Any]]:

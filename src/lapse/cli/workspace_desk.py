@@ -59,7 +59,7 @@ async def journal_of(desk: WorkspaceDesk) -> AsyncIterator[Journal]:
 
 async def signals_of(desk: WorkspaceDesk, workspaces: Sequence[Workspace]) -> Mapping[WorkspaceId, Signal]:
     """Return who is connected to which workspace; nothing where that is known to lapse up alone."""
-    from lapse.workspaces.activity.port import ActivityUnavailableError, Doubt, Unknown
+    from lapse.workspaces.activity.port import ActivityDoubt, ActivityUnavailableError, ActivityUnknown
     from lapse.workspaces.opening import open_activity
 
     settings, ids = desk.settings, [one.id for one in workspaces]
@@ -69,7 +69,7 @@ async def signals_of(desk: WorkspaceDesk, workspaces: Sequence[Workspace]) -> Ma
     try:
         return await store.read(ids)
     except ActivityUnavailableError:
-        return dict.fromkeys(ids, Unknown(Doubt.UNREACHABLE))
+        return dict.fromkeys(ids, ActivityUnknown(ActivityDoubt.UNREACHABLE))
     finally:
         await store.close()
 

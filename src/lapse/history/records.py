@@ -37,7 +37,7 @@ from lapse.history.api.kinds import (
     label_value,
     short_hash,
 )
-from lapse.history.retention.passes import HISTORY
+from lapse.history.retention.acting import HISTORY
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import ObjectMeta, Struct
 

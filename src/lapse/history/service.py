@@ -34,7 +34,7 @@ from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
 from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy.default_policy import POLICY_NAME
 from lapse.history.policy.policies import (
-    Loaded,
+    LoadedPolicies,
     blocked,
     is_published,
     load_policies,
@@ -50,7 +50,7 @@ from lapse.history.retention.passes import DOMAINS, HISTORY, REASONS, RETENTION,
 from lapse.history.retention.rules import DoubtReason
 from lapse.history.retention.runs import GRANT, Tally, of_broken, of_error, of_report
 from lapse.history.retention.status_writer import Teller
-from lapse.kube.controller.controller import Result
+from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.resources import NO_LABELS, ObjectMeta
 from lapse.objects.target import ObjectHandle, ObjectTarget
 
@@ -292,14 +292,14 @@ class Retention:
             await self._first.acted(POLICY_NAME)
         return runs
 
-    async def _load(self) -> Loaded:
+    async def _load(self) -> LoadedPolicies:
         """Return the policies that there are, and those of the settings that nobody has published.
 
         What is published wins over our own settings: a command that was told something else than the process that
         published, or nothing, must not delete by that.
         """
         loaded = await load_policies(self._direct)
-        found = Loaded(broken=list(loaded.broken))
+        found = LoadedPolicies(broken=list(loaded.broken))
         for policy, read in loaded.policies:
             error = self._unusable.get(read.name) if is_published(policy.metadata) else None
             if error is None:
@@ -369,7 +369,7 @@ class Retention:
             brake=self._brake,
         )
 
-    async def _completed(self, experiment: Experiment) -> Result:
+    async def _completed(self, experiment: Experiment) -> ReconcileResult:
         """Pass over the records of one experiment; raises what the store answers, so that it is tried again."""
         loaded = await self._load()
         members = _by_kind(loaded).get(_RECORDS, [])
@@ -380,7 +380,7 @@ class Retention:
             runs = await self._pass(used, acting={POLICY_NAME}, labels=labels, told=_tell_nobody, proceed=_always)
             if cautious and runs[POLICY_NAME].deleted:
                 _log.info("completion_was_dry", would_delete=runs[POLICY_NAME].deleted, reason=_CAUTION)
-        return Result()
+        return ReconcileResult()
 
     # --- the first time -----------------------------------------------------------------------------------------------
 
@@ -439,7 +439,7 @@ def _domain(about: Any) -> str:  # noqa: ANN401 - a policy or its selector
     return HISTORY if (about.api_version, about.kind) == _RECORDS else RETENTION
 
 
-def _by_kind(loaded: Loaded) -> dict[tuple[str, str], list[Member]]:
+def _by_kind(loaded: LoadedPolicies) -> dict[tuple[str, str], list[Member]]:
     found: dict[tuple[str, str], list[Member]] = {}
     for policy, read in loaded.policies:
         found.setdefault((read.api_version, read.kind), []).append((policy, read))

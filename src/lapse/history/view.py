@@ -34,7 +34,7 @@ from lapse.history.policy.policies import load_policies
 from lapse.history.records import labelled
 from lapse.history.retention.listing import LEFT_ALONE, PAGE, read_pages
 from lapse.history.retention.ranking import judge
-from lapse.history.retention.reading import Reading
+from lapse.history.retention.reading import ObjectReader
 from lapse.history.retention.rules import LimitReason, RetainReason, combine
 from lapse.kube.resources import NO_LABELS, Document, PartialObject
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from lapse.core.decision import Verdict
     from lapse.history.policy.policy import Policy
-    from lapse.history.retention.rules import Entry, Judgement
+    from lapse.history.retention.rules import Judgement, RetainedObject
     from lapse.kube.resources import Kind, ObjectMeta
     from lapse.objects.port import Reader
 
@@ -204,7 +204,7 @@ async def look(
 ) -> list[Seen]:
     """Return the records of a namespace that have ``labels``, newest first, each with what the policies say."""
     found: list[ObjectMeta] = []
-    entries: list[list[Entry]] = [[] for _ in policies]
+    entries: list[list[RetainedObject]] = [[] for _ in policies]
     reading = _reading(policies)
     async for one in _objects(direct, policies, namespace=namespace, labels=labels):
         found.append(Document(labelled(one.body)).metadata if isinstance(one, Document) else one.metadata)
@@ -236,8 +236,8 @@ def _is_label(path: FieldPath) -> bool:
     return len(path.steps) == 3 and path.steps[:2] == ("metadata", "labels")  # noqa: PLR2004 - metadata, labels, its name
 
 
-def _reading(policies: Sequence[Policy]) -> Reading:
-    return Reading(policies, asked=NO_LABELS, left_alone=LEFT_ALONE)
+def _reading(policies: Sequence[Policy]) -> ObjectReader:
+    return ObjectReader(policies, asked=NO_LABELS, left_alone=LEFT_ALONE)
 
 
 async def _objects(
@@ -250,7 +250,7 @@ async def _objects(
                 yield one
 
 
-def _opinions(policy: Policy, entries: Sequence[Entry], now: UnixNs) -> Iterator[Opinion]:
+def _opinions(policy: Policy, entries: Sequence[RetainedObject], now: UnixNs) -> Iterator[Opinion]:
     newer: dict[object, int] = {}
     ordered = sorted(entries, key=lambda one: (one.anchor or 0, one.namespace or "", one.name), reverse=True)
     for judgement in judge(ordered, policy.limits, now):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Final, Protocol
 
-from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, RefusedError
+from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, HeadRefusedError
 
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
 _LONGEST_LINE: Final = 4096
@@ -34,7 +34,7 @@ class Body(Protocol):
     """Whether some of what arrived is not read yet: feed it nothing, in another turn."""
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived; return what of it belongs to the body. Raises `RefusedError`."""
+        """Take what arrived; return what of it belongs to the body. Raises `HeadRefusedError`."""
         ...
 
 
@@ -115,7 +115,7 @@ class Chunked:
             return at + len(piece)
         end = data[at : at + self._left]
         if end != b"\r\n"[2 - self._left :][: len(end)]:
-            raise RefusedError(400, "A chunk is not as long as it says.")
+            raise HeadRefusedError(400, "A chunk is not as long as it says.")
         self._left -= len(end)
         return at + len(end)
 
@@ -125,7 +125,7 @@ class Chunked:
             return after
         match = _SIZE.fullmatch(line)
         if match is None:
-            raise RefusedError(400, "A chunk does not say how long it is.")
+            raise HeadRefusedError(400, "A chunk does not say how long it is.")
         size = int(match[1], 16)
         if size:
             self._left = size + 2
@@ -139,7 +139,7 @@ class Chunked:
             self._trailers += len(line) + 2
             self.done = not line
             if b"\n" in line or b"\r" in line or self._trailers > _TRAILERS:
-                raise RefusedError(400, "The trailer after the last chunk is wrong.")
+                raise HeadRefusedError(400, "The trailer after the last chunk is wrong.")
         return after
 
     def _line(self, data: bytes, at: int) -> tuple[bytes | None, int]:
@@ -147,7 +147,7 @@ class Chunked:
         if end >= 0:
             return data[at:end], end + 2
         if len(data) - at > _LONGEST_LINE or b"\n" in data[at:]:
-            raise RefusedError(400, "A chunk does not say how long it is.")
+            raise HeadRefusedError(400, "A chunk does not say how long it is.")
         self._before = data[at:]
         return None, len(data)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Connection(Protocol):
+class AdmittedConnection(Protocol):
     """What is asked of a connection."""
 
     @property
@@ -28,10 +28,10 @@ class Connection(Protocol):
         ...
 
 
-One = TypeVar("One", bound=Connection)
+One = TypeVar("One", bound=AdmittedConnection)
 
 
-class Connections(Generic[One]):
+class ConnectionLimit(Generic[One]):
     """The connections that were admitted, oldest first. A limit of 0 is none."""
 
     def __init__(self, most: int, most_per_peer: int) -> None:

@@ -44,7 +44,7 @@ UNTIL_CLOSE: Final = -2
 _NO_BODY_STATUS: Final = frozenset({204, 304})
 
 
-class RefusedError(Exception):
+class HeadRefusedError(Exception):
     """A head that is not passed on. ``status`` is for the client; ``words`` say what was wrong with it."""
 
     def __init__(self, status: int, words: str) -> None:
@@ -109,7 +109,7 @@ _NOTHING: Final[frozenset[bytes]] = frozenset()
 def check_lines(data: bytes | bytearray, start: int) -> None:
     """Refuse a head whose end has not come if one of its lines, from ``start`` on, never can be right."""
     if _BARE.search(data, start):
-        raise RefusedError(400, "A line of a head must end in CRLF, with no CR or LF before.")
+        raise HeadRefusedError(400, "A line of a head must end in CRLF, with no CR or LF before.")
 
 
 def request_head(data: bytes, *, most_fields: int) -> RequestHead:
@@ -117,14 +117,14 @@ def request_head(data: bytes, *, most_fields: int) -> RequestHead:
     first, *lines = data.split(b"\r\n")
     match = _REQUEST_LINE.fullmatch(first)
     if first.partition(b" ")[0] in _NOT_BY_US:  # CONNECT names no path
-        raise RefusedError(501, "This method is not passed on.")
+        raise HeadRefusedError(501, "This method is not passed on.")
     if match is None:
-        raise RefusedError(400, "The first line is not METHOD /path HTTP/1.1.")
+        raise HeadRefusedError(400, "The first line is not METHOD /path HTTP/1.1.")
     method, target, minor = match.groups()
     fields, values = _fields(lines, most_fields)
     host = values.get(b"host")
     if host is None:
-        raise RefusedError(400, "A request must name its host once.")
+        raise HeadRefusedError(400, "A request must name its host once.")
     options = _options(values)
     length = _request_length(values, minor)
     return RequestHead(method, target, minor[0] - 48, fields, values, options, length, host.lower())
@@ -135,12 +135,12 @@ def answer_head(data: bytes, *, method: bytes, most_fields: int) -> AnswerHead:
     first, *lines = data.split(b"\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
-        raise RefusedError(502, "The workspace's answer is not HTTP/1.")
+        raise HeadRefusedError(502, "The workspace's answer is not HTTP/1.")
     try:
         fields, values = _fields(lines, most_fields)
         length = _answer_length(values, int(match[2]), method)
-    except RefusedError as error:
-        raise RefusedError(502, f"The workspace's answer is wrong. {error.words}") from error
+    except HeadRefusedError as error:
+        raise HeadRefusedError(502, f"The workspace's answer is wrong. {error.words}") from error
     connection = values.get(b"connection")
     options = _NOTHING if connection is None else _names(connection)
     keep = match[1] == b"1" and b"close" not in options and length != UNTIL_CLOSE
@@ -149,18 +149,18 @@ def answer_head(data: bytes, *, method: bytes, most_fields: int) -> AnswerHead:
 
 def _fields(lines: list[bytes], most: int) -> tuple[list[Field], dict[bytes, bytes]]:
     if len(lines) > most:
-        raise RefusedError(431, f"A head may have {most} fields.")
+        raise HeadRefusedError(431, f"A head may have {most} fields.")
     fields: list[Field] = []
     values: dict[bytes, bytes] = {}
     for line in lines:
         match = _FIELD.fullmatch(line)
         if match is None:
-            raise RefusedError(400, "A line of the head is not Name: value.")
+            raise HeadRefusedError(400, "A line of the head is not Name: value.")
         name, value = match.groups()
         lower, value = name.lower(), value.strip(b" \t")
         if lower in values:
             if lower in _ONCE:
-                raise RefusedError(400, f"{lower.decode()} is given twice.")
+                raise HeadRefusedError(400, f"{lower.decode()} is given twice.")
             value_before = values[lower]
             values[lower] = value_before + (b"; " if lower == b"cookie" else b", ") + value
         else:
@@ -179,13 +179,13 @@ def _options(values: dict[bytes, bytes]) -> frozenset[bytes]:
         return _NOTHING
     options = _names(connection)
     if options & _NEVER_HOP_BY_HOP:
-        raise RefusedError(400, "Connection names a field that must be passed on.")
+        raise HeadRefusedError(400, "Connection names a field that must be passed on.")
     return options
 
 
 def _length(value: bytes) -> int:
     if not _LENGTH.fullmatch(value):
-        raise RefusedError(400, "content-length must be one number.")
+        raise HeadRefusedError(400, "content-length must be one number.")
     return int(value)
 
 
@@ -194,20 +194,20 @@ def _request_length(values: dict[bytes, bytes], minor: bytes) -> int:
     if coding is None:
         return 0 if length is None else _length(length)
     if length is not None:
-        raise RefusedError(400, "A body has a content-length or a transfer-encoding, not both.")
+        raise HeadRefusedError(400, "A body has a content-length or a transfer-encoding, not both.")
     if minor != b"1":
-        raise RefusedError(400, "HTTP/1.0 has no transfer-encoding.")
+        raise HeadRefusedError(400, "HTTP/1.0 has no transfer-encoding.")
     if coding.lower() != b"chunked":
-        raise RefusedError(501, "The only transfer-encoding here is chunked.")
+        raise HeadRefusedError(501, "The only transfer-encoding here is chunked.")
     return CHUNKED
 
 
 def _answer_length(values: dict[bytes, bytes], status: int, method: bytes) -> int:
     coding, length = values.get(b"transfer-encoding"), values.get(b"content-length")
     if coding is not None and length is not None:
-        raise RefusedError(502, "A body has a content-length or a transfer-encoding, not both.")
+        raise HeadRefusedError(502, "A body has a content-length or a transfer-encoding, not both.")
     if coding is not None and coding.lower() != b"chunked":
-        raise RefusedError(502, "The only transfer-encoding here is chunked.")
+        raise HeadRefusedError(502, "The only transfer-encoding here is chunked.")
     known = None if length is None else _length(length)
     if method == b"HEAD" or status in _NO_BODY_STATUS or status < 200:  # noqa: PLR2004 - information has no body
         return 0

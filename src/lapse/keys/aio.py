@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
     from types import TracebackType
 
-    from lapse.keys.port import Backend, SweepReport
+    from lapse.keys.port import Backend, CleanupReport
 
 _BOTH_COLOURS: Final = frozenset({"lock"})  # returns a context manager for `with` and `async with` alike
 
@@ -73,7 +73,7 @@ class AsyncKeys:
         """See `Keys.backend`."""
         return self._backend
 
-    async def sweep(self, limit: int = SWEEP_SLICE) -> SweepReport:
+    async def sweep(self, limit: int = SWEEP_SLICE) -> CleanupReport:
         """See `Keys.sweep`. Runs in a thread: removing many records takes longer than a loop should stand still."""
         return await asyncio.to_thread(self._backend.sweep, limit)
 

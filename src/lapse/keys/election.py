@@ -1,4 +1,4 @@
-"""Election of a leader by any keys store: a campaign (see `lapse.engine.running.election`) for a lease in two of its records.
+"""Election of a leader by any keys store: a campaign for a lease in two of its records.
 
 What it does not guarantee, beyond what a campaign does not: a backend that forgets an acknowledged write (failover of
 an asynchronous Redis replica, a Cassandra keyspace with replication factor 1 that loses its node) may elect a second

@@ -65,7 +65,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepReport:
+class CleanupReport:
     """What one slice of physical cleanup did."""
 
     removed: int
@@ -145,7 +145,7 @@ class Backend(Protocol):
         """Open one application's records for callers on an event loop; answers may be `Pending`."""
         ...
 
-    def sweep(self, limit: int) -> SweepReport:
+    def sweep(self, limit: int) -> CleanupReport:
         """Remove up to ``limit`` expired records physically. Backends whose server does that report nothing removed."""
         ...
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from lapse.core.clock import Clock, SystemClock
 from lapse.keys.backends.layout import Prefix, end_of_prefix
 from lapse.keys.errors import KeyTypeError
-from lapse.keys.port import Backend, Item, NewItem, Space, SweepReport
+from lapse.keys.port import Backend, CleanupReport, Item, NewItem, Space
 from lapse.keys.sweeper import SWEEP_SLICE, Sweeper
 from lapse.keys.url import open_backend
 from lapse.keys.validation import (
@@ -193,7 +193,7 @@ class Keys:
         """The backend behind this store."""
         return self._backend
 
-    def sweep(self, limit: int = SWEEP_SLICE) -> SweepReport:
+    def sweep(self, limit: int = SWEEP_SLICE) -> CleanupReport:
         """Remove up to ``limit`` expired records physically now. Reads never need this; memory and disk do."""
         return self._backend.sweep(limit)
 

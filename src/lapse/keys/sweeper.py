@@ -31,7 +31,7 @@ DOMAIN: Final = "keys"
 _PAUSE_SECONDS: Final = 0.001  # between slices: lets waiting readers and writers run
 
 
-class SweepLoop:
+class CleanupLoop:
     """A `lapse.engine.running.coordinator.Loop` over one opened store, which its opener closes."""
 
     name: Final = "keys-sweep"

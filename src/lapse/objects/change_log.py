@@ -31,7 +31,7 @@ from lapse.db.sqlite.file import open_reader
 from lapse.kube.errors import GoneError, InvalidError
 from lapse.kube.resources import EventType, Struct
 from lapse.objects.documents import decode
-from lapse.objects.port import Summary
+from lapse.objects.port import LabelSummary
 from lapse.objects.tables import SQL, labels_text, rows
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ListQuery:
     """Which objects a list asks for."""
 
     kind: str
@@ -164,7 +164,7 @@ class Cursor(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedPage:
     """The bodies of one page, the moment they show, and where the next page begins."""
 
     bodies: list[bytes]
@@ -217,7 +217,7 @@ def changes_after(cursor: apsw.Cursor, *, version: int, kind: str, namespace: st
     return Batch(changes, changes[-1].version if more else tip, more)
 
 
-def page(cursor: apsw.Cursor, question: Question, start: Cursor | None) -> Found:
+def page(cursor: apsw.Cursor, question: ListQuery, start: Cursor | None) -> ListedPage:
     """Return one page, of now or, with ``start``, of the moment when the list began."""
     cursor.execute("BEGIN")
     tip = rows(cursor, SQL["tip"])[0][0] if start is None else _check_reach(cursor, start.moment)[1]
@@ -233,10 +233,10 @@ def page(cursor: apsw.Cursor, question: Question, start: Cursor | None) -> Found
         bodies.append(body)
         last = Cursor(moment, namespace, name)
     cursor.execute("COMMIT")
-    return Found(bodies, moment, following)
+    return ListedPage(bodies, moment, following)
 
 
-def summary(cursor: apsw.Cursor, question: Question) -> list[Summary] | None:
+def summary(cursor: apsw.Cursor, question: ListQuery) -> list[LabelSummary] | None:
     """Tell what there is, by namespace and labels; None where that is more than the limit."""
     first, beyond = question.namespace or "", question.namespace or _BEYOND_NAMESPACES
     most = sys.maxsize - 1 if question.limit is None else question.limit
@@ -244,14 +244,14 @@ def summary(cursor: apsw.Cursor, question: Question) -> list[Summary] | None:
     if len(found) > most:
         return None
     told = [
-        Summary(namespace or None, decode(labels) if labels else {}, how_many, oldest)
+        LabelSummary(namespace or None, decode(labels) if labels else {}, how_many, oldest)
         for namespace, labels, how_many, oldest in found
     ]
     return [one for one in told if question.labels.items() <= one.labels.items()]
 
 
 def _walk(
-    cursor: apsw.Cursor, question: Question, start: Cursor | None, *, moment: int, changed: bool
+    cursor: apsw.Cursor, question: ListQuery, start: Cursor | None, *, moment: int, changed: bool
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the objects of that moment in order, read only as far as they are taken."""
     first, beyond = question.namespace or "", question.namespace or _BEYOND_NAMESPACES

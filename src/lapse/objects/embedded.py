@@ -45,15 +45,15 @@ from lapse.kube.errors import (
 )
 from lapse.kube.resources import NO_LABELS, Document, Event, EventType, Json, Kind, Object, ObjectKey, Page
 from lapse.objects import documents
-from lapse.objects.change_log import Question, Wakeups, changes_after, page, read_cursor, read_version, summary
+from lapse.objects.change_log import ListQuery, Wakeups, changes_after, page, read_cursor, read_version, summary
 from lapse.objects.documents import as_json, check_namespace, decode, encode
 from lapse.objects.gc import Collector
 from lapse.objects.tables import (
     SQL,
+    ChangeRetention,
     Holds,
-    Record,
+    ObjectRecord,
     Removal,
-    Retention,
     Tables,
     find,
     kind_name,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from lapse.db.sqlite.group_commit import Operation
     from lapse.engine.safety.holds import HeldError, Hold
     from lapse.objects.change_log import Change
-    from lapse.objects.port import Deletion, Summary
+    from lapse.objects.port import Deletion, LabelSummary
 
 T = TypeVar("T", bound=Object)
 A = TypeVar("A")
@@ -120,7 +120,7 @@ class EmbeddedStore:
         self._kinds = {(kind.api_version, kind.kind): kind for kind in kinds}
         self._clock = clock
         self._holds = Holds(self._kinds.values())
-        self._tables = Tables(Retention(changes_kept, bytes_kept))
+        self._tables = Tables(ChangeRetention(changes_kept, bytes_kept))
         self._wakeups = Wakeups(database.file, clock=clock, noticed=self._look_for_garbage)
         self._collector = Collector(self._submit, tables=self._tables, clock=clock, done=self._wakeups.wake)
         self._looked = False
@@ -156,7 +156,7 @@ class EmbeddedStore:
             check_namespace(known, "list", namespace)
         if limit is not None and limit < 0:
             raise InvalidError(kind=kind.kind, name="list", problem=f"limit is {limit}; expected a positive number")
-        question = Question(kind_name(kind), namespace, labels, limit or None)
+        question = ListQuery(kind_name(kind), namespace, labels, limit or None)
         start = None if after is None else read_cursor(kind.kind, after)
 
         def look() -> Page[T]:
@@ -169,12 +169,12 @@ class EmbeddedStore:
 
     async def summary(
         self, kind: Kind[Any], *, namespace: str | None = None, labels: Mapping[str, str] = NO_LABELS, at_most: int
-    ) -> Sequence[Summary] | None:
+    ) -> Sequence[LabelSummary] | None:
         """See `Summarising`."""
         known = self._known(kind)
         if namespace is not None:
             check_namespace(known, "list", namespace)
-        question = Question(kind_name(kind), namespace, labels, at_most)
+        question = ListQuery(kind_name(kind), namespace, labels, at_most)
         self._begin()
         return await asyncio.to_thread(self._read, lambda cursor: summary(cursor, question))
 
@@ -225,7 +225,7 @@ class EmbeddedStore:
             version = next_version(cursor)
             created = to_timestamp(self._clock.wall_ns() // _SECOND * _SECOND)
             body = draft.encode(uid=uid, version=version, created=created)
-            record = Record(uid, version, len(body), owners, body)
+            record = ObjectRecord(uid, version, len(body), owners, body)
             garbage = self._tables.insert(cursor, place, record=record)
             if garbage is None:
                 return AlreadyExistsError(kind=kind.kind, name=key), False
@@ -352,7 +352,7 @@ class EmbeddedStore:
                 documents.check_size(kind, key, len(body))
             except ObjectError as error:
                 return error, False
-            record = Record(old.uid, number, len(body), owners_text(documents.owners_of(new)), body)
+            record = ObjectRecord(old.uid, number, len(body), owners_text(documents.owners_of(new)), body)
             return body, self._tables.replace(cursor, place, old=old, new=record)
 
         return patch

@@ -23,7 +23,7 @@ from lapse.core.jitter import backoff
 from lapse.core.log import get_logger
 from lapse.kube.errors import StoreUnavailableError
 from lapse.objects.documents import decode, stamped, without_owners
-from lapse.objects.tables import SQL, Place, Record, Tables, find, is_alive, next_version, owners_text, rows
+from lapse.objects.tables import SQL, ObjectRecord, ObjectRow, Tables, find, is_alive, next_version, owners_text, rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -58,7 +58,7 @@ def collect_some(tables: Tables, at_most: int = _STEP) -> Operation[Step]:
         # Uids do not come back; but if ever one did, doubt keeps what depends on it.
         dependents = [] if is_alive(cursor, owner) else rows(cursor, SQL["dependents"], (owner, at_most))
         for kind, namespace, name, owners in dependents:
-            _settle(tables, cursor, Place(kind, namespace, name), owners=decode(owners))
+            _settle(tables, cursor, ObjectRow(kind, namespace, name), owners=decode(owners))
             touched.add(kind)
         if len(dependents) < at_most:
             cursor.execute(SQL["unqueue"], (number,))
@@ -67,7 +67,7 @@ def collect_some(tables: Tables, at_most: int = _STEP) -> Operation[Step]:
     return collect
 
 
-def _settle(tables: Tables, cursor: apsw.Cursor, place: Place, *, owners: list[str]) -> None:
+def _settle(tables: Tables, cursor: apsw.Cursor, place: ObjectRow, *, owners: list[str]) -> None:
     """Remove one dependent, or take its dead owners from it."""
     gone = {owner for owner in owners if not is_alive(cursor, owner)}
     if len(gone) == len(owners):
@@ -79,7 +79,7 @@ def _settle(tables: Tables, cursor: apsw.Cursor, place: Place, *, owners: list[s
     version = next_version(cursor)
     body = stamped(without_owners(decode(old.body), gone), version)
     left = owners_text([owner for owner in owners if owner not in gone])
-    tables.replace(cursor, place, old=old, new=Record(old.uid, version, len(body), left, body))
+    tables.replace(cursor, place, old=old, new=ObjectRecord(old.uid, version, len(body), left, body))
 
 
 class Collector:

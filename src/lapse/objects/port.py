@@ -63,7 +63,7 @@ class Reader(Protocol):
         ...
 
 
-class Summary(NamedTuple):
+class LabelSummary(NamedTuple):
     """Objects of one namespace (None: of the whole cluster) that have the same labels."""
 
     namespace: str | None
@@ -79,7 +79,7 @@ class Summarising(Protocol):
 
     async def summary(
         self, kind: Kind[Any], *, namespace: str | None = None, labels: Mapping[str, str] = NO_LABELS, at_most: int
-    ) -> Sequence[Summary] | None:
+    ) -> Sequence[LabelSummary] | None:
         """Count the objects that `Reader.list` would return; None when there are more than ``at_most`` summaries."""
         ...
 

@@ -55,7 +55,7 @@ _LOG_REMOVAL: Final = SQL["log_removal"]
 _QUEUE_IF_OWNER: Final = SQL["queue_if_owner"]
 
 
-class Place(NamedTuple):
+class ObjectRow(NamedTuple):
     """Where an object is found in the tables."""
 
     kind: str
@@ -64,14 +64,14 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class ChangeRetention:
     """How much of the past is kept: for watches that resume, and for lists in pages."""
 
     changes: int
     bytes: int
 
 
-class Record(NamedTuple):
+class ObjectRecord(NamedTuple):
     """What the tables know of one object."""
 
     uid: str
@@ -84,7 +84,7 @@ class Record(NamedTuple):
 class Removal(NamedTuple):
     """Which object is to go, in which state."""
 
-    place: Place
+    place: ObjectRow
     uid: str
     version: int
 
@@ -125,9 +125,9 @@ def labels_text(labels: Mapping[str, str]) -> str:
     return max((encode({name: value})[1:-1].decode() for name, value in labels.items()), key=len, default="")
 
 
-def place_of(kind: Kind[Any], key: ObjectKey) -> Place:
+def place_of(kind: Kind[Any], key: ObjectKey) -> ObjectRow:
     """Return where the object of that key is."""
-    return Place(f"{kind.api_version}/{kind.kind}", key.namespace or "", key.name)
+    return ObjectRow(f"{kind.api_version}/{kind.kind}", key.namespace or "", key.name)
 
 
 def rows(cursor: apsw.Cursor, sql: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -140,10 +140,10 @@ def next_version(cursor: apsw.Cursor) -> int:
     return int(rows(cursor, _TIP)[0][0]) + 1
 
 
-def find(cursor: apsw.Cursor, place: Place) -> Record | None:
+def find(cursor: apsw.Cursor, place: ObjectRow) -> ObjectRecord | None:
     """Return one object, if it is there."""
     found = rows(cursor, SQL["find"], place)
-    return Record(*found[0]) if found else None
+    return ObjectRecord(*found[0]) if found else None
 
 
 def is_alive(cursor: apsw.Cursor, uid: str) -> bool:
@@ -154,11 +154,11 @@ def is_alive(cursor: apsw.Cursor, uid: str) -> bool:
 class Tables:
     """Writes; see the module. Each returns whether there is garbage to collect now."""
 
-    def __init__(self, retention: Retention) -> None:
+    def __init__(self, retention: ChangeRetention) -> None:
         """Take how long the log is to be."""
         self._retention = retention
 
-    def insert(self, cursor: apsw.Cursor, place: Place, *, record: Record) -> bool | None:
+    def insert(self, cursor: apsw.Cursor, place: ObjectRow, *, record: ObjectRecord) -> bool | None:
         """Add an object; None when its place is taken."""
         found = _traits_of(record.body).metadata
         traits = (_text(found.labels), found.creation_timestamp, _hold_text(found.annotations))
@@ -168,7 +168,7 @@ class Tables:
         self._log(cursor, place, version=record.version, previous=None, freed=0, body=record.body)
         return record.owners != NO_OWNERS and _add_owners(cursor, record.uid, decode(record.owners))
 
-    def replace(self, cursor: apsw.Cursor, place: Place, *, old: Record, new: Record) -> bool:
+    def replace(self, cursor: apsw.Cursor, place: ObjectRow, *, old: ObjectRecord, new: ObjectRecord) -> bool:
         """Give an object a new body and, perhaps, other owners."""
         found = _traits_of(new.body).metadata
         traits = (_text(found.labels), _hold_text(found.annotations))
@@ -182,7 +182,7 @@ class Tables:
                 cursor.execute(SQL["remove_owner"], (owner, old.uid))
         return _add_owners(cursor, old.uid, [owner for owner in after if owner not in before])
 
-    def remove(self, cursor: apsw.Cursor, place: Place, *, uid: str | None, version: int | None) -> bool | None:
+    def remove(self, cursor: apsw.Cursor, place: ObjectRow, *, uid: str | None, version: int | None) -> bool | None:
         """Remove an object that is as expected; None when there is no such object."""
         removed = rows(cursor, _REMOVE, (*place, uid, version))
         if not removed:
@@ -204,7 +204,7 @@ class Tables:
         before = (newest - count,)
         gone = removals
         if count < len(removals):
-            gone = {Removal(Place(*place), uid, version) for *place, uid, version in rows(cursor, _LOGGED, before)}
+            gone = {Removal(ObjectRow(*place), uid, version) for *place, uid, version in rows(cursor, _LOGGED, before)}
         owned = rows(cursor, _LOGGED_OWNERS, before)
         cursor.executemany(_REMOVE_OWNER, [(owner, uid) for uid, owners in owned for owner in decode(owners)])
         cursor.execute(_QUEUE_LOGGED, before)
@@ -214,7 +214,7 @@ class Tables:
         return gone, garbage
 
     def _log(
-        self, cursor: apsw.Cursor, place: Place, *, version: int, previous: int | None, freed: int, body: bytes
+        self, cursor: apsw.Cursor, place: ObjectRow, *, version: int, previous: int | None, freed: int, body: bytes
     ) -> None:
         cursor.execute(_LOG_CHANGE, (version, *place, previous, freed, body))
         self._trim(cursor, version)

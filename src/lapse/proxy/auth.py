@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from lapse.engine.running import logins
 from lapse.http1.cookies import SignedCookie
-from lapse.proxy.ports import Proof, Reply, Visitor
+from lapse.proxy.ports import DirectResponse, Proof, Visitor
 from lapse.proxy.router import workspace_of
 from lapse.workspaces.tickets import OPEN_PATH
 
@@ -75,16 +75,18 @@ class Sessions:
 
 
 _NS: Final = 1_000_000_000
-_WHO: Final = Reply(
+_WHO: Final = DirectResponse(
     401,
     "Only its owner can open this workspace: lapse workspaces open NAME prints an address, or send a token.",
     (("WWW-Authenticate", "Bearer"),),
 )
-_WRONG_TOKEN: Final = Reply(
+_WRONG_TOKEN: Final = DirectResponse(
     401, "The token is unknown or revoked.", (("WWW-Authenticate", 'Bearer error="invalid_token"'),)
 )
-_USED: Final = Reply(403, "This address was used already, or is too old: lapse workspaces open NAME prints a new one.")
-_ONLY_GET: Final = Reply(405, "This address is opened with GET.", (("Allow", "GET"),))
+_USED: Final = DirectResponse(
+    403, "This address was used already, or is too old: lapse workspaces open NAME prints a new one."
+)
+_ONLY_GET: Final = DirectResponse(405, "This address is opened with GET.", (("Allow", "GET"),))
 
 
 class Redeeming(Protocol):
@@ -119,7 +121,7 @@ class HouseDoorkeeper:
     suffix: str
     failures: LoginFailures
 
-    async def identify(self, visit: Visit) -> Visitor | Reply:
+    async def identify(self, visit: Visit) -> Visitor | DirectResponse:
         """See `Doorkeeper`. The answer to a wrong token, ticket or session may wait."""
         path, _, query = visit.target.partition("?")
         if path == OPEN_PATH:
@@ -135,35 +137,35 @@ class HouseDoorkeeper:
                 if found is not None and self.tokens.opens(token_id, found.owner):
                     return Visitor(found.owner, Proof.COOKIE, token_id)
             if self.sessions.is_forged(cookies):
-                await self.failures.failed(logins.Proof.SESSION, visit.peer)
+                await self.failures.failed(logins.LoginProof.SESSION, visit.peer)
         return _WHO
 
     def still_admits(self, visitor: Visitor) -> bool:
         """See `Doorkeeper`."""
         return self.tokens.opens(visitor.token_id, visitor.name)
 
-    async def _by_token(self, visit: Visit, token: str) -> Visitor | Reply:
+    async def _by_token(self, visit: Visit, token: str) -> Visitor | DirectResponse:
         token_id = self.tokens.holder(token)
         if token_id is None:
-            await self.failures.failed(logins.Proof.TOKEN, visit.peer)
+            await self.failures.failed(logins.LoginProof.TOKEN, visit.peer)
             return _WRONG_TOKEN
         found = await self._workspace(visit)
         # Nobody owns what has no name as its owner: somebody else's workspace is answered as none is.
         owner = found.owner if found is not None and self.tokens.opens(token_id, found.owner) else ""
         return Visitor(owner, Proof.TOKEN, token_id)
 
-    async def _open(self, visit: Visit, query: str) -> Reply:
+    async def _open(self, visit: Visit, query: str) -> DirectResponse:
         if visit.method != "GET" or visit.upgrade:
             return _ONLY_GET
         ticket = query.removeprefix("ticket=")  # nothing in a ticket needs an escape
         found = await self._workspace(visit) if ticket != query else None
         token_id = None if found is None else await self.tickets.redeem(ticket, found.workspace)
         if found is None or token_id is None or not self.tokens.opens(token_id, found.owner):
-            await self.failures.failed(logins.Proof.TICKET, visit.peer)
+            await self.failures.failed(logins.LoginProof.TICKET, visit.peer)
             return _USED
         cookie = self.sessions.set_cookie(found.workspace, token_id, now_seconds=self._seconds())
         # 303 and no-referrer: neither the address with the ticket nor its being used goes any further.
-        return Reply(303, "", (("Location", "/"), ("Set-Cookie", cookie), ("Referrer-Policy", "no-referrer")))
+        return DirectResponse(303, "", (("Location", "/"), ("Set-Cookie", cookie), ("Referrer-Policy", "no-referrer")))
 
     async def _workspace(self, visit: Visit) -> Destination | None:
         name = workspace_of(visit.host.encode("latin-1"), self.suffix.encode())

@@ -16,20 +16,20 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from lapse.http1.bodies import LAST_CHUNK, body_of, chunk
-from lapse.http1.heads import CHUNKED, RefusedError, request_head
+from lapse.http1.heads import CHUNKED, HeadRefusedError, request_head
 from lapse.http1.incoming import Incoming
 from lapse.proxy.pages import reply_bytes
-from lapse.proxy.ports import Reply
+from lapse.proxy.ports import DirectResponse
 from lapse.proxy.tunnel import end_writing
-from lapse.proxy.upstream import CutError
+from lapse.proxy.upstream import UpstreamCutError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from lapse.http1.bodies import Body
-    from lapse.http1.connections import Connections
+    from lapse.http1.connections import ConnectionLimit
     from lapse.http1.heads import RequestHead
-    from lapse.proxy.limits import Limits
+    from lapse.proxy.limits import ProxyLimits
     from lapse.proxy.ports import Visitor, WorkspaceId
     from lapse.proxy.tunnel import Tunnel
     from lapse.proxy.upstream import Upstream
@@ -57,12 +57,12 @@ class Phase(IntEnum):
 class House(Protocol):
     """What a connection needs of the proxy."""
 
-    limits: Limits
+    limits: ProxyLimits
     now: float
     """Monotonic seconds, as of the last sweep."""
     stopping: bool
     fronts: dict[Front, None]
-    admitted: Connections[Front | Tunnel]
+    admitted: ConnectionLimit[Front | Tunnel]
 
     def serve(self, front: Front, head: RequestHead) -> Coroutine[None, None, None]:
         """Answer one request, whatever happens."""
@@ -165,7 +165,7 @@ class Front(asyncio.Protocol):
         """Write something that is no answer yet."""
         self._put(data)
 
-    def reply(self, reply: Reply, *, keep: bool, with_body: bool = True) -> None:
+    def reply(self, reply: DirectResponse, *, keep: bool, with_body: bool = True) -> None:
         """Answer for the house."""
         keep = keep and self.request_done and not self._house.stopping
         self._put(reply_bytes(reply, keep=keep, with_body=with_body))
@@ -198,7 +198,7 @@ class Front(asyncio.Protocol):
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def check(self, now: float, limits: Limits) -> None:
+    def check(self, now: float, limits: ProxyLimits) -> None:
         """Give up what takes too long."""
         passed, phase = now - self.since, self.phase
         lies = self._takes_nothing(now, limits)
@@ -212,11 +212,11 @@ class Front(asyncio.Protocol):
                 self._too_slow_with_head()
         elif phase is Phase.ANSWER and self.request_done:
             if passed > limits.answer_seconds:
-                self._fail(RefusedError(504, "The workspace does not answer."))
+                self._fail(HeadRefusedError(504, "The workspace does not answer."))
         elif phase is not Phase.BUSY and passed > limits.idle_seconds:
-            self._fail(RefusedError(408, "Nothing has moved for too long."))
+            self._fail(HeadRefusedError(408, "Nothing has moved for too long."))
 
-    def _takes_nothing(self, now: float, limits: Limits) -> bool:
+    def _takes_nothing(self, now: float, limits: ProxyLimits) -> bool:
         """Whether a client has left an answer lie for too long; one that is still being made has a limit of its own."""
         waiting = self.transport.get_write_buffer_size()
         flushed = self._written - waiting
@@ -226,7 +226,7 @@ class Front(asyncio.Protocol):
 
     def _too_slow_with_head(self) -> None:
         if self._incoming:
-            self._refuse(RefusedError(408, "The head of the request took too long."))
+            self._refuse(HeadRefusedError(408, "The head of the request took too long."))
         else:
             self.close()
 
@@ -241,7 +241,9 @@ class Front(asyncio.Protocol):
         self._house.fronts[self] = None
         if not self._house.admitted.admit(self, self.peer.decode("latin-1")):
             self._put(
-                reply_bytes(Reply(503, "There are too many connections; try again later."), keep=False, with_body=True)
+                reply_bytes(
+                    DirectResponse(503, "There are too many connections; try again later."), keep=False, with_body=True
+                )
             )
             self.close()
 
@@ -301,7 +303,7 @@ class Front(asyncio.Protocol):
         try:
             raw = self._incoming.take_head()
             if (len(self._incoming) if raw is None else len(raw)) > limits.head_bytes:
-                raise RefusedError(431, f"The head of a request may have {limits.head_bytes} bytes.")  # noqa: TRY301 - one way out
+                raise HeadRefusedError(431, f"The head of a request may have {limits.head_bytes} bytes.")  # noqa: TRY301 - one way out
             if raw is None:
                 if self.phase is Phase.KEEP:
                     self._enter(Phase.HEAD)
@@ -309,7 +311,7 @@ class Front(asyncio.Protocol):
             head = request_head(raw, most_fields=limits.fields)
             if head.length > limits.body_bytes:
                 raise _too_long(limits)
-        except RefusedError as error:
+        except HeadRefusedError as error:
             self._refuse(error)
             return
         self._body = body_of(head.length) if head.length else None
@@ -317,9 +319,9 @@ class Front(asyncio.Protocol):
         self._enter(Phase.BUSY)
         self._task = asyncio.get_running_loop().create_task(self._house.serve(self, head))
 
-    def _refuse(self, error: RefusedError) -> None:
+    def _refuse(self, error: HeadRefusedError) -> None:
         """Answer a head that cannot be read; what comes behind it cannot be either."""
-        self._put(reply_bytes(Reply(error.status, error.words), keep=False, with_body=True))
+        self._put(reply_bytes(DirectResponse(error.status, error.words), keep=False, with_body=True))
         self._linger()
 
     def _send(self, data: bytes) -> None:
@@ -333,7 +335,7 @@ class Front(asyncio.Protocol):
             self._taken += len(piece)
             if self._taken > self._house.limits.body_bytes:
                 raise _too_long(self._house.limits)
-        except RefusedError as error:
+        except HeadRefusedError as error:
             upstream.fail(error)
             return
         if piece:
@@ -381,7 +383,7 @@ class Front(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         if self._upstream is not None:
-            self._upstream.fail(error if self.phase is Phase.ANSWER else CutError())
+            self._upstream.fail(error if self.phase is Phase.ANSWER else UpstreamCutError())
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -412,5 +414,5 @@ class Front(asyncio.Protocol):
                 self.transport.resume_reading()
 
 
-def _too_long(limits: Limits) -> RefusedError:
-    return RefusedError(413, f"A body may have {limits.body_bytes} bytes.")
+def _too_long(limits: ProxyLimits) -> HeadRefusedError:
+    return HeadRefusedError(413, f"A body may have {limits.body_bytes} bytes.")

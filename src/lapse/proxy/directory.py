@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from lapse.proxy.ports import Condition, Destination, GoingDownError
+from lapse.proxy.ports import Destination, GoingDownError, WorkspaceReadiness
 from lapse.workspaces import view as summary
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, ObservedStatus, Operation
@@ -71,7 +71,7 @@ class StoreWaker:
 
     async def connected(self, workspace: WorkspaceId) -> None:
         """See `Waker`."""
-        if condition_of(await self._store.connected(workspace, now=self._now())) is not Condition.READY:
+        if condition_of(await self._store.connected(workspace, now=self._now())) is not WorkspaceReadiness.READY:
             self._changed()
             raise GoingDownError
 
@@ -83,10 +83,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.core.clock import Clock
-    from lapse.proxy.ports import Address
+    from lapse.proxy.ports import UpstreamAddress
     from lapse.workspaces.model import Workspace
 
-    Locate = Callable[[Workspace], Address | None]
+    Locate = Callable[[Workspace], UpstreamAddress | None]
     """Where a running workspace listens, as its runtime says; None: nowhere that this proxy can reach."""
 
 REMEMBERED_SECONDS: Final = 0.5
@@ -102,16 +102,20 @@ class Names(Protocol):
         ...
 
 
-def condition_of(workspace: Workspace) -> Condition:
+def condition_of(workspace: Workspace) -> WorkspaceReadiness:
     """Say what a workspace can do with a request.
 
     One that runs but is about to be stopped counts as asleep: passing a request on would not keep it, waking does. So
     does one that is only just being started: its process is there before it listens.
     """
     if workspace.error_reason is not None:  # an ERROR without one is cleared, and about to be looked at
-        return Condition.FAILED
+        return WorkspaceReadiness.FAILED
     runs = workspace.observed_status is ObservedStatus.RUNNING and workspace.operation is Operation.NONE
-    return Condition.READY if runs and workspace.desired_state is DesiredState.RUNNING else Condition.ASLEEP
+    return (
+        WorkspaceReadiness.READY
+        if runs and workspace.desired_state is DesiredState.RUNNING
+        else WorkspaceReadiness.ASLEEP
+    )
 
 
 class StoreDirectory:
@@ -134,7 +138,7 @@ class StoreDirectory:
             found = self._destination(await self._store.by_name(name))
         except UnknownWorkspaceError:
             return None
-        if found.condition is Condition.READY:
+        if found.condition is WorkspaceReadiness.READY:
             self._remember(name, found, round(asked_ns + REMEMBERED_SECONDS * _NS))
         return found
 
@@ -144,8 +148,8 @@ class StoreDirectory:
 
     def _destination(self, workspace: Workspace) -> Destination:
         condition = condition_of(workspace)
-        address = self._locate(workspace) if condition is Condition.READY else None
-        trouble = "" if condition is Condition.READY else summary.trouble(workspace)
+        address = self._locate(workspace) if condition is WorkspaceReadiness.READY else None
+        trouble = "" if condition is WorkspaceReadiness.READY else summary.trouble(workspace)
         return Destination(workspace.id, workspace.owner, condition, address, trouble)
 
     def _remember(self, name: str, found: Destination, until_ns: int) -> None:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, RefusedError
+from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, HeadRefusedError
 from lapse.proxy.tunnel import Tunnel
-from lapse.proxy.upstream import CutError
+from lapse.proxy.upstream import UpstreamCutError
 from lapse.workspaces.tickets import FIELD
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lapse.http1.heads import AnswerHead, Field, RequestHead
     from lapse.proxy.client_connection import Front
     from lapse.proxy.leases import Leases
-    from lapse.proxy.ports import Address, ConnectionId, WorkspaceId
+    from lapse.proxy.ports import ConnectionId, UpstreamAddress, WorkspaceId
     from lapse.proxy.upstream import Upstream, Upstreams
 
 _HOP_BY_HOP: Final = frozenset(
@@ -156,8 +156,10 @@ class Exchange:
     begin: Callable[[Front, Tunnel], None]
     end: Callable[[Tunnel], None]
 
-    async def request(self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: Address) -> None:
-        """Pass a request on and its answer back. Raises `RefusedError` or `CutError` while nothing was answered."""
+    async def request(
+        self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
+    ) -> None:
+        """Pass a request on and its answer back. Raises `HeadRefusedError`, `UpstreamCutError` while nothing was answered."""
         upstream, answer = await self._begin(front, head, workspace=workspace, address=address)
         again = False
         try:
@@ -168,7 +170,9 @@ class Exchange:
             else:
                 upstream.abort()
 
-    async def upgrade(self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: Address) -> None:
+    async def upgrade(
+        self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
+    ) -> None:
         """Pass an upgrade on; with the workspace's consent, join both connections. Raises as `request` does."""
         key = _key_of(head)
         connection = await self.leases.begin(workspace)
@@ -191,7 +195,7 @@ class Exchange:
                 self.leases.end(connection)
 
     async def _begin(
-        self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: Address
+        self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
     ) -> tuple[Upstream, AnswerHead]:
         """Send a request on a kept connection or a fresh one; return the connection and the head of the answer."""
         repeatable = head.method in _REPEATABLE and head.length == 0
@@ -199,13 +203,15 @@ class Exchange:
         if kept is not None:
             try:
                 return kept, await self._ask(front, head, upstream=kept, address=address)
-            except CutError:
+            except UpstreamCutError:
                 if kept.heard:
                     raise
         fresh = await self.upstreams.fresh(address)
         return fresh, await self._ask(front, head, upstream=fresh, address=address)
 
-    async def _ask(self, front: Front, head: RequestHead, *, upstream: Upstream, address: Address) -> AnswerHead:
+    async def _ask(
+        self, front: Front, head: RequestHead, *, upstream: Upstream, address: UpstreamAddress
+    ) -> AnswerHead:
         secret = address.secret.encode()
         sent = request_bytes(head, peer=front.peer, scheme=self.scheme, cookies=self.cookies, secret=secret)
         information = partial(self._inform, front, head)
@@ -218,7 +224,7 @@ class Exchange:
             raise
         if answer.status == _SWITCHING and not head.upgrade:
             upstream.abort()
-            raise RefusedError(502, "The workspace switches protocols without being asked to.")
+            raise HeadRefusedError(502, "The workspace switches protocols without being asked to.")
         return answer
 
     def _inform(self, front: Front, head: RequestHead, answer: AnswerHead) -> None:
@@ -233,7 +239,7 @@ class Exchange:
         front.begin_answer(answer_bytes(answer, keep=keep, chunked=chunked, cookies=self.cookies), chunked=chunked)
         try:
             again = await upstream.relay(answer)
-        except (CutError, RefusedError):
+        except (UpstreamCutError, HeadRefusedError):
             front.abort()
             return False
         again = again and front.request_done
@@ -243,14 +249,14 @@ class Exchange:
     async def _decline(self, front: Front, head: RequestHead, *, upstream: Upstream, answer: AnswerHead) -> None:
         """Pass back why there is no websocket; a plain page would leave the client guessing."""
         if answer.status in _SUCCESS:
-            raise RefusedError(502, "The workspace's program speaks plain HTTP at this path, not a websocket.")
+            raise HeadRefusedError(502, "The workspace's program speaks plain HTTP at this path, not a websocket.")
         await self._deliver(front, head, upstream=upstream, answer=answer)
 
     def _join(
         self, front: Front, upstream: Upstream, *, answer: AnswerHead, workspace: WorkspaceId, connection: ConnectionId
     ) -> None:
         if front.transport.is_closing() or upstream.transport.is_closing():
-            raise CutError
+            raise UpstreamCutError
         front.write(upgrade_bytes(answer, self.cookies))
         tunnel = Tunnel(workspace, connection, self.end, visitor=front.visitor)
         ahead, behind = front.detach(), upstream.detach()
@@ -269,7 +275,7 @@ class Exchange:
 def _key_of(head: RequestHead) -> bytes:
     key = head.values.get(b"sec-websocket-key")
     if head.method != b"GET" or head.length or key is None:
-        raise RefusedError(400, "A websocket begins with a GET without a body and with a Sec-WebSocket-Key.")
+        raise HeadRefusedError(400, "A websocket begins with a GET without a body and with a Sec-WebSocket-Key.")
     return key
 
 
@@ -277,4 +283,4 @@ def _check_consent(answer: AnswerHead, key: bytes) -> None:
     digest = hashlib.sha1(key + _WEBSOCKET, usedforsecurity=False).digest()
     consents = answer.values.get(b"upgrade", b"").lower() == b"websocket" and b"upgrade" in answer.options
     if not consents or answer.values.get(b"sec-websocket-accept") != base64.b64encode(digest):
-        raise RefusedError(502, "The workspace's program does not accept this websocket as it should.")
+        raise HeadRefusedError(502, "The workspace's program does not accept this websocket as it should.")

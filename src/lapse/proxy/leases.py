@@ -34,7 +34,7 @@ from lapse.proxy.ports import ConnectionId
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from lapse.proxy.ports import Activity, Waker, WorkspaceId
+    from lapse.proxy.ports import ActivityLeases, Waker, WorkspaceId
 
 
 class Announcements:
@@ -95,7 +95,7 @@ class Leases:
 
     def __init__(
         self,
-        activity: Activity,
+        activity: ActivityLeases,
         waker: Waker,
         *,
         lease_seconds: float,

@@ -16,7 +16,7 @@ class LimitError(UsageError, ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ProxyLimits:
     """What a client or a workspace may take. Bytes and seconds."""
 
     head_bytes: int = 32_768

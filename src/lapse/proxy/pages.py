@@ -7,7 +7,7 @@ from html import escape
 from http import HTTPStatus
 from typing import Final
 
-from lapse.proxy.ports import Reply
+from lapse.proxy.ports import DirectResponse
 
 _TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
 _HTML: Final = ("Content-Type", "text/html; charset=utf-8")
@@ -15,12 +15,12 @@ _HTML: Final = ("Content-Type", "text/html; charset=utf-8")
 _POLICY: Final = ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'")
 _COMMAND: Final = re.compile(r"\blapse workspaces \w+(?: NAME)?")
 
-NOT_FOUND: Final = Reply(404, "There is no workspace for you at this address.")
+NOT_FOUND: Final = DirectResponse(404, "There is no workspace for you at this address.")
 """The same whether there is none or it is somebody else's: names are nobody's business."""
-FOREIGN: Final = Reply(403, "This request was caused by a page of another origin.")
-BROKEN: Final = Reply(500, "The proxy failed; its log says why.")
-CUT: Final = Reply(502, "The workspace ended the connection without an answer.")
-UNAVAILABLE: Final = Reply(503, "The proxy cannot reach its stores at the moment.", (("Retry-After", "2"),))
+FOREIGN: Final = DirectResponse(403, "This request was caused by a page of another origin.")
+BROKEN: Final = DirectResponse(500, "The proxy failed; its log says why.")
+CUT: Final = DirectResponse(502, "The workspace ended the connection without an answer.")
+UNAVAILABLE: Final = DirectResponse(503, "The proxy cannot reach its stores at the moment.", (("Retry-After", "2"),))
 
 _PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -52,17 +52,17 @@ code {{ font: .9em ui-monospace, monospace; background: #8a94a622; border-radius
 """
 
 
-def failed(trouble: str) -> Reply:
+def failed(trouble: str) -> DirectResponse:
     """Return the answer for a workspace that has failed, and what its owner should know."""
     why = f" {trouble}" if trouble else ""
-    return Reply(503, f"The workspace has failed: lapse workspaces show says why.{why}")
+    return DirectResponse(503, f"The workspace has failed: lapse workspaces show says why.{why}")
 
 
-def waiting(name: str, *, seconds: int, for_person: bool, trouble: str = "") -> Reply:
+def waiting(name: str, *, seconds: int, for_person: bool, trouble: str = "") -> DirectResponse:
     """Return the answer for a workspace that comes up: a page that reloads for people, a sentence for programs."""
     retry = ("Retry-After", str(seconds))
     if not for_person:
-        return Reply(503, "The workspace is starting; ask again in a moment.", (retry,))
+        return DirectResponse(503, "The workspace is starting; ask again in a moment.", (retry,))
     page = _PAGE.format(
         refresh=f'<meta http-equiv="refresh" content="{seconds}">\n',
         title=f"{escape(name)} is starting",
@@ -70,23 +70,23 @@ def waiting(name: str, *, seconds: int, for_person: bool, trouble: str = "") -> 
         text=f"<b>{escape(name)}</b> is starting.",
         note=f"{escape(trouble)} This page reloads by itself.".strip(),
     )
-    return Reply(503, page, (retry, _HTML, _POLICY))
+    return DirectResponse(503, page, (retry, _HTML, _POLICY))
 
 
-def for_person(reply: Reply) -> Reply:
+def for_person(reply: DirectResponse) -> DirectResponse:
     """Return a refusal as a page; what is a page already, or says nothing, as it is."""
     if not reply.text or _HTML in reply.headers:
         return reply
     title = f"{reply.status} {HTTPStatus(reply.status).phrase}"
     page = _PAGE.format(refresh="", title=title, kind="said", text=_with_commands(reply.text), note=title)
-    return Reply(reply.status, page, (*reply.headers, _HTML, _POLICY))
+    return DirectResponse(reply.status, page, (*reply.headers, _HTML, _POLICY))
 
 
 def _with_commands(text: str) -> str:
     return _COMMAND.sub(r"<code>\g<0></code>", escape(text))
 
 
-def reply_bytes(reply: Reply, *, keep: bool, with_body: bool) -> bytes:
+def reply_bytes(reply: DirectResponse, *, keep: bool, with_body: bool) -> bytes:
     """Return a whole answer."""
     body = (reply.text if reply.text.endswith("\n") else f"{reply.text}\n").encode()
     fields = list(reply.headers)

@@ -24,7 +24,7 @@ Ms = model.Ms
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class UpstreamAddress:
     """Where a workspace's program listens: the only place that requests for it ever go to."""
 
     host: str
@@ -35,7 +35,7 @@ class Address:
     """By which the program knows that a request came through the proxy."""
 
 
-class Condition(StrEnum):
+class WorkspaceReadiness(StrEnum):
     """What a workspace can do with a request now."""
 
     READY = "ready"
@@ -52,8 +52,8 @@ class Destination:
 
     workspace: WorkspaceId
     owner: str
-    condition: Condition
-    address: Address | None = None
+    condition: WorkspaceReadiness
+    address: UpstreamAddress | None = None
     """Set when it is ready."""
     trouble: str = ""
     """What the owner should know about a workspace that does not come up."""
@@ -102,7 +102,7 @@ class Visitor:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class DirectResponse:
     """An answer of the house instead of the workspace's: a refusal, or the way to the sign-in."""
 
     status: int
@@ -113,7 +113,7 @@ class Reply:
 class Doorkeeper(Protocol):
     """Knows people. That only the owner gets in, and from where a browser may ask, the proxy decides itself."""
 
-    async def identify(self, visit: Visit) -> Visitor | Reply:
+    async def identify(self, visit: Visit) -> Visitor | DirectResponse:
         """Return who asks by bearer token or session cookie, or what to answer instead."""
         ...
 
@@ -148,7 +148,7 @@ class Waker(Protocol):
         ...
 
 
-class Activity(Protocol):
+class ActivityLeases(Protocol):
     """Counts who is connected by leases; see `lapse.workspaces.activity.port`, whose port has these and more."""
 
     async def connect(self, workspace: WorkspaceId, connection: ConnectionId, *, lease_seconds: float) -> bool:

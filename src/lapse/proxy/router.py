@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lapse.proxy import pages
-from lapse.proxy.ports import Condition, Destination, Proof, Reply, Visit
+from lapse.proxy.ports import Destination, DirectResponse, Proof, Visit, WorkspaceReadiness
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lapse.core.clock import Clock
     from lapse.http1.heads import RequestHead
-    from lapse.proxy.limits import Limits
+    from lapse.proxy.limits import ProxyLimits
     from lapse.proxy.ports import Directory, Doorkeeper, Visitor, Waker
 
 _PORTS: Final = {"http": ":80", "https": ":443"}
@@ -74,32 +74,34 @@ class Reception:
     doorkeeper: Doorkeeper
     waker: Waker
     clock: Clock
-    limits: Limits
+    limits: ProxyLimits
     suffix: str
     scheme: str
 
-    async def receive(self, head: RequestHead, peer: bytes) -> tuple[Visitor, Destination | Reply] | Reply:
+    async def receive(
+        self, head: RequestHead, peer: bytes
+    ) -> tuple[Visitor, Destination | DirectResponse] | DirectResponse:
         """Return who asks and the workspace, ready, or what to answer. A websocket waits until its workspace is up."""
         name = self._name(head)
         if name is None:
             return pages.NOT_FOUND
         visit = _visit(head, peer)
         visitor = await self.doorkeeper.identify(visit)
-        if isinstance(visitor, Reply):
+        if isinstance(visitor, DirectResponse):
             return visitor
         found = await self.directory.find(name)
         if found is None or found.owner != visitor.name:
             return pages.NOT_FOUND
         if is_foreign(head.values, host=visit.host, scheme=self.scheme, proof=visitor.proof, upgrade=visit.upgrade):
             return pages.FOREIGN
-        if found.condition is Condition.READY:
+        if found.condition is WorkspaceReadiness.READY:
             return visitor, found
         return visitor, await self.wake(head, found)
 
-    async def wake(self, head: RequestHead, found: Destination) -> Destination | Reply:
+    async def wake(self, head: RequestHead, found: Destination) -> Destination | DirectResponse:
         """Let a workspace come up: a websocket waits for it, everybody else is asked to come again."""
         name = self._name(head) or ""  # never, as it was found by its name
-        if found.condition is not Condition.FAILED:
+        if found.condition is not WorkspaceReadiness.FAILED:
             await self.waker.wake(found.workspace)
         elif not await self.waker.revive(found.workspace):
             return pages.failed(found.trouble)
@@ -112,9 +114,9 @@ class Reception:
             again = await self.directory.find(name)
             if again is None or again.owner != found.owner:
                 return pages.NOT_FOUND
-            if again.condition is Condition.READY:
+            if again.condition is WorkspaceReadiness.READY:
                 return again
-            if again.condition is Condition.FAILED:
+            if again.condition is WorkspaceReadiness.FAILED:
                 return pages.failed(again.trouble)
         return pages.waiting(name, seconds=self.limits.retry_seconds, for_person=False)
 

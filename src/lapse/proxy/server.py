@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
-from lapse.http1.connections import Connections
-from lapse.http1.heads import RefusedError
+from lapse.http1.connections import ConnectionLimit
+from lapse.http1.heads import HeadRefusedError
 from lapse.proxy import pages
 from lapse.proxy.client_connection import Front, Phase
 from lapse.proxy.exchange import Exchange
 from lapse.proxy.leases import Leases
-from lapse.proxy.limits import Limits
-from lapse.proxy.ports import GoingDownError, Ms, Reply
+from lapse.proxy.limits import ProxyLimits
+from lapse.proxy.ports import DirectResponse, GoingDownError, Ms
 from lapse.proxy.router import Reception
-from lapse.proxy.upstream import CutError, Upstreams
+from lapse.proxy.upstream import UpstreamCutError, Upstreams
 from lapse.workspaces.model import DEFAULT_SUFFIX, DOMAIN, check_suffix
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.http1.heads import RequestHead
-    from lapse.proxy.ports import Access, Activity, Directory, Doorkeeper, Waker
+    from lapse.proxy.ports import Access, ActivityLeases, Directory, Doorkeeper, Waker
     from lapse.proxy.tunnel import Tunnel
     from lapse.workspaces.activity.access import AccessTimes
 
@@ -111,7 +111,7 @@ class Options:
     lease_seconds: float = 30.0
     idle_seconds: float = 300.0
     """Of the idle timer that the last disconnect sets."""
-    limits: Limits = field(default_factory=Limits)
+    limits: ProxyLimits = field(default_factory=ProxyLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class Ports:
     directory: Directory
     doorkeeper: Doorkeeper
     waker: Waker
-    activity: Activity
+    activity: ActivityLeases
     access: Access
     clock: Clock
 
@@ -133,7 +133,7 @@ class Proxy:
         """Listen to nobody yet."""
         self.limits = options.limits
         self.fronts: dict[Front, None] = {}
-        self.admitted: Connections[Front | Tunnel] = Connections(
+        self.admitted: ConnectionLimit[Front | Tunnel] = ConnectionLimit(
             self.limits.connections, self.limits.connections_per_peer
         )
         self.stopping = False
@@ -224,9 +224,9 @@ class Proxy:
         """Answer one request, whatever happens."""
         try:
             reply = await self._serve(front, head)
-        except RefusedError as error:
-            reply = Reply(error.status, error.words)
-        except CutError:
+        except HeadRefusedError as error:
+            reply = DirectResponse(error.status, error.words)
+        except UpstreamCutError:
             reply = pages.CUT
         except (LapseError, OSError) as error:
             _log.warning("request_not_served", error=type(error).__name__)
@@ -242,13 +242,13 @@ class Proxy:
             shown = pages.for_person(reply) if head.for_person else reply
             front.reply(shown, keep=head.keep, with_body=head.method != b"HEAD")
 
-    async def _serve(self, front: Front, head: RequestHead) -> Reply | None:
+    async def _serve(self, front: Front, head: RequestHead) -> DirectResponse | None:
         carry = self._exchange.upgrade if head.upgrade else self._exchange.request
         received = await self._reception.receive(head, front.peer)
-        if isinstance(received, Reply):
+        if isinstance(received, DirectResponse):
             return received
         front.visitor, decided = received
-        while not isinstance(decided, Reply):
+        while not isinstance(decided, DirectResponse):
             if decided.address is None:
                 return pages.UNAVAILABLE
             front.workspace = decided.workspace

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from lapse.http1.bodies import body_of
-from lapse.http1.heads import RefusedError, answer_head
+from lapse.http1.heads import HeadRefusedError, answer_head
 from lapse.http1.incoming import Incoming
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from lapse.http1.bodies import Body
     from lapse.http1.heads import AnswerHead
-    from lapse.proxy.limits import Limits
-    from lapse.proxy.ports import Address, WorkspaceId
+    from lapse.proxy.limits import ProxyLimits
+    from lapse.proxy.ports import UpstreamAddress, WorkspaceId
 
 _AHEAD: Final = 65_536
 _SWITCHING: Final = 101
@@ -30,7 +30,7 @@ _FINAL: Final = 200
 _BAD_GATEWAY: Final = 502
 
 
-class CutError(ConnectionError):
+class UpstreamCutError(ConnectionError):
     """The workspace ended the connection before its answer."""
 
 
@@ -61,7 +61,7 @@ class Upstream(asyncio.Protocol):
         *("_taker", "_turn", "_waiting", "closed", "ended", "heard", "spare_since", "transport", "write_paused"),
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ProxyLimits) -> None:
         """Not connected yet."""
         self._limits = limits
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
@@ -95,7 +95,7 @@ class Upstream(asyncio.Protocol):
         self._method, self._taker, self._information = method, taker, information
         self._waiting = asyncio.get_running_loop().create_future()
         if self.closed:
-            self._waiting.set_exception(CutError())
+            self._waiting.set_exception(UpstreamCutError())
         else:
             self.transport.write(request)
 
@@ -105,7 +105,7 @@ class Upstream(asyncio.Protocol):
             self.transport.write(data)
 
     async def answer(self) -> AnswerHead:
-        """Return the head of the answer. Raises `CutError`, or `RefusedError` if it is unreadable."""
+        """Return the head of the answer. Raises `UpstreamCutError`, or `HeadRefusedError` if it is unreadable."""
         assert self._waiting is not None, "nothing was asked"  # noqa: S101 - a mistake of ours
         return await self._waiting
 
@@ -245,8 +245,8 @@ class Upstream(asyncio.Protocol):
                     self.pause_reading()
                     return
             if raw is not None or len(self._incoming) > limits.head_bytes:
-                raise RefusedError(502, "The head of the workspace's answer is too long.")  # noqa: TRY301 - one way out
-        except RefusedError as error:
+                raise HeadRefusedError(502, "The head of the workspace's answer is too long.")  # noqa: TRY301 - one way out
+        except HeadRefusedError as error:
             waiting.set_exception(_by_workspace(error))
             self.abort()
 
@@ -254,14 +254,14 @@ class Upstream(asyncio.Protocol):
         self._informed += 1
         if self._informed > self._limits.informations:
             words = f"The workspace's program announces its answer more than {self._limits.informations} times."
-            raise RefusedError(502, words)
+            raise HeadRefusedError(502, words)
         if self._information is not None:
             self._information(head)
 
     def _pass_or_fail(self, body: Body, data: bytes) -> None:
         try:
             self._pass(body, data)
-        except RefusedError as error:
+        except HeadRefusedError as error:
             self.fail(error)
             self.abort()
 
@@ -280,12 +280,12 @@ class Upstream(asyncio.Protocol):
         if finished is not None and body is not None and not finished.done():
             try:
                 self._ended_within(body, exc)
-            except CutError as error:
+            except UpstreamCutError as error:
                 finished.set_exception(error)
             else:
                 finished.set_result(None)
         elif self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(CutError())
+            self._waiting.set_exception(UpstreamCutError())
 
     def _ended_within(self, body: Body, exc: Exception | None = None) -> None:
         while body.more:
@@ -293,24 +293,24 @@ class Upstream(asyncio.Protocol):
         if body.done:
             return
         if exc is not None or not body.endless:
-            raise CutError
+            raise UpstreamCutError
         body.done = True
 
 
-def _by_workspace(error: RefusedError) -> RefusedError:
+def _by_workspace(error: HeadRefusedError) -> HeadRefusedError:
     """Return what a client is told: whatever is wrong with an answer is 502."""
-    return error if error.status == _BAD_GATEWAY else RefusedError(_BAD_GATEWAY, error.words)
+    return error if error.status == _BAD_GATEWAY else HeadRefusedError(_BAD_GATEWAY, error.words)
 
 
 class Upstreams:
     """Kept connections of all workspaces. Belongs to one event loop."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ProxyLimits) -> None:
         """Connect to nothing yet."""
         self._limits = limits
-        self._spare: dict[tuple[WorkspaceId, Address], deque[Upstream]] = {}
+        self._spare: dict[tuple[WorkspaceId, UpstreamAddress], deque[Upstream]] = {}
 
-    def spare(self, workspace: WorkspaceId, address: Address) -> Upstream | None:
+    def spare(self, workspace: WorkspaceId, address: UpstreamAddress) -> Upstream | None:
         """Return the connection that was used last, if there is one."""
         kept = self._spare.get((workspace, address))
         while kept:
@@ -320,8 +320,8 @@ class Upstreams:
             upstream.abort()
         return None
 
-    async def fresh(self, address: Address) -> Upstream:
-        """Connect to this address. Raises `RefusedError`."""
+    async def fresh(self, address: UpstreamAddress) -> Upstream:
+        """Connect to this address. Raises `HeadRefusedError`."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
@@ -330,12 +330,12 @@ class Upstreams:
                 else:
                     _, upstream = await loop.create_connection(self._make, address.host, address.port)
         except TimeoutError as error:
-            raise RefusedError(504, "The workspace takes no connection.") from error
+            raise HeadRefusedError(504, "The workspace takes no connection.") from error
         except OSError as error:
-            raise RefusedError(502, "The workspace's program does not listen.") from error
+            raise HeadRefusedError(502, "The workspace's program does not listen.") from error
         return upstream
 
-    def give_back(self, workspace: WorkspaceId, address: Address, *, upstream: Upstream, now: float) -> None:
+    def give_back(self, workspace: WorkspaceId, address: UpstreamAddress, *, upstream: Upstream, now: float) -> None:
         """Keep a connection for the next request."""
         kept = self._spare.setdefault((workspace, address), deque())
         if len(kept) >= self._limits.spare:

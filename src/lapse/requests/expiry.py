@@ -23,12 +23,12 @@ from lapse.engine.deadlines import Deadlines
 from lapse.engine.domain import DELETE, Candidate, Settled, action_of
 from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.holds import hold_of
-from lapse.kube.controller.controller import Result
+from lapse.kube.controller.controller import ReconcileResult
 from lapse.objects.target import ObjectHandle
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import REQUEST_KINDS, TTL
 from lapse.requests.controllers.finalise import Finaliser, R, Request, conditions_of
-from lapse.requests.lifecycle.policy import InvalidTTLError, ttl_of
+from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lapse.engine.executor import Executor
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.requests.controllers.caches import Caches
-    from lapse.requests.lifecycle.policy import Policy
+    from lapse.requests.lifecycle.policy import RequestPolicy
 
 DOMAIN: Final = "requests"
 _LONGEST_WAIT_SECONDS: Final = 60.0
@@ -84,7 +84,7 @@ class FinishedRequests:
     is_indexed = True
     reasons: tuple[Reason, ...] = (DueReason.TTL_EXPIRED,)
 
-    def __init__(self, caches: Caches, *, policy: Policy, clock: Clock) -> None:
+    def __init__(self, caches: Caches, *, policy: RequestPolicy, clock: Clock) -> None:
         """Begin to follow the caches."""
         self._policy = policy.digest
         self.deadlines: Deadlines[tuple[Kind[Any], ObjectKey]] = Deadlines()
@@ -160,7 +160,7 @@ class AnnotationTTL:
         *,
         executor: Executor,
         finaliser: Finaliser,
-        policy: Policy,
+        policy: RequestPolicy,
         clock: Clock,
         chance: Chance = chance,
     ) -> None:
@@ -169,31 +169,31 @@ class AnnotationTTL:
         self._finaliser, self._clock, self._chance = finaliser, clock, chance
         self._default = policy.request_ttl.go()
 
-    async def apply(self, kind: Kind[R], request: R) -> Result:
+    async def apply(self, kind: Kind[R], request: R) -> ReconcileResult:
         """End a finished request whose TTL is over, or say when to look again."""
         request = await self._finaliser.annotate(kind, request)
         text = request.metadata.annotations.get(TTL, self._default)
         try:
             ttl = ttl_of(text)
-        except InvalidTTLError as error:
+        except InvalidTTLAnnotationError as error:
             message = f"Invalid TTL annotation format: {text[:_SHOWN]} (error: {str(error)[:_SHOWN]})"
             await self._finaliser.declare_invalid_ttl(kind, request, message)
-            return Result()
+            return ReconcileResult()
         considered = candidate(kind, request, ttl)
         decision = decide(considered.state, UnixNs(self._clock.wall_ns()))
         verdict = decision.verdict
         if isinstance(verdict, Due):
             return await self._end(considered, decision)
         if verdict.next_check is None:
-            return Result()
-        return Result(requeue_after=self._wait((verdict.next_check - self._clock.wall_ns()) / _NS))
+            return ReconcileResult()
+        return ReconcileResult(requeue_after=self._wait((verdict.next_check - self._clock.wall_ns()) / _NS))
 
-    async def _end(self, considered: Candidate[Finished], decision: Decision) -> Result:
+    async def _end(self, considered: Candidate[Finished], decision: Decision) -> ReconcileResult:
         """End it; there is nothing to read again, because the version covers all that was decided on."""
         (result,) = await self._executor.execute([action_of(self._requests, considered, decision)])
         if result.outcome in {Outcome.ENDED, Outcome.GONE}:
-            return Result()
-        return Result(requeue_after=self._wait(_LONGEST_WAIT_SECONDS))
+            return ReconcileResult()
+        return ReconcileResult(requeue_after=self._wait(_LONGEST_WAIT_SECONDS))
 
     def _wait(self, left: float) -> float:
         return max(_SHORTEST_WAIT_SECONDS, around(min(left, _LONGEST_WAIT_SECONDS), chance=self._chance))

@@ -42,7 +42,7 @@ from lapse.requests.expiry import DOMAIN, AnnotationTTL, FinishedRequests
 from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by
 from lapse.requests.lifecycle.keepers import DOMAIN as KEEPERS
 from lapse.requests.lifecycle.keepers import Keepers, hold_annotations
-from lapse.requests.lifecycle.policy import Policy, TTLMode
+from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -119,7 +119,7 @@ class Requests:
         self,
         store: ObjectStore,
         *,
-        policy: Policy,
+        policy: RequestPolicy,
         journal: Journal,
         metrics: Metrics,
         clock: Clock,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 WITH_KEEPER: Final = "with its keeper"
 
 
-class State(NamedTuple):
+class ReadyState(NamedTuple):
     """Whether something is ready, and why; ``ready`` is None while nobody can say."""
 
     ready: bool | None = None
@@ -61,7 +61,7 @@ class Summary:
 
     place: Located
     uid: str
-    state: State
+    state: ReadyState
     expiry: Expiry
     held: bool
     """Whether it is held itself; what it owns or follows is not looked at."""
@@ -135,40 +135,40 @@ def _requested_from(kind: Kind[Any], obj: Any) -> str | None:  # noqa: ANN401 - 
     return source
 
 
-def state_of(kind: Kind[Any], obj: Any) -> State:  # noqa: ANN401 - an object of ``kind``
+def state_of(kind: Kind[Any], obj: Any) -> ReadyState:  # noqa: ANN401 - an object of ``kind``
     """Say whether an object is ready, in the words of whoever reported it."""
     status = getattr(obj, "status", None)
     if status is None:
-        return State()
+        return ReadyState()
     if kind in REQUEST_KINDS or kind is MANIFEST_CHECKPOINT:
         return _ready_state(status.conditions)
     if kind is VOLUME_SNAPSHOT_CONTENT:
         return _snapshot_state(status)
     if kind is PERSISTENT_VOLUME_CLAIM:
         return _claim_state(status)
-    return State(None, getattr(status, "phase", None) or "")
+    return ReadyState(None, getattr(status, "phase", None) or "")
 
 
-def _ready_state(conditions: Sequence[Condition]) -> State:
+def _ready_state(conditions: Sequence[Condition]) -> ReadyState:
     """Say nothing of an outcome that is not final, only of the reason."""
     ready = ready_condition(conditions)
     if ready is None:
-        return State()
+        return ReadyState()
     outcome = ready.status == ConditionStatus.TRUE if is_final(conditions) else None
-    return State(outcome, ready.reason, ready.message)
+    return ReadyState(outcome, ready.reason, ready.message)
 
 
-def _snapshot_state(status: SnapshotContentStatus) -> State:
+def _snapshot_state(status: SnapshotContentStatus) -> ReadyState:
     if status.error is not None:
-        return State(False, "Failed", status.error.message or "")
-    return State(True, "ReadyToUse") if status.ready_to_use else State()
+        return ReadyState(False, "Failed", status.error.message or "")
+    return ReadyState(True, "ReadyToUse") if status.ready_to_use else ReadyState()
 
 
-def _claim_state(status: ClaimStatus) -> State:
+def _claim_state(status: ClaimStatus) -> ReadyState:
     failed = next((one for one in status.conditions or () if one.type == PROVISIONING_FAILED), None)
     if failed is not None and failed.status == ConditionStatus.TRUE:
-        return State(False, failed.reason, failed.message)
-    return State(True if status.phase == "Bound" else None, status.phase or "")
+        return ReadyState(False, failed.reason, failed.message)
+    return ReadyState(True if status.phase == "Bound" else None, status.phase or "")
 
 
 def _expiry(kind: Kind[Any], obj: Any, rule: TTLRule) -> Expiry:  # noqa: ANN401 - an object of ``kind``

@@ -30,7 +30,7 @@ from lapse.web.auth.entrance import Admission, is_public
 from lapse.web.auth.scopes import allowed, busy_in, wanted_scopes
 from lapse.web.auth.sessions import BrowserSessions
 from lapse.web.pages import pages
-from lapse.web.pages.pages import Places
+from lapse.web.pages.pages import PageLinks
 from lapse.web.server.security import PRINCIPAL, AllowedHosts, Guard, Principal
 
 API: Final = "/api/v1"
@@ -74,7 +74,7 @@ def create_app(  # noqa: PLR0913 - as many as there are domains, each by its nam
     history: HistoryService,
     workspaces: WorkspacesService | None,
     status_service: StatusService,
-    places: Callable[[], Places],
+    places: Callable[[], PageLinks],
     hosts: AllowedHosts,
     sessions: BrowserSessions,
     failures: LoginFailures,

@@ -14,7 +14,7 @@ class InvalidWorkspaceError(UsageError, ValueError):
     """The {field} of a workspace cannot be {given}; expected {expected}."""
 
 
-class InvalidLimitError(UsageError, ValueError):
+class InvalidPageSizeError(UsageError, ValueError):
     """The limit is {given}; expected a whole number (an int) from 1 to {limit}."""
 
 
@@ -60,7 +60,7 @@ class WorkspaceStoreError(LapseError):
     """The workspace store failed: {problem}."""
 
 
-class StoreUnavailableError(WorkspaceStoreError):
+class WorkspaceStoreUnavailableError(WorkspaceStoreError):
     """The workspace store cannot be used now: {problem}. Nothing was changed by this call."""
 
 
@@ -72,5 +72,5 @@ class StoreClosedError(WorkspaceStoreError):
     """This workspace store is closed; open it again."""
 
 
-class OutcomeUnknownError(WorkspaceStoreError):
+class WorkspaceOutcomeUnknownError(WorkspaceStoreError):
     """The workspace store did not say whether the change was made: {problem}. Read before you decide."""

@@ -72,7 +72,7 @@ def decide_standby(
             return Keep(StayReason.CONNECTED, _ns(_look_after_a_connection(workspace, now, lease_seconds)))
         case activity.Timer(seconds_left=left):
             return Keep(StayReason.IDLE_TIMER, _ns(Ms(now - int(-left * 1000 // 1))))
-        case activity.Unknown(reason=doubt):
+        case activity.ActivityUnknown(reason=doubt):
             return Unknown(doubt)
 
 
@@ -131,7 +131,7 @@ _ACTION_IN: Final = {observed: action for action, (observed, _) in _STATES.items
 _REASONS: Final = {STANDBY: LapseReason.STANDBY_TTL_EXPIRED, ARCHIVE: LapseReason.ARCHIVE_TTL_EXPIRED}
 
 
-def _doubt_of_probe(workspace: Workspace, over: Ms, now: Ms) -> activity.Doubt | None:
+def _doubt_of_probe(workspace: Workspace, over: Ms, now: Ms) -> activity.ActivityDoubt | None:
     """Say why a program that is to be asked is not known to be idle; activity itself stands in the access time.
 
     An answer counts that came after its time was over: one before says nothing about what it has done since.
@@ -139,10 +139,10 @@ def _doubt_of_probe(workspace: Workspace, over: Ms, now: Ms) -> activity.Doubt |
     if workspace.probe is None:
         return None
     if workspace.probe_error is not None:
-        return activity.Doubt.PROBE_FAILED
+        return activity.ActivityDoubt.PROBE_FAILED
     answered = workspace.probed_at
     fresh = answered is not None and answered >= over and abs(now - answered) <= PROBE_FRESH_MS
-    return None if fresh else activity.Doubt.PROBE_UNANSWERED
+    return None if fresh else activity.ActivityDoubt.PROBE_UNANSWERED
 
 
 def _look_after_a_connection(workspace: Workspace, now: Ms, lease_seconds: float) -> Ms:

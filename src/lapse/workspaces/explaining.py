@@ -51,12 +51,12 @@ _WORDS: Final[Mapping[Reason, str]] = {
     KeepReason.HELD: "it is held",
     UnknownReason.MISSING_ANCHOR: "the time to count from is missing",
     UnknownReason.INVALID_TTL: "its TTL is not valid",
-    activity.Doubt.EPOCH_ABSENT: "the activity store has lost its data, or is new",
-    activity.Doubt.EPOCH_YOUNG: "the activity store has not run for long enough to be trusted",
-    activity.Doubt.UNREADABLE: "its entries in the activity store cannot be read",
-    activity.Doubt.UNREACHABLE: "the activity store does not answer",
-    activity.Doubt.PROBE_FAILED: "its program does not answer its probe, so the program may be at work",
-    activity.Doubt.PROBE_UNANSWERED: "its program has not answered its probe lately, so the program may be at work",
+    activity.ActivityDoubt.EPOCH_ABSENT: "the activity store has lost its data, or is new",
+    activity.ActivityDoubt.EPOCH_YOUNG: "the activity store has not run for long enough to be trusted",
+    activity.ActivityDoubt.UNREADABLE: "its entries in the activity store cannot be read",
+    activity.ActivityDoubt.UNREACHABLE: "the activity store does not answer",
+    activity.ActivityDoubt.PROBE_FAILED: "its program does not answer its probe, so the program may be at work",
+    activity.ActivityDoubt.PROBE_UNANSWERED: "its program has not answered its probe lately and may be at work",
 }
 _NOT_HERE: Final = "not known here: the process that serves the workspaces counts connections"
 
@@ -170,7 +170,7 @@ def activity_words(signal: Signal | None) -> str:
             return f"nobody connected, for less than the idle timer, which ends in {short(round(left * 1e9))}"
         case activity.Quiet():
             return "nobody"
-        case activity.Unknown(reason=doubt):
+        case activity.ActivityUnknown(reason=doubt):
             return f"unknown: {_WORDS[doubt]}"
 
 

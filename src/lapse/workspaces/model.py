@@ -20,7 +20,7 @@ from typing import Final, NewType
 import msgspec
 
 from lapse.core.errors import UsageError
-from lapse.workspaces.errors import InvalidLimitError, InvalidWorkspaceError
+from lapse.workspaces.errors import InvalidPageSizeError, InvalidWorkspaceError
 
 DEFAULT_SUFFIX: Final = "w.localhost"
 _HTTP_PORT: Final = 80
@@ -241,9 +241,9 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.hold_reason is not None and (self.hold_until is None or now < self.hold_until)
 
     @property
-    def candidate(self) -> Candidate:
+    def candidate(self) -> WorkspaceCandidate:
         """The state that a decision about it was made on."""
-        return Candidate(self.id, self.version, self.last_access_at, self.status_changed_at)
+        return WorkspaceCandidate(self.id, self.version, self.last_access_at, self.status_changed_at)
 
     @property
     def check_place(self) -> CheckPlace:
@@ -251,7 +251,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return CheckPlace(self.check_after, self.id)
 
 
-class Candidate(msgspec.Struct, frozen=True, gc=False):
+class WorkspaceCandidate(msgspec.Struct, frozen=True, gc=False):
     """A workspace and all that a decision by TTL was made on, to be compared when the decision is carried out.
 
     Version covers TTLs, holds and what is wanted; the state itself is compared by the statement.
@@ -263,7 +263,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     status_changed_at: Ms
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class ProbeAnswer(msgspec.Struct, frozen=True, gc=False):
     """What a program said to its probe."""
 
     probe: str
@@ -326,7 +326,7 @@ def check_hold(reason: str, until: Ms | None, *, now: Ms) -> None:
 def check_limit(limit: int) -> None:
     """Raise unless it is the size of a page."""
     if not _is_whole(limit) or not 1 <= limit <= LARGEST_PAGE:
-        raise InvalidLimitError(given=limit, limit=LARGEST_PAGE)
+        raise InvalidPageSizeError(given=limit, limit=LARGEST_PAGE)
 
 
 def storable(text: str) -> str:

@@ -18,7 +18,12 @@ from lapse.engine import executor
 from lapse.engine.domain import Result, deletion_by_person
 from lapse.engine.journal.port import Outcome
 from lapse.workspaces.activity.port import BATCH
-from lapse.workspaces.errors import OutcomeUnknownError, StoreClosedError, UnknownWorkspaceError, WorkspaceError
+from lapse.workspaces.errors import (
+    StoreClosedError,
+    UnknownWorkspaceError,
+    WorkspaceError,
+    WorkspaceOutcomeUnknownError,
+)
 from lapse.workspaces.expiry import STANDBY
 from lapse.workspaces.model import DOMAIN, Ms
 from lapse.workspaces.view import address_of, hold_of
@@ -84,7 +89,7 @@ class WorkspaceTarget:
 
     async def is_in_doubt(self, error: Exception) -> bool:
         """See `Target`."""
-        if isinstance(error, OutcomeUnknownError | StoreClosedError):
+        if isinstance(error, WorkspaceOutcomeUnknownError | StoreClosedError):
             return True
         try:
             await self._store.check()

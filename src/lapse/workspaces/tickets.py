@@ -41,7 +41,7 @@ OPEN_PATH: Final = "/.lapse/open"
 _TICKET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
-class Records(Protocol):
+class TicketRecords(Protocol):
     """What is used of a keys store."""
 
     async def insert_if_not_exists(self, key: str, value: str, ttl_seconds: int) -> bool:
@@ -60,7 +60,7 @@ class Records(Protocol):
 class Tickets:
     """The tickets in one keys store."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: TicketRecords) -> None:
         """Touch nothing yet."""
         self._records = records
 

@@ -31,7 +31,7 @@ from lapse.engine.running.metrics import ErrorKind
 from lapse.engine.safety.gate import NoBrake
 from lapse.engine.sweep import OVERDUE_PER_SECOND, Sweep, SweepLoop
 from lapse.workspaces.activity import port as signals
-from lapse.workspaces.activity.port import BATCH, ActivityUnavailableError, Doubt
+from lapse.workspaces.activity.port import BATCH, ActivityDoubt, ActivityUnavailableError
 from lapse.workspaces.errors import WorkspaceStoreError
 from lapse.workspaces.expiry import (
     ARCHIVE,
@@ -65,23 +65,23 @@ SOURCE: Final = "activity"
 LOOP: Final = "ttl-manager"
 ACTOR: Final = "lapse"
 _TARGETS: Final = {STANDBY: DesiredState.STANDBY, ARCHIVE: DesiredState.PENDING}
-_OF_THE_STORE: Final = frozenset({Doubt.EPOCH_ABSENT, Doubt.EPOCH_YOUNG, Doubt.UNREACHABLE})
+_OF_THE_STORE: Final = frozenset({ActivityDoubt.EPOCH_ABSENT, ActivityDoubt.EPOCH_YOUNG, ActivityDoubt.UNREACHABLE})
 """Doubts that are not about one workspace: the others would hear the same."""
-_UNREAD: Final = signals.Unknown(Doubt.UNREADABLE)
+_UNREAD: Final = signals.ActivityUnknown(ActivityDoubt.UNREADABLE)
 _LOOKED: Final = frozenset({Outcome.NOTED, Outcome.HELD})
 _NO_BRAKE: Final = NoBrake()
 _MS: Final = 1_000_000
 _log = get_logger("lapse.workspaces.ttl_manager")
 
 
-class Seen(NamedTuple):
+class SeenWorkspace(NamedTuple):
     """A row, and its activity, which was read after it; None while that was not needed."""
 
     workspace: Workspace
     signal: Signal | None = None
 
 
-class Rule:
+class TTLRule:
     """One of the two rules: a domain of the engine, under the name that both have."""
 
     name: Final = DOMAIN
@@ -96,13 +96,13 @@ class Rule:
         self._after: CheckPlace | None = None
         """Where a run that was cut short has come to."""
 
-    async def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[Seen]], None]:
+    async def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[SeenWorkspace]], None]:
         """See `lapse.engine.domain.Domain`: those whose ``check_after`` has come."""
         find = self._store.standby_candidates if self.action == STANDBY else self._store.archive_candidates
         moment, is_asked = Ms(now // _MS), False
         while page := await find(moment, limit=size, after=self._after):
             self._after, is_asked = page[-1].check_place, True
-            yield [_candidate(Seen(one)) for one in page]
+            yield [_candidate(SeenWorkspace(one)) for one in page]
         self._after = None
         if self.action == STANDBY and not is_asked:  # whoever watches wants to know also when nobody has to be asked
             await self._is_answering()
@@ -111,7 +111,7 @@ class Rule:
         """See `Domain`."""
         return None
 
-    def decide(self, candidate: Candidate[Seen], now: UnixNs) -> Decision:
+    def decide(self, candidate: Candidate[SeenWorkspace], now: UnixNs) -> Decision:
         """See `Domain`."""
         (row, signal), moment = candidate.state, Ms(now // _MS)
         if self.action == ARCHIVE:
@@ -123,7 +123,7 @@ class Rule:
         over = due_after(row)
         return Decision(verdict, UnixNs(anchor(row) * _MS), None if over is None else UnixNs(over * _MS))
 
-    async def refresh(self, candidates: Sequence[Candidate[Seen]]) -> Sequence[Candidate[Seen]]:
+    async def refresh(self, candidates: Sequence[Candidate[SeenWorkspace]]) -> Sequence[Candidate[SeenWorkspace]]:
         """Read who is there; the rest is in the row, which the change compares."""
         if self.action == ARCHIVE:
             return candidates
@@ -131,23 +131,23 @@ class Rule:
             heard = await self._activity.read([one.state.workspace.id for one in candidates])
         except ActivityUnavailableError as error:
             raise self._unknown(str(error)) from error
-        doubts = (one.reason for one in heard.values() if isinstance(one, signals.Unknown))
+        doubts = (one.reason for one in heard.values() if isinstance(one, signals.ActivityUnknown))
         doubt = next((one for one in doubts if one in _OF_THE_STORE), None)
         if doubt is not None:
             raise self._unknown(doubt.value)
         self._metrics.signal(SOURCE, up=True)
         rows = [one.state.workspace for one in candidates]
-        return [_candidate(Seen(row, heard.get(row.id, _UNREAD))) for row in rows]
+        return [_candidate(SeenWorkspace(row, heard.get(row.id, _UNREAD))) for row in rows]
 
-    def policy(self, candidate: Candidate[Seen]) -> str:
+    def policy(self, candidate: Candidate[SeenWorkspace]) -> str:
         """See `Domain`."""
         return f"{self.action} after {ttl_seconds(candidate.state.workspace, self.action)}s"
 
-    def details(self, candidate: Candidate[Seen]) -> dict[str, Any] | None:
+    def details(self, candidate: Candidate[SeenWorkspace]) -> dict[str, Any] | None:
         """See `Domain`."""
         return {"desired": _TARGETS[self.action].value}
 
-    async def settle(self, settled: Sequence[Settled[Seen]]) -> None:
+    async def settle(self, settled: Sequence[Settled[SeenWorkspace]]) -> None:
         """Put off the next look at those that stay; what is in doubt is looked at in the next tick."""
         checks = {
             one.candidate.state.workspace.candidate: Ms(one.next_check // _MS)
@@ -187,7 +187,7 @@ def ttl_sweeps(  # noqa: PLR0913 - all of them named, one per dependency
     actor: str = ACTOR,
     dry_run: bool = False,
     batch: int = BATCH,
-) -> list[Sweep[Seen]]:
+) -> list[Sweep[SeenWorkspace]]:
     """Return the sweeps by both rules; nothing is looked at before they run."""
     metrics.expect_signal(SOURCE)
     executor = Executor(
@@ -201,7 +201,7 @@ def ttl_sweeps(  # noqa: PLR0913 - all of them named, one per dependency
     )
     return [
         Sweep(
-            Rule(action, store, activity, metrics=metrics),
+            TTLRule(action, store, activity, metrics=metrics),
             executor,
             journal=journal,
             clock=clock,
@@ -214,13 +214,13 @@ def ttl_sweeps(  # noqa: PLR0913 - all of them named, one per dependency
 
 
 def ttl_loop(
-    sweeps: Sequence[Sweep[Seen]], *, interval: float, overdue_per_second: int = OVERDUE_PER_SECOND
+    sweeps: Sequence[Sweep[SeenWorkspace]], *, interval: float, overdue_per_second: int = OVERDUE_PER_SECOND
 ) -> SweepLoop:
     """Return the loop that sweeps every ``interval`` seconds, where this process leads. Only time wakes it."""
     return SweepLoop(*sweeps, name=LOOP, interval=interval, overdue_per_second=overdue_per_second)
 
 
-def _candidate(seen: Seen) -> Candidate[Seen]:
+def _candidate(seen: SeenWorkspace) -> Candidate[SeenWorkspace]:
     row = seen.workspace
     return Candidate(
         address=address_of(row), uid=row.id, version=str(row.version), state=seen, handle=row, hold=hold_of(row)

@@ -111,7 +111,7 @@ def next_words(workspace: Workspace, signal: Signal | None, now: Ms, *, length: 
                 return f"{step} when nobody is connected"
             case activity.Timer(seconds_left=left):
                 moment = Ms(max(moment, now + int(left * 1000)))
-            case activity.Unknown():
+            case activity.ActivityUnknown():
                 doubt = " when it is known that nobody is connected"
             case None:
                 doubt = " at the next look, unless a user is connected"

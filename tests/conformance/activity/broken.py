@@ -9,13 +9,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from lapse.workspaces.activity.port import (
+    ActivityDoubt,
     ActivityUnavailableError,
+    ActivityUnknown,
     Connected,
     ConnectionId,
-    Doubt,
     Quiet,
     Timer,
-    Unknown,
 )
 from tests.conformance.activity.book import IDLE, LEASE
 
@@ -249,12 +249,12 @@ class BelievesAtOnce(Passing):
     """Unknown is idle."""
 
     def seen(self, signal: Signal) -> Signal:
-        return Quiet() if isinstance(signal, Unknown) else signal
+        return Quiet() if isinstance(signal, ActivityUnknown) else signal
 
 
 class NeverBelieves(Passing):
     def seen(self, signal: Signal) -> Signal:
-        return Unknown(Doubt.EPOCH_YOUNG)
+        return ActivityUnknown(ActivityDoubt.EPOCH_YOUNG)
 
 
 class HidesTimers(Passing):
@@ -361,14 +361,14 @@ class IgnoresCounters(OnServer):
 
 class ReadsGarbageAsNothing(OnServer):
     def seen(self, signal: Signal) -> Signal:
-        return Quiet() if signal == Unknown(Doubt.UNREADABLE) else signal
+        return Quiet() if signal == ActivityUnknown(ActivityDoubt.UNREADABLE) else signal
 
 
 class OneBreaksAll(OnServer):
     async def read(self, workspaces: Iterable[WorkspaceId]) -> dict[WorkspaceId, Signal]:
         found = await super().read(workspaces)
-        if Unknown(Doubt.UNREADABLE) in found.values():
-            return dict.fromkeys(found, Unknown(Doubt.UNREADABLE))
+        if ActivityUnknown(ActivityDoubt.UNREADABLE) in found.values():
+            return dict.fromkeys(found, ActivityUnknown(ActivityDoubt.UNREADABLE))
         return found
 
 

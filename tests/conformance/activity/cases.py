@@ -9,14 +9,14 @@ from itertools import pairwise
 import pytest
 
 from lapse.workspaces.activity.port import (
+    ActivityDoubt,
     ActivityUnavailableError,
+    ActivityUnknown,
     Connected,
     ConnectionId,
-    Doubt,
     InvalidPeriodError,
     Quiet,
     Timer,
-    Unknown,
 )
 from lapse.workspaces.model import WorkspaceId
 from tests.conformance.activity.book import (
@@ -337,7 +337,7 @@ async def somebody_who_comes_while_another_goes_is_never_left_with_a_timer(world
 async def a_store_that_has_just_begun_is_not_believed(world: World) -> None:
     await world.one.read([W])
     await world.elapse(2 * LEASE - SLACK)
-    assert await world.one.read([W, V]) == dict.fromkeys([W, V], Unknown(Doubt.EPOCH_YOUNG))
+    assert await world.one.read([W, V]) == dict.fromkeys([W, V], ActivityUnknown(ActivityDoubt.EPOCH_YOUNG))
     await world.elapse(SLACK)
     assert await world.one.read([W, V]) == dict.fromkeys([W, V], Quiet())
 
@@ -357,10 +357,10 @@ async def a_store_that_lost_everything_is_not_believed_until_all_had_time_to_com
     await world.lose_everything()
     lost = await world.one.renew({A: W, B: V}, LEASE)
     assert lost == {A, B}
-    assert isinstance(await signal(world), Unknown)
+    assert isinstance(await signal(world), ActivityUnknown)
     assert await connect(world, A) is True
     await world.elapse(LEASE)
-    assert isinstance(await signal(world), Unknown)
+    assert isinstance(await signal(world), ActivityUnknown)
     assert await connect(world, A) is True
     await world.elapse(LEASE - SLACK)
     assert await world.one.renew({A: W}, LEASE) == set()
@@ -430,7 +430,7 @@ async def a_counter_that_is_no_number_is_unknown_and_only_there(world: World) ->
     await settled(world)
     for text in ("", "many", "1.5", " 2", "2 ", "0x10", "1e3", "-", "nan", "inf", "٣"):
         await world.put(f"ws_conn:{W}", text=text)
-        assert await world.one.read([V, W]) == {V: Quiet(), W: Unknown(Doubt.UNREADABLE)}, text
+        assert await world.one.read([V, W]) == {V: Quiet(), W: ActivityUnknown(ActivityDoubt.UNREADABLE)}, text
 
 
 @server_case
@@ -442,7 +442,7 @@ async def one_broken_workspace_is_unknown_and_no_other_is(world: World) -> None:
     await world.put(f"ws_leases:{many[2400]}", text="x")
     await connect(world, A, many[4])
     found = await world.one.read(many)
-    broken = {workspace for workspace, signal in found.items() if signal == Unknown(Doubt.UNREADABLE)}
+    broken = {workspace for workspace, signal in found.items() if signal == ActivityUnknown(ActivityDoubt.UNREADABLE)}
     assert broken == {many[3], many[1700], many[2400]}
     assert found[many[4]] == Connected(1)
     assert sum(signal == Quiet() for signal in found.values()) == 2500 - 4
@@ -473,7 +473,7 @@ async def a_broken_workspace_does_not_stop_the_renewal_of_others(world: World) -
 async def a_timer_of_another_proxy_counts_and_one_without_an_end_is_unknown(world: World) -> None:
     await settled(world)
     await world.put(f"idle_timer:{W}", text="1")
-    assert await signal(world) == Unknown(Doubt.UNREADABLE)
+    assert await signal(world) == ActivityUnknown(ActivityDoubt.UNREADABLE)
     await connect(world, A)
     await disconnect(world, A)
     assert is_timer(await signal(world), IDLE)
@@ -481,8 +481,8 @@ async def a_timer_of_another_proxy_counts_and_one_without_an_end_is_unknown(worl
 
 @server_case
 async def an_absent_epoch_is_told_from_a_young_one(world: World) -> None:
-    assert await world.one.read([W]) == {W: Unknown(Doubt.EPOCH_ABSENT)}
-    assert await world.one.read([W]) == {W: Unknown(Doubt.EPOCH_YOUNG)}
+    assert await world.one.read([W]) == {W: ActivityUnknown(ActivityDoubt.EPOCH_ABSENT)}
+    assert await world.one.read([W]) == {W: ActivityUnknown(ActivityDoubt.EPOCH_YOUNG)}
 
 
 @server_case
@@ -491,8 +491,8 @@ async def an_epoch_that_cannot_be_begins_anew(world: World) -> None:
         await settled(world)
         assert await signal(world) == Quiet()
         await world.put("activity:epoch", text=text, items=items)
-        assert await world.one.read([W]) == {W: Unknown(Doubt.EPOCH_ABSENT)}, text
-        assert await world.one.read([W]) == {W: Unknown(Doubt.EPOCH_YOUNG)}
+        assert await world.one.read([W]) == {W: ActivityUnknown(ActivityDoubt.EPOCH_ABSENT)}, text
+        assert await world.one.read([W]) == {W: ActivityUnknown(ActivityDoubt.EPOCH_YOUNG)}
 
 
 @server_case
@@ -501,5 +501,5 @@ async def another_run_of_the_server_begins_the_epoch_anew(world: World) -> None:
         await settled(world)
         assert await signal(world) == Quiet()
         await world.put("activity:server", text=None if items else "of-before", items=items)
-        assert await world.one.read([W]) == {W: Unknown(Doubt.EPOCH_ABSENT)}
-        assert await world.one.read([W]) == {W: Unknown(Doubt.EPOCH_YOUNG)}
+        assert await world.one.read([W]) == {W: ActivityUnknown(ActivityDoubt.EPOCH_ABSENT)}
+        assert await world.one.read([W]) == {W: ActivityUnknown(ActivityDoubt.EPOCH_YOUNG)}

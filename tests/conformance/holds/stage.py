@@ -25,7 +25,7 @@ from lapse.objects.embedded import EmbeddedStore, open_embedded
 from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, KeeperMode
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.lifecycle.policy import Policy, TTLMode, TTLRule
+from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode, TTLRule
 from tests.integration.requests.world import Wire, World, keeper_key
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Stage:
         return Target(VOLUME_CAPTURE_REQUEST, request, self.world.sweep)
 
     async def by_annotation(self) -> Target:
-        await self.world.restart(policy=Policy(request_ttl_mode=TTLMode.ANNOTATION), wire=self.world.wire)
+        await self.world.restart(policy=RequestPolicy(request_ttl_mode=TTLMode.ANNOTATION), wire=self.world.wire)
         request = await self.world.completed(VOLUME_CAPTURE_REQUEST)
         self.world.advance(HOUR)
         return Target(VOLUME_CAPTURE_REQUEST, request, lambda: self.world.reconcile(request))
@@ -251,14 +251,14 @@ def reference(kind: Kind[Any], obj: Object) -> Json:
 
 
 @asynccontextmanager
-async def opened(folder: Path, *, elsewhere: bool, policy: Policy | None = None) -> AsyncIterator[Stage]:
+async def opened(folder: Path, *, elsewhere: bool, policy: RequestPolicy | None = None) -> AsyncIterator[Stage]:
     clock = VirtualClock()
     store = open_embedded(folder / "objects.db", kinds=KINDS, clock=clock, synchronous=Synchronous.NORMAL)
     world = World(
         store,
         clock,
         folder,
-        policy=policy or Policy(),
+        policy=policy or RequestPolicy(),
         wire=Wire(Elsewhere(store) if elsewhere else store),
         services={"hold_kinds": [CONFIG_MAP]},
     )

@@ -15,7 +15,7 @@ from lapse.kube.errors import ForbiddenError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, KeeperMode
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.lifecycle.policy import RequestPolicy
 from tests.conformance.holds.stage import DAY, HELD, HOUR, Elsewhere, Stage, opened
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ async def test_a_held_artifact_with_two_owners_keeps_both(stage: Stage) -> None:
 @pytest.fixture(params=STORES)
 async def following(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
     """Keepers go with their request."""
-    policy = Policy(keeper_mode=KeeperMode.FOLLOW_OBJECT)
+    policy = RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT)
     async with opened(tmp_path, elsewhere=request.param == "elsewhere", policy=policy) as found:
         yield found
 
@@ -188,7 +188,7 @@ async def test_a_hold_of_the_keeper_itself_is_not_released_with_its_request(foll
 
 @pytest.mark.parametrize("held", ["keeper", "snapshot"])
 async def test_a_person_does_not_delete_a_request_that_takes_along_what_is_held(tmp_path: Path, held: str) -> None:
-    async with opened(tmp_path, elsewhere=False, policy=Policy(keeper_mode=KeeperMode.FOLLOW_OBJECT)) as stage:
+    async with opened(tmp_path, elsewhere=False, policy=RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT)) as stage:
         target = await stage.by_person()
         if held == "keeper":
             await stage.mark(OBJECT_KEEPER, await stage.world.keeper(target.obj))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import Clock, SystemClock
 from lapse.keys.backends.layout import Prefix
-from lapse.keys.conformance import Target
+from lapse.keys.conformance import StoreTarget
 from lapse.keys.conformance.worker import START
-from lapse.keys.port import Backend, Item, NewItem, Space, SweepReport
+from lapse.keys.port import Backend, CleanupReport, Item, NewItem, Space
 from lapse.keys.store import Keys
 from lapse.keys.url import open_backend
 from tests.conformance.windows import AsyncWindow, Window
@@ -103,7 +103,7 @@ class PassingBackend:
     def async_space(self, prefix: Prefix, app_id: int) -> Space:
         return self.space(prefix, app_id)  # the memory backend answers at once in either colour
 
-    def sweep(self, limit: int) -> SweepReport:
+    def sweep(self, limit: int) -> CleanupReport:
         return self.inner.sweep(limit)
 
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
@@ -124,7 +124,7 @@ class PassingBackend:
 
 def target_of(
     broken: type[PassingSpace | PassingBackend], *, exact_clock: bool = True, late_by_seconds: float = 0.0
-) -> Target:
+) -> StoreTarget:
     """Return a target that opens a broken store; like memory, unless told otherwise."""
 
     def opened(clock: Clock | None) -> Keys:
@@ -135,7 +135,7 @@ def target_of(
             backend.space_class = broken
         return Keys(backend, clock=clock, sweep=False)
 
-    return Target(open=opened, exact_clock=exact_clock, shared=False, late_by_seconds=late_by_seconds)
+    return StoreTarget(open=opened, exact_clock=exact_clock, shared=False, late_by_seconds=late_by_seconds)
 
 
 # --- not atomic ------------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class SweepKillsTheRenewed(PassingBackend):
         space.note = lambda key, ttl: self._due.setdefault((prefix, app_id, key), self.clock.wall_ns() + ttl * 10**9)
         return space
 
-    def sweep(self, limit: int) -> SweepReport:
+    def sweep(self, limit: int) -> CleanupReport:
         for (prefix, app_id, key), due_ns in list(self._due.items()):
             if due_ns <= self.clock.wall_ns():
                 self.inner.space(prefix, app_id).delete(key)
@@ -349,12 +349,12 @@ class SweepKillsTheRenewed(PassingBackend):
 
 
 class NeverSweeps(PassingBackend):
-    def sweep(self, limit: int) -> SweepReport:
-        return SweepReport(removed=0, more=False)
+    def sweep(self, limit: int) -> CleanupReport:
+        return CleanupReport(removed=0, more=False)
 
 
 class SweepsWithoutLimit(PassingBackend):
-    def sweep(self, limit: int) -> SweepReport:
+    def sweep(self, limit: int) -> CleanupReport:
         return self.inner.sweep(1_000_000)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.keys.conformance import CaseResult, Target, run_conformance
+from lapse.keys.conformance import CaseResult, StoreTarget, run_conformance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,5 +40,5 @@ def store(request: pytest.FixtureRequest) -> Store:
 @pytest.fixture(scope="session")
 def results(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CaseResult]:
     """The kit's results on a store, played once for all tests that look at them."""
-    target = Target.from_url(store.url(tmp_path_factory.mktemp(store.name)))
+    target = StoreTarget.from_url(store.url(tmp_path_factory.mktemp(store.name)))
     return {result.case.id: result for result in run_conformance(target)}

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from lapse.keys.conformance import Outcome, Target, kit, run_conformance
+from lapse.keys.conformance import CaseOutcome, StoreTarget, kit, run_conformance
 from tests.conformance.keys import broken
 from tests.conformance.keys.broken import PassingBackend, PassingSpace, target_of
 
@@ -100,7 +100,7 @@ CAUGHT: list[tuple[type[PassingSpace | PassingBackend], set[str]]] = [
 ]
 
 
-def outcomes(target: Target, *ids: str) -> dict[str, tuple[Outcome, str]]:
+def outcomes(target: StoreTarget, *ids: str) -> dict[str, tuple[CaseOutcome, str]]:
     return {result.case.id: (result.outcome, result.detail) for result in run_conformance(target, only=ids)}
 
 
@@ -110,13 +110,13 @@ def test_a_broken_backend_is_caught_by_the_cases_that_are_there_for_it(
 ) -> None:
     found = outcomes(target_of(backend), *ids)
 
-    assert {case_id for case_id, (outcome, _) in found.items() if outcome is Outcome.VIOLATED} == ids
+    assert {case_id for case_id, (outcome, _) in found.items() if outcome is CaseOutcome.VIOLATED} == ids
 
 
 def test_a_wrapper_that_breaks_nothing_is_not_caught() -> None:
     results = list(run_conformance(target_of(PassingSpace)))
 
-    assert [(result.case.id, result.detail) for result in results if result.outcome is Outcome.VIOLATED] == []
+    assert [(result.case.id, result.detail) for result in results if result.outcome is CaseOutcome.VIOLATED] == []
 
 
 def test_in_real_time_a_key_that_goes_too_early_or_too_late_is_caught() -> None:
@@ -125,14 +125,14 @@ def test_in_real_time_a_key_that_goes_too_early_or_too_late_is_caught() -> None:
     late = outcomes(target_of(broken.LivesASecondLonger, exact_clock=False, late_by_seconds=0.05), *ids)
     allowed = outcomes(target_of(broken.LivesASecondLonger, exact_clock=False, late_by_seconds=1.05), *ids)
 
-    assert early[ids[0]][0] is Outcome.VIOLATED
-    assert [late[case_id][0] for case_id in ids] == [Outcome.VIOLATED] * 2
-    assert [allowed[case_id][0] for case_id in ids] == [Outcome.HOLDS] * 2
+    assert early[ids[0]][0] is CaseOutcome.VIOLATED
+    assert [late[case_id][0] for case_id in ids] == [CaseOutcome.VIOLATED] * 2
+    assert [allowed[case_id][0] for case_id in ids] == [CaseOutcome.HOLDS] * 2
 
 
 def test_processes_that_do_not_see_each_other_are_caught() -> None:
-    memory = Target.from_url("memory://")
-    claims_to_be_shared = Target(open=memory.open, exact_clock=True, shared=True, url=memory.url)
+    memory = StoreTarget.from_url("memory://")
+    claims_to_be_shared = StoreTarget(open=memory.open, exact_clock=True, shared=True, url=memory.url)
     ids = [
         "racing-inserts-have-one-winner",
         "no-update-of-a-counter-is-lost",
@@ -141,17 +141,17 @@ def test_processes_that_do_not_see_each_other_are_caught() -> None:
 
     found = outcomes(claims_to_be_shared, *ids)
 
-    assert {outcome for outcome, _ in found.values()} == {Outcome.VIOLATED}
+    assert {outcome for outcome, _ in found.values()} == {CaseOutcome.VIOLATED}
     assert "winners of racing inserts among 16: expected exactly one" in found[ids[0]][1]
 
 
 def test_processes_that_cannot_open_the_store_are_a_violation_that_says_why() -> None:
-    memory = Target.from_url("memory://")
-    elsewhere = Target(open=memory.open, exact_clock=True, shared=True, url="memory://?buckets=0")
+    memory = StoreTarget.from_url("memory://")
+    elsewhere = StoreTarget(open=memory.open, exact_clock=True, shared=True, url="memory://?buckets=0")
 
     found = outcomes(elsewhere, "racing-inserts-have-one-winner")
 
-    assert found["racing-inserts-have-one-winner"][0] is Outcome.VIOLATED
+    assert found["racing-inserts-have-one-winner"][0] is CaseOutcome.VIOLATED
     assert "KeysURLError" in found["racing-inserts-have-one-winner"][1]
 
 
@@ -179,5 +179,5 @@ def test_a_store_that_hangs_is_a_violation_and_not_the_end_of_the_kit(monkeypatc
     found = outcomes(target_of(Hangs), "get-live", "touch-live", "insert-live")
     released.set()
 
-    assert found["insert-live"][0] is Outcome.HOLDS
-    assert {found["get-live"][0], found["touch-live"][0]} == {Outcome.VIOLATED}
+    assert found["insert-live"][0] is CaseOutcome.HOLDS
+    assert {found["get-live"][0], found["touch-live"][0]} == {CaseOutcome.VIOLATED}

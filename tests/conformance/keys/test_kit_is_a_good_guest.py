@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import Clock, SystemClock
 from lapse.keys.backends.layout import Prefix
-from lapse.keys.conformance import KIT_APPS, Outcome, Target, run_conformance
+from lapse.keys.conformance import KIT_APPS, CaseOutcome, StoreTarget, run_conformance
 from lapse.keys.store import Keys, open_keys
 from lapse.keys.url import open_backend
 from tests.conformance.keys.broken import Forgets, PassingBackend, PassingSpace, UnorderedScan
@@ -43,7 +43,7 @@ class OneStoreOneApplication(OneStore):
 
 def in_use(
     backend_class: type[OneStore] = OneStore, space_class: type[PassingSpace] = PassingSpace
-) -> tuple[Target, OneStore]:
+) -> tuple[StoreTarget, OneStore]:
     """Return a shared store in which somebody keeps records, as a target and to look into."""
     clock: Clock = SystemClock()
     backend = backend_class(open_backend("memory://", clock), clock)
@@ -52,7 +52,7 @@ def in_use(
             for name in ("k", "a", "counter"):
                 keys.app(app_id).put(name, "somebody's", 3600)
     backend.space_class = space_class
-    target = Target(open=lambda _: Keys(backend, clock=clock, sweep=False), exact_clock=False, shared=True)
+    target = StoreTarget(open=lambda _: Keys(backend, clock=clock, sweep=False), exact_clock=False, shared=True)
     return target, backend
 
 
@@ -69,7 +69,7 @@ def test_the_kit_leaves_a_store_as_it_found_it() -> None:
 
     results = list(run_conformance(target, only=QUICK))
 
-    assert {result.outcome for result in results} == {Outcome.HOLDS}
+    assert {result.outcome for result in results} == {CaseOutcome.HOLDS}
     assert everything(backend) == before
 
 
@@ -81,9 +81,9 @@ def test_the_kit_leaves_a_file_as_it_found_it_although_its_virtual_clocks_run_ah
             keys.app(7).put(f"k{number}", "somebody's", 100)
         before = keys.app(7).scan(), sorted(keys.backend.counts())
 
-    results = list(run_conformance(Target.from_url(url), only=cases))
+    results = list(run_conformance(StoreTarget.from_url(url), only=cases))
 
-    assert {result.outcome for result in results} == {Outcome.HOLDS}
+    assert {result.outcome for result in results} == {CaseOutcome.HOLDS}
     with open_keys(url, sweep=False) as keys:
         assert (keys.app(7).scan(), sorted(keys.backend.counts())) == before
 
@@ -94,7 +94,7 @@ def test_the_kit_cleans_up_after_a_case_that_fails() -> None:
 
     outcomes = {result.case.id: result.outcome for result in run_conformance(target, only=QUICK)}
 
-    assert outcomes["scan-in-byte-order"] is Outcome.VIOLATED
+    assert outcomes["scan-in-byte-order"] is CaseOutcome.VIOLATED
     assert everything(backend) == before
 
 
@@ -105,7 +105,7 @@ def test_the_kit_says_so_when_its_records_cannot_be_removed() -> None:
         result.case.id: result.outcome for result in run_conformance(target, only=["get-live", "nothing-left-behind"])
     }
 
-    assert outcomes == {"get-live": Outcome.HOLDS, "nothing-left-behind": Outcome.VIOLATED}
+    assert outcomes == {"get-live": CaseOutcome.HOLDS, "nothing-left-behind": CaseOutcome.VIOLATED}
 
 
 def test_the_kit_writes_nothing_into_a_store_that_shows_it_the_records_of_others() -> None:
@@ -114,7 +114,7 @@ def test_the_kit_writes_nothing_into_a_store_that_shows_it_the_records_of_others
 
     results = list(run_conformance(target, only=["insert-live", "racing-inserts-have-one-winner"]))
 
-    assert {result.outcome for result in results} == {Outcome.VIOLATED}
+    assert {result.outcome for result in results} == {CaseOutcome.VIOLATED}
     assert everything(backend) == before
 
 
@@ -124,7 +124,7 @@ def test_the_kit_leaves_the_first_application_alone_when_somebody_uses_it() -> N
 
     [result] = run_conformance(target, only=["first-and-last-application"])
 
-    assert result.outcome is Outcome.NOT_APPLICABLE
+    assert result.outcome is CaseOutcome.NOT_APPLICABLE
     assert result.detail == "application 0 holds records already, so the kit does not write there"
     assert everything(backend) == before
 

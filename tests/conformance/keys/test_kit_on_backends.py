@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.keys.conformance import CaseResult, Kind, Outcome, list_cases
+from lapse.keys.conformance import CaseKind, CaseOutcome, CaseResult, list_cases
 
 if TYPE_CHECKING:
     from tests.conformance.keys.conftest import Store
@@ -18,7 +18,7 @@ CASES = list_cases()
 def test_the_rule_holds(case_id: str, store: Store, results: dict[str, CaseResult]) -> None:
     result = results[case_id]
 
-    wanted = Outcome.NOT_APPLICABLE if case_id in store.not_applicable else Outcome.HOLDS
+    wanted = CaseOutcome.NOT_APPLICABLE if case_id in store.not_applicable else CaseOutcome.HOLDS
     assert result.outcome is wanted, f"{result.case.title}: {result.detail}"
 
 
@@ -29,4 +29,4 @@ def test_every_case_has_one_result(store: Store, results: dict[str, CaseResult])
 def test_a_race_says_who_raced(store: Store, results: dict[str, CaseResult]) -> None:
     racers = "4 processes with 4 threads each" if store.name.startswith("file") else "16 threads of one process"
 
-    assert all(racers in result.detail for result in results.values() if result.case.kind is Kind.RACE)
+    assert all(racers in result.detail for result in results.values() if result.case.kind is CaseKind.RACE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from lapse.core.clock import SystemClock
-from lapse.keys.conformance import CaseResult, Kind, Outcome, Target, list_cases, run_conformance
+from lapse.keys.conformance import CaseKind, CaseOutcome, CaseResult, StoreTarget, list_cases, run_conformance
 from lapse.keys.conformance.target import with_option
 from lapse.keys.url import init_store
 
@@ -70,7 +70,7 @@ def space(store: Store) -> str:
     return str(number) if store.server in {"redis", "valkey"} else f"lapse_kit_{number}"
 
 
-def played(target: Target) -> dict[str, CaseResult]:
+def played(target: StoreTarget) -> dict[str, CaseResult]:
     """Play the kit; what a busy machine left without a clear answer is played once more, and must be clear then."""
     results = {result.case.id: result for result in run_conformance(target)}
     if again := unclear(results):
@@ -79,7 +79,7 @@ def played(target: Target) -> dict[str, CaseResult]:
 
 
 def unclear(results: dict[str, CaseResult]) -> list[str]:
-    skipped = [case for case, result in results.items() if result.outcome is Outcome.NOT_APPLICABLE]
+    skipped = [case for case, result in results.items() if result.outcome is CaseOutcome.NOT_APPLICABLE]
     return [case for case in skipped if case not in NO_OCCASION]
 
 
@@ -94,11 +94,11 @@ def test_every_rule_holds(store: Store, shared_server: Server) -> None:
         url = with_option(url, name, value)
     init_store(url, SystemClock())
 
-    results = played(Target.from_url(url))
+    results = played(StoreTarget.from_url(url))
 
-    assert {case: result.detail for case, result in results.items() if result.outcome is Outcome.VIOLATED} == {}
+    assert {case: result.detail for case, result in results.items() if result.outcome is CaseOutcome.VIOLATED} == {}
     assert {case: results[case].detail for case in unclear(results)} == {}
     assert set(results) == {case.id for case in list_cases()}
-    races = [result.detail for result in results.values() if result.case.kind is Kind.RACE]
+    races = [result.detail for result in results.values() if result.case.kind is CaseKind.RACE]
     assert races
     assert all("4 processes with 4 threads each" in detail for detail in races)

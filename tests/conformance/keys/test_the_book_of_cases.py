@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from lapse.keys.conformance import Target, UnknownCaseError, list_cases, run_conformance
+from lapse.keys.conformance import StoreTarget, UnknownCaseError, list_cases, run_conformance
 
 
 def test_ids_are_unique_and_in_kebab_case() -> None:
@@ -25,18 +25,18 @@ def test_titles_are_unique_sentences_without_a_full_stop() -> None:
 
 
 def test_only_the_chosen_cases_are_played() -> None:
-    results = run_conformance(Target.from_url("memory://"), only=["get-live", "async-get-live"])
+    results = run_conformance(StoreTarget.from_url("memory://"), only=["get-live", "async-get-live"])
 
     assert sorted(result.case.id for result in results) == ["async-get-live", "get-live"]
 
 
 def test_an_unknown_case_is_an_error_before_anything_is_played() -> None:
     with pytest.raises(UnknownCaseError, match="'get-lively'"):
-        run_conformance(Target.from_url("memory://"), only=["get-live", "get-lively"])
+        run_conformance(StoreTarget.from_url("memory://"), only=["get-live", "get-lively"])
 
 
 def test_a_caller_may_stop_listening() -> None:
-    results = run_conformance(Target.from_url("memory://"))
+    results = run_conformance(StoreTarget.from_url("memory://"))
 
     next(results)
     results.close()

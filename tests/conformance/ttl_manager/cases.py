@@ -12,9 +12,9 @@ from lapse.engine.safety.freeze import FreezeReason
 from lapse.engine.safety.gate import Grant, NoBrake
 from lapse.engine.sweep import SweepReport
 from lapse.workspaces.activity import port as signals
-from lapse.workspaces.activity.port import ActivityUnavailableError, Doubt
-from lapse.workspaces.errors import StoreUnavailableError
-from lapse.workspaces.model import Answer, Changes, DesiredBy, DesiredState, Ms, ObservedStatus, Operation, OpId
+from lapse.workspaces.activity.port import ActivityDoubt, ActivityUnavailableError
+from lapse.workspaces.errors import WorkspaceStoreUnavailableError
+from lapse.workspaces.model import Changes, DesiredBy, DesiredState, Ms, ObservedStatus, Operation, OpId, ProbeAnswer
 from tests.conformance.activity.book import LEASE
 from tests.conformance.ttl_manager.stage import ARCHIVE_TTL, IDLE, NOTHING, STANDBY_TTL, A, B, Stage, case
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lapse.core.decision import Reason
     from lapse.workspaces.activity.port import Signal
-    from lapse.workspaces.model import Candidate, Workspace, WorkspaceId
+    from lapse.workspaces.model import Workspace, WorkspaceCandidate, WorkspaceId
     from lapse.workspaces.store.port import WorkspaceStore
 
 PENDING, STANDBY, RUNNING = DesiredState.PENDING, DesiredState.STANDBY, DesiredState.RUNNING
@@ -215,11 +215,13 @@ async def a_program_that_does_not_answer_its_probe_is_not_stopped_and_one_that_i
     await stage.elapse(STANDBY_TTL + 1)
     await stage.tick()
     assert await stage.desired(one) is await stage.desired(other) is RUNNING, "nobody has asked"
-    await stage.store.probed({one.id: Answer("/alive", None, "no answer"), other.id: Answer("/alive", stage.now)})
+    await stage.store.probed(
+        {one.id: ProbeAnswer("/alive", None, "no answer"), other.id: ProbeAnswer("/alive", stage.now)}
+    )
     await stage.tick()
     assert await stage.desired(one) is RUNNING
     assert await stage.desired(other) is STANDBY
-    await stage.store.probed({one.id: Answer("/alive", stage.now)})
+    await stage.store.probed({one.id: ProbeAnswer("/alive", stage.now)})
     await stage.tick()
     assert await stage.desired(one) is STANDBY
 
@@ -279,7 +281,7 @@ class Meanwhile:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._inner, name)
 
-    async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], **how: Any) -> Any:  # noqa: ANN401
         await self._happens()
         return await self._inner.to_standby(candidates, **how)
 
@@ -364,7 +366,7 @@ class Race:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._inner, name)
 
-    async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], **how: Any) -> Any:  # noqa: ANN401
         await self.come(self.before)
         self.admitted = asyncio.Queue()
         self.racing = asyncio.ensure_future(self.come(self.during))
@@ -442,7 +444,7 @@ class Failing:
 
     async def read(self, workspaces: Iterable[WorkspaceId]) -> dict[WorkspaceId, Signal]:
         found: dict[WorkspaceId, Signal] = await self._inner.read(workspaces)
-        return found | {self._one: signals.Unknown(Doubt.UNREADABLE)}
+        return found | {self._one: signals.ActivityUnknown(ActivityDoubt.UNREADABLE)}
 
 
 @case
@@ -515,12 +517,12 @@ class Choking:
 
     async def check(self) -> None:
         if not self._alive:
-            raise StoreUnavailableError(problem="it is away")
+            raise WorkspaceStoreUnavailableError(problem="it is away")
 
-    async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], **how: Any) -> Any:  # noqa: ANN401
         self.steps += 1
         if self._bad & {one.id for one in candidates}:
-            raise StoreUnavailableError(problem="the server answered with error P0001")
+            raise WorkspaceStoreUnavailableError(problem="the server answered with error P0001")
         return await self._inner.to_standby(candidates, **how)
 
 
@@ -583,12 +585,12 @@ async def a_check_that_fails_does_not_stop_the_other(stage: Stage) -> None:
             return getattr(stage.store, name)
 
         async def standby_candidates(self, now: Ms, **how: Any) -> list[Any]:  # noqa: ANN401
-            raise StoreUnavailableError(problem="that index is gone")
+            raise WorkspaceStoreUnavailableError(problem="that index is gone")
 
     problem = ""
     try:
         await stage.tick(store=Half())
-    except StoreUnavailableError as error:
+    except WorkspaceStoreUnavailableError as error:
         problem = str(error)
     assert "that index is gone" in problem
     assert await stage.desired(rests) is PENDING

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from lapse.workspaces.activity.port import ActivityUnavailableError, Quiet, Unknown
+from lapse.workspaces.activity.port import ActivityUnavailableError, ActivityUnknown, Quiet
 from lapse.workspaces.model import Ms
 from tests.conformance.ttl_manager import cases  # noqa: F401 - fills the book
 from tests.conformance.ttl_manager.stage import BOOK, Stage
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.workspaces.activity.port import Signal
-    from lapse.workspaces.model import Candidate, WorkspaceId
+    from lapse.workspaces.model import WorkspaceCandidate, WorkspaceId
 
 
 class Around:
@@ -49,11 +49,11 @@ class SilenceIsAbsence(Around):
 class DoubtIsAbsence(Around):
     async def read(self, workspaces: Iterable[WorkspaceId]) -> dict[WorkspaceId, Signal]:
         found: dict[WorkspaceId, Signal] = await self.inner.read(workspaces)
-        return {one: Quiet() if isinstance(signal, Unknown) else signal for one, signal in found.items()}
+        return {one: Quiet() if isinstance(signal, ActivityUnknown) else signal for one, signal in found.items()}
 
 
 class ComparesNothing(Around):
-    async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], **how: Any) -> Any:  # noqa: ANN401
         # What happens meanwhile happens in the store inside; then whatever is there now is changed.
         await self.inner.to_standby([], **how)
         fresh = [(await self.inner.get(one.id)).candidate for one in candidates]
@@ -67,12 +67,12 @@ class NeverPutsOff(Around):
 
 
 class PutsOffForTooLong(Around):
-    async def advance_checks(self, checks: dict[Candidate, Ms]) -> None:
+    async def advance_checks(self, checks: dict[WorkspaceCandidate, Ms]) -> None:
         await self.inner.advance_checks({one: Ms(look + 10**9) for one, look in checks.items()})
 
 
 class ForgetsTheJournal(Around):
-    async def to_standby(self, candidates: Sequence[Candidate], *, now: Ms, also: Any = None) -> Any:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Any = None) -> Any:  # noqa: ANN401
         return await self.inner.to_standby(candidates, now=now)
 
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from lapse.workspaces.errors import ChangedMeanwhileError, OperationUnderWayError, WorkspaceExistsError
 from lapse.workspaces.model import (
-    Candidate,
     Changes,
     CheckPlace,
     DesiredBy,
@@ -22,6 +21,7 @@ from lapse.workspaces.model import (
     Operation,
     OpId,
     Workspace,
+    WorkspaceCandidate,
     WorkspaceId,
 )
 from tests.conformance.windows import window_of_this_loop
@@ -43,7 +43,7 @@ class Passing:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self.inner, name)
 
-    async def fresh(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    async def fresh(self, candidates: Sequence[WorkspaceCandidate]) -> list[WorkspaceCandidate]:
         return [(await self.inner.get(one.id)).candidate for one in candidates]
 
 
@@ -247,7 +247,7 @@ class CandidatesOfAMomentAreLost(Passing):
 
 
 class ChecksArePutOffBlindly(Passing):
-    async def advance_checks(self, checks: Mapping[Candidate, Ms]) -> None:
+    async def advance_checks(self, checks: Mapping[WorkspaceCandidate, Ms]) -> None:
         fresh = await self.fresh(list(checks))
         await self.inner.advance_checks(dict(zip(fresh, checks.values(), strict=True)))
 
@@ -258,14 +258,14 @@ class ChecksArePutOffBlindly(Passing):
 class StandbyIsWrittenBlindly(Passing):
     """What the last one wrote counts."""
 
-    async def to_standby(self, candidates: Sequence[Candidate], *, now: Ms, also: Any = None) -> Ids:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Any = None) -> Ids:  # noqa: ANN401
         for one in candidates:
             await self.inner.set_desired(one.id, DesiredState.STANDBY, DesiredBy.TTL, now=now)
         return {one.id for one in candidates}
 
 
 class StandbyIsComparedInTwoSteps(Passing):
-    async def to_standby(self, candidates: Sequence[Candidate], *, now: Ms, also: Any = None) -> Ids:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Any = None) -> Ids:  # noqa: ANN401
         same = [one for one in candidates if (await self.inner.get(one.id)).candidate == one]
         if same:
             await window_of_this_loop().overtaken(lambda: self.changed(same))
@@ -273,7 +273,7 @@ class StandbyIsComparedInTwoSteps(Passing):
             await self.inner.set_desired(one.id, DesiredState.STANDBY, DesiredBy.TTL, now=now)
         return {one.id for one in same}
 
-    async def changed(self, candidates: Sequence[Candidate]) -> bool:
+    async def changed(self, candidates: Sequence[WorkspaceCandidate]) -> bool:
         return await self.fresh(candidates) != list(candidates)
 
 
@@ -282,7 +282,7 @@ class StandbyIgnores(Passing):
 
     field: ClassVar[str]
 
-    async def to_standby(self, candidates: Sequence[Candidate], *, now: Ms, also: Any = None) -> Any:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Any = None) -> Any:  # noqa: ANN401
         fresh = await self.fresh(candidates)
         spoiled = [
             replace(one, **{self.field: getattr(new, self.field)}) for one, new in zip(candidates, fresh, strict=True)
@@ -303,13 +303,13 @@ class StandbyIgnoresWhenItBegan(StandbyIgnores):
 
 
 class TransitionsClaimAll(Passing):
-    async def to_standby(self, candidates: Sequence[Candidate], *, now: Ms, also: Any = None) -> Ids:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Any = None) -> Ids:  # noqa: ANN401
         await self.inner.to_standby(candidates, now=now, also=also)
         return {one.id for one in candidates}
 
 
 class RecordsTellOfAll(Passing):
-    async def to_standby(self, candidates: Sequence[Candidate], *, now: Ms, also: Any = None) -> Any:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Any = None) -> Any:  # noqa: ANN401
         everybody = range(len(candidates))
         return await self.inner.to_standby(
             candidates, now=now, also=also and (lambda cursor, _: also(cursor, everybody))
@@ -317,7 +317,7 @@ class RecordsTellOfAll(Passing):
 
 
 class RecordsAreWrittenAfterwards(Passing):
-    async def to_pending(self, candidates: Sequence[Candidate], *, now: Ms, also: Any = None) -> Any:  # noqa: ANN401
+    async def to_pending(self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Any = None) -> Any:  # noqa: ANN401
         changed = await self.inner.to_pending(candidates, now=now)
         places = [place for place, one in enumerate(candidates) if one.id in changed]
         if also is not None and places:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lapse.workspaces.model import Candidate, DesiredBy, DesiredState, Ms, ObservedStatus, Operation, OpId, Workspace
+from lapse.workspaces.model import (
+    DesiredBy,
+    DesiredState,
+    Ms,
+    ObservedStatus,
+    Operation,
+    OpId,
+    Workspace,
+    WorkspaceCandidate,
+)
 from tests.conformance.workspaces.book import (
     ARCHIVE_TTL_MS,
     NOBODY,
@@ -297,7 +306,7 @@ async def a_workspace_that_is_just_like_another_is_not_taken_for_it(world: World
 @case
 async def a_transition_is_not_for_workspaces_in_another_state(world: World) -> None:
     runs, stands = await running(world, "runs"), await standing_by(world, "stands")
-    strangers = [runs.candidate, stands.candidate, Candidate(NOBODY, 1, NOW, NOW)]
+    strangers = [runs.candidate, stands.candidate, WorkspaceCandidate(NOBODY, 1, NOW, NOW)]
     assert await world.store.to_standby(strangers, now=DUE) == {runs.id}
     assert await world.store.to_pending(strangers, now=DUE) == {stands.id}
     deleted = [await running(world, "runs-no-more"), await standing_by(world, "stands-no-more")]

@@ -6,7 +6,7 @@ from typing import Any
 
 from lapse.workspaces.errors import (
     ChangedMeanwhileError,
-    InvalidLimitError,
+    InvalidPageSizeError,
     InvalidWorkspaceError,
     OperationUnderWayError,
     UnknownWorkspaceError,
@@ -170,11 +170,11 @@ async def pages_show_every_workspace_once_in_the_order_of_names(world: World) ->
 @case
 async def a_limit_that_is_none_is_refused(world: World) -> None:
     for limit in (0, -1, 1001, True):
-        with refused(InvalidLimitError):
+        with refused(InvalidPageSizeError):
             await world.store.list(limit=limit)
-        with refused(InvalidLimitError):
+        with refused(InvalidPageSizeError):
             await world.store.standby_candidates(NOW, limit=limit)
-        with refused(InvalidLimitError):
+        with refused(InvalidPageSizeError):
             await world.store.pending_work(limit=limit)
 
 

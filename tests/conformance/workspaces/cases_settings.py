@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from lapse.workspaces.errors import ChangedMeanwhileError, InvalidWorkspaceError, OperationUnderWayError
-from lapse.workspaces.model import Answer, Changes, ObservedStatus, Operation, OpId
+from lapse.workspaces.model import Changes, ObservedStatus, Operation, OpId, ProbeAnswer
 from tests.conformance.workspaces.book import (
     NOW,
     World,
@@ -144,13 +144,13 @@ async def those_at_a_port_are_found_with_those_that_will_be(world: World) -> Non
 @case
 async def what_a_program_answers_to_its_probe_is_kept(world: World) -> None:
     made = await running(world, probe="/alive")
-    await world.store.probed({made.id: Answer("/alive", later(5))})
+    await world.store.probed({made.id: ProbeAnswer("/alive", later(5))})
     answered = await world.store.get(made.id)
     assert answered == replace(made, probed_at=later(5))
-    await world.store.probed({made.id: Answer("/alive", None, "no answer")})
+    await world.store.probed({made.id: ProbeAnswer("/alive", None, "no answer")})
     failed = await world.store.get(made.id)
     assert failed == replace(made, probed_at=later(5), probe_error="no answer")
-    await world.store.probed({made.id: Answer("/other", later(9))})
+    await world.store.probed({made.id: ProbeAnswer("/other", later(9))})
     await unchanged(world, failed)
     other = await world.store.configure(made.id, Changes(probe="jupyter"), now=NOW)
     assert (other.probe, other.probed_at, other.probe_error) == ("jupyter", None, None)

@@ -14,14 +14,14 @@ import redis
 
 from lapse.core.clock import SystemClock
 from lapse.workspaces.activity.port import (
+    ActivityDoubt,
     ActivityUnavailableError,
+    ActivityUnknown,
     ActivityURLError,
     Connected,
     ConnectionId,
-    Doubt,
     Quiet,
     Timer,
-    Unknown,
 )
 from lapse.workspaces.activity.redis import RedisActivity
 from lapse.workspaces.model import WorkspaceId
@@ -217,8 +217,8 @@ async def test_a_server_that_was_started_again_empty(start: Start, opened: Open,
             with pytest.raises(ActivityUnavailableError):
                 await activity.read([W])
             server.start()
-            assert await activity.read([W]) == {W: Unknown(Doubt.EPOCH_ABSENT)}
-            assert await activity.read([W]) == {W: Unknown(Doubt.EPOCH_YOUNG)}
+            assert await activity.read([W]) == {W: ActivityUnknown(ActivityDoubt.EPOCH_ABSENT)}
+            assert await activity.read([W]) == {W: ActivityUnknown(ActivityDoubt.EPOCH_YOUNG)}
             assert await activity.renew({A: W}, 60) == {A}
             assert await activity.connect(W, A, lease_seconds=60) is True
 
@@ -234,7 +234,7 @@ async def test_a_server_that_came_back_with_what_it_had_on_disk_is_not_believed_
             server.start()
             assert raw(server).get("activity:epoch") == b"1"
             assert await activity.renew({A: W}, 60) == set(), "this lease came back, another may not have"
-            assert await activity.read([W]) == {W: Unknown(Doubt.EPOCH_YOUNG)}
+            assert await activity.read([W]) == {W: ActivityUnknown(ActivityDoubt.EPOCH_YOUNG)}
             age(raw(server))
             assert await activity.read([W]) == {W: Connected(1)}
 

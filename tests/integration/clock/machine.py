@@ -28,7 +28,7 @@ from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, ObjectKey
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, OBJECT_KEEPER
 from lapse.requests.api.upstream import CONFIG_MAP
-from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.service import Requests
 from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation, OpId
@@ -94,7 +94,7 @@ class Process:
         self.store, self.workspaces, self.clock, self.metrics, self.brakes = store, workspaces, clock, metrics, brakes
         self.journal = SQLiteJournal(store.database)
         shared: dict[str, Any] = {"journal": self.journal, "metrics": metrics, "clock": clock, "brake": brakes}
-        policy = Policy(request_ttl=SHORT, request_deadline=SHORT, keeper_ttl=SHORT)
+        policy = RequestPolicy(request_ttl=SHORT, request_deadline=SHORT, keeper_ttl=SHORT)
         self.requests = Requests(store, policy=policy, **shared)
         maps = {"selector": {"apiVersion": "v1", "kind": "ConfigMap"}, "maxAge": "1h", "dryRun": False}
         self.retention = Retention(

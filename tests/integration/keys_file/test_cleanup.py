@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from lapse.keys.port import SweepReport
+from lapse.keys.port import CleanupReport
 
 if TYPE_CHECKING:
     from tests.integration.keys_file.conftest import Store
@@ -22,7 +22,7 @@ def test_an_expired_record_is_absent_at_once_and_gone_from_the_file_after_a_swee
 
     assert store.app.ttl_get("short") is None
     assert store.stored_keys() == ["long", "short"]
-    assert store.keys.sweep() == SweepReport(removed=1, more=False, lag_seconds=0.0)
+    assert store.keys.sweep() == CleanupReport(removed=1, more=False, lag_seconds=0.0)
     assert store.stored_keys() == ["long"]
 
 
@@ -49,7 +49,7 @@ def test_a_record_that_was_renewed_is_not_swept_by_its_old_expiry(store: Store, 
         assert store.app.insert_if_not_exists("key", "value", 100) is True
     store.clock.advance(50)
 
-    assert store.keys.sweep() == SweepReport(removed=0, more=False)
+    assert store.keys.sweep() == CleanupReport(removed=0, more=False)
     assert store.stored_keys() == ["key"]
     assert store.app.query_ttl("key") is not None
 
@@ -58,9 +58,9 @@ def test_a_sweep_removes_the_oldest_first_up_to_its_limit_and_says_whether_more_
     store.app.insert_many([(f"key:{number}", "value", 10 + number) for number in range(10)])
     store.clock.advance(100)
 
-    assert store.keys.sweep(4) == SweepReport(removed=4, more=True, lag_seconds=90.0)
+    assert store.keys.sweep(4) == CleanupReport(removed=4, more=True, lag_seconds=90.0)
     assert store.stored_keys() == [f"key:{number}" for number in range(4, 10)]
-    assert store.keys.sweep(6) == SweepReport(removed=6, more=False, lag_seconds=86.0)
+    assert store.keys.sweep(6) == CleanupReport(removed=6, more=False, lag_seconds=86.0)
 
 
 def test_a_sweep_of_many_leaves_nothing_and_touches_no_other_application(store: Store) -> None:
@@ -68,7 +68,7 @@ def test_a_sweep_of_many_leaves_nothing_and_touches_no_other_application(store: 
     store.keys.app(8).insert_many([(f"key:{number}", "value", 100) for number in range(100)])
     store.clock.advance(20)
 
-    assert store.keys.sweep(10_000) == SweepReport(removed=5000, more=False, lag_seconds=10.0)
+    assert store.keys.sweep(10_000) == CleanupReport(removed=5000, more=False, lag_seconds=10.0)
     assert list(store.keys.backend.counts()) == [(4, 8, 100)]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.kube.api.client import Client
-from lapse.kube.api.transport import Limits
+from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.errors import ForbiddenError, KubeConfigError, StoreUnavailableError, UnauthenticatedError
 from lapse.kube.resources import ObjectKey
@@ -188,7 +188,7 @@ async def test_a_connection_that_is_cut_or_silent_proves_nothing_and_comes_back(
     with Relay(shared_kube.port) as relay:
         cluster = Cluster(server=f"https://127.0.0.1:{relay.port}", ca=shared_kube.ca_file)
         config = KubeConfig(cluster=cluster, user=User(token=shared_kube.admin_token.encode()))
-        client = Client(config, environ={}, limits=Limits(connect_seconds=1.0, request_seconds=1.0))
+        client = Client(config, environ={}, limits=CallLimits(connect_seconds=1.0, request_seconds=1.0))
         assert await works(client)
         relay.silence()
         with pytest.raises(StoreUnavailableError, match="within 1 s"):

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Self
 
 from lapse.core.clock import SystemClock
 from lapse.core.errors import LapseError
-from lapse.proxy.limits import Limits
+from lapse.proxy.limits import ProxyLimits
 from lapse.proxy.ports import (
-    Address,
-    Condition,
     ConnectionId,
     Destination,
+    DirectResponse,
     Proof,
-    Reply,
+    UpstreamAddress,
     Visit,
     Visitor,
     WorkspaceId,
+    WorkspaceReadiness,
 )
 from lapse.proxy.server import Options, Ports, Proxy
 
@@ -33,7 +33,7 @@ TOKEN = "lapse_token_of_ann"
 COOKIE = "lapse_session"
 SESSION = "session-of-ann"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-QUICK = Limits(sweep_seconds=0.02)
+QUICK = ProxyLimits(sweep_seconds=0.02)
 
 
 class StoreDownError(LapseError):
@@ -59,9 +59,11 @@ class World:
     revives: bool = False
     """What a workspace becomes when it is woken; None: it stays asleep."""
 
-    def add(self, name: str, port: int, *, owner: str = OWNER, condition: Condition = Condition.READY) -> Destination:
+    def add(
+        self, name: str, port: int, *, owner: str = OWNER, condition: WorkspaceReadiness = WorkspaceReadiness.READY
+    ) -> Destination:
         """Put a workspace up."""
-        address = Address(LOOPBACK, port) if condition is Condition.READY else None
+        address = UpstreamAddress(LOOPBACK, port) if condition is WorkspaceReadiness.READY else None
         place = Destination(WorkspaceId(f"id-{name}"), owner, condition, address)
         self.places[name] = place
         return place
@@ -71,7 +73,7 @@ class World:
         return self.places.get(name)
 
     # Doorkeeper
-    async def identify(self, visit: Visit) -> Visitor | Reply:
+    async def identify(self, visit: Visit) -> Visitor | DirectResponse:
         scheme, _, token = visit.field(b"authorization").partition(" ")
         if scheme.lower() == "bearer" and token in self.people:
             return Visitor(self.people[token], Proof.TOKEN)
@@ -79,7 +81,7 @@ class World:
             name, _, value = part.strip().partition("=")
             if name == COOKIE and value in self.sessions:
                 return Visitor(self.sessions[value], Proof.COOKIE)
-        return Reply(401, "Who are you?", (("WWW-Authenticate", "Bearer"),))
+        return DirectResponse(401, "Who are you?", (("WWW-Authenticate", "Bearer"),))
 
     def still_admits(self, visitor: Visitor) -> bool:
         if self.tokens_unknown:
@@ -149,7 +151,7 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def house(world: World, limits: Limits = QUICK, **options: object) -> AsyncIterator[House]:
+async def house(world: World, limits: ProxyLimits = QUICK, **options: object) -> AsyncIterator[House]:
     """Run a proxy over this world."""
     proxy = Proxy(world.ports(), replace(Options(limits=limits), **options))  # type: ignore[arg-type]
     port = await proxy.start(LOOPBACK, 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import SystemClock
-from lapse.proxy.limits import Limits
+from lapse.proxy.limits import ProxyLimits
 from tests.integration.proxy.kit import LOOPBACK, Wire, World, asking, house, ok, until
 from tests.integration.proxy.test_websockets import ACCEPTED, UPGRADE
 
@@ -92,7 +92,7 @@ async def test_whatever_clients_and_workspaces_do_nothing_is_left_behind(
     dice = Random(seed)
     world, moody = World(), Moody(dice)
     server = await asyncio.start_server(moody.serve, LOOPBACK, 0)
-    limits = Limits(
+    limits = ProxyLimits(
         sweep_seconds=0.02, head_seconds=1, idle_seconds=1, answer_seconds=1, half_seconds=0.5, linger_seconds=0.5
     )
     async with house(world, limits) as home:

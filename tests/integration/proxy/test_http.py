@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from lapse.core.clock import SystemClock
-from lapse.proxy.limits import Limits
+from lapse.proxy.limits import ProxyLimits
 from tests.integration.proxy.kit import BEARER, LOOPBACK, Wire, World, asking, house, ok, program, until
 
 if TYPE_CHECKING:
@@ -386,7 +386,7 @@ async def test_requests_are_accesses() -> None:
     world = World()
     async with (
         program(ok()) as ours,
-        house(world, Limits(sweep_seconds=3600)) as home,
+        house(world, ProxyLimits(sweep_seconds=3600)) as home,
         await Wire.to(home.port) as wire,
     ):
         place = world.add("a", ours.port)

@@ -11,7 +11,7 @@ import pytest
 
 from lapse.core.clock import SystemClock
 from lapse.http1.bodies import LAST_CHUNK, chunk
-from lapse.proxy.limits import Limits
+from lapse.proxy.limits import ProxyLimits
 from tests.integration.proxy.kit import LOOPBACK, House, Program, Wire, World, asking, house, ok, program, until
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ async def test_announcements_for_a_client_that_reads_nothing_wait_at_the_workspa
     def answer(got: bytes, writer: asyncio.StreamWriter) -> None:
         writing.add(asyncio.get_running_loop().create_task(announce(writer)))
 
-    limits = Limits(sweep_seconds=0.02, informations=10_000_000)
+    limits = ProxyLimits(sweep_seconds=0.02, informations=10_000_000)
     async with program(answer) as ours, house(world, limits) as home, watched(home) as seen:
         world.add("a", ours.port)
         async with deaf(home.port) as client:
@@ -163,7 +163,7 @@ async def test_a_workspace_that_announces_without_end_is_given_up() -> None:
 
 async def test_a_client_that_leaves_its_answer_lie_is_given_up() -> None:
     world = World()
-    limits = Limits(sweep_seconds=0.02, write_seconds=0.3, keep_seconds=2)  # the last if no buffer got full
+    limits = ProxyLimits(sweep_seconds=0.02, write_seconds=0.3, keep_seconds=2)  # the last if no buffer got full
     async with house(world, limits) as home, deaf(home.port) as client:
         await push(client, b"GET / HTTP/1.1\r\nHost: nobody\r\n\r\n" * 2000, 24 * MIB)
         await until(lambda: not home.proxy.fronts, "the end of the connection")
@@ -198,7 +198,7 @@ async def test_tiny_chunks_of_a_client_all_arrive() -> None:
 
 async def test_connections_that_say_nothing_make_room_for_one_that_does() -> None:
     world = World()
-    limits = Limits(sweep_seconds=0.02, head_seconds=30, connections=20, connections_per_peer=1000)
+    limits = ProxyLimits(sweep_seconds=0.02, head_seconds=30, connections=20, connections_per_peer=1000)
     async with program(ok()) as ours, house(world, limits) as home, contextlib.AsyncExitStack() as stack:
         world.add("a", ours.port)
         half = [await stack.enter_async_context(await Wire.to(home.port)) for _ in range(50)]
@@ -216,7 +216,7 @@ def _is_more(ours: Program, number: int) -> bool:
 
 async def test_beyond_the_limit_of_one_address_a_connection_is_refused_at_once_if_all_are_at_work() -> None:
     world = World()
-    limits = Limits(sweep_seconds=0.02, connections_per_peer=3)
+    limits = ProxyLimits(sweep_seconds=0.02, connections_per_peer=3)
     async with program(lambda got, writer: None) as ours, house(world, limits) as home:
         world.add("a", ours.port)
         async with contextlib.AsyncExitStack() as stack:

@@ -8,8 +8,15 @@ import pytest
 
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.http1.heads import request_head
-from lapse.proxy.limits import Limits
-from lapse.proxy.ports import Address, Condition, Destination, GoingDownError, Reply, WorkspaceId
+from lapse.proxy.limits import ProxyLimits
+from lapse.proxy.ports import (
+    Destination,
+    DirectResponse,
+    GoingDownError,
+    UpstreamAddress,
+    WorkspaceId,
+    WorkspaceReadiness,
+)
 from lapse.proxy.router import Reception
 from tests.integration.proxy.kit import (
     COOKIE,
@@ -171,7 +178,7 @@ async def test_a_directory_that_is_away_is_said_so_and_one_that_fails_harms_nobo
 async def test_a_person_gets_a_page_that_waits_and_then_the_workspace() -> None:
     world = World()
     async with program(ok(b"awake")) as ours, house(world) as home:
-        place = world.add("a", ours.port, condition=Condition.ASLEEP)
+        place = world.add("a", ours.port, condition=WorkspaceReadiness.ASLEEP)
         page = await ask(home.port, by_cookie(home.host("a"), "Accept: text/html,application/xhtml+xml"))
         assert status(page) == 503
         assert b"Content-Type: text/html" in page
@@ -186,7 +193,7 @@ async def test_a_person_gets_a_page_that_waits_and_then_the_workspace() -> None:
 async def test_a_refusal_is_a_page_for_a_person_and_a_sentence_for_a_program() -> None:
     world = World()
     async with house(world) as home:
-        world.add("a", 1, condition=Condition.FAILED)
+        world.add("a", 1, condition=WorkspaceReadiness.FAILED)
         page = await ask(home.port, by_cookie(home.host("a"), "Accept: text/html"))
         sentence = await ask(home.port, by_cookie(home.host("a")))
         assert status(page) == status(sentence) == 503
@@ -201,7 +208,7 @@ async def test_a_refusal_is_a_page_for_a_person_and_a_sentence_for_a_program() -
 async def test_a_program_is_told_when_to_ask_again(lines: list[str]) -> None:
     world = World()
     async with house(world) as home:
-        place = world.add("a", 1, condition=Condition.ASLEEP)
+        place = world.add("a", 1, condition=WorkspaceReadiness.ASLEEP)
         answer = await ask(home.port, asking(home.host("a"), *lines))
         assert status(answer) == 503
         assert b"Retry-After: 2\r\n" in answer
@@ -212,7 +219,7 @@ async def test_a_program_is_told_when_to_ask_again(lines: list[str]) -> None:
 async def test_a_posted_form_is_not_answered_with_a_page_that_reloads() -> None:
     world = World()
     async with house(world) as home:
-        world.add("a", 1, condition=Condition.ASLEEP)
+        world.add("a", 1, condition=WorkspaceReadiness.ASLEEP)
         answer = await ask(home.port, asking(home.host("a"), "Accept: text/html", "Content-Length: 0", method="POST"))
         assert status(answer) == 503
         assert b"refresh" not in answer
@@ -221,10 +228,10 @@ async def test_a_posted_form_is_not_answered_with_a_page_that_reloads() -> None:
 async def test_somebody_else_wakes_nothing() -> None:
     world = World()
     async with house(world) as home:
-        world.add("a", 1, owner="bob", condition=Condition.ASLEEP)
+        world.add("a", 1, owner="bob", condition=WorkspaceReadiness.ASLEEP)
         assert status(await ask(home.port, asking(home.host("a")))) == 404
         foreign = "Origin: https://evil.com"
-        world.add("b", 1, condition=Condition.ASLEEP)
+        world.add("b", 1, condition=WorkspaceReadiness.ASLEEP)
         assert status(await ask(home.port, by_cookie(home.host("b"), foreign))) == 403
         assert not world.woken
 
@@ -232,7 +239,7 @@ async def test_somebody_else_wakes_nothing() -> None:
 async def test_a_visit_revives_a_failed_workspace_and_waits_for_it() -> None:
     world = World(revives=True)
     async with house(world) as home:
-        place = world.add("a", 1, condition=Condition.FAILED)
+        place = world.add("a", 1, condition=WorkspaceReadiness.FAILED)
         page = await ask(home.port, by_cookie(home.host("a"), "Accept: text/html"))
         assert status(page) == 503
         assert b"<b>a</b> is starting" in page
@@ -242,7 +249,7 @@ async def test_a_visit_revives_a_failed_workspace_and_waits_for_it() -> None:
 async def test_the_owner_is_told_what_is_wrong() -> None:
     world = World()
     async with house(world) as home:
-        for condition in (Condition.FAILED, Condition.ASLEEP):
+        for condition in (WorkspaceReadiness.FAILED, WorkspaceReadiness.ASLEEP):
             place = world.add("a", 1, condition=condition)
             world.places["a"] = replace(place, trouble="It listens on <port> 9001.")
             page = await ask(home.port, by_cookie(home.host("a"), "Accept: text/html"))
@@ -252,7 +259,7 @@ async def test_the_owner_is_told_what_is_wrong() -> None:
 async def test_a_failed_workspace_is_not_woken() -> None:
     world = World()
     async with house(world) as home:
-        world.add("a", 1, condition=Condition.FAILED)
+        world.add("a", 1, condition=WorkspaceReadiness.FAILED)
         answer = await ask(home.port, asking(home.host("a")))
         assert status(answer) == 503
         assert b"failed" in answer
@@ -263,7 +270,7 @@ async def test_a_failed_workspace_is_not_woken() -> None:
 async def test_a_websocket_waits_for_its_workspace() -> None:
     world = World()
     async with program(ACCEPTED) as ours, house(world) as home, await Wire.to(home.port) as wire:
-        place = world.add("a", ours.port, condition=Condition.ASLEEP)
+        place = world.add("a", ours.port, condition=WorkspaceReadiness.ASLEEP)
         await wire.send(asking(home.host("a"), *UPGRADE))
         await until(lambda: world.woken, "waking")
         assert not ours.connections
@@ -280,7 +287,7 @@ async def test_a_websocket_is_not_joined_to_a_program_that_is_being_stopped() ->
         async def connected(self, workspace: WorkspaceId) -> None:
             await super().connected(workspace)
             if self.announced[workspace] == 1:
-                self.add("a", ours.port, condition=Condition.ASLEEP)
+                self.add("a", ours.port, condition=WorkspaceReadiness.ASLEEP)
                 raise GoingDownError
 
     world = Stopping()
@@ -297,7 +304,7 @@ async def test_a_websocket_is_not_joined_to_a_program_that_is_being_stopped() ->
 async def test_a_websocket_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
     world = World()
     async with program(ACCEPTED) as ours, house(world) as home:
-        world.add("a", ours.port, condition=Condition.ASLEEP)
+        world.add("a", ours.port, condition=WorkspaceReadiness.ASLEEP)
         async with await Wire.to(home.port) as wire:
             await wire.send(asking(home.host("a"), *UPGRADE))
             await until(lambda: world.woken, "waking")
@@ -308,10 +315,10 @@ async def test_a_websocket_that_leaves_while_it_waits_leaves_nothing_behind() ->
         assert not world.leases
 
 
-SLEEPING = Destination(WorkspaceId("w"), OWNER, Condition.ASLEEP)
+SLEEPING = Destination(WorkspaceId("w"), OWNER, WorkspaceReadiness.ASLEEP)
 
 
-async def waiting_websocket(becomes: Destination | None, seconds: float) -> Destination | Reply | None:
+async def waiting_websocket(becomes: Destination | None, seconds: float) -> Destination | DirectResponse | None:
     """Let a websocket wait so long in virtual time, while the workspace becomes something else after a second."""
     world, clock = World(places={"a": SLEEPING}), VirtualClock()
     reception = Reception(
@@ -319,7 +326,7 @@ async def waiting_websocket(becomes: Destination | None, seconds: float) -> Dest
         doorkeeper=world,
         waker=world,
         clock=clock,
-        limits=Limits(wake_seconds=60),
+        limits=ProxyLimits(wake_seconds=60),
         suffix="w.localhost",
         scheme="http",
     )
@@ -335,12 +342,12 @@ async def waiting_websocket(becomes: Destination | None, seconds: float) -> Dest
         await clock.sleep(0)
     if task.done():
         received = task.result()
-        return received if isinstance(received, Reply) else received[1]
+        return received if isinstance(received, DirectResponse) else received[1]
     task.cancel()
     return None
 
 
-READY = Destination(WorkspaceId("w"), OWNER, Condition.READY, Address(LOOPBACK, 1))
+READY = Destination(WorkspaceId("w"), OWNER, WorkspaceReadiness.READY, UpstreamAddress(LOOPBACK, 1))
 
 
 @pytest.mark.parametrize(
@@ -350,14 +357,14 @@ READY = Destination(WorkspaceId("w"), OWNER, Condition.READY, Address(LOOPBACK, 
         (SLEEPING, 59, None),
         (SLEEPING, 61, 503),
         (None, 2, 404),
-        (Destination(WorkspaceId("w"), "bob", Condition.READY, Address(LOOPBACK, 1)), 2, 404),
-        (Destination(WorkspaceId("w"), OWNER, Condition.FAILED), 2, 503),
+        (Destination(WorkspaceId("w"), "bob", WorkspaceReadiness.READY, UpstreamAddress(LOOPBACK, 1)), 2, 404),
+        (Destination(WorkspaceId("w"), OWNER, WorkspaceReadiness.FAILED), 2, 503),
     ],
     ids=["comes up", "not yet", "never", "is deleted", "changes hands", "fails"],
 )
 async def test_how_a_websockets_wait_ends(becomes: Destination | None, seconds: float, outcome: object) -> None:
     result = await waiting_websocket(becomes, seconds)
-    assert (result.status if isinstance(result, Reply) else result) == outcome
+    assert (result.status if isinstance(result, DirectResponse) else result) == outcome
 
 
 async def test_a_workspace_gets_its_secret_from_the_proxy_and_from_nobody_else_also_over_a_unix_socket(
@@ -374,7 +381,7 @@ async def test_a_workspace_gets_its_secret_from_the_proxy_and_from_nobody_else_a
     server = await asyncio.start_unix_server(serve, path)
     async with server, house(world) as home:
         place = world.add("a", 1)
-        world.places["a"] = replace(place, address=Address(LOOPBACK, 1, path, "s3cret"))
+        world.places["a"] = replace(place, address=UpstreamAddress(LOOPBACK, 1, path, "s3cret"))
         for lines in ([], ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: a"]):
             got.clear()
             async with await Wire.to(home.port) as wire:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.proxy.limits import Limits
+from lapse.proxy.limits import ProxyLimits
 from tests.integration.proxy.kit import TOKEN, Wire, World, asking, house, ok, program, until
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ async def test_an_upgrade_to_http_2_is_not_passed_on() -> None:
 
 async def test_an_oversize_body_is_refused_before_and_while_it_comes() -> None:
     world = World()
-    limits = Limits(sweep_seconds=0.02, body_bytes=1000)
+    limits = ProxyLimits(sweep_seconds=0.02, body_bytes=1000)
     async with program(lambda got, writer: None) as ours, house(world, limits) as home:
         world.add("a", ours.port)
         async with await Wire.to(home.port) as wire:

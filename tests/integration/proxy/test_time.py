@@ -6,13 +6,16 @@ import socket
 import pytest
 
 from lapse.core.clock import SystemClock
-from lapse.proxy.limits import LimitError, Limits
+from lapse.proxy.limits import LimitError, ProxyLimits
 from tests.integration.proxy.kit import LOOPBACK, Wire, World, asking, house, ok, program, until
 
 
 async def test_a_head_that_takes_too_long_is_refused_however_steadily_it_drips() -> None:
     world = World()
-    async with house(world, Limits(sweep_seconds=0.02, head_seconds=0.3)) as home, await Wire.to(home.port) as wire:
+    async with (
+        house(world, ProxyLimits(sweep_seconds=0.02, head_seconds=0.3)) as home,
+        await Wire.to(home.port) as wire,
+    ):
 
         async def drip() -> None:
             for byte in asking(home.host("a"), "X: " + "a" * 5000):
@@ -26,7 +29,7 @@ async def test_a_head_that_takes_too_long_is_refused_however_steadily_it_drips()
 
 async def test_connections_that_say_nothing_are_closed() -> None:
     world = World()
-    limits = Limits(sweep_seconds=0.02, head_seconds=0.1, keep_seconds=0.1)
+    limits = ProxyLimits(sweep_seconds=0.02, head_seconds=0.1, keep_seconds=0.1)
     async with program(ok()) as ours, house(world, limits) as home:
         world.add("a", ours.port)
         async with await Wire.to(home.port) as wire:
@@ -38,7 +41,7 @@ async def test_connections_that_say_nothing_are_closed() -> None:
 
 async def test_a_workspace_that_never_answers_is_given_up() -> None:
     world = World()
-    limits = Limits(sweep_seconds=0.02, answer_seconds=0.1)
+    limits = ProxyLimits(sweep_seconds=0.02, answer_seconds=0.1)
     async with program(lambda got, writer: None) as ours, house(world, limits) as home:
         world.add("a", ours.port)
         async with await Wire.to(home.port) as wire:
@@ -49,7 +52,7 @@ async def test_a_workspace_that_never_answers_is_given_up() -> None:
 
 async def test_a_workspace_that_stops_in_the_middle_is_given_up() -> None:
     world = World()
-    limits = Limits(sweep_seconds=0.02, idle_seconds=0.1)
+    limits = ProxyLimits(sweep_seconds=0.02, idle_seconds=0.1)
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
     async with program(answer) as ours, house(world, limits) as home, await Wire.to(home.port) as wire:
         world.add("a", ours.port)
@@ -61,7 +64,7 @@ async def test_a_workspace_that_stops_in_the_middle_is_given_up() -> None:
 
 async def test_a_client_that_stops_in_the_middle_of_its_request_is_given_up() -> None:
     world = World()
-    limits = Limits(sweep_seconds=0.02, idle_seconds=0.1)
+    limits = ProxyLimits(sweep_seconds=0.02, idle_seconds=0.1)
     async with program(lambda got, writer: None) as ours, house(world, limits) as home:
         world.add("a", ours.port)
         async with await Wire.to(home.port) as wire:
@@ -91,7 +94,7 @@ async def test_a_workspace_that_takes_no_connection_is_given_up() -> None:
                 each.setblocking(False)
                 each.connect_ex(address)
             world.add("a", address[1])
-            limits = Limits(sweep_seconds=0.02, connect_seconds=0.3)
+            limits = ProxyLimits(sweep_seconds=0.02, connect_seconds=0.3)
             async with house(world, limits) as home, await Wire.to(home.port) as wire:
                 await wire.send(asking(home.host("a")))
                 assert await wire.status() == 504
@@ -127,4 +130,4 @@ async def test_a_stop_does_not_wait_for_ever() -> None:
 
 def test_a_limit_of_nothing_is_refused() -> None:
     with pytest.raises(LimitError, match="head_bytes must be more than 0"):
-        Limits(head_bytes=0)
+        ProxyLimits(head_bytes=0)

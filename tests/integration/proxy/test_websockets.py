@@ -17,7 +17,7 @@ from websockets.extensions.permessage_deflate import PerMessageDeflate
 
 from lapse.core.clock import SystemClock
 from lapse.core.identity import secret_bytes
-from lapse.proxy.limits import Limits
+from lapse.proxy.limits import ProxyLimits
 from lapse.proxy.ports import WorkspaceId
 from tests.integration.proxy.kit import (
     BEARER,
@@ -441,7 +441,7 @@ async def half_open_program() -> AsyncIterator[tuple[int, asyncio.Event, list[as
 
 async def test_a_side_that_does_not_end_after_the_other_is_ended() -> None:
     world = World()
-    limits = Limits(sweep_seconds=0.02, half_seconds=0.1)
+    limits = ProxyLimits(sweep_seconds=0.02, half_seconds=0.1)
     async with half_open_program() as (port, _, _), house(world, limits) as home:
         async with await joined(world, home, port) as wire:
             wire.writer.write_eof()
@@ -503,7 +503,7 @@ async def test_a_client_that_does_not_read_holds_the_workspace_back() -> None:
 
 async def test_an_upstream_that_never_answers_an_upgrade_is_given_up() -> None:
     world = World()
-    limits = Limits(sweep_seconds=0.02, answer_seconds=0.1)
+    limits = ProxyLimits(sweep_seconds=0.02, answer_seconds=0.1)
     async with program(lambda got, writer: None) as ours, house(world, limits) as home:
         world.add("a", ours.port)
         with pytest.raises(InvalidStatus) as caught:

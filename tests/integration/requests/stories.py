@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import VOLUME_CAPTURE_REQUEST, VOLUME_RESTORE_REQUEST
 from tests.integration.requests.world import kind_of
 
@@ -50,5 +50,5 @@ async def done(world: World, ask: Ask) -> Any:  # noqa: ANN401 - a request
     await world.live(2, step=1)
     await answer(world, request)
     await world.live(2, step=1)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     return await world.fresh(request)

@@ -9,7 +9,7 @@ import pytest
 from lapse.core.duration import Duration
 from lapse.kube.errors import InvalidError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
@@ -28,7 +28,7 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
 )
 from lapse.requests.errors import PolicyError
-from lapse.requests.lifecycle.policy import Policy, TTLMode
+from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
 from tests.integration.requests.world import NAMESPACE, World, content_key, opened
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ async def test_an_unknown_mode_that_is_stored_all_the_same_is_invalid(world: Wor
     world.wire.after = teleport
     await world.settle()
     assert await world.outcome(request) == (
-        Reason.INVALID_MODE,
+        ConditionReason.INVALID_MODE,
         "unknown mode Teleport: expected Snapshot or Detach",
     )
     assert await nothing_was_made(world)
@@ -82,7 +82,7 @@ async def test_an_unknown_mode_that_is_stored_all_the_same_is_invalid(world: Wor
 async def test_a_missing_target_is_not_found(world: World, mode: str) -> None:
     request = await world.capture("one", mode=mode, target={"name": "nobody", "uid": "0-0"})
     assert await ends(world, request) == (
-        Reason.NOT_FOUND,
+        ConditionReason.NOT_FOUND,
         "there is no PersistentVolumeClaim shop/nobody with uid 0-0",
     )
     assert await nothing_was_made(world)
@@ -92,33 +92,33 @@ async def test_a_missing_target_is_not_found(world: World, mode: str) -> None:
 async def test_a_target_of_another_uid_is_not_found_and_not_touched(world: World, mode: str) -> None:
     claim = await world.volume()
     request = await world.capture("one", mode=mode, target={"name": "data", "uid": "of-an-earlier-claim"})
-    assert (await ends(world, request))[0] == Reason.NOT_FOUND
+    assert (await ends(world, request))[0] == ConditionReason.NOT_FOUND
     assert await world.exists(claim)
     assert await nothing_was_made(world)
 
 
 async def test_a_target_of_another_kind_is_unsupported(world: World) -> None:
     request = await world.capture("one", target={"kind": "Pod", "name": "app", "uid": "1"})
-    assert (await ends(world, request))[0] == Reason.UNSUPPORTED_TARGET_KIND
+    assert (await ends(world, request))[0] == ConditionReason.UNSUPPORTED_TARGET_KIND
 
 
 async def test_a_target_in_another_namespace_is_not_found(world: World) -> None:
     claim = await world.volume(namespace="elsewhere")
     request = await world.capture("one", claim)
-    assert (await ends(world, request))[0] == Reason.NOT_FOUND
+    assert (await ends(world, request))[0] == ConditionReason.NOT_FOUND
 
 
 @pytest.mark.parametrize(
     ("given", "reason", "words"),
     [
-        ({"csi": False}, Reason.INCOMPATIBLE, "is not a CSI volume"),
-        ({"storage_class": None}, Reason.INCOMPATIBLE, "names no StorageClass"),
-        ({"storage_class": "absent"}, Reason.NOT_FOUND, "There is no StorageClass absent"),
-        ({"phase": "Lost"}, Reason.INVALID_SOURCE, "has lost its volume"),
+        ({"csi": False}, ConditionReason.INCOMPATIBLE, "is not a CSI volume"),
+        ({"storage_class": None}, ConditionReason.INCOMPATIBLE, "names no StorageClass"),
+        ({"storage_class": "absent"}, ConditionReason.NOT_FOUND, "There is no StorageClass absent"),
+        ({"phase": "Lost"}, ConditionReason.INVALID_SOURCE, "has lost its volume"),
     ],
 )
 async def test_a_volume_that_cannot_be_captured_is_named(
-    world: World, given: dict[str, Any], reason: Reason, words: str
+    world: World, given: dict[str, Any], reason: ConditionReason, words: str
 ) -> None:
     request = await world.capture("one", await world.volume(**given))
     found, message = await ends(world, request)
@@ -131,14 +131,14 @@ async def test_a_storage_class_without_a_snapshot_class_is_incompatible(world: W
     await world.classes(snapshot_class=None)
     request = await world.capture("one", await world.volume())
     reason, message = await ends(world, request)
-    assert reason == Reason.INCOMPATIBLE
+    assert reason == ConditionReason.INCOMPATIBLE
     assert SNAPSHOT_CLASS in message
 
 
 async def test_a_snapshot_class_that_does_not_exist_is_not_found(world: World) -> None:
     await world.classes(snapshot_class="absent")
     request = await world.capture("one", await world.volume())
-    assert (await ends(world, request))[0] == Reason.NOT_FOUND
+    assert (await ends(world, request))[0] == ConditionReason.NOT_FOUND
 
 
 async def test_a_snapshot_class_of_another_driver_is_incompatible(world: World) -> None:
@@ -146,7 +146,7 @@ async def test_a_snapshot_class_of_another_driver_is_incompatible(world: World) 
     await world.apply(VOLUME_SNAPSHOT_CLASS, {"metadata": {"name": "fast"}, "driver": "other.example.com"})
     request = await world.capture("one", claim)
     reason, message = await ends(world, request)
-    assert reason == Reason.INCOMPATIBLE
+    assert reason == ConditionReason.INCOMPATIBLE
     assert "other.example.com" in message
 
 
@@ -154,24 +154,27 @@ async def test_a_volume_that_is_gone_is_not_found(world: World) -> None:
     claim = await world.volume()
     await world.store.delete(PERSISTENT_VOLUME, ObjectKey(None, "pv-data"))
     request = await world.capture("one", claim)
-    assert await ends(world, request) == (Reason.NOT_FOUND, "there is no PersistentVolume pv-data")
+    assert await ends(world, request) == (ConditionReason.NOT_FOUND, "there is no PersistentVolume pv-data")
 
 
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ({"apiVersion": "v1", "kind": "Secret", "name": "x"}, Reason.INVALID_SOURCE),
+        ({"apiVersion": "v1", "kind": "Secret", "name": "x"}, ConditionReason.INVALID_SOURCE),
         (
             {"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent", "name": "x"},
-            Reason.NOT_FOUND,
+            ConditionReason.NOT_FOUND,
         ),
-        ({"apiVersion": "v1", "kind": "PersistentVolume", "name": "x"}, Reason.NOT_FOUND),
-        ({"apiVersion": "v1", "kind": "PersistentVolume", "name": "pv-data", "uid": "other"}, Reason.NOT_FOUND),
-        ({"apiVersion": "v1", "kind": "PersistentVolume", "name": "pv-data"}, Reason.PV_BOUND),
+        ({"apiVersion": "v1", "kind": "PersistentVolume", "name": "x"}, ConditionReason.NOT_FOUND),
+        (
+            {"apiVersion": "v1", "kind": "PersistentVolume", "name": "pv-data", "uid": "other"},
+            ConditionReason.NOT_FOUND,
+        ),
+        ({"apiVersion": "v1", "kind": "PersistentVolume", "name": "pv-data"}, ConditionReason.PV_BOUND),
     ],
 )
 async def test_a_source_that_cannot_be_restored_from_is_refused(
-    world: World, source: dict[str, str], reason: Reason
+    world: World, source: dict[str, str], reason: ConditionReason
 ) -> None:
     await world.volume()
     request = await world.restore("one", source_ref=source)
@@ -184,7 +187,7 @@ async def test_a_snapshot_that_failed_is_an_invalid_source(world: World) -> None
     await world.report(VOLUME_SNAPSHOT_CONTENT, source.metadata.key, {"error": {"message": "pool is full"}})
     request = await world.restore("one", source)
     reason, message = await ends(world, request)
-    assert reason == Reason.INVALID_SOURCE
+    assert reason == ConditionReason.INVALID_SOURCE
     assert "pool is full" in message
 
 
@@ -192,7 +195,7 @@ async def test_a_claim_that_was_there_before_is_not_taken_for_the_restored_one(w
     claim = await world.volume("restored")
     world.advance(5)
     request = await world.restore("one", await world.snapshot())
-    assert (await ends(world, request))[0] == Reason.INCOMPATIBLE
+    assert (await ends(world, request))[0] == ConditionReason.INCOMPATIBLE
     assert (await world.fresh(claim)).metadata.owner_references == ()
 
 
@@ -205,17 +208,17 @@ async def test_names_at_the_limit_are_captured_restored_and_lapse(world: World) 
     await world.settle()
     await world.snapshot_ready(request)
     await world.settle()
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     source = await world.snapshot(LONGEST)
     restored = await world.restore(LONGEST, source, claim=LONGEST)
     await world.settle()
     await world.provision(restored)
     await world.settle()
-    assert await world.reason(restored) == Reason.COMPLETED
+    assert await world.reason(restored) == ConditionReason.COMPLETED
     target = await world.config_map(LONGEST)
     manifests = await world.capture_manifests(LONGEST, target)
     await world.settle()
-    assert await world.reason(manifests) == Reason.COMPLETED
+    assert await world.reason(manifests) == ConditionReason.COMPLETED
     for kind in (OBJECT_KEEPER, VOLUME_SNAPSHOT_CONTENT, MANIFEST_CHECKPOINT, MANIFEST_CHUNK):
         assert all(len(name) <= 253 for name in await world.names(kind))
     await world.live(minutes=12)
@@ -239,13 +242,13 @@ async def test_a_megabyte_of_annotations_is_refused(world: World) -> None:
 async def test_annotations_that_leave_no_room_for_the_ttl_do_not_keep_a_request_from_ending(
     tmp_path: Path, mode: TTLMode
 ) -> None:
-    async with opened(tmp_path, policy=Policy(request_ttl_mode=mode)) as world:
+    async with opened(tmp_path, policy=RequestPolicy(request_ttl_mode=mode)) as world:
         claim = await world.volume()
         request = await world.capture("one", claim, annotations={"note": "x" * (256 * 1024 - 4)})
         await world.settle()
         await world.snapshot_ready(request)
         await world.settle()
-        assert await world.reason(request) == Reason.COMPLETED
+        assert await world.reason(request) == ConditionReason.COMPLETED
         assert TTL not in (await world.fresh(request)).metadata.annotations
         await world.live(minutes=9)
         assert await world.exists(request)
@@ -259,13 +262,13 @@ async def test_annotations_that_leave_no_room_for_the_ttl_do_not_keep_a_request_
 @pytest.mark.parametrize("text", ["0s", "0"])
 def test_a_request_ttl_of_zero_is_a_start_up_error(text: str) -> None:
     with pytest.raises(PolicyError, match="request_ttl"):
-        Policy(request_ttl=Duration(0) if text == "0" else Duration.parse(text))
+        RequestPolicy(request_ttl=Duration(0) if text == "0" else Duration.parse(text))
 
 
 @pytest.mark.parametrize("setting", ["request_ttl", "request_deadline", "keeper_ttl"])
 def test_a_duration_that_would_end_everything_at_once_is_a_start_up_error(setting: str) -> None:
     with pytest.raises(PolicyError, match=setting):
-        Policy(**{setting: Duration.parse("0s")})  # type: ignore[arg-type]
+        RequestPolicy(**{setting: Duration.parse("0s")})  # type: ignore[arg-type]
 
 
 # --- odd worlds -------------------------------------------------------------------------------------------------------
@@ -289,7 +292,7 @@ async def test_a_new_request_of_the_same_name_is_another_request(world: World) -
     await world.settle()
     await world.snapshot_ready(second)
     await world.settle()
-    assert await world.reason(second) == Reason.COMPLETED
+    assert await world.reason(second) == ConditionReason.COMPLETED
     assert len(await world.all(VOLUME_SNAPSHOT_CONTENT)) == 2
     assert content_key(first) != content_key(second)
 
@@ -307,7 +310,7 @@ async def test_a_condition_of_somebody_else_is_kept_beside_ours(world: World) ->
     assert found is not None
     assert {condition.type: condition.reason for condition in found.conditions} == {
         "Audited": "Seen",
-        "Ready": Reason.FAILED,
+        "Ready": ConditionReason.FAILED,
     }
     ready = next(condition for condition in found.conditions if condition.type == "Ready")
     assert ready.last_transition_time == "2020-01-01T00:00:00Z", "its status has not changed"

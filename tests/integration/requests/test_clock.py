@@ -9,7 +9,7 @@ import pytest
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.timestamps import to_timestamp
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from tests.integration.requests.stories import restore, snapshot
 from tests.integration.requests.world import World, opened
 
@@ -56,7 +56,7 @@ async def test_a_request_in_flight_survives_a_clock_that_jumps_ahead(
         assert await world.outcome(request) is None, "in doubt nobody's deadline has passed"
     watch.below.jump_wall(-seconds)
     await world.live(minutes=2)
-    assert await world.reason(request) == Reason.DEADLINE_EXCEEDED, "more than a day has passed by any clock"
+    assert await world.reason(request) == ConditionReason.DEADLINE_EXCEEDED, "more than a day has passed by any clock"
 
 
 @pytest.mark.parametrize("seconds", [YEAR, -YEAR])
@@ -68,7 +68,7 @@ async def test_what_ends_while_the_clock_is_in_doubt_is_dated_by_what_was_believ
     watch.below.jump_wall(seconds)
     await world.snapshot_ready(request)
     await world.settle()
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     status = (await world.fresh(request)).status
     assert status is not None
     assert status.completion_timestamp == to_timestamp(watch.below.wall_ns() - seconds * 1_000_000_000)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
-from lapse.requests.lifecycle.policy import Policy, RestoreOwnership, TTLMode
+from lapse.requests.lifecycle.policy import RequestPolicy, RestoreOwnership, TTLMode
 from tests.integration.requests.stories import answer, detach, manifests, restore, snapshot
 from tests.integration.requests.world import Crash, Wire, World, opened
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 every_story = pytest.mark.parametrize("ask", [snapshot, detach, restore, manifests])
 either_side = pytest.mark.parametrize("applied", [False, True], ids=["before", "answer-lost"])
-SEED_001 = Policy(
+SEED_001 = RequestPolicy(
     keeper_mode=KeeperMode.FOLLOW_OBJECT,
     restore_ownership=RestoreOwnership.KEEPER,
     request_ttl_mode=TTLMode.ANNOTATION,
@@ -58,7 +58,7 @@ class Story:
             await answer(world, self.request)
             self._answered = True
         await world.live(3, step=1)
-        assert await world.reason(self.request) == Reason.COMPLETED
+        assert await world.reason(self.request) == ConditionReason.COMPLETED
 
 
 class Lapse(Story):
@@ -78,7 +78,7 @@ class Lapse(Story):
 
 
 async def crashing(
-    folder: Path, make: Callable[[], Story], *, applied: bool, policy: Policy | None = None
+    folder: Path, make: Callable[[], Story], *, applied: bool, policy: RequestPolicy | None = None
 ) -> tuple[int, list[str]]:
     """Tell a story again and again, with a crash one call later each time.
 
@@ -183,7 +183,7 @@ async def test_a_crash_right_after_the_claim_is_gone_still_ends_with_the_volume_
         assert await world.all(PERSISTENT_VOLUME_CLAIM) == []
         await world.restart()
         await world.live(5, step=1)
-        assert await world.reason(request) == Reason.COMPLETED
+        assert await world.reason(request) == ConditionReason.COMPLETED
         volume = await world.store.get(PERSISTENT_VOLUME, ObjectKey(None, "pv-data"))
         assert volume.metadata.controller is not None
         assert len(await world.journal_rows()) == 1

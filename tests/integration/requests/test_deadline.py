@@ -8,9 +8,9 @@ import pytest
 
 from lapse.core.duration import Duration
 from lapse.kube.errors import StoreUnavailableError
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
-from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.lifecycle.policy import RequestPolicy
 from tests.integration.requests.stories import restore, snapshot
 from tests.integration.requests.world import Call, World, opened
 
@@ -35,7 +35,7 @@ async def test_at_the_deadline_itself_a_request_may_still_finish_and_a_nanosecon
     world.advance(ns=1)
     await world.settle()  # its own timer brings it back
     assert await world.outcome(request) == (
-        Reason.DEADLINE_EXCEEDED,
+        ConditionReason.DEADLINE_EXCEEDED,
         "the request was not finished within 1d",
     )
 
@@ -48,17 +48,17 @@ async def test_a_result_that_is_there_when_somebody_looks_again_counts_however_l
     world.advance(3 * DAY)
     await world.restart()
     await world.settle()
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
 
 
 async def test_without_a_deadline_a_request_waits_for_ever(tmp_path: Path) -> None:
-    async with opened(tmp_path, policy=Policy(request_deadline=Duration.parse("never"))) as world:
+    async with opened(tmp_path, policy=RequestPolicy(request_deadline=Duration.parse("never"))) as world:
         request = await snapshot(world)
         await world.live(hours=10_000, step=36_000_000)
         assert await world.outcome(request) is None
         await world.snapshot_ready(request)
         await world.settle()
-        assert await world.reason(request) == Reason.COMPLETED
+        assert await world.reason(request) == ConditionReason.COMPLETED
 
 
 @pytest.mark.parametrize("unready", ["claim", "source"])
@@ -70,7 +70,7 @@ async def test_a_source_that_is_never_ready_ends_at_the_deadline(world: World, u
     await world.live(hours=23, step=3600)
     assert await world.outcome(request) is None
     await world.live(minutes=65)
-    assert await world.reason(request) == Reason.DEADLINE_EXCEEDED
+    assert await world.reason(request) == ConditionReason.DEADLINE_EXCEEDED
     assert len(await world.all(PERSISTENT_VOLUME_CLAIM)) == (1 if unready == "claim" else 0)
 
 
@@ -82,7 +82,7 @@ async def test_a_source_that_becomes_ready_in_time_is_captured_at_once(world: Wo
     await world.settle()
     await world.snapshot_ready(request)
     await world.settle()
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
 
 
 async def test_a_store_that_never_answers_ends_a_request_at_its_deadline_once_that_can_be_written(
@@ -99,14 +99,14 @@ async def test_a_store_that_never_answers_ends_a_request_at_its_deadline_once_th
     await world.live(minutes=2, step=10)
     outcome = await world.outcome(request)
     assert outcome is not None
-    assert outcome[0] == Reason.DEADLINE_EXCEEDED
+    assert outcome[0] == ConditionReason.DEADLINE_EXCEEDED
     assert "this server is broken" in outcome[1]
 
 
 async def test_a_request_that_ended_at_its_deadline_lapses_like_any_other(world: World) -> None:
     request = await snapshot(world)
     await world.live(hours=24.1, step=1800)
-    assert await world.reason(request) == Reason.DEADLINE_EXCEEDED
+    assert await world.reason(request) == ConditionReason.DEADLINE_EXCEEDED
     await world.live(minutes=12)
     assert not await world.exists(request)
 

@@ -10,10 +10,10 @@ from lapse.core.duration import Duration
 from lapse.engine.journal.port import Outcome
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import OBJECT_KEEPER
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, PersistentVolume
-from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.lifecycle.policy import RequestPolicy
 from tests.integration.requests.world import NAMESPACE, Call, World
 
 VOLUME = ObjectKey(None, "pv-data")
@@ -33,7 +33,7 @@ async def test_a_detached_volume_is_released_from_its_claim_and_kept_by_the_keep
     claim = await world.volume()
     request = await world.capture("one", claim, mode="Detach")
     await world.live(5, step=1)
-    assert await world.outcome(request) == (Reason.COMPLETED, "the PersistentVolume pv-data is detached")
+    assert await world.outcome(request) == (ConditionReason.COMPLETED, "the PersistentVolume pv-data is detached")
     assert not await world.exists(claim)
     found = await volume(world)
     assert [owner.uid for owner in found.metadata.owner_references] == [(await world.keeper(request)).metadata.uid]
@@ -49,7 +49,7 @@ async def test_a_volume_that_is_not_retained_is_incompatible_and_nothing_is_touc
     request = await world.capture("one", claim, mode="Detach")
     await world.live(minutes=2, step=10)
     assert await world.outcome(request) == (
-        Reason.INCOMPATIBLE,
+        ConditionReason.INCOMPATIBLE,
         f"the PersistentVolume pv-data would go with its claim: its reclaim policy is {policy}, expected Retain",
     )
     assert await world.exists(claim)
@@ -68,7 +68,7 @@ async def test_a_volume_that_is_no_longer_retained_right_before_the_deletion_is_
         await world.stop()
     await world.store.patch(PERSISTENT_VOLUME, VOLUME, {"spec": {"persistentVolumeReclaimPolicy": "Delete"}})
     await world.reconcile(request)
-    assert await world.reason(request) == Reason.INCOMPATIBLE
+    assert await world.reason(request) == ConditionReason.INCOMPATIBLE
     assert await world.exists(claim)
 
 
@@ -82,7 +82,7 @@ async def test_a_claim_in_use_by_a_pod_is_not_deleted_until_the_pod_is_gone(worl
     await world.delete(user)
     await world.live(minutes=2)
     assert not await world.exists(claim)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
 
 
 async def test_a_pod_that_is_over_and_a_pod_of_another_claim_do_not_count(world: World) -> None:
@@ -92,7 +92,7 @@ async def test_a_pod_that_is_over_and_a_pod_of_another_claim_do_not_count(world:
     await pod(world, "other", ephemeral=True)
     request = await world.capture("one", claim, mode="Detach")
     await world.live(5, step=1)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
 
 
 async def test_an_ephemeral_claim_of_a_running_pod_is_in_use(world: World) -> None:
@@ -114,7 +114,7 @@ async def test_a_held_claim_is_not_deleted_until_it_is_released(world: World) ->
     await world.release(claim)
     await world.live(minutes=2)
     assert not await world.exists(claim)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
 
 
 async def test_the_end_of_a_claim_is_journalled_with_its_volume(world: World) -> None:
@@ -135,7 +135,7 @@ async def test_a_volume_that_somebody_else_manages_is_refused(world: World) -> N
     request = await world.capture("one", claim, mode="Detach")
     await world.live(minutes=2, step=10)
     assert await world.outcome(request) == (
-        Reason.INCOMPATIBLE,
+        ConditionReason.INCOMPATIBLE,
         "the PersistentVolume pv-data is managed by the ConfigMap operator already",
     )
     assert await world.exists(claim), "what can be known before is known before the claim is gone"
@@ -149,7 +149,7 @@ async def test_a_plain_owner_of_the_volume_stays_beside_the_keeper(world: World)
     await world.store.patch(PERSISTENT_VOLUME, VOLUME, {"metadata": {"ownerReferences": [owner]}})
     request = await world.capture("one", claim, mode="Detach")
     await world.live(5, step=1)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     assert {found.uid for found in (await volume(world)).metadata.owner_references} == {
         other.metadata.uid,
         (await world.keeper(request)).metadata.uid,
@@ -163,7 +163,7 @@ async def test_a_volume_that_another_claim_has_by_now_is_not_taken_from_it(world
     await world.delete(claim)
     await world.volume()  # the same volume, bound to a new claim of the same name
     await world.live(5, step=1)
-    assert await world.reason(request) == Reason.INCOMPATIBLE
+    assert await world.reason(request) == ConditionReason.INCOMPATIBLE
     assert (await volume(world)).metadata.owner_references == ()
     assert len(await world.all(PERSISTENT_VOLUME_CLAIM)) == 1
 
@@ -176,12 +176,12 @@ async def test_a_claim_of_another_uid_with_the_same_name_is_not_deleted(world: W
     body = {"metadata": {"namespace": NAMESPACE, "name": "data"}, "spec": {}}
     newcomer = await world.store.create(PERSISTENT_VOLUME_CLAIM, body)
     await world.live(5, step=1)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     assert await world.exists(newcomer)
 
 
 async def test_after_the_deadline_no_claim_is_deleted_any_more(world: World) -> None:
-    await world.restart(policy=Policy(request_deadline=Duration.parse("1h")))
+    await world.restart(policy=RequestPolicy(request_deadline=Duration.parse("1h")))
     claim = await world.volume()
     user = await pod(world, "app")
     request = await world.capture("one", claim, mode="Detach")
@@ -191,7 +191,7 @@ async def test_after_the_deadline_no_claim_is_deleted_any_more(world: World) -> 
     world.advance(3600)
     await world.restart()
     await world.live(minutes=2)
-    assert await world.reason(request) == Reason.DEADLINE_EXCEEDED
+    assert await world.reason(request) == ConditionReason.DEADLINE_EXCEEDED
     assert await world.exists(claim)
     assert (await volume(world)).metadata.owner_references == ()
 
@@ -199,7 +199,7 @@ async def test_after_the_deadline_no_claim_is_deleted_any_more(world: World) -> 
 async def test_a_claim_that_was_deleted_in_time_is_detached_although_the_deadline_passed_meanwhile(
     world: World,
 ) -> None:
-    await world.restart(policy=Policy(request_deadline=Duration.parse("1h")))
+    await world.restart(policy=RequestPolicy(request_deadline=Duration.parse("1h")))
     claim = await world.volume()
     request = await world.capture("one", claim, mode="Detach")
 
@@ -214,7 +214,7 @@ async def test_a_claim_that_was_deleted_in_time_is_detached_although_the_deadlin
     world.advance(2 * 3600)
     await world.restart()
     await world.live(5, step=1)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     assert len((await volume(world)).metadata.owner_references) == 1
 
 

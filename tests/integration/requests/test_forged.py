@@ -9,10 +9,10 @@ import pytest
 from lapse.core.duration import Duration
 from lapse.kube.resources import ObjectKey
 from lapse.requests.addresses import checkpoint_name
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.lifecycle.policy import RequestPolicy
 from tests.integration.requests.stories import detach, manifests, restore, snapshot
 from tests.integration.requests.world import NAMESPACE, World, keeper_key, kind_of
 
@@ -58,7 +58,7 @@ async def test_a_keeper_made_beforehand_is_trusted_only_as_a_whole(
     await world.settle()
     outcome = await world.outcome(request)
     assert outcome is not None
-    assert outcome[0] == Reason.INTERNAL_ERROR
+    assert outcome[0] == ConditionReason.INTERNAL_ERROR
     assert problem in outcome[1]
     assert [name for kind in ARTIFACTS for name in await world.names(kind)] == (["snap"] if ask is restore else [])
     assert len(await world.all(PERSISTENT_VOLUME_CLAIM)) == (0 if ask in {restore, manifests} else 1)
@@ -75,7 +75,7 @@ async def test_a_keeper_that_goes_with_something_else_is_refused(world: World, a
     await world.settle()
     outcome = await world.outcome(request)
     assert outcome is not None
-    assert outcome[0] == Reason.INTERNAL_ERROR
+    assert outcome[0] == ConditionReason.INTERNAL_ERROR
     assert "it is owned by the ConfigMap lever" in outcome[1]
 
 
@@ -86,7 +86,7 @@ async def test_a_keeper_as_lapse_makes_it_is_used_whoever_wrote_it(world: World,
     body["spec"]["ttl"] = "1440m"
     await world.store.create(OBJECT_KEEPER, body)
     await world.settle()
-    assert await world.reason(request) in {None, Reason.COMPLETED}
+    assert await world.reason(request) in {None, ConditionReason.COMPLETED}
 
 
 # --- Detach -----------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ async def test_a_volume_that_somebody_wrote_into_the_status_is_not_taken(world: 
     await world.live(5, step=1)
     outcome = await world.outcome(request)
     assert outcome is not None
-    assert outcome[0] == Reason.INCOMPATIBLE
+    assert outcome[0] == ConditionReason.INCOMPATIBLE
     assert "pv-other" in outcome[1]
     assert await world.exists(claim) == (when != "after")
     assert await world.exists(other)
@@ -129,21 +129,21 @@ async def test_a_released_volume_of_somebody_else_is_not_taken_through_the_statu
     await world.delete(claim)
     await recorded(world, request, name="pv-other")
     await world.live(5, step=1)
-    assert await world.reason(request) == Reason.INCOMPATIBLE
+    assert await world.reason(request) == ConditionReason.INCOMPATIBLE
     volume = await world.store.get(PERSISTENT_VOLUME, ObjectKey(None, "pv-other"))
     assert volume.metadata.owner_references == ()
 
 
 @pytest.mark.parametrize(
-    "policy", [Policy(keeper_mode=KeeperMode.FOLLOW_OBJECT), Policy(keeper_ttl=Duration.parse("1h"))]
+    "policy", [RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT), RequestPolicy(keeper_ttl=Duration.parse("1h"))]
 )
-async def test_the_keeper_is_judged_before_the_claim_is_deleted(world: World, policy: Policy) -> None:
+async def test_the_keeper_is_judged_before_the_claim_is_deleted(world: World, policy: RequestPolicy) -> None:
     claim = await world.volume()
     request = await world.capture("one", claim, mode="Detach")
     await world.reconcile(request)  # keeper made, volume recorded; then the settings change
     await world.restart(policy=policy)
     await world.live(5, step=1)
-    assert await world.reason(request) == Reason.INTERNAL_ERROR
+    assert await world.reason(request) == ConditionReason.INTERNAL_ERROR
     assert await world.exists(claim)
 
 
@@ -158,7 +158,7 @@ async def test_a_snapshot_that_somebody_wrote_into_the_status_is_not_the_outcome
     await world.settle()
     outcome = await world.outcome(request)
     assert outcome is not None
-    assert outcome[0] == Reason.INCOMPATIBLE
+    assert outcome[0] == ConditionReason.INCOMPATIBLE
     assert "foreign" in outcome[1]
     assert await world.exists(foreign)
 
@@ -175,7 +175,7 @@ async def test_a_snapshot_of_the_right_name_and_another_keeper_is_not_the_outcom
     await world.store.patch(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, name), {"metadata": {"ownerReferences": owners}})
     await world.snapshot_ready(request)
     await world.live(minutes=2)
-    assert await world.reason(request) == Reason.INCOMPATIBLE
+    assert await world.reason(request) == ConditionReason.INCOMPATIBLE
 
 
 async def test_a_complete_checkpoint_of_a_keeper_that_does_not_exist_is_not_the_outcome(world: World) -> None:
@@ -191,7 +191,7 @@ async def test_a_complete_checkpoint_of_a_keeper_that_does_not_exist_is_not_the_
     conditions = [{"type": "Ready", "status": "True", "reason": "Completed"}]
     await world.store.patch_status(MANIFEST_CHECKPOINT, key, {"conditions": conditions})
     await world.settle()
-    assert await world.reason(request) == Reason.INTERNAL_ERROR
+    assert await world.reason(request) == ConditionReason.INTERNAL_ERROR
 
 
 # --- late is late -----------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ async def test_a_request_that_is_first_looked_at_after_its_deadline_makes_nothin
     world.advance(24 * HOUR + 1)
     await world.restart()
     await world.live(5, step=1)
-    assert await world.reason(request) == Reason.DEADLINE_EXCEEDED
+    assert await world.reason(request) == ConditionReason.DEADLINE_EXCEEDED
     assert await world.all(OBJECT_KEEPER) == []
     assert {kind.kind: await world.names(kind) for kind in ARTIFACTS} == before
     assert len(await world.all(PERSISTENT_VOLUME_CLAIM)) == (0 if ask in {restore, manifests} else 1)

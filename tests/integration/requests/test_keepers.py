@@ -22,7 +22,7 @@ from lapse.requests.api.kinds import (
     ObjectKeeper,
 )
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.lifecycle.policy import RequestPolicy
 from tests.integration.requests.stories import detach, done, manifests, snapshot
 from tests.integration.requests.world import NAMESPACE, Call, World, opened
 
@@ -110,7 +110,7 @@ async def test_a_keeper_without_end_stays(world: World) -> None:
 
 
 async def test_with_the_mode_of_the_founding_document_artifacts_go_with_their_request(tmp_path: Path) -> None:
-    async with opened(tmp_path, policy=Policy(keeper_mode=KeeperMode.FOLLOW_OBJECT)) as world:
+    async with opened(tmp_path, policy=RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT)) as world:
         request = await done(world, snapshot)
         keeper = await world.keeper(request)
         assert (keeper.spec.mode, keeper.spec.ttl) == (KeeperMode.FOLLOW_OBJECT, None)
@@ -372,7 +372,7 @@ async def test_reconciling_keepers_whose_objects_are_there_costs_no_call(world: 
 
 
 async def test_the_policy_of_the_keeper_is_what_was_configured(tmp_path: Path) -> None:
-    policy = replace(Policy(), keeper_ttl=Duration.parse("90m"))
+    policy = replace(RequestPolicy(), keeper_ttl=Duration.parse("90m"))
     async with opened(tmp_path, policy=policy) as world:
         request = await world.completed(VOLUME_CAPTURE_REQUEST)
         keeper = await world.keeper(request)

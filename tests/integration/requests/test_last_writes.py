@@ -8,9 +8,9 @@ import pytest
 
 from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ConflictError
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import REQUEST_KINDS, TTL, VOLUME_CAPTURE_REQUEST
-from lapse.requests.lifecycle.policy import Policy, TTLMode
+from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
 from tests.integration.requests.world import Call, World, opened
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def test_a_conflict_on_the_last_writes_is_retried(world: World, method: st
     await world.reconcile(request)  # one reconcile, and no error of it
 
     assert len(refused) == 3
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     assert (await world.fresh(request)).metadata.annotations[TTL] == "10m"
 
 
@@ -77,13 +77,13 @@ async def test_what_somebody_wrote_in_between_is_kept(world: World) -> None:
     await world.annotate(request, {"team": "blue"})
     await world.reconcile(request)
 
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     assert (await world.fresh(request)).metadata.annotations["team"] == "blue"
 
 
 @pytest.mark.parametrize("fail", [False, True], ids=["after success", "after failure"])
 async def test_the_last_transition_time_moves_only_when_the_status_does(tmp_path: Path, *, fail: bool) -> None:
-    async with opened(tmp_path, policy=Policy(request_ttl_mode=TTLMode.ANNOTATION)) as world:
+    async with opened(tmp_path, policy=RequestPolicy(request_ttl_mode=TTLMode.ANNOTATION)) as world:
         request = await world.completed(VOLUME_CAPTURE_REQUEST, fail=fail)
         before = await ready_of(world, request)
         world.advance(60)
@@ -91,7 +91,7 @@ async def test_the_last_transition_time_moves_only_when_the_status_does(tmp_path
         await world.settle()
         after = await ready_of(world, request)
 
-        assert after.reason == Reason.INVALID_TTL
+        assert after.reason == ConditionReason.INVALID_TTL
         assert (after.last_transition_time == before.last_transition_time) is fail
         completed = (await world.fresh(request)).status.completion_timestamp
         assert completed == request.status.completion_timestamp, "set once"

@@ -11,7 +11,7 @@ import pytest
 from lapse.files import archive
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
@@ -72,7 +72,7 @@ async def claim(world: World, directory: Path, name: str = "data") -> Persistent
 async def captured(world: World, directory: Path, name: str = "nightly") -> VolumeCaptureRequest:
     request = await world.capture(name, await claim(world, directory, f"{name}-data"))
     await world.live(3, step=1)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     return request
 
 
@@ -112,7 +112,7 @@ async def test_a_directory_is_captured_and_restored_into_another_one(world: Worl
     content = await content_of(world, request)
     (data / "file").write_text("changed since")
     back = await restored(world, content)
-    assert await world.reason(back) == Reason.COMPLETED
+    assert await world.reason(back) == ConditionReason.COMPLETED
     found = world.folder / "volumes" / NAMESPACE / "back-claim"
     assert (found / "file").read_text() == "precious"
     assert contents(found) | {"file": b"changed since"} == contents(data)
@@ -125,19 +125,19 @@ async def test_a_directory_is_captured_and_restored_into_another_one(world: Worl
 async def test_a_restore_goes_where_its_template_says(world: World, data: Path, tmp_path: Path) -> None:
     content = await content_of(world, await captured(world, data))
     back = await restored(world, content, directory=tmp_path / "over" / "there")
-    assert await world.reason(back) == Reason.COMPLETED
+    assert await world.reason(back) == ConditionReason.COMPLETED
     assert contents(tmp_path / "over" / "there") == contents(data)
 
 
 async def test_a_detached_directory_is_restored_as_a_copy(world: World, data: Path) -> None:
     request = await world.capture("take", await claim(world, data), mode="Detach")
     await world.live(5, step=1)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     volume = (await world.all(PERSISTENT_VOLUME))[0]
     assert volume.status is not None
     assert volume.status.phase == "Released"
     back = await restored(world, volume)
-    assert await world.reason(back) == Reason.COMPLETED
+    assert await world.reason(back) == ConditionReason.COMPLETED
     assert contents(world.folder / "volumes" / NAMESPACE / "back-claim") == contents(data)
 
 
@@ -250,7 +250,7 @@ async def test_a_content_that_is_to_be_retained_after_all_keeps_its_archive(worl
     await world.store.patch(VOLUME_SNAPSHOT_CONTENT, content.metadata.key, changes)
     await world.settle()
     back = await restored(world, await world.fresh(content))
-    assert await world.reason(back) == Reason.COMPLETED
+    assert await world.reason(back) == ConditionReason.COMPLETED
     await world.delete(content)
     await world.live(minutes=5)
     assert (world.folder / "retained" / f"{content.metadata.name}.tar.gz").exists()
@@ -283,7 +283,7 @@ async def test_an_archive_cut_in_half_is_a_failed_restore_and_the_archive_is_kep
     back = await restored(world, content)
     outcome = await world.outcome(back)
     assert outcome is not None
-    assert outcome[0] == Reason.RESTORE_FAILED
+    assert outcome[0] == ConditionReason.RESTORE_FAILED
     assert "the archive is damaged" in outcome[1]
     assert path.exists()
     assert not (world.folder / "volumes" / NAMESPACE / "back-claim").exists()
@@ -300,7 +300,7 @@ async def test_a_full_disk_during_a_capture_is_a_failed_capture_that_leaves_noth
     request = await world.capture("nightly", await claim(world, data))
     await world.live(minutes=2, step=30)
     outcome = await world.outcome(request)
-    assert outcome == (Reason.FAILED, f"capturing {data} failed: No space left on device.")
+    assert outcome == (ConditionReason.FAILED, f"capturing {data} failed: No space left on device.")
     assert archives(world) == []
     assert contents(data)["file"] == b"precious"
 
@@ -317,7 +317,7 @@ async def test_a_full_disk_during_a_restore_is_a_failed_restore_that_leaves_noth
     back = await restored(world, content)
     outcome = await world.outcome(back)
     assert outcome is not None
-    assert outcome[0] == Reason.RESTORE_FAILED
+    assert outcome[0] == ConditionReason.RESTORE_FAILED
     assert "No space left on device" in outcome[1]
     assert parts(world) == []
     assert len(archives(world)) == 1
@@ -329,7 +329,7 @@ async def test_a_directory_that_is_gone_is_a_failed_capture(world: World, data: 
     request = await world.capture("nightly", found)
     await world.live(3, step=1)
     assert await world.outcome(request) == (
-        Reason.FAILED,
+        ConditionReason.FAILED,
         f"capturing {data} failed: there is no such directory.",
     )
 
@@ -350,7 +350,7 @@ async def test_a_restore_into_a_directory_with_files_fails_and_leaves_them(
     taken.mkdir()
     (taken / "mine").write_text("keep")
     back = await restored(world, content, directory=taken)
-    assert await world.reason(back) == Reason.RESTORE_FAILED
+    assert await world.reason(back) == ConditionReason.RESTORE_FAILED
     assert contents(taken) == {"mine": b"keep"}
 
 
@@ -369,7 +369,7 @@ async def test_a_cache_that_is_behind_does_not_capture_a_second_time(world: Worl
     assert (await world.fresh(content)).status == content.status
     cache._objects[content.metadata.key] = content
     back = await restored(world, content)
-    assert await world.reason(back) == Reason.COMPLETED
+    assert await world.reason(back) == ConditionReason.COMPLETED
 
 
 async def test_a_cache_that_is_behind_does_not_fail_a_restore_that_has_succeeded(world: World, data: Path) -> None:
@@ -447,10 +447,10 @@ async def _survives(world: World, data: Path) -> bool:
             found = await world.store.get(PERSISTENT_VOLUME_CLAIM, ObjectKey(NAMESPACE, "data"))
             request = request or await world.capture("nightly", found)
             await world.live(4, step=2)
-            assert await world.reason(request) == Reason.COMPLETED
+            assert await world.reason(request) == ConditionReason.COMPLETED
             back = back or await world.restore("back", await content_of(world, request), claim="back-claim")
             await world.live(4, step=2)
-            assert await world.reason(back) == Reason.COMPLETED
+            assert await world.reason(back) == ConditionReason.COMPLETED
         except (Crash, BaseExceptionGroup):
             crashed = True
             await world.restart(wire=Wire(world.store))
@@ -494,7 +494,7 @@ async def test_a_crash_in_the_middle_of_the_work_leaves_nothing_of_the_final_nam
     await world.restart()
     await world.live(3, step=1)
     assert parts(world) == []
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     if what == "unpack":
         assert contents(world.folder / "volumes" / NAMESPACE / "back-claim") == contents(data)
 
@@ -513,5 +513,5 @@ async def test_a_restart_between_the_arrival_of_the_data_and_its_claim_goes_on(w
     inode = (world.folder / "volumes" / NAMESPACE / "back-claim").stat().st_ino
     await world.restart()
     await world.live(3, step=1)
-    assert await world.reason(back) == Reason.COMPLETED
+    assert await world.reason(back) == ConditionReason.COMPLETED
     assert (world.folder / "volumes" / NAMESPACE / "back-claim").stat().st_ino == inode

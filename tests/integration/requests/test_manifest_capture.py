@@ -18,7 +18,7 @@ from lapse.kube.errors import ForbiddenError, NotFoundError, StoreUnavailableErr
 from lapse.kube.resources import Kind, ObjectKey, untyped
 from lapse.objects.embedded import open_embedded
 from lapse.requests.addresses import checkpoint_name, chunk_name, keeper_name
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
@@ -32,13 +32,13 @@ from lapse.requests.controllers.caches import Caches
 from lapse.requests.controllers.chunks import ManifestsUnreadableError, pack
 from lapse.requests.controllers.manifests import ManifestCapture, read_checkpoint
 from lapse.requests.errors import DependencyMissingError
-from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.lifecycle.policy import RequestPolicy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from lapse.kube.controller.controller import Result
+    from lapse.kube.controller.controller import ReconcileResult
     from lapse.kube.resources import Json
     from lapse.objects.embedded import EmbeddedStore
 
@@ -93,9 +93,9 @@ class World:
     def controller(self, wire: Wire | None = None) -> ManifestCapture:
         wire = wire or Wire(self.store)
         caches = Caches(wire, clock=self.clock)
-        return ManifestCapture(store=wire, direct=wire, caches=caches, policy=Policy(), clock=self.clock)
+        return ManifestCapture(store=wire, direct=wire, caches=caches, policy=RequestPolicy(), clock=self.clock)
 
-    async def reconcile(self, wire: Wire | None = None) -> Result:
+    async def reconcile(self, wire: Wire | None = None) -> ReconcileResult:
         return await self.controller(wire).reconcile(KEY)
 
     async def request(self, *targets: tuple[Kind[Any], str]) -> ManifestCaptureRequest:
@@ -123,7 +123,7 @@ class World:
         ready = ready_condition(request.status.conditions)
         assert ready is not None
         assert request.status.completion_timestamp
-        assert ready.status == ("True" if ready.reason == Reason.COMPLETED else "False")
+        assert ready.status == ("True" if ready.reason == ConditionReason.COMPLETED else "False")
         return ready.reason, ready.message
 
     async def names(self, kind: Kind[Any]) -> list[str]:
@@ -184,7 +184,7 @@ async def test_manifests_are_captured_whole_and_come_back_in_order(world: World)
     await world.reconcile()
     name = checkpoint_name(request.metadata.uid)
     assert await world.outcome() == (
-        Reason.COMPLETED,
+        ConditionReason.COMPLETED,
         f"the ManifestCheckpoint {name} is complete (objects: 4, chunks: 1)",
     )
     status = (await world.found()).status
@@ -224,7 +224,7 @@ async def test_the_checkpoint_says_what_its_chunks_are(world: World) -> None:
         assert hashlib.sha256(base64.b64decode(chunk.spec.data)).hexdigest() == info.checksum == chunk.spec.checksum
     ready = ready_condition(status.conditions)
     assert ready is not None
-    assert (ready.status, ready.reason) == ("True", Reason.COMPLETED)
+    assert (ready.status, ready.reason) == ("True", ConditionReason.COMPLETED)
 
 
 # --- owners -----------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ async def test_a_keeper_without_uid_means_come_back_in_a_second_and_no_artifact(
     assert result.requeue_after == 1.0
     assert await world.names(MANIFEST_CHECKPOINT) == []
     await world.reconcile()
-    assert (await world.outcome())[0] == Reason.COMPLETED
+    assert (await world.outcome())[0] == ConditionReason.COMPLETED
 
 
 # --- outcomes that are not a capture ----------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ async def test_a_missing_target_ends_the_request_before_anything_is_made(world: 
     await world.config_map("a")
     await world.request((CONFIG_MAP, "a"), (CONFIG_MAP, "missing"))
     await world.reconcile()
-    assert await world.outcome() == (Reason.NOT_FOUND, "there is no ConfigMap shop/missing (v1) to capture")
+    assert await world.outcome() == (ConditionReason.NOT_FOUND, "there is no ConfigMap shop/missing (v1) to capture")
     assert await world.made() == []
 
 
@@ -317,7 +317,7 @@ async def test_an_unknown_kind_is_an_unsupported_target(world: World) -> None:
     await world.request((untyped("example.org/v1", "Unicorn", "unicorns"), "bella"))
     await world.reconcile()
     reason, message = await world.outcome()
-    assert reason == Reason.UNSUPPORTED_TARGET_KIND
+    assert reason == ConditionReason.UNSUPPORTED_TARGET_KIND
     assert "Unicorn bella (example.org/v1)" in message
 
 
@@ -331,7 +331,7 @@ async def test_a_target_that_we_may_not_read_is_rbac_denied(world: World) -> Non
 
     await world.reconcile(Wire(world.store, before=forbid))
     assert await world.outcome() == (
-        Reason.RBAC_DENIED,
+        ConditionReason.RBAC_DENIED,
         "cannot read ConfigMap a (v1): The store does not allow it: configmaps is forbidden.",
     )
 
@@ -341,7 +341,7 @@ async def test_an_object_that_fits_no_chunk_is_named_in_the_outcome(world: World
     await world.request((CONFIG_MAP, "huge"))
     await world.reconcile()
     reason, message = await world.outcome()
-    assert reason == Reason.FAILED
+    assert reason == ConditionReason.FAILED
     assert message.startswith("ConfigMap shop/huge (v1) cannot be captured")
     assert await world.made() == []
 
@@ -367,7 +367,7 @@ async def test_a_store_that_does_not_answer_is_no_outcome(world: World, small_ch
             status = (await world.found()).status
             assert status is None or not status.conditions
     assert failures > 10
-    assert (await world.outcome())[0] == Reason.COMPLETED
+    assert (await world.outcome())[0] == ConditionReason.COMPLETED
     assert len(await read_checkpoint(world.store, checkpoint_name(request.metadata.uid))) == 3
 
 
@@ -396,7 +396,7 @@ async def test_a_controller_without_a_dependency_is_not_built(world: World, miss
         "store": world.store,
         "direct": world.store,
         "caches": caches,
-        "policy": Policy(),
+        "policy": RequestPolicy(),
         "clock": world.clock,
     }
     with pytest.raises(DependencyMissingError, match=f"ManifestCapture cannot work without {missing}"):
@@ -421,7 +421,7 @@ async def test_a_crash_after_any_call_and_a_restart_end_in_the_same_state(tmp_pa
             world.clock.advance(5)
             await world.reconcile()
             name = checkpoint_name(request.metadata.uid)
-            assert (await world.outcome())[0] == Reason.COMPLETED, wire.calls
+            assert (await world.outcome())[0] == ConditionReason.COMPLETED, wire.calls
             assert await world.made() == [
                 keeper_name("mcr", request.metadata.uid),
                 name,
@@ -436,14 +436,14 @@ async def test_a_crash_after_any_call_and_a_restart_end_in_the_same_state(tmp_pa
 @pytest.mark.parametrize(
     ("last", "reason"),
     [
-        ("create ObjectKeeper", Reason.COMPLETED),
-        ("create ManifestCheckpoint", Reason.COMPLETED),
-        ("create ManifestCheckpointContentChunk", Reason.FAILED),
-        ("patch_status ManifestCheckpoint", Reason.COMPLETED),
+        ("create ObjectKeeper", ConditionReason.COMPLETED),
+        ("create ManifestCheckpoint", ConditionReason.COMPLETED),
+        ("create ManifestCheckpointContentChunk", ConditionReason.FAILED),
+        ("patch_status ManifestCheckpoint", ConditionReason.COMPLETED),
     ],
 )
 async def test_what_was_written_before_a_crash_decides_when_a_target_changes_before_the_restart(
-    world: World, last: str, reason: Reason
+    world: World, last: str, reason: ConditionReason
 ) -> None:
     await world.config_map("a", "before")
     request = await world.request((CONFIG_MAP, "a"))
@@ -454,7 +454,7 @@ async def test_what_was_written_before_a_crash_decides_when_a_target_changes_bef
     await world.reconcile()
     assert (await world.outcome())[0] == reason
     name = checkpoint_name(request.metadata.uid)
-    if reason is Reason.COMPLETED:
+    if reason is ConditionReason.COMPLETED:
         expected = "before" if written else "after"
         assert values(await read_checkpoint(world.store, name)) == [expected]
     else:
@@ -470,7 +470,7 @@ async def test_a_complete_checkpoint_ends_the_request_although_its_targets_are_g
         await world.reconcile(Wire(world.store, crash_after="patch_status ManifestCheckpoint"))
     await world.store.delete(CONFIG_MAP, ObjectKey("shop", "a"))
     await world.reconcile()
-    assert (await world.outcome())[0] == Reason.COMPLETED
+    assert (await world.outcome())[0] == ConditionReason.COMPLETED
     assert values(await read_checkpoint(world.store, checkpoint_name(request.metadata.uid))) == ["kept"]
 
 
@@ -491,7 +491,7 @@ async def test_a_label_on_the_checkpoint_in_the_middle_of_a_capture_does_no_harm
     await world.reconcile(wire)
     await asyncio.gather(*meddling)
     assert meddling
-    assert (await world.outcome())[0] == Reason.COMPLETED
+    assert (await world.outcome())[0] == ConditionReason.COMPLETED
 
 
 # --- what is there already --------------------------------------------------------------------------------------------
@@ -505,7 +505,10 @@ async def test_a_checkpoint_that_is_gone_is_not_made_again(world: World) -> None
     name = checkpoint_name(request.metadata.uid)
     await world.store.delete(MANIFEST_CHECKPOINT, ObjectKey(None, name))
     await world.reconcile()
-    assert await world.outcome() == (Reason.NOT_FOUND, f"the ManifestCheckpoint {name} is gone; it is not made again")
+    assert await world.outcome() == (
+        ConditionReason.NOT_FOUND,
+        f"the ManifestCheckpoint {name} is gone; it is not made again",
+    )
     assert await world.names(MANIFEST_CHECKPOINT) == []
 
 
@@ -520,7 +523,7 @@ async def test_a_checkpoint_of_another_owner_is_not_used(world: World, ready: bo
         await world.store.patch_status(MANIFEST_CHECKPOINT, key, {"conditions": conditions})
     await world.reconcile()
     reason, message = await world.outcome()
-    assert reason == Reason.INTERNAL_ERROR
+    assert reason == ConditionReason.INTERNAL_ERROR
     assert "not owned by the keeper of this request" in message
     assert await world.names(MANIFEST_CHUNK) == []
 
@@ -551,7 +554,7 @@ async def test_another_chunk_under_the_name_is_final_and_stays(world: World, cha
     before = (await world.store.get(MANIFEST_CHUNK, ObjectKey(None, planted))).metadata
     await world.reconcile()
     reason, message = await world.outcome()
-    assert reason == Reason.FAILED
+    assert reason == ConditionReason.FAILED
     assert f"the chunk {planted} is there already, but {problem}" in message
     assert (await world.store.get(MANIFEST_CHUNK, ObjectKey(None, planted))).metadata == before
 

@@ -10,7 +10,7 @@ from lapse.core.duration import Duration
 from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ForbiddenError, InvalidError, NotFoundError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
@@ -36,7 +36,7 @@ from lapse.requests.controllers.manifests import ManifestCapture
 from lapse.requests.controllers.restore import VolumeRestore
 from lapse.requests.errors import DependencyMissingError
 from lapse.requests.lifecycle.keeper import KeeperController
-from lapse.requests.lifecycle.policy import Policy, RestoreOwnership
+from lapse.requests.lifecycle.policy import RequestPolicy, RestoreOwnership
 from tests.integration.requests.stories import answer, detach, done, manifests, restore, snapshot
 from tests.integration.requests.world import NAMESPACE, Call, World, content_key, keeper_key, kind_of, opened
 
@@ -129,7 +129,7 @@ async def test_an_empty_keeper_uid_means_come_back_in_a_second_and_no_artifact(w
     await world.live(5, step=1)
     await answer(world, request)
     await world.live(5, step=1)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
 
 
 @every_request
@@ -146,7 +146,7 @@ async def test_an_existing_keeper_of_another_uid_or_mode_is_refused(world: World
     await world.settle()
     outcome = await world.outcome(request)
     assert outcome is not None
-    assert outcome[0] == Reason.INTERNAL_ERROR
+    assert outcome[0] == ConditionReason.INTERNAL_ERROR
     assert ("it follows another object" if wrong == "uid" else "its mode is FollowObject") in outcome[1]
     assert await artifacts(world) == []
     assert len(await world.all(PERSISTENT_VOLUME_CLAIM)) == (0 if ask in {restore, manifests} else 1)
@@ -169,7 +169,7 @@ async def test_an_existing_artifact_of_somebody_else_is_refused(world: World, as
     await world.settle()
     outcome = await world.outcome(first)
     assert outcome is not None
-    assert outcome[0] == Reason.INTERNAL_ERROR
+    assert outcome[0] == ConditionReason.INTERNAL_ERROR
     assert "not owned by the keeper of this request" in outcome[1]
 
 
@@ -200,7 +200,7 @@ async def test_no_artifact_is_created_twice(world: World, ask: Ask) -> None:
     kind: Kind[Any] = VOLUME_SNAPSHOT_CONTENT if ask is snapshot else PERSISTENT_VOLUME
     await world.store.delete(kind, ObjectKey(None, artifact.name))
     await world.live(minutes=5, step=5)
-    assert await world.reason(request) == Reason.NOT_FOUND
+    assert await world.reason(request) == ConditionReason.NOT_FOUND
     assert await world.all(kind) == []
 
 
@@ -217,7 +217,7 @@ async def test_a_checkpoint_that_is_gone_is_not_created_again(world: World) -> N
     await world.delete((await world.all(MANIFEST_CHECKPOINT))[0])
     world.wire.before = lambda _call: None
     await world.live(minutes=5, step=5)
-    assert await world.reason(request) == Reason.NOT_FOUND
+    assert await world.reason(request) == ConditionReason.NOT_FOUND
     assert await world.all(MANIFEST_CHECKPOINT) == []
 
 
@@ -245,7 +245,7 @@ async def test_a_failed_request_is_never_tried_again(world: World, ask: Ask) -> 
     world.wire.before = forbidden
     await world.settle()
     world.wire.before = lambda _call: None
-    assert await world.reason(request) == Reason.RBAC_DENIED
+    assert await world.reason(request) == ConditionReason.RBAC_DENIED
     version = (await world.fresh(request)).metadata.resource_version
     await world.live(minutes=5)
     await world.restart()
@@ -292,7 +292,7 @@ async def test_the_error_of_a_snapshot_is_translated_with_its_message(world: Wor
     await world.snapshot_failed(request, "rpc error: code = ResourceExhausted desc = pool is full")
     await world.settle()
     assert await world.outcome(request) == (
-        Reason.FAILED,
+        ConditionReason.FAILED,
         "rpc error: code = ResourceExhausted desc = pool is full",
     )
     assert len(await world.all(VOLUME_SNAPSHOT_CONTENT)) == 1, "nothing is healed"
@@ -305,7 +305,7 @@ async def test_a_message_of_any_length_ends_the_request(world: World) -> None:
     await world.live(minutes=2)
     outcome = await world.outcome(request)
     assert outcome is not None
-    assert outcome[0] == Reason.FAILED
+    assert outcome[0] == ConditionReason.FAILED
     assert outcome[1].startswith("a long story a long story ")
     assert len(outcome[1]) <= 32_768
 
@@ -315,7 +315,10 @@ async def test_an_error_without_a_message_is_an_error(world: World) -> None:
     await world.settle()
     await world.snapshot_failed(request, None)
     await world.settle()
-    assert await world.outcome(request) == (Reason.FAILED, "the snapshotter reported an error without a message")
+    assert await world.outcome(request) == (
+        ConditionReason.FAILED,
+        "the snapshotter reported an error without a message",
+    )
 
 
 @pytest.mark.parametrize(
@@ -338,7 +341,7 @@ async def test_the_failure_of_a_provisioner_is_translated_with_its_message(
     await world.settle()
     await world.provision(request, status=status)
     await world.settle()
-    assert await world.outcome(request) == (Reason.RESTORE_FAILED, message)
+    assert await world.outcome(request) == (ConditionReason.RESTORE_FAILED, message)
 
 
 async def test_executors_do_not_write_the_status_of_a_request_and_controllers_not_that_of_others(world: World) -> None:
@@ -410,7 +413,7 @@ async def test_a_claim_that_was_there_before_and_is_replaced_by_the_provisioner_
     request = await world.restore("one", source)
     await world.provision(request)
     await world.reconcile(request)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
 
 
 async def test_configuration_is_read_directly_and_never_watched(world: World) -> None:
@@ -478,7 +481,7 @@ async def test_a_forbidden_call_is_rbac_denied(world: World, ask: Ask) -> None:
     await world.settle()
     outcome = await world.outcome(request)
     assert outcome is not None
-    assert outcome[0] == Reason.RBAC_DENIED
+    assert outcome[0] == ConditionReason.RBAC_DENIED
     assert "objectkeepers.deckhouse.io is forbidden" in outcome[1]
 
 
@@ -551,10 +554,10 @@ async def _with_one_failure(world: World, ask: Ask, number: int, *, lost: bool) 
         world.wire.before = fail
     request = await ask(world)
     await world.live(60, step=30)
-    assert await world.reason(request) in {None, Reason.COMPLETED}, failures
+    assert await world.reason(request) in {None, ConditionReason.COMPLETED}, failures
     await answer(world, request)
     await world.live(120, step=30)
-    assert await world.reason(request) == Reason.COMPLETED, failures
+    assert await world.reason(request) == ConditionReason.COMPLETED, failures
     return bool(failures)
 
 
@@ -571,7 +574,7 @@ async def test_a_store_that_is_away_for_an_hour_delays_a_capture_and_nothing_els
     await world.live(minutes=2, step=10)
     await world.snapshot_ready(request)
     await world.live(minutes=2, step=10)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
 
 
 # --- restored data ----------------------------------------------------------------------------------------------------
@@ -588,7 +591,7 @@ async def test_a_restored_claim_survives_its_request_and_its_keeper(world: World
 
 
 async def test_with_ownership_by_the_keeper_a_restored_claim_goes_with_it(tmp_path: Path) -> None:
-    async with opened(tmp_path, policy=Policy(restore_ownership=RestoreOwnership.KEEPER)) as world:
+    async with opened(tmp_path, policy=RequestPolicy(restore_ownership=RestoreOwnership.KEEPER)) as world:
         request = await done(world, restore)
         claim = (await world.all(PERSISTENT_VOLUME_CLAIM))[0]
         assert [owner.uid for owner in claim.metadata.owner_references] == [(await world.keeper(request)).metadata.uid]
@@ -605,7 +608,7 @@ async def test_a_restore_whose_source_is_gone_once_the_data_has_arrived_is_compl
     await world.delete(source)
     await world.restart()
     await world.settle()
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
 
 
 async def test_a_volume_that_is_bound_to_the_very_claim_that_was_asked_for_is_restored(world: World) -> None:
@@ -621,7 +624,7 @@ async def test_a_volume_that_is_bound_to_the_very_claim_that_was_asked_for_is_re
     await world.report(PERSISTENT_VOLUME, volume.metadata.key, {"phase": "Bound"})
     await world.restart()
     await world.settle()
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
 
 
 # --- owners and garbage -----------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME_CLAIM,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.lifecycle.policy import Policy, RestoreOwnership, TTLMode
+from lapse.requests.lifecycle.policy import RequestPolicy, RestoreOwnership, TTLMode
 from tests.integration.requests.witness import ARTIFACTS, KEEPER, REQUESTS, SECOND, TTL_ANNOTATION, Life, Witness
 from tests.integration.requests.world import NAMESPACE, Call, Wire, World
 
@@ -222,7 +222,7 @@ class Interleavings(RuleBasedStateMachine):
     )
     def begin(self, mode: TTLMode, keepers: KeeperMode, ownership: RestoreOwnership, processes: int) -> None:
         self.patch.setattr("lapse.objects.embedded.uuid", self.uid)
-        self.policy = Policy(
+        self.policy = RequestPolicy(
             request_ttl=Duration.parse(f"{REQUEST_TTL}s"),
             request_ttl_mode=mode,
             request_deadline=Duration.parse(f"{DEADLINE}s"),

@@ -15,7 +15,7 @@ from lapse.requests.api.kinds import REQUEST_KINDS, TTL, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.controllers.provisioning import EventReports
 from lapse.requests.lifecycle.eventing_journal import TellingJournal
-from lapse.requests.lifecycle.policy import Policy, TTLMode
+from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
 from tests.integration.requests.world import opened
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def ears() -> Ears:
     return Ears()
 
 
-def listening(folder: Path, ears: Ears, policy: Policy | None = None) -> AbstractAsyncContextManager[World]:
+def listening(folder: Path, ears: Ears, policy: RequestPolicy | None = None) -> AbstractAsyncContextManager[World]:
     services = {"recorder": ears, "journal": TellingJournal(LogJournal(), ears)}
     return opened(folder, policy=policy, services=services)
 
@@ -122,7 +122,7 @@ async def test_deletions_are_told_together_on_what_is_still_there(world: World, 
 
 
 async def test_a_keeper_that_goes_with_its_object_says_why(tmp_path: Path, ears: Ears) -> None:
-    async with listening(tmp_path, ears, Policy(keeper_mode=KeeperMode.FOLLOW_OBJECT)) as world:
+    async with listening(tmp_path, ears, RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT)) as world:
         request = await world.capture("nightly", await world.volume())
         await world.settle()
         await world.snapshot_ready(request)
@@ -134,7 +134,7 @@ async def test_a_keeper_that_goes_with_its_object_says_why(tmp_path: Path, ears:
 async def test_that_something_due_is_held_is_told_once_and_not_at_every_look(
     tmp_path: Path, ears: Ears, mode: TTLMode
 ) -> None:
-    async with listening(tmp_path, ears, Policy(request_ttl_mode=mode)) as world:
+    async with listening(tmp_path, ears, RequestPolicy(request_ttl_mode=mode)) as world:
         request = await world.completed(REQUEST_KINDS[0])
         await world.annotate(request, {"lapse.dev/hold": "true", "lapse.dev/hold-reason": "an audit"})
         await world.live(hours=3, step=300)
@@ -148,7 +148,7 @@ async def test_that_something_due_is_held_is_told_once_and_not_at_every_look(
 
 
 async def test_a_ttl_that_cannot_be_read_is_a_warning_told_once(tmp_path: Path, ears: Ears) -> None:
-    async with listening(tmp_path, ears, Policy(request_ttl_mode=TTLMode.ANNOTATION)) as world:
+    async with listening(tmp_path, ears, RequestPolicy(request_ttl_mode=TTLMode.ANNOTATION)) as world:
         request = await world.completed(REQUEST_KINDS[0])
         await world.annotate(request, {TTL: "10minutes"})
         await world.live(hours=2, step=300)

@@ -11,9 +11,9 @@ from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.journal.port import Outcome
 from lapse.kube.conditions import ready_condition
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import EXPIRES_AT, OBJECT_KEEPER, REQUEST_KINDS, TTL, VOLUME_CAPTURE_REQUEST
-from lapse.requests.lifecycle.policy import Policy, TTLMode
+from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
 from tests.integration.requests.world import World, opened
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def mode(request: pytest.FixtureRequest) -> TTLMode:
 
 @pytest.fixture
 async def world(tmp_path: Path, mode: TTLMode) -> AsyncIterator[World]:
-    async with opened(tmp_path, policy=Policy(request_ttl_mode=mode)) as found:
+    async with opened(tmp_path, policy=RequestPolicy(request_ttl_mode=mode)) as found:
         yield found
 
 
@@ -46,7 +46,7 @@ def annotated(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[World
     """A world in mode annotation, with chance as given."""
 
     def make(chance: float = 0.5) -> AbstractAsyncContextManager[World]:
-        policy = Policy(request_ttl_mode=TTLMode.ANNOTATION)
+        policy = RequestPolicy(request_ttl_mode=TTLMode.ANNOTATION)
         return opened(tmp_path, policy=policy, chance=lambda: chance)
 
     return make
@@ -94,7 +94,7 @@ async def test_a_ttl_that_a_user_gave_at_creation_survives_completion(world: Wor
     await world.settle()
     await world.snapshot_ready(request)
     await world.settle()
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     found = await world.fresh(request)
     assert ttl_in(found) == "2h"
     assert expiry_in(found) == (7200 if mode is TTLMode.ANNOTATION else MINUTES)
@@ -171,7 +171,7 @@ async def test_an_invalid_ttl_is_said_in_the_condition_and_nothing_is_deleted(
         found = await world.fresh(request)
         ready = ready_condition(found.status.conditions)
         assert ready is not None
-        assert (ready.status, ready.reason) == ("False", Reason.INVALID_TTL)
+        assert (ready.status, ready.reason) == ("False", ConditionReason.INVALID_TTL)
         assert ready.message.startswith(f"Invalid TTL annotation format: {text} (error: ")
         assert ready.message.endswith(")")
         assert ttl_in(found) == text
@@ -187,7 +187,7 @@ async def test_an_invalid_ttl_has_no_effect_where_a_scanner_decides(tmp_path: Pa
         request = await world.completed(kind)
         await world.annotate(request, {TTL: "10minutes"})
         await world.settle()
-        assert await world.reason(request) == Reason.COMPLETED
+        assert await world.reason(request) == ConditionReason.COMPLETED
         await world.live(MINUTES + 60)
         assert not await world.exists(request)
 
@@ -245,7 +245,7 @@ async def test_a_keeper_that_is_gone_changes_nothing_about_the_ttl_of_its_reques
     await world.delete(await world.keeper(request))
     await world.live(minutes=9)
     assert await world.exists(request)
-    assert await world.reason(request) == Reason.COMPLETED
+    assert await world.reason(request) == ConditionReason.COMPLETED
     await world.live(minutes=4)
     assert not await world.exists(request)
 
@@ -261,7 +261,7 @@ async def test_a_corrected_annotation_applies_again(
         request = await world.completed(kind)
         await world.annotate(request, {TTL: "10minutes"})
         await world.live(hours=1, step=600)
-        assert await world.reason(request) == Reason.INVALID_TTL
+        assert await world.reason(request) == ConditionReason.INVALID_TTL
         await world.annotate(request, {TTL: "2h"})
         await world.live(minutes=55, step=60)
         assert await world.exists(request), "two hours after completion, not after the correction"
@@ -349,7 +349,7 @@ async def test_a_held_request_stays_and_goes_when_it_is_released(world: World) -
 
 
 async def test_a_request_ttl_of_never_keeps_finished_requests(tmp_path: Path) -> None:
-    async with opened(tmp_path, policy=Policy(request_ttl=Duration.parse("never"))) as world:
+    async with opened(tmp_path, policy=RequestPolicy(request_ttl=Duration.parse("never"))) as world:
         request = await world.completed(VOLUME_CAPTURE_REQUEST)
         await world.live(hours=1000, step=360_000)
         assert await world.exists(request)

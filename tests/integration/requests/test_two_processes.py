@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.engine.journal.port import Outcome
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, MANIFEST_CHUNK, OBJECT_KEEPER, REQUEST_KINDS
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.lifecycle.policy import Policy, TTLMode
+from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
 from tests.integration.requests.stories import answer, detach, manifests, restore, snapshot
 from tests.integration.requests.world import World, opened
 
@@ -27,7 +27,7 @@ ARTIFACTS: tuple[Kind[Any], ...] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME, 
 
 
 @asynccontextmanager
-async def two(folder: Path, policy: Policy | None = None) -> AsyncIterator[tuple[World, World]]:
+async def two(folder: Path, policy: RequestPolicy | None = None) -> AsyncIterator[tuple[World, World]]:
     clock = VirtualClock()
     async with opened(folder, policy=policy, clock=clock) as one, opened(folder, policy=policy, clock=clock) as other:
         yield one, other
@@ -83,7 +83,7 @@ async def test_two_processes_that_reconcile_the_same_requests_make_everything_on
     for story in (snapshot, detach, restore, manifests):
         folder = tmp_path / story.__name__
         folder.mkdir()
-        async with two(folder, Policy(request_ttl_mode=TTLMode.ANNOTATION)) as (one, other):
+        async with two(folder, RequestPolicy(request_ttl_mode=TTLMode.ANNOTATION)) as (one, other):
             request = await story(one)
             for _ in range(4):
                 await see_each_other(one, other)
@@ -92,7 +92,7 @@ async def test_two_processes_that_reconcile_the_same_requests_make_everything_on
             for _ in range(4):
                 await see_each_other(one, other)
                 await asyncio.gather(one.reconcile(request), other.reconcile(request), return_exceptions=True)
-            assert await one.reason(request) == Reason.COMPLETED
+            assert await one.reason(request) == ConditionReason.COMPLETED
             assert len(await one.all(OBJECT_KEEPER)) == 1
             for kind in ARTIFACTS:
                 assert len(await one.all(kind)) <= 1

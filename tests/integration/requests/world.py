@@ -55,9 +55,9 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
     PersistentVolumeClaim,
 )
-from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.local.executor import LocalExecutor
-from lapse.requests.local.places import Places
+from lapse.requests.local.places import ExecutorFolders
 from lapse.requests.service import Requests
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     from lapse.core.jitter import Chance
     from lapse.engine.sweep import SweepReport
-    from lapse.kube.controller.controller import Controller, Result
+    from lapse.kube.controller.controller import Controller, ReconcileResult
     from lapse.objects.port import Deletion
 
 T = TypeVar("T", bound=Object)
@@ -181,7 +181,7 @@ class World:
         clock: VirtualClock,
         folder: Path,
         *,
-        policy: Policy,
+        policy: RequestPolicy,
         wire: Wire | None = None,
         local: bool = False,
         chance: Chance = lambda: 0.5,
@@ -197,7 +197,7 @@ class World:
         self._filling: asyncio.Task[None] | None = None
         self._build(policy, wire)
 
-    def _build(self, policy: Policy, wire: Wire | None) -> None:
+    def _build(self, policy: RequestPolicy, wire: Wire | None) -> None:
         self.policy = policy
         self.wire = Wire(self.store) if wire is None else wire
         self.metrics = Metrics("test")
@@ -214,7 +214,7 @@ class World:
         if self._local:
             caches = self.requests.caches
             self.executor = LocalExecutor(
-                self.wire, caches, places=Places(self.folder), clock=self.clock, metrics=self.metrics
+                self.wire, caches, places=ExecutorFolders(self.folder), clock=self.clock, metrics=self.metrics
             )
             self.controllers += [service._controller for service in self.executor._services]
 
@@ -236,7 +236,7 @@ class World:
         for controller in self.controllers:
             controller._queue.close()
 
-    async def restart(self, *, policy: Policy | None = None, wire: Wire | None = None) -> None:
+    async def restart(self, *, policy: RequestPolicy | None = None, wire: Wire | None = None) -> None:
         """Begin a new process on the same store: new caches, new queues, new controllers."""
         await self.stop()
         self._build(policy or self.policy, wire)
@@ -282,7 +282,7 @@ class World:
         await controller._process(await controller._queue.get())
         return True
 
-    async def reconcile(self, request: Object) -> Result:
+    async def reconcile(self, request: Object) -> ReconcileResult:
         """Reconcile one request or keeper directly, whether or not anything asks for it; errors are raised."""
         kind = kind_of(request)
         by_kind: dict[str, Any] = {
@@ -291,7 +291,7 @@ class World:
             MANIFEST_CAPTURE_REQUEST.kind: self.requests.manifests,
             OBJECT_KEEPER.kind: self.requests.keeper,
         }
-        result: Result = await by_kind[kind.kind].reconcile(request.metadata.key)
+        result: ReconcileResult = await by_kind[kind.kind].reconcile(request.metadata.key)
         return result
 
     async def sweep(self) -> dict[str, SweepReport]:
@@ -571,7 +571,7 @@ def content_key(request: VolumeCaptureRequest) -> ObjectKey:
 async def opened(
     folder: Path,
     *,
-    policy: Policy | None = None,
+    policy: RequestPolicy | None = None,
     wire: Callable[[EmbeddedStore], Wire] | None = None,
     clock: VirtualClock | None = None,
     local: bool = False,
@@ -585,7 +585,7 @@ async def opened(
         store,
         clock,
         folder,
-        policy=policy or Policy(),
+        policy=policy or RequestPolicy(),
         wire=None if wire is None else wire(store),
         local=local,
         chance=chance,

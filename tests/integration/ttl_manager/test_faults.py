@@ -14,7 +14,7 @@ import redis
 from lapse.core.clock import SystemClock
 from lapse.engine.sweep import SweepReport
 from lapse.workspaces.activity.redis import RedisActivity
-from lapse.workspaces.errors import StoreUnavailableError
+from lapse.workspaces.errors import WorkspaceStoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState
 from tests.conformance.activity.book import LEASE
 from tests.conformance.ttl_manager.stage import STANDBY_TTL
@@ -202,7 +202,7 @@ async def test_postgresql_that_is_down_and_back_is_used_at_the_next_tick(opened:
             runs, rests = await two(stage)
             await asyncio.to_thread(postgres.kill)
             async with asyncio.timeout(PATIENCE):
-                with pytest.raises(StoreUnavailableError):
+                with pytest.raises(WorkspaceStoreUnavailableError):
                     await stage.tick()
             await asyncio.to_thread(postgres.start)
             clock = SystemClock()
@@ -210,7 +210,7 @@ async def test_postgresql_that_is_down_and_back_is_used_at_the_next_tick(opened:
                 while True:
                     try:
                         await stage.tick()
-                    except StoreUnavailableError:
+                    except WorkspaceStoreUnavailableError:
                         await clock.sleep(0.1)
                     else:
                         break

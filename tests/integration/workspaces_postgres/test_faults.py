@@ -14,7 +14,12 @@ from lapse.core.clock import SystemClock
 from lapse.core.identity import secret_bytes
 from lapse.db.errors import DatabaseUnavailableError
 from lapse.db.postgres.pool import Patience, Postgres
-from lapse.workspaces.errors import OutcomeUnknownError, StoreClosedError, StoreMisfitError, StoreUnavailableError
+from lapse.workspaces.errors import (
+    StoreClosedError,
+    StoreMisfitError,
+    WorkspaceOutcomeUnknownError,
+    WorkspaceStoreUnavailableError,
+)
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation, OpId
 from lapse.workspaces.store.postgres import PostgresWorkspaceStore, open_postgres_store
 from tests.conformance.workspaces.worlds import postgres_database
@@ -44,7 +49,7 @@ async def eventually(attempt: Callable[[], Coroutine[Any, Any, object]]) -> None
     while True:
         try:
             await attempt()
-        except StoreUnavailableError:
+        except WorkspaceStoreUnavailableError:
             assert clock.monotonic_ns() < end
             await clock.sleep(0.1)
         else:
@@ -63,7 +68,7 @@ async def test_a_change_whose_answer_is_lost_is_of_unknown_outcome_and_may_be_ma
             await _reaches_the_server(database, version=2)
             relay.cut()
             relay.speak()
-            with pytest.raises(OutcomeUnknownError):
+            with pytest.raises(WorkspaceOutcomeUnknownError):
                 await change
             await eventually(store.check)
             assert (await store.get(made.id)).version == 2
@@ -88,7 +93,7 @@ async def test_a_transaction_whose_commit_is_not_answered_is_of_unknown_outcome(
             await _reaches_the_server(database, version=2)
             relay.cut()
             relay.speak()
-            with pytest.raises(OutcomeUnknownError):
+            with pytest.raises(WorkspaceOutcomeUnknownError):
                 await change
         finally:
             await store.close()
@@ -108,7 +113,7 @@ async def test_a_transaction_that_is_lost_before_its_commit_changed_nothing(
                 await asyncio.to_thread(relay.cut)
                 await cursor.execute("SELECT 1")
 
-            with pytest.raises(StoreUnavailableError):
+            with pytest.raises(WorkspaceStoreUnavailableError):
                 await store.to_standby([before.candidate], now=NOW, also=lose)
             await eventually(store.check)
             assert await store.get(made.id) == before
@@ -136,9 +141,9 @@ async def test_a_server_that_goes_silent_is_waited_for_no_longer_than_was_said(
             made = await store.create(NEW, now=NOW)
             relay.silence()
             async with asyncio.timeout(PATIENCE_SECONDS):
-                with pytest.raises(OutcomeUnknownError):
+                with pytest.raises(WorkspaceOutcomeUnknownError):
                     await store.connected(made.id, now=NOW)
-                with pytest.raises(StoreUnavailableError):
+                with pytest.raises(WorkspaceStoreUnavailableError):
                     await store.get(made.id)
             relay.cut()
             relay.speak()
@@ -153,7 +158,7 @@ async def test_a_row_that_somebody_holds_is_waited_for_and_then_nothing_was_chan
         made = await store.create(NEW, now=NOW)
         async with await psycopg.AsyncConnection.connect(database) as other:
             await other.execute("SELECT 1 FROM workspaces FOR UPDATE")
-            with pytest.raises(StoreUnavailableError, match="holds a lock"):
+            with pytest.raises(WorkspaceStoreUnavailableError, match="holds a lock"):
                 await store.connected(made.id, now=NOW)
             assert await store.get(made.id) == made
         assert (await store.connected(made.id, now=NOW)).version == 2
@@ -216,7 +221,7 @@ async def test_a_server_that_is_killed_or_restarted_is_used_again_without_doubt(
         try:
             made = await store.create(NEW, now=NOW)
             await asyncio.to_thread(server.kill)
-            with pytest.raises(StoreUnavailableError):
+            with pytest.raises(WorkspaceStoreUnavailableError):
                 await store.connected(made.id, now=NOW)
             await asyncio.to_thread(server.start)
             # An unknown outcome would be another error, and fail this.
@@ -233,7 +238,7 @@ async def test_a_server_that_is_killed_or_restarted_is_used_again_without_doubt(
 async def test_a_read_only_server_says_so(database: str) -> None:
     store = await open_postgres_store(f"{database}?options=-cdefault_transaction_read_only%3Don")
     try:
-        with pytest.raises(StoreUnavailableError, match="read-only"):
+        with pytest.raises(WorkspaceStoreUnavailableError, match="read-only"):
             await store.create(NEW, now=NOW)
     finally:
         await store.close()

@@ -19,7 +19,7 @@ from lapse.db.postgres import migrations
 from lapse.db.postgres.migration import migrate
 from lapse.db.postgres.migrations import REVISIONS
 from lapse.db.postgres.url import PostgresURLError
-from lapse.workspaces.errors import StoreMisfitError, StoreUnavailableError
+from lapse.workspaces.errors import StoreMisfitError, WorkspaceStoreUnavailableError
 from lapse.workspaces.expiry import anchor
 from lapse.workspaces.store.postgres import open_postgres_store
 from lapse.workspaces.store.sql import COLUMNS
@@ -199,11 +199,11 @@ async def _open(url: str) -> None:
 
 async def test_a_database_that_is_not_there_or_a_server_that_is_not_is_said_in_words(shared_postgres: Server) -> None:
     nowhere = f"{shared_postgres.url.rpartition('/')[0]}/nowhere"
-    with pytest.raises(StoreUnavailableError, match='database "nowhere" does not exist'):
+    with pytest.raises(WorkspaceStoreUnavailableError, match='database "nowhere" does not exist'):
         await open_postgres_store(nowhere)
     with pytest.raises(DatabaseUnavailableError, match='database "nowhere" does not exist'):
         await asyncio.to_thread(migrate, nowhere)
-    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1/x.*cannot be reached") as caught:
+    with pytest.raises(WorkspaceStoreUnavailableError, match=r"127\.0\.0\.1:1/x.*cannot be reached") as caught:
         await open_postgres_store("postgresql://ada:secret@127.0.0.1:1/x")
     assert "secret" not in str(caught.value)
     assert isinstance(caught.value.__cause__, psycopg.OperationalError)

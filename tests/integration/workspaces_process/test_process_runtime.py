@@ -26,7 +26,7 @@ from lapse.workspaces.runtime.errors import (
     VolumeMissingError,
 )
 from lapse.workspaces.runtime.process import ProcessRuntime
-from lapse.workspaces.runtime.program import Record, Records
+from lapse.workspaces.runtime.program import ProgramRecord, ProgramRecords
 from tests.integration.workspaces_process.machine import (
     CLOCK,
     ROOT,
@@ -313,8 +313,8 @@ async def test_a_stranger_that_has_the_pid_now_is_left_alone(tmp_path: Path, dif
         assert leader is not None
         changed = {"started": leader.started - 1} if difference == "start time" else {"boot": "another"}
         (tmp_path / "runs").mkdir()
-        record = Record(msgspec.structs.replace(leader, **changed), mark="of another")
-        Records(tmp_path / "runs").write(workspace().id, record)
+        record = ProgramRecord(msgspec.structs.replace(leader, **changed), mark="of another")
+        ProgramRecords(tmp_path / "runs").write(workspace().id, record)
         runtime = runtime_in(tmp_path)
         await runtime.open()
         assert is_there(stranger.pid)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.duration import HOUR, SECOND
-from lapse.engine.safety.budget import OFF, TOTAL, Budget, Budgets, Room
+from lapse.engine.safety.budget import OFF, TOTAL, Budget, BudgetRoom, Budgets
 
 TEN_SECONDS = Budget(20, 10 * SECOND)
 
@@ -56,23 +56,23 @@ def test_the_room_is_that_of_the_budget_closest_to_its_end() -> None:
     budgets = Budgets(Budget(10, HOUR), {"a": Budget(8, HOUR)})
     ledger, _ = budgets.charge({}, "a", 3, now=0)
 
-    assert budgets.room(ledger, "a", 0) == Room(5, "a")
-    assert budgets.room(ledger, "b", 0) == Room(7, TOTAL)
+    assert budgets.room(ledger, "a", 0) == BudgetRoom(5, "a")
+    assert budgets.room(ledger, "b", 0) == BudgetRoom(7, TOTAL)
     ledger, _ = budgets.charge(ledger, "b", 7, now=1)
-    assert budgets.room(ledger, "a", 1) == Room(0, TOTAL)
+    assert budgets.room(ledger, "a", 1) == BudgetRoom(0, TOTAL)
 
 
 def test_without_a_budget_there_is_no_limit_and_nothing_to_write() -> None:
     ledger, charge = Budgets().charge({}, "a", 5, now=0)
 
     assert (ledger, charge.slices, charge.until) == ({}, (), None)
-    assert Budgets().room(ledger, "a", 0) == Room(None)
+    assert Budgets().room(ledger, "a", 0) == BudgetRoom(None)
 
 
 def test_a_smaller_budget_than_before_leaves_no_room_instead_of_less_than_none() -> None:
     ledger, _ = Budgets(Budget(10, HOUR)).charge({}, "a", 9, now=0)
 
-    assert Budgets(Budget(5, HOUR)).room(ledger, "a", 0) == Room(0, TOTAL)
+    assert Budgets(Budget(5, HOUR)).room(ledger, "a", 0) == BudgetRoom(0, TOTAL)
 
 
 def test_what_no_longer_counts_is_forgotten() -> None:

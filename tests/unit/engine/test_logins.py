@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from lapse.core.clock import VirtualClock
-from lapse.engine.running.logins import FORGET_SECONDS, FREE, LONGEST_SECONDS, MOST_WAITING, LoginFailures, Proof
+from lapse.engine.running.logins import FORGET_SECONDS, FREE, LONGEST_SECONDS, MOST_WAITING, LoginFailures, LoginProof
 from lapse.engine.running.metrics import Metrics
 
 
@@ -14,7 +14,7 @@ async def settle() -> None:
 
 async def waits(failures: LoginFailures, clock: VirtualClock, peer: str = "192.0.2.1") -> float:
     """Fail once; return how long the answer waits, to a tenth of a second."""
-    task = asyncio.create_task(failures.failed(Proof.TOKEN, peer))
+    task = asyncio.create_task(failures.failed(LoginProof.TOKEN, peer))
     await settle()
     seconds = 0.0
     while not task.done():
@@ -47,7 +47,9 @@ async def test_other_peers_do_not_wait_and_an_old_failure_is_forgotten() -> None
 async def test_those_who_wait_are_bounded() -> None:
     clock = VirtualClock()
     failures = LoginFailures(clock, Metrics("test"))
-    tasks = [asyncio.create_task(failures.failed(Proof.TOKEN, "192.0.2.1")) for _ in range(FREE + MOST_WAITING + 50)]
+    tasks = [
+        asyncio.create_task(failures.failed(LoginProof.TOKEN, "192.0.2.1")) for _ in range(FREE + MOST_WAITING + 50)
+    ]
     await settle()
 
     assert sum(not task.done() for task in tasks) == MOST_WAITING
@@ -58,6 +60,6 @@ async def test_those_who_wait_are_bounded() -> None:
 async def test_failures_are_counted_by_what_was_wrong_and_stand_at_zero_from_the_start() -> None:
     metrics = Metrics("test")
     failures = LoginFailures(VirtualClock(), metrics)
-    assert metrics.exposition().decode().count("lapse_login_failures_total{") == len(Proof)
-    await failures.failed(Proof.TICKET, "192.0.2.1")
+    assert metrics.exposition().decode().count("lapse_login_failures_total{") == len(LoginProof)
+    await failures.failed(LoginProof.TICKET, "192.0.2.1")
     assert 'lapse_login_failures_total{proof="ticket"} 1.0' in metrics.exposition().decode()

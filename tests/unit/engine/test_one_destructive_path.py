@@ -20,7 +20,7 @@ ALLOWED = {
     "cli/commands/keys.py": "a person deletes a key",
     "web/api/keys.py": "a person deletes a key",
     "web/api/workspaces.py": "the route's own function, which hands it on",
-    "workspaces/runtime/reconciler.py": "removes the data of one that a person has deleted; none is deleted for its TTL",
+    "workspaces/runtime/reconciler.py": "removes the data of one that a person deleted; none is deleted for its TTL",
 }
 # Words by which a list, a set or a web framework is meant, never a store.
 HARMLESS = re.compile(r"(?:router|app|api)$")

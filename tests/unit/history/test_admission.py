@@ -10,7 +10,7 @@ import pytest
 from lapse.history.api.kinds import Selector
 from lapse.history.policy.admission import PolicyJudge, decide, questions, review_of
 from lapse.history.policy.rbac import impersonation
-from lapse.kube.auth.admission import Question, read_request
+from lapse.kube.auth.admission import AccessQuestion, read_request
 from lapse.kube.resources import untyped
 from tests.unit.kube.faulty import FaultyServer, client_of, cuts, keeps_silent, refuses, says
 
@@ -167,7 +167,7 @@ async def test_what_is_no_answer_denies(answer: Answerer) -> None:
 
 
 def test_a_question_that_was_not_answered_is_no_yes() -> None:
-    one = Question("", "v1", "pods", "", "", "Pod", "delete")
+    one = AccessQuestion("", "v1", "pods", "", "", "Pod", "delete")
     review = review_of(read_request(sent(policy())))
     assert decide(review, [], {}).failed
     assert decide(review, [one], {}).failed

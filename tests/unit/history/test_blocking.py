@@ -6,7 +6,7 @@ import pytest
 
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy
 from lapse.history.errors import RetentionPolicyError
-from lapse.history.policy.policies import Loaded, blocked
+from lapse.history.policy.policies import LoadedPolicies, blocked
 from lapse.history.policy.policy import Policy
 
 KEEPS: dict[str, Any] = {"keepLast": {"count": 1}}
@@ -18,9 +18,9 @@ def document(name: str, version: str, *namespaces: str, kind: str = "Gadget", **
     return RETENTION_POLICY.convert({"metadata": {"name": name}, "spec": {"selector": selector, **spec}})
 
 
-def beside(*documents: RetentionPolicy, broken: tuple[RetentionPolicy, ...] = ()) -> Loaded:
+def beside(*documents: RetentionPolicy, broken: tuple[RetentionPolicy, ...] = ()) -> LoadedPolicies:
     error = RetentionPolicyError(name="broken", problem="of a test")
-    return Loaded([(one, Policy.read(one)) for one in documents], [(one, error) for one in broken])
+    return LoadedPolicies([(one, Policy.read(one)) for one in documents], [(one, error) for one in broken])
 
 
 def test_who_could_delete_what_another_version_keeps_must_not_and_is_told_why() -> None:

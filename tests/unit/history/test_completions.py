@@ -11,7 +11,7 @@ from lapse.core.clock import VirtualClock
 from lapse.history.api.kinds import Execution, ExperimentRef, HistorySpec
 from lapse.history.records import record
 from lapse.history.retention.completions import Completions, Experiment, labels_of
-from lapse.kube.controller.controller import Result
+from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.errors import ForbiddenError, GoneError, StoreUnavailableError
 from lapse.kube.resources import Event, EventType, ObjectMeta, Page, PartialObject
 
@@ -71,11 +71,11 @@ class Heard:
             on_error=lambda error: self.errors.append(type(error).__name__),
         )
 
-    async def _completed(self, experiment: Experiment) -> Result:
+    async def _completed(self, experiment: Experiment) -> ReconcileResult:
         self.experiments.append(experiment)
         if len(self.experiments) <= self._failures:
             raise StoreUnavailableError(problem="down")
-        return Result()
+        return ReconcileResult()
 
     async def listen(self, seconds: int = 200) -> None:
         """Let time pass, and stop."""

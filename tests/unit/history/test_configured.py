@@ -19,7 +19,7 @@ from lapse.history.policy.default_policy import (
 )
 from lapse.history.records import record
 from lapse.history.retention.ranking import judge
-from lapse.history.retention.rules import Entry, Limits
+from lapse.history.retention.rules import RetainedObject, RetentionLimits
 
 if TYPE_CHECKING:
     from lapse.history.policy.policy import Policy
@@ -103,7 +103,7 @@ def test_no_policy_is_made_of_values_that_no_flag_may_have() -> None:
 
 def test_the_defaults_are_those_of_the_flags() -> None:
     found = history_policy()
-    assert found.limits == Limits(max_age=DEFAULT_TTL.nanoseconds, max_count=100, keep_last=0)
+    assert found.limits == RetentionLimits(max_age=DEFAULT_TTL.nanoseconds, max_count=100, keep_last=0)
     assert found.namespaces == ("chaos-system",)
     assert found.is_metadata_enough
 
@@ -111,7 +111,7 @@ def test_the_defaults_are_those_of_the_flags() -> None:
 @pytest.mark.parametrize("ttl", [Duration(0), NEVER])
 def test_zero_really_disables(ttl: Duration) -> None:
     found = history_policy(ttl=ttl, limit=0)
-    assert found.limits == Limits()
+    assert found.limits == RetentionLimits()
     assert deleted(found, [stored(age_hours=hours) for hours in range(0, 10_000, 100)]) == []
 
 
@@ -127,7 +127,7 @@ def stored(
     return {"metadata": body["metadata"]}  # metadata is all that is read
 
 
-def entries(policy: Policy, documents: list[dict[str, object]]) -> list[Entry]:
+def entries(policy: Policy, documents: list[dict[str, object]]) -> list[RetainedObject]:
     return [found for one in documents if (found := policy.entry(one)) is not None]
 
 

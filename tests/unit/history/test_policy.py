@@ -11,7 +11,7 @@ from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy.policy import SYSTEM_NAMESPACE, Policy
 from lapse.history.retention.ranking import judge
-from lapse.history.retention.rules import Limits
+from lapse.history.retention.rules import RetentionLimits
 
 NOON = "2030-01-31T12:00:00Z"
 DAY = 86_400_000_000_000
@@ -36,20 +36,20 @@ def job(
 @pytest.mark.parametrize(
     ("spec", "limits"),
     [
-        ({}, Limits()),
-        ({"maxAge": "0"}, Limits()),
-        ({"maxAge": "0s"}, Limits()),
-        ({"maxAge": "never"}, Limits()),
-        ({"maxCount": 0}, Limits()),
-        ({"maxAge": "0", "maxCount": 0, "keepLast": {"count": 0}}, Limits()),
-        ({"maxAge": "90d"}, Limits(max_age=90 * DAY)),
-        ({"maxAge": "PT24H", "maxCount": 10}, Limits(max_age=DAY, max_count=10)),
-        ({"maxAge": "1ns"}, Limits(max_age=1)),
-        ({"maxCount": 2**62, "keepLast": {"count": 3}}, Limits(max_count=2**62, keep_last=3)),
+        ({}, RetentionLimits()),
+        ({"maxAge": "0"}, RetentionLimits()),
+        ({"maxAge": "0s"}, RetentionLimits()),
+        ({"maxAge": "never"}, RetentionLimits()),
+        ({"maxCount": 0}, RetentionLimits()),
+        ({"maxAge": "0", "maxCount": 0, "keepLast": {"count": 0}}, RetentionLimits()),
+        ({"maxAge": "90d"}, RetentionLimits(max_age=90 * DAY)),
+        ({"maxAge": "PT24H", "maxCount": 10}, RetentionLimits(max_age=DAY, max_count=10)),
+        ({"maxAge": "1ns"}, RetentionLimits(max_age=1)),
+        ({"maxCount": 2**62, "keepLast": {"count": 3}}, RetentionLimits(max_count=2**62, keep_last=3)),
     ],
     ids=str,
 )
-def test_zero_never_and_nothing_are_no_limit(spec: dict[str, Any], limits: Limits) -> None:
+def test_zero_never_and_nothing_are_no_limit(spec: dict[str, Any], limits: RetentionLimits) -> None:
     assert policy(**spec).limits == limits
 
 

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Due
 from lapse.history.retention.ranking import Ranking, judge
-from lapse.history.retention.rules import Entry, LimitReason, Limits, Protection
+from lapse.history.retention.rules import LimitReason, Protection, RetainedObject, RetentionLimits
 
 NOW = UnixNs(1_000)
 FAR = 10**20
 ENTRIES = st.lists(
     st.builds(
-        Entry,
+        RetainedObject,
         namespace=st.just("n"),
         name=st.integers(0, 99).map("r{:02}".format),
         uid=st.just("u"),
@@ -25,13 +25,16 @@ ENTRIES = st.lists(
     unique_by=lambda one: one.name,
 )
 LIMITS = st.builds(
-    Limits, max_age=st.none() | st.integers(1, 20), max_count=st.none() | st.integers(1, 4), keep_last=st.integers(1, 3)
+    RetentionLimits,
+    max_age=st.none() | st.integers(1, 20),
+    max_count=st.none() | st.integers(1, 4),
+    keep_last=st.integers(1, 3),
 )
 
 
 @given(entries=ENTRIES, limits=LIMITS, data=st.data())
 def test_a_part_of_a_group_never_ends_what_the_whole_group_would_not(
-    entries: list[Entry], limits: Limits, data: st.DataObject
+    entries: list[RetainedObject], limits: RetentionLimits, data: st.DataObject
 ) -> None:
     part = [one for one in entries if data.draw(st.booleans())]
     whole = {one.entry.name: one for one in judge(entries, limits, NOW)}
@@ -43,17 +46,18 @@ def test_a_part_of_a_group_never_ends_what_the_whole_group_would_not(
 
 def test_moments_beyond_all_calendars_are_ranked_as_any_other() -> None:
     ages = {"first": -FAR, "second": 5, "third": FAR}
-    found = [Entry("n", name, "u", "1", UnixNs(anchor), ("g",)) for name, anchor in ages.items()]
-    judged = {one.entry.name: one.verdict for one in judge(found, Limits(max_count=2), NOW)}
+    found = [RetainedObject("n", name, "u", "1", UnixNs(anchor), ("g",)) for name, anchor in ages.items()]
+    judged = {one.entry.name: one.verdict for one in judge(found, RetentionLimits(max_count=2), NOW)}
     assert [name for name, verdict in judged.items() if isinstance(verdict, Due)] == ["first"]
 
 
 def test_an_object_that_was_not_there_when_they_were_ranked_is_judged_by_those_that_were() -> None:
-    ranking = Ranking(Limits(max_count=2), NOW)
+    ranking = Ranking(RetentionLimits(max_count=2), NOW)
     for anchor in (10, 20, 30):
-        ranking.take(Entry("n", f"r{anchor}", "u", "1", UnixNs(anchor), ("g",)))
+        ranking.take(RetainedObject("n", f"r{anchor}", "u", "1", UnixNs(anchor), ("g",)))
     late = {
-        anchor: ranking.judge(Entry("n", "late", "u", "1", UnixNs(anchor), ("g",))).verdict for anchor in (5, 15, 40)
+        anchor: ranking.judge(RetainedObject("n", "late", "u", "1", UnixNs(anchor), ("g",))).verdict
+        for anchor in (5, 15, 40)
     }
     assert late[5] == Due("delete", LimitReason.RETENTION_LIMIT, UnixNs(20))
     assert late[15] == Due("delete", LimitReason.RETENTION_LIMIT, UnixNs(30))

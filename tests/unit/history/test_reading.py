@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lapse.engine.safety.holds import HOLD, HOLD_UNTIL
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.policy.policy import Policy
-from lapse.history.retention.reading import Reading
+from lapse.history.retention.reading import ObjectReader
 from lapse.kube.resources import Document, Json, ObjectMeta, PartialObject
 
 TIMES = st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5+01:00", "yesterday", ""])
@@ -59,6 +59,6 @@ def test_metadata_as_it_came_and_a_document_are_read_the_same(
         "keepLast": {"count": count} | ({} if keep is None else {"where": keep}),
     }
     policy = Policy.read(RETENTION_POLICY.convert({"metadata": {"name": "p"}, "spec": spec}))
-    reading = Reading([policy], asked={}, left_alone={"kube-system"})
+    reading = ObjectReader([policy], asked={}, left_alone={"kube-system"})
     document = Document({"metadata": msgspec.to_builtins(metadata)})
     assert reading.views(PartialObject(metadata=metadata)) == reading.views(document)

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
 from lapse.engine.safety.holds import Hold
-from lapse.history.retention.ranking import Look, Survey, judge
+from lapse.history.retention.ranking import Survey, Unjudged, judge
 from lapse.history.retention.rules import (
     DoubtReason,
-    Entry,
     Judgement,
     LimitReason,
-    Limits,
     Protection,
+    RetainedObject,
     RetainReason,
+    RetentionLimits,
     combine,
 )
 
@@ -36,24 +36,24 @@ def entry(
     is_kept: bool = False,
     hold: Hold | None = None,
     namespace: str | None = "chaos-system",
-) -> Entry:
+) -> RetainedObject:
     anchor = None if age is None else UnixNs(NOW - age)
-    return Entry(namespace, name, f"uid-{name}", "1", anchor, group, is_kept, hold)
+    return RetainedObject(namespace, name, f"uid-{name}", "1", anchor, group, is_kept, hold)
 
 
-def verdicts(entries: list[Entry], limits: Limits) -> dict[str, Verdict]:
+def verdicts(entries: list[RetainedObject], limits: RetentionLimits) -> dict[str, Verdict]:
     return {one.entry.name: one.verdict for one in judge(entries, limits, NOW)}
 
 
-def reasons(entries: list[Entry], limits: Limits) -> dict[str, str]:
+def reasons(entries: list[RetainedObject], limits: RetentionLimits) -> dict[str, str]:
     return {name: verdict.reason for name, verdict in verdicts(entries, limits).items()}
 
 
-def gone(entries: list[Entry], limits: Limits) -> dict[str, str]:
+def gone(entries: list[RetainedObject], limits: RetentionLimits) -> dict[str, str]:
     return {name: reason for name, reason in reasons(entries, limits).items() if reason in DELETED}
 
 
-def records(*ages: int) -> list[Entry]:
+def records(*ages: int) -> list[RetainedObject]:
     return [entry(f"r{age}", age) for age in ages]
 
 
@@ -63,40 +63,42 @@ def records(*ages: int) -> list[Entry]:
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        (Limits(), {}),
-        (Limits(max_age=25), {"r30": TTL, "r40": TTL}),
-        (Limits(max_age=30), {"r40": TTL}),
-        (Limits(max_age=1), {"r10": TTL, "r20": TTL, "r30": TTL, "r40": TTL}),
-        (Limits(max_age=2**62), {}),
-        (Limits(max_count=3), {"r40": COUNT}),
-        (Limits(max_count=1), {"r20": COUNT, "r30": COUNT, "r40": COUNT}),
-        (Limits(max_count=4), {}),
-        (Limits(max_count=10**9), {}),
-        (Limits(max_age=35, max_count=2), {"r30": COUNT, "r40": TTL}),
-        (Limits(max_age=15, max_count=3), {"r20": TTL, "r30": TTL, "r40": TTL}),
-        (Limits(max_age=100, max_count=2), {"r30": COUNT, "r40": COUNT}),
+        (RetentionLimits(), {}),
+        (RetentionLimits(max_age=25), {"r30": TTL, "r40": TTL}),
+        (RetentionLimits(max_age=30), {"r40": TTL}),
+        (RetentionLimits(max_age=1), {"r10": TTL, "r20": TTL, "r30": TTL, "r40": TTL}),
+        (RetentionLimits(max_age=2**62), {}),
+        (RetentionLimits(max_count=3), {"r40": COUNT}),
+        (RetentionLimits(max_count=1), {"r20": COUNT, "r30": COUNT, "r40": COUNT}),
+        (RetentionLimits(max_count=4), {}),
+        (RetentionLimits(max_count=10**9), {}),
+        (RetentionLimits(max_age=35, max_count=2), {"r30": COUNT, "r40": TTL}),
+        (RetentionLimits(max_age=15, max_count=3), {"r20": TTL, "r30": TTL, "r40": TTL}),
+        (RetentionLimits(max_age=100, max_count=2), {"r30": COUNT, "r40": COUNT}),
     ],
     ids=str,
 )
-def test_who_violates_either_limit_goes_once_and_by_age_first(limits: Limits, expected: dict[str, str]) -> None:
+def test_who_violates_either_limit_goes_once_and_by_age_first(
+    limits: RetentionLimits, expected: dict[str, str]
+) -> None:
     assert gone(records(30, 10, 40, 20), limits) == expected
 
 
 def test_the_age_must_exceed_the_limit_to_the_nanosecond() -> None:
-    assert gone([entry("at", 25), entry("past", 26)], Limits(max_age=25)) == {"past": TTL}
+    assert gone([entry("at", 25), entry("past", 26)], RetentionLimits(max_age=25)) == {"past": TTL}
 
 
 def test_it_is_due_since_its_age_or_since_one_too_many_came() -> None:
-    found = verdicts(records(10, 20, 30, 40, 50), Limits(max_age=45, max_count=2))
+    found = verdicts(records(10, 20, 30, 40, 50), RetentionLimits(max_age=45, max_count=2))
     assert found["r50"] == Due("delete", TTL, UnixNs(NOW - 5))
     assert found["r40"] == Due("delete", COUNT, UnixNs(NOW - 20))
     assert found["r30"] == Due("delete", COUNT, UnixNs(NOW - 10))
 
 
 def test_what_stays_is_looked_at_when_its_age_will_be_too_much() -> None:
-    assert verdicts([entry("a", 10)], Limits(max_age=25)) == {"a": Keep(KeepReason.NOT_YET, UnixNs(NOW + 16))}
-    assert verdicts([entry("a", 10)], Limits(max_count=1)) == {"a": Keep(KeepReason.NOT_YET)}
-    assert verdicts([entry("a", 10)], Limits()) == {"a": Keep(KeepReason.NO_LIMIT)}
+    assert verdicts([entry("a", 10)], RetentionLimits(max_age=25)) == {"a": Keep(KeepReason.NOT_YET, UnixNs(NOW + 16))}
+    assert verdicts([entry("a", 10)], RetentionLimits(max_count=1)) == {"a": Keep(KeepReason.NOT_YET)}
+    assert verdicts([entry("a", 10)], RetentionLimits()) == {"a": Keep(KeepReason.NO_LIMIT)}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_what_stays_is_looked_at_when_its_age_will_be_too_much() -> None:
 )
 def test_a_limit_that_would_wipe_everything_cannot_be_made(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="expected"):
-        Limits(**wrong)
+        RetentionLimits(**wrong)
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
@@ -112,13 +114,17 @@ def test_a_limit_that_would_wipe_everything_cannot_be_made(wrong: dict[str, int]
 
 def test_of_the_same_second_the_greater_name_is_the_newer_one() -> None:
     same = [entry(name, 10) for name in ("b", "d", "a", "c")]
-    assert gone(same, Limits(max_count=2)) == gone(same[::-1], Limits(max_count=2)) == {"a": COUNT, "b": COUNT}
+    assert (
+        gone(same, RetentionLimits(max_count=2))
+        == gone(same[::-1], RetentionLimits(max_count=2))
+        == {"a": COUNT, "b": COUNT}
+    )
 
 
 def test_a_record_created_during_the_pass_is_not_counted_as_old() -> None:
     found = [*records(10, 20), entry("new", -5)]
-    assert gone(found, Limits(max_age=1_000, max_count=2)) == {"r20": COUNT}
-    assert gone([entry("new", -5)], Limits(max_age=1)) == {}
+    assert gone(found, RetentionLimits(max_age=1_000, max_count=2)) == {"r20": COUNT}
+    assert gone([entry("new", -5)], RetentionLimits(max_age=1)) == {}
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -132,18 +138,20 @@ def test_two_experiments_of_the_same_name_in_two_namespaces_do_not_share_a_budge
         entry("b2", 40, group=("bank", "kill", "u2")),
         entry("c1", 50, group=("shop", "kill", "u3")),  # made again under the same name
     ]
-    assert gone(found, Limits(max_count=2)) == {}
-    assert gone(found, Limits(max_count=1)) == {"a2": COUNT, "b2": COUNT}
+    assert gone(found, RetentionLimits(max_count=2)) == {}
+    assert gone(found, RetentionLimits(max_count=1)) == {"a2": COUNT, "b2": COUNT}
 
 
 def test_what_has_no_group_goes_by_age_but_never_by_count() -> None:
     found = [entry(f"r{age}", age, group=None) for age in (10, 20, 30)]
-    assert gone(found, Limits(max_count=1)) == {}
-    assert gone(found, Limits(max_age=25, max_count=1)) == {"r30": TTL}
+    assert gone(found, RetentionLimits(max_count=1)) == {}
+    assert gone(found, RetentionLimits(max_age=25, max_count=1)) == {"r30": TTL}
 
 
 def test_what_has_no_group_may_be_the_last_good_one() -> None:
-    found = reasons([entry("old", 30, group=None), entry("new", 10, group=None)], Limits(max_age=25, keep_last=1))
+    found = reasons(
+        [entry("old", 30, group=None), entry("new", 10, group=None)], RetentionLimits(max_age=25, keep_last=1)
+    )
     assert found == {"old": DoubtReason.UNKNOWN_GROUP, "new": KeepReason.NOT_YET}
 
 
@@ -158,23 +166,31 @@ def test_the_last_good_ones_stay_whatever_the_limits_say() -> None:
         entry("bad-old", 40),
         entry("good-old", 50, is_kept=True),
     ]
-    by_age = reasons(found, Limits(max_age=15, keep_last=2))
+    by_age = reasons(found, RetentionLimits(max_age=15, keep_last=2))
     assert by_age["good-new"] == by_age["good"] == RetainReason.KEEP_LAST
     assert [name for name, reason in by_age.items() if reason in DELETED] == ["bad-old", "good-old"]
-    assert gone(found, Limits(max_count=1, keep_last=1)) == {"good": COUNT, "bad-old": COUNT, "good-old": COUNT}
-    assert gone(found, Limits(max_age=45, max_count=1, keep_last=5)) == {"bad-old": COUNT}
+    assert gone(found, RetentionLimits(max_count=1, keep_last=1)) == {
+        "good": COUNT,
+        "bad-old": COUNT,
+        "good-old": COUNT,
+    }
+    assert gone(found, RetentionLimits(max_age=45, max_count=1, keep_last=5)) == {"bad-old": COUNT}
 
 
 def test_the_last_good_ones_are_those_of_each_group() -> None:
     found = [entry("a", 30, group=("a",), is_kept=True), entry("b", 40, group=("b",), is_kept=True)]
-    assert gone(found, Limits(max_age=15, keep_last=1)) == {}
+    assert gone(found, RetentionLimits(max_age=15, keep_last=1)) == {}
 
 
 def test_what_is_held_stays_and_changes_nothing_for_the_others() -> None:
     free = records(10, 20, 30, 40)
     for held in free:
         found = [entry(one.name, NOW - (one.anchor or 0), hold=HOLD if one is held else None) for one in free]
-        for limits in (Limits(max_count=2), Limits(max_age=25), Limits(max_age=35, max_count=1)):
+        for limits in (
+            RetentionLimits(max_count=2),
+            RetentionLimits(max_age=25),
+            RetentionLimits(max_age=35, max_count=1),
+        ):
             expected = gone(free, limits)
             was_due = expected.pop(held.name, None)
             assert gone(found, limits) == expected
@@ -182,7 +198,7 @@ def test_what_is_held_stays_and_changes_nothing_for_the_others() -> None:
 
 
 def test_a_hold_that_is_over_holds_nothing() -> None:
-    assert gone([entry("a", 30, hold=OVER)], Limits(max_age=25)) == {"a": TTL}
+    assert gone([entry("a", 30, hold=OVER)], RetentionLimits(max_age=25)) == {"a": TTL}
 
 
 # --- doubt ------------------------------------------------------------------------------------------------------------
@@ -190,9 +206,13 @@ def test_a_hold_that_is_over_holds_nothing() -> None:
 
 def test_without_an_anchor_nothing_goes_and_no_place_is_taken() -> None:
     found = [entry("x", None), entry("y", None), *records(10, 20, 30)]
-    for limits in (Limits(max_age=1), Limits(max_count=1), Limits(max_age=1, max_count=1, keep_last=1)):
+    for limits in (
+        RetentionLimits(max_age=1),
+        RetentionLimits(max_count=1),
+        RetentionLimits(max_age=1, max_count=1, keep_last=1),
+    ):
         assert verdicts(found, limits)["x"] == Unknown(UnknownReason.MISSING_ANCHOR)
-    assert gone(found, Limits(max_count=2)) == {"r30": COUNT}
+    assert gone(found, RetentionLimits(max_count=2)) == {"r30": COUNT}
 
 
 # --- several policies -------------------------------------------------------------------------------------------------
@@ -233,7 +253,7 @@ def test_a_hold_or_the_last_ones_win_over_any_limit_and_a_limit_over_doubt(
 # --- the model --------------------------------------------------------------------------------------------------------
 
 
-def model(entries: list[Entry], limits: Limits) -> dict[str, str]:
+def model(entries: list[RetainedObject], limits: RetentionLimits) -> dict[str, str]:
     """The rules again, as slow and as short as they can be said."""
     found: dict[str, str] = {}
     for one in entries:
@@ -253,13 +273,13 @@ def model(entries: list[Entry], limits: Limits) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class World:
-    entries: list[Entry]
-    limits: Limits
+    entries: list[RetainedObject]
+    limits: RetentionLimits
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    limits = Limits(
+    limits = RetentionLimits(
         max_age=draw(st.none() | st.integers(1, 10)),
         max_count=draw(st.none() | st.integers(1, 5)),
         keep_last=draw(st.integers(0, 3)),
@@ -287,7 +307,7 @@ def test_for_any_records_the_result_is_that_of_the_model(world: World) -> None:
 @given(worlds())
 def test_a_survey_and_a_look_at_the_groups_that_it_names_find_the_same(world: World) -> None:
     survey = Survey(world.limits, NOW)
-    alone = [judged for one in world.entries if not isinstance(judged := survey.look(one), Look)]
+    alone = [judged for one in world.entries if not isinstance(judged := survey.look(one), Unjudged)]
     read_again = [one for one in world.entries if survey.concerns(one)]
     assert not {one.entry.name for one in alone} & {one.name for one in read_again}, "judged twice"
     found = {one.entry.name: one.verdict.reason for one in [*alone, *judge(read_again, world.limits, NOW)]}

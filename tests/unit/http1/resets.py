@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import uvloop
 from botocore.exceptions import BotoCoreError
 
-from lapse.keys.backends.dynamodb.links import Link, Settings
+from lapse.keys.backends.dynamodb.links import Link, TableSettings
 from lapse.kube.api.client import Client
 from lapse.kube.auth.config import Cluster, KubeConfig
 from lapse.kube.errors import StoreUnavailableError
@@ -56,7 +56,7 @@ async def kubernetes(server: str) -> AsyncIterator[Calls]:
 async def dynamodb(server: str) -> AsyncIterator[Calls]:
     os.environ |= {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
     link = Link(
-        Settings(
+        TableSettings(
             name="dynamodb",
             region="local",
             table="keys",

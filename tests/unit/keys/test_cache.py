@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.keys.aio import AsyncKeys
-from lapse.keys.backends.cache import Cache, CachedBackend, Entry
+from lapse.keys.backends.cache import Cache, CachedBackend, CacheEntry
 from lapse.keys.backends.layout import CACHE, Prefix
 from lapse.keys.backends.memory import MemoryBackend
 from lapse.keys.backends.network import NetworkBackend
@@ -286,8 +286,8 @@ def test_nothing_is_left_of_reads_and_writes_that_are_over() -> None:
         place = (b"p", str(number))
         read = cache.announce(place)
         write = cache.begin_write(place)
-        cache.end_write(place, write, Entry("v", 1))
-        cache.end_read(place, read, Entry("old", 1))
+        cache.end_write(place, write, CacheEntry("v", 1))
+        cache.end_read(place, read, CacheEntry("old", 1))
     assert not cache._announced
     assert len(cache) == 10
 
@@ -320,7 +320,7 @@ class Overlaps(RuleBasedStateMachine):
     def read_comes_back(self, data: st.DataObject) -> None:
         if self.reads:
             read, seen = self.reads.pop(data.draw(st.integers(0, len(self.reads) - 1)))
-            self.cache.end_read(self.place, read, Entry(str(seen), 10**30))
+            self.cache.end_read(self.place, read, CacheEntry(str(seen), 10**30))
 
     @rule()
     def write_is_sent_and_applied(self) -> None:
@@ -332,7 +332,7 @@ class Overlaps(RuleBasedStateMachine):
     def write_is_answered(self, data: st.DataObject) -> None:
         if self.writes:
             write, value = self.writes.pop(data.draw(st.integers(0, len(self.writes) - 1)))
-            self.cache.end_write(self.place, write, Entry(str(value), 10**30))
+            self.cache.end_write(self.place, write, CacheEntry(str(value), 10**30))
             self.answered = max(self.answered, value)
 
     @rule()

@@ -13,7 +13,7 @@ from botocore.exceptions import (
     SSLError,
 )
 
-from lapse.keys.backends.dynamodb.failures import Kind, understand
+from lapse.keys.backends.dynamodb.failures import FailureKind, understand
 
 URL = "http://127.0.0.1:8000/"
 KEY = ConnectionKey("127.0.0.1", 8000, is_ssl=False, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)
@@ -28,30 +28,33 @@ def answer(code: str, status: int = 400, message: str = "") -> ClientError:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (answer("ConditionalCheckFailedException"), Kind.CONDITION),
-        (answer("ProvisionedThroughputExceededException"), Kind.BUSY),
-        (answer("ThrottlingException"), Kind.BUSY),
-        (answer("TransactionConflictException"), Kind.BUSY),
-        (answer("InternalServerError", 500), Kind.DOUBTFUL),
-        (answer("ServiceUnavailable", 503), Kind.DOUBTFUL),
-        (answer("", 502), Kind.DOUBTFUL),
-        (answer("ResourceNotFoundException"), Kind.NO_TABLE),
-        (answer("ValidationException"), Kind.MISFIT),
-        (answer("AccessDeniedException"), Kind.REFUSED),
-        (answer("SomethingNewException"), Kind.REFUSED),
-        (NoCredentialsError(), Kind.REFUSED),
-        (ConnectTimeoutError(endpoint_url=URL), Kind.REFUSED),
-        (SSLError(endpoint_url=URL, error="certificate"), Kind.REFUSED),
-        (EndpointConnectionError(endpoint_url=URL, error=ClientConnectorError(KEY, OSError(111, "no"))), Kind.REFUSED),
+        (answer("ConditionalCheckFailedException"), FailureKind.CONDITION),
+        (answer("ProvisionedThroughputExceededException"), FailureKind.BUSY),
+        (answer("ThrottlingException"), FailureKind.BUSY),
+        (answer("TransactionConflictException"), FailureKind.BUSY),
+        (answer("InternalServerError", 500), FailureKind.DOUBTFUL),
+        (answer("ServiceUnavailable", 503), FailureKind.DOUBTFUL),
+        (answer("", 502), FailureKind.DOUBTFUL),
+        (answer("ResourceNotFoundException"), FailureKind.NO_TABLE),
+        (answer("ValidationException"), FailureKind.MISFIT),
+        (answer("AccessDeniedException"), FailureKind.REFUSED),
+        (answer("SomethingNewException"), FailureKind.REFUSED),
+        (NoCredentialsError(), FailureKind.REFUSED),
+        (ConnectTimeoutError(endpoint_url=URL), FailureKind.REFUSED),
+        (SSLError(endpoint_url=URL, error="certificate"), FailureKind.REFUSED),
+        (
+            EndpointConnectionError(endpoint_url=URL, error=ClientConnectorError(KEY, OSError(111, "no"))),
+            FailureKind.REFUSED,
+        ),
         # The same class of error, but the request had been sent.
-        (EndpointConnectionError(endpoint_url=URL, error=ClientOSError(104, "reset")), Kind.DOUBTFUL),
-        (ReadTimeoutError(endpoint_url=URL), Kind.DOUBTFUL),
-        (ConnectionClosedError(endpoint_url=URL), Kind.DOUBTFUL),
-        (RuntimeError("a mistake of the driver"), Kind.DOUBTFUL),
+        (EndpointConnectionError(endpoint_url=URL, error=ClientOSError(104, "reset")), FailureKind.DOUBTFUL),
+        (ReadTimeoutError(endpoint_url=URL), FailureKind.DOUBTFUL),
+        (ConnectionClosedError(endpoint_url=URL), FailureKind.DOUBTFUL),
+        (RuntimeError("a mistake of the driver"), FailureKind.DOUBTFUL),
     ],
-    ids=lambda value: value.name if isinstance(value, Kind) else type(value).__name__,
+    ids=lambda value: value.name if isinstance(value, FailureKind) else type(value).__name__,
 )
-def test_an_error_means(error: Exception, kind: Kind) -> None:
+def test_an_error_means(error: Exception, kind: FailureKind) -> None:
     failure = understand(error)
 
     assert failure.kind is kind
@@ -78,7 +81,7 @@ def test_a_message_of_the_server_is_not_repeated() -> None:
 def test_a_signature_refused_for_its_time_is_a_matter_of_the_clock(error: ClientError) -> None:
     failure = understand(error)
 
-    assert failure.kind is Kind.REFUSED
+    assert failure.kind is FailureKind.REFUSED
     assert "set the clock" in failure.problem
 
 

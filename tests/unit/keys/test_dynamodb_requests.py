@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.keys.backends.dynamodb.items import Requests, live_expiry, place
+from lapse.keys.backends.dynamodb.items import RequestFactory, live_expiry, place
 from lapse.keys.backends.dynamodb.space import Bounds
 from lapse.keys.backends.layout import end_of_prefix
 
@@ -15,7 +15,7 @@ KEY = st.text(st.sampled_from("\0aé\x7f\uffff\U0010ffff"), min_size=1, max_size
 
 @given(now_ns=MOMENT, ttl=TTL, margin=st.integers(0, 10))
 def test_the_server_may_remove_an_item_only_after_its_expiry_and_the_margin(now_ns: int, ttl: int, margin: int) -> None:
-    item = Requests("t", margin_seconds=margin).put(place(b"p", b"k"), b"v", ttl, now_ns)["Item"]
+    item = RequestFactory("t", margin_seconds=margin).put(place(b"p", b"k"), b"v", ttl, now_ns)["Item"]
 
     expires_ms, expires_s = int(item["expires_ms"]["N"]), int(item["expires_s"]["N"])
     assert expires_ms * MS >= now_ns + ttl * 10**9
@@ -24,7 +24,7 @@ def test_the_server_may_remove_an_item_only_after_its_expiry_and_the_margin(now_
 
 @given(now_ns=MOMENT, ttl=TTL, later_ns=st.integers(-10 * MS, 10 * MS))
 def test_the_condition_and_the_reader_agree_about_the_instant(now_ns: int, ttl: int, later_ns: int) -> None:
-    requests = Requests("t", margin_seconds=0)
+    requests = RequestFactory("t", margin_seconds=0)
     item = requests.put(place(b"p", b"k"), b"v", ttl, now_ns)["Item"]
     expires_ms = int(item["expires_ms"]["N"])
     then_ns = expires_ms * MS + later_ns

@@ -16,7 +16,7 @@ from lapse.keys.errors import BackendClosedError, KeysURLError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lapse.keys.port import SweepReport
+    from lapse.keys.port import CleanupReport
     from lapse.keys.store import AppKeys, Keys
 
 
@@ -72,7 +72,7 @@ def test_a_sweep_removes_in_slices_exactly_what_has_expired(keys: Keys, clock: V
         app.put(f"short{i}", "v", 10)
         app.put(f"long{i}", "v", 100_000)
     clock.advance(13)
-    reports: list[SweepReport] = []
+    reports: list[CleanupReport] = []
     while not reports or reports[-1].more:
         reports.append(keys.sweep(limit=100))
     assert max(report.removed for report in reports) == 100

@@ -4,7 +4,7 @@ from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.engine.running.metrics import Metrics
 from lapse.keys.aio import open_keys_async
-from lapse.keys.sweeper import SWEEP_SLICE, SweepLoop
+from lapse.keys.sweeper import SWEEP_SLICE, CleanupLoop
 
 
 async def test_expired_keys_are_removed_and_counted_and_live_ones_stay() -> None:
@@ -12,7 +12,7 @@ async def test_expired_keys_are_removed_and_counted_and_live_ones_stay() -> None
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         await keys.app(7).put("short", "x", 1)
         await keys.app(7).put("long", "x", 900)
-        loop = SweepLoop(keys, interval=1, metrics=metrics)
+        loop = CleanupLoop(keys, interval=1, metrics=metrics)
         clock.advance(5)
         again = await loop.tick()
         left = list(keys.backend.counts())
@@ -27,7 +27,7 @@ async def test_while_there_is_more_to_remove_the_next_slice_follows_at_once() ->
     clock = VirtualClock()
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         await keys.app(7).insert_many([(str(number), "x", 1) for number in range(SWEEP_SLICE + 1)])
-        loop = SweepLoop(keys, interval=60, metrics=Metrics("test"))
+        loop = CleanupLoop(keys, interval=60, metrics=Metrics("test"))
         clock.advance(5)
         first = await loop.tick()
         second = await loop.tick()
@@ -44,7 +44,7 @@ async def test_while_the_clock_is_in_doubt_no_key_is_removed_and_what_it_hid_com
     clock = BelievedClock(machine)
     async with open_keys_async("memory://", clock=machine, sweep=False) as keys:
         await keys.app(7).put("day", "x", 86_400)
-        loop = SweepLoop(keys, interval=1, metrics=Metrics("test"), clock=clock)
+        loop = CleanupLoop(keys, interval=1, metrics=Metrics("test"), clock=clock)
         machine.jump_wall(365 * 86_400)
         assert await keys.app(7).ttl_get("day") is None
         await loop.tick()

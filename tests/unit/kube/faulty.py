@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from lapse.kube.api.client import Client
-from lapse.kube.api.transport import Limits
+from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import Cluster, KubeConfig, User
 from lapse.kube.resources import ObjectKey
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 Answerer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 KEY = ObjectKey("default", "a")
-QUICK = Limits(connect_seconds=0.5, request_seconds=0.5)
+QUICK = CallLimits(connect_seconds=0.5, request_seconds=0.5)
 """For servers that do not answer."""
-PATIENT = Limits(connect_seconds=20, request_seconds=20)
+PATIENT = CallLimits(connect_seconds=20, request_seconds=20)
 
 
 class FaultyServer:
@@ -61,7 +61,7 @@ class FaultyServer:
 
 @asynccontextmanager
 async def client_of(
-    server: FaultyServer, *, limits: Limits = PATIENT, watch_seconds: float = 300.0, **user: object
+    server: FaultyServer, *, limits: CallLimits = PATIENT, watch_seconds: float = 300.0, **user: object
 ) -> AsyncIterator[Client]:
     async with server.running():
         client = Client(server.config(**user), environ={}, limits=limits, watch_seconds=watch_seconds)

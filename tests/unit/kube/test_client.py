@@ -11,7 +11,7 @@ import pytest
 from lapse.core.clock import SystemClock
 from lapse.kube.api import transport
 from lapse.kube.api.client import USER_AGENT, Client
-from lapse.kube.api.transport import Limits
+from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import Cluster, KubeConfig
 from lapse.kube.errors import (
     ConflictError,
@@ -298,7 +298,7 @@ async def test_a_watch_that_nobody_wants_any_more_ends_its_connection() -> None:
 async def test_watches_do_not_take_the_connections_of_calls() -> None:
     waiting = streams(event("ADDED", obj()), then="silence")
     server = FaultyServer(waiting, waiting, waiting, says(200, obj()))
-    async with client_of(server, limits=Limits(connections=1, request_seconds=5.0)) as client:
+    async with client_of(server, limits=CallLimits(connections=1, request_seconds=5.0)) as client:
         watches = [client.watch(THING, since="1") for _ in range(3)]
         for watch in watches:
             await anext(watch)
@@ -415,7 +415,7 @@ async def test_a_proxy_is_asked_instead_of_the_server() -> None:
 
 async def test_a_large_body_goes_through() -> None:
     server = FaultyServer(says(200, obj()))
-    async with client_of(server, limits=Limits()) as client:
+    async with client_of(server, limits=CallLimits()) as client:
         await client.patch(THING, KEY, {"owner": "x" * 2_000_000})
     assert len(server.asked[0][3]) > 2_000_000
 
@@ -472,7 +472,7 @@ async def test_no_failure_and_no_cause_of_one_holds_the_token() -> None:
 async def test_calls_are_spread_when_a_rate_is_set() -> None:
     clock = SystemClock()
     server = FaultyServer(says(200, obj()))
-    async with client_of(server, limits=Limits(per_second=20, burst=1)) as client:
+    async with client_of(server, limits=CallLimits(per_second=20, burst=1)) as client:
         start_ns = clock.monotonic_ns()
         await asyncio.gather(*(client.get(THING, KEY) for _ in range(5)))
     assert clock.monotonic_ns() - start_ns >= 0.19e9

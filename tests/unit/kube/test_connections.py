@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from lapse.core.clock import SystemClock
-from lapse.kube.api.transport import Limits
+from lapse.kube.api.transport import CallLimits
 from lapse.kube.errors import StoreUnavailableError
 from tests.unit.kube.faulty import KEY, FaultyServer, client_of, cuts, keeps_silent, obj, says
 from tests.unit.kube.scripted import THING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.unit.kube.faulty import Answerer
 
 CLOCK = SystemClock()
-CALM = Limits(request_seconds=20.0, connections=2)
+CALM = CallLimits(request_seconds=20.0, connections=2)
 
 
 def by(ports: list[object], answer: Answerer) -> Answerer:
@@ -56,7 +56,7 @@ async def test_a_connection_is_used_again() -> None:
 async def test_a_connection_is_not_used_again_after_an_answer_that_nobody_waited_for() -> None:
     ports: list[object] = []
     server = FaultyServer(by(ports, keeps_silent()), by(ports, says(200, obj())))
-    async with client_of(server, limits=Limits(request_seconds=2)) as client:
+    async with client_of(server, limits=CallLimits(request_seconds=2)) as client:
         with pytest.raises(StoreUnavailableError, match="no answer"):
             await client.get(THING, KEY)
         assert (await client.get(THING, KEY)).metadata.name == "a"

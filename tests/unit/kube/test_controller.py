@@ -11,7 +11,7 @@ import pytest
 
 from lapse.core.clock import VirtualClock
 from lapse.core.log import get_logger
-from lapse.kube.controller.controller import Controller, Result
+from lapse.kube.controller.controller import Controller, ReconcileResult
 from lapse.kube.controller.workqueue import WorkQueue
 from lapse.kube.errors import ConflictError, InvalidError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey
@@ -30,14 +30,14 @@ class Work:
     """Reconciles as told: notes when, waits, and answers with the next answer for that key."""
 
     clock: VirtualClock
-    answers: dict[ObjectKey, list[Result | BaseException]] = field(default_factory=dict)
+    answers: dict[ObjectKey, list[ReconcileResult | BaseException]] = field(default_factory=dict)
     seconds: float = 0.0
     begun: list[tuple[ObjectKey, float]] = field(default_factory=list)
     finished: list[ObjectKey] = field(default_factory=list)
     now: Counter[ObjectKey] = field(default_factory=Counter)
     most_at_once: int = 0
 
-    async def reconcile(self, key: ObjectKey) -> Result:
+    async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         self.begun.append((key, self.clock.monotonic_ns() / NS))
         self.now[key] += 1
         assert self.now[key] == 1, "one key, two workers"
@@ -47,7 +47,7 @@ class Work:
             await self.clock.sleep(self.seconds)
         finally:
             self.now[key] -= 1
-        answer = self.answers[key].pop(0) if self.answers.get(key) else Result()
+        answer = self.answers[key].pop(0) if self.answers.get(key) else ReconcileResult()
         if isinstance(answer, BaseException):
             raise answer
         self.finished.append(key)
@@ -94,7 +94,7 @@ async def running(
 async def test_a_success_is_looked_at_again_only_when_asked_for(
     queue: WorkQueue[ObjectKey], work: Work, clock: VirtualClock
 ) -> None:
-    work.answers = {A: [Result(requeue_after=5), Result(requeue_after=7), Result()]}
+    work.answers = {A: [ReconcileResult(requeue_after=5), ReconcileResult(requeue_after=7), ReconcileResult()]}
     async with running(work, queue):
         queue.add(A)
         queue.add(B)
@@ -168,7 +168,7 @@ async def test_every_failure_is_reported_for_the_metrics(
 
 
 async def test_a_success_ends_the_back_off(queue: WorkQueue[ObjectKey], work: Work, clock: VirtualClock) -> None:
-    work.answers = {A: [CONFLICT, CONFLICT, CONFLICT, Result(requeue_after=10), CONFLICT]}
+    work.answers = {A: [CONFLICT, CONFLICT, CONFLICT, ReconcileResult(requeue_after=10), CONFLICT]}
     async with running(work, queue):
         queue.add(A)
         await pass_time(clock, 20, step=0.1)
@@ -230,10 +230,10 @@ async def test_work_that_never_waits_leaves_room_for_others_and_can_be_stopped(
 ) -> None:
     looked = 0
 
-    async def look(_key: ObjectKey) -> Result:
+    async def look(_key: ObjectKey) -> ReconcileResult:
         nonlocal looked
         looked += 1
-        return Result()
+        return ReconcileResult()
 
     for number in range(1_000):
         queue.add(ObjectKey(None, str(number)))

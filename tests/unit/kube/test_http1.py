@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from lapse.kube.api.http1 import Answer, Reply, UnreadableError
+from lapse.kube.api.http1 import RawResponse, ResponseReader, UnreadableError
 
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\nRetry-After: 3\r\n\r\nhello"
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;more=x\r\nlo\r\n0\r\n\r\n"
@@ -14,8 +14,8 @@ TRAILERS = CHUNKS[:-2] + b"X-Sum: 1\r\n\r\n"
 INFORMED = b"HTTP/1.1 100 Continue\r\n\r\n" + LENGTH
 
 
-def read(*pieces: bytes) -> Reply | None:
-    answer = Answer()
+def read(*pieces: bytes) -> RawResponse | None:
+    answer = ResponseReader()
     found = None
     for piece in pieces:
         assert found is None, "it was complete before the last piece"
@@ -48,7 +48,7 @@ def test_an_answer_without_a_body_needs_no_length(code: int) -> None:
 
 
 def test_an_answer_without_a_length_ends_with_its_connection() -> None:
-    answer = Answer()
+    answer = ResponseReader()
 
     assert answer.feed(b"HTTP/1.1 200 OK\r\n\r\nhel") is None
     assert answer.feed(b"lo") is None
@@ -59,7 +59,7 @@ def test_an_answer_without_a_length_ends_with_its_connection() -> None:
 
 @pytest.mark.parametrize("text", [b"", LENGTH[:10], LENGTH[:-1], CHUNKS[:-1], CHUNKS[:60]])
 def test_an_answer_that_is_cut_short_is_none(text: bytes) -> None:
-    answer = Answer()
+    answer = ResponseReader()
 
     assert answer.feed(text) is None
     assert answer.end() is None

@@ -12,7 +12,7 @@ from lapse.kube.errors import NotFoundError, StoreUnavailableError
 from lapse.kube.resources import EventType
 from lapse.objects.embedded import open_embedded
 from lapse.objects.gc import Collector, Step, collect_some
-from lapse.objects.tables import Retention, Tables
+from lapse.objects.tables import ChangeRetention, Tables
 from tests.unit.objects.kinds import BOX, KINDS, NOTE, SHELF, box, collected, key, owned_by, reference
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ async def test_one_step_touches_a_bounded_number_of_dependents(store: EmbeddedSt
     owner = await shelf(store)
     for number in range(25):
         await store.create(BOX, box(f"b{number:02}", ownerReferences=owned_by(SHELF, owner)))
-    tables = Tables(Retention(1_000, 1_000_000))
+    tables = Tables(ChangeRetention(1_000, 1_000_000))
 
     def remove(cursor: apsw.Cursor) -> None:
         # Not through the store, whose own collector would be quicker.
@@ -188,7 +188,7 @@ async def test_a_collector_that_fails_tries_again_later_and_says_so(
             raise answer
         return answer
 
-    collector = Collector(write, tables=Tables(Retention(1, 1)), clock=clock, done=touched.append)
+    collector = Collector(write, tables=Tables(ChangeRetention(1, 1)), clock=clock, done=touched.append)
     collector.call()
     await clock.sleep(0)
     await clock.sleep(0)

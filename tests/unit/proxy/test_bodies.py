@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.http1.bodies import LAST_CHUNK, Body, Chunked, Counted, Endless, body_of, chunk
-from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, RefusedError
+from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, HeadRefusedError
 
 
 def feed(body: Body, data: bytes, cuts: list[int]) -> bytes:
@@ -83,7 +83,7 @@ def test_extensions_and_trailers_are_left_out() -> None:
 )
 @pytest.mark.parametrize("cuts", [[], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]])
 def test_a_chunk_that_is_not_exactly_right_is_refused(data: bytes, cuts: list[int]) -> None:
-    with pytest.raises(RefusedError):
+    with pytest.raises(HeadRefusedError):
         feed(Chunked(), data, cuts)
 
 
@@ -93,7 +93,7 @@ def test_chunks_are_judged_alike_in_whatever_pieces_they_arrive(data: bytes, cut
         body = Chunked()
         try:
             out = feed(body, b"2\r\nab\r\n" + data + b"\r\n0\r\n\r\n\r\n\r\n", cuts)
-        except RefusedError:
+        except HeadRefusedError:
             return "refused"
         return out, body.done, body.rest
 

@@ -14,7 +14,7 @@ from lapse.engine.running.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.proxy.auth import SESSION_SECONDS, HouseDoorkeeper, Sessions
 from lapse.proxy.directory import REMEMBERED_SECONDS, SETTLED_SECONDS, StoreDirectory, StoreWaker
-from lapse.proxy.ports import Address, Condition, GoingDownError, Proof, Reply, Visit, Visitor
+from lapse.proxy.ports import DirectResponse, GoingDownError, Proof, UpstreamAddress, Visit, Visitor, WorkspaceReadiness
 from lapse.workspaces.model import (
     DesiredBy,
     DesiredState,
@@ -58,13 +58,13 @@ class House:
     async def observe(self, one: Workspace, status: ObservedStatus) -> None:
         await self.store.observe({one.id: status}, now=self.now)
 
-    async def ask(self, name: str, target: str = "/", **more: object) -> Visitor | Reply:
+    async def ask(self, name: str, target: str = "/", **more: object) -> Visitor | DirectResponse:
         return await self.doorkeeper.identify(visit(name, target, **more))
 
     async def session(self, one: Workspace) -> bytes:
         """Open a workspace in a browser; return the cookie that it sends from now on."""
         reply = await self.ask(one.name, OPEN + await self.tickets.issue(one.id, "of-ann"))
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, DirectResponse)
         assert reply.status == 303
         return dict(reply.headers)["Set-Cookie"].partition(";")[0].encode()
 
@@ -92,7 +92,7 @@ class Rights:
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     clock, store, rights = VirtualClock(), open_sqlite_store(tmp_path / "workspaces.db"), Rights()
     metrics = Metrics("test")
-    directory = StoreDirectory(store, lambda one: Address("127.0.0.1", one.port), clock=clock)
+    directory = StoreDirectory(store, lambda one: UpstreamAddress("127.0.0.1", one.port), clock=clock)
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         tickets = Tickets(ticket_records(keys, clock=clock))
         doorkeeper = HouseDoorkeeper(
@@ -116,7 +116,7 @@ async def test_a_stranger_is_asked_who_they_are_whether_there_is_such_a_workspac
     there, nowhere = await house.ask("a"), await house.ask("none")
 
     assert there == nowhere
-    assert isinstance(there, Reply)
+    assert isinstance(there, DirectResponse)
     assert there.status == 401
 
 
@@ -125,8 +125,8 @@ async def test_a_ticket_opens_a_session_once(house: House) -> None:
     ticket = await house.tickets.issue(one.id, "of-ann")
     first, second = [await house.ask("a", OPEN + ticket) for _ in range(2)]
 
-    assert isinstance(first, Reply)
-    assert isinstance(second, Reply)
+    assert isinstance(first, DirectResponse)
+    assert isinstance(second, DirectResponse)
     assert (first.status, dict(first.headers)["Location"]) == (303, "/")
     assert second.status == 403
     assert "Set-Cookie" not in dict(second.headers)
@@ -138,7 +138,7 @@ async def test_a_ticket_is_too_old_after_a_minute(house: House) -> None:
     house.clock.advance(TICKET_SECONDS)
     reply = await house.ask("a", OPEN + ticket)
 
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, DirectResponse)
     assert reply.status == 403
 
 
@@ -149,7 +149,7 @@ async def test_a_ticket_shown_at_another_workspace_is_refused_and_stays(house: H
     here = await house.ask("a", OPEN + ticket)
 
     assert elsewhere == nowhere
-    assert isinstance(here, Reply)
+    assert isinstance(here, DirectResponse)
     assert here.status == 303
 
 
@@ -158,7 +158,7 @@ async def test_what_is_no_ticket_is_refused(house: House, target: str) -> None:
     await house.create("a")
     reply = await house.ask("a", target)
 
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, DirectResponse)
     assert reply.status == 403
 
 
@@ -167,7 +167,7 @@ async def test_a_ticket_is_taken_by_a_plain_get_only(house: House) -> None:
     ticket = await house.tickets.issue(one.id, "of-ann")
     replies = [await house.ask("a", OPEN + ticket, method="POST"), await house.ask("a", OPEN + ticket, upgrade=True)]
 
-    assert [one.status for one in replies if isinstance(one, Reply)] == [405, 405]
+    assert [one.status for one in replies if isinstance(one, DirectResponse)] == [405, 405]
     assert await house.tickets.redeem(ticket, one.id), "it is still there"
 
 
@@ -188,7 +188,7 @@ async def test_a_session_ends(house: House) -> None:
     cookie = await house.session(await house.create("a"))
     house.clock.advance(SESSION_SECONDS)
 
-    assert isinstance(await house.ask("a", fields={b"cookie": cookie}), Reply)
+    assert isinstance(await house.ask("a", fields={b"cookie": cookie}), DirectResponse)
 
 
 async def test_a_session_does_not_outlive_its_workspace(house: House) -> None:
@@ -197,7 +197,7 @@ async def test_a_session_does_not_outlive_its_workspace(house: House) -> None:
     await house.store.mark_deleted(one.id, now=house.now)
     await house.create("a", owner="ann")
 
-    assert isinstance(await house.ask("a", fields={b"cookie": cookie}), Reply)
+    assert isinstance(await house.ask("a", fields={b"cookie": cookie}), DirectResponse)
 
 
 async def test_a_ticket_and_a_session_are_worth_what_their_token_is_worth_now(house: House) -> None:
@@ -209,7 +209,7 @@ async def test_a_ticket_and_a_session_are_worth_what_their_token_is_worth_now(ho
     del house.rights.owners["of-ann"]
 
     refused = await house.ask("a", OPEN + ticket)
-    assert isinstance(refused, Reply)
+    assert isinstance(refused, DirectResponse)
     assert refused.status == 403
     assert await house.ask("a", fields={b"cookie": cookie}) == await house.ask("a")
     assert not house.doorkeeper.still_admits(visitor)
@@ -219,7 +219,7 @@ async def test_a_session_ends_when_its_token_is_for_other_owners_workspaces(hous
     cookie = await house.session(await house.create("a"))
     house.rights.owners["of-ann"] = {"bob"}
 
-    assert isinstance(await house.ask("a", fields={b"cookie": cookie}), Reply)
+    assert isinstance(await house.ask("a", fields={b"cookie": cookie}), DirectResponse)
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
@@ -247,14 +247,16 @@ async def test_an_unknown_token_is_refused(house: House, value: bytes) -> None:
     await house.create("a")
     reply = await house.ask("a", fields={b"authorization": value})
 
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, DirectResponse)
     assert reply.status == 401
 
 
 async def test_a_wrong_token_is_not_made_good_by_a_cookie(house: House) -> None:
     cookie = await house.session(await house.create("a"))
 
-    assert isinstance(await house.ask("a", fields={b"cookie": cookie, b"authorization": b"Bearer wrong"}), Reply)
+    assert isinstance(
+        await house.ask("a", fields={b"cookie": cookie, b"authorization": b"Bearer wrong"}), DirectResponse
+    )
 
 
 async def test_a_wrong_token_ticket_or_cookie_is_counted_and_nothing_else(house: House) -> None:
@@ -274,7 +276,7 @@ async def test_a_wrong_token_ticket_or_cookie_is_counted_and_nothing_else(house:
 # --- what a row means -------------------------------------------------------------------------------------------------
 
 
-async def condition(house: House, name: str = "a") -> Condition | None:
+async def condition(house: House, name: str = "a") -> WorkspaceReadiness | None:
     house.clock.advance(REMEMBERED_SECONDS)
     found = await house.directory.find(name)
     return None if found is None else found.condition
@@ -286,8 +288,8 @@ async def test_a_running_workspace_is_ready_at_its_own_port(house: House) -> Non
     found = await house.directory.find("a")
 
     assert found is not None
-    assert (found.workspace, found.owner, found.condition) == (one.id, "ann", Condition.READY)
-    assert found.address == Address("127.0.0.1", 9000)
+    assert (found.workspace, found.owner, found.condition) == (one.id, "ann", WorkspaceReadiness.READY)
+    assert found.address == UpstreamAddress("127.0.0.1", 9000)
 
 
 async def test_one_that_is_not_there_or_deleted_is_none(house: House) -> None:
@@ -303,28 +305,28 @@ async def test_one_that_is_not_there_or_deleted_is_none(house: House) -> None:
 async def test_what_does_not_run_is_asleep(house: House, status: ObservedStatus) -> None:
     await house.observe(await house.create("a"), status)
 
-    assert await condition(house) is Condition.ASLEEP
+    assert await condition(house) is WorkspaceReadiness.ASLEEP
 
 
 async def test_what_is_about_to_be_stopped_counts_as_asleep_so_that_it_is_woken(house: House) -> None:
     one = await house.create("a")
     await house.observe(one, ObservedStatus.RUNNING)
-    assert await condition(house) is Condition.READY
+    assert await condition(house) is WorkspaceReadiness.READY
     await house.store.set_desired(one.id, DesiredState.STANDBY, DesiredBy.TTL, now=house.now)
-    assert await condition(house) is Condition.ASLEEP
+    assert await condition(house) is WorkspaceReadiness.ASLEEP
     await house.waker.wake(one.id)
-    assert await condition(house) is Condition.READY
+    assert await condition(house) is WorkspaceReadiness.READY
     await house.store.claim(one.id, Operation.STOPPING, OpId("op"), now=house.now)
-    assert await condition(house) is Condition.ASLEEP
+    assert await condition(house) is WorkspaceReadiness.ASLEEP
 
 
 async def test_one_that_is_being_started_is_not_ready_before_that_is_done(house: House) -> None:
     one = await house.create("a")
     await house.store.claim(one.id, Operation.STARTING, OpId("op"), now=house.now)
     await house.observe(one, ObservedStatus.RUNNING)
-    assert await condition(house) is Condition.ASLEEP
+    assert await condition(house) is WorkspaceReadiness.ASLEEP
     await house.store.complete(one.id, OpId("op"), now=house.now)
-    assert await condition(house) is Condition.READY
+    assert await condition(house) is WorkspaceReadiness.READY
 
 
 async def test_one_that_failed_waits_for_a_person(house: House) -> None:
@@ -332,7 +334,7 @@ async def test_one_that_failed_waits_for_a_person(house: House) -> None:
     await house.store.claim(one.id, Operation.STARTING, OpId("op"), now=house.now)
     await house.store.fail(one.id, OpId("op"), reason="x", message="y", now=house.now)
 
-    assert await condition(house) is Condition.FAILED
+    assert await condition(house) is WorkspaceReadiness.FAILED
 
 
 async def failed(house: House, seen: ObservedStatus) -> Workspace:
@@ -347,7 +349,7 @@ async def test_a_visit_revives_one_that_failed_where_its_data_is_in_place(house:
     one = await failed(house, ObservedStatus.STANDBY)
     found = await house.directory.find("a")
     assert found is not None
-    assert (found.condition, found.trouble) == (Condition.FAILED, "It has failed (timed_out): no answer.")
+    assert (found.condition, found.trouble) == (WorkspaceReadiness.FAILED, "It has failed (timed_out): no answer.")
     assert not await house.waker.revive(one.id), "a page that asks again by itself is no new visit"
     house.clock.advance(SETTLED_SECONDS)
     assert await house.waker.revive(one.id)
@@ -357,26 +359,26 @@ async def test_a_visit_revives_one_that_failed_where_its_data_is_in_place(house:
         DesiredBy.ACCESS,
         None,
     )
-    assert await condition(house) is Condition.ASLEEP, "it comes up"
+    assert await condition(house) is WorkspaceReadiness.ASLEEP, "it comes up"
 
 
 async def test_a_visit_revives_nothing_whose_data_is_not_there(house: House) -> None:
     one = await failed(house, ObservedStatus.PENDING)
     house.clock.advance(3600)
     assert not await house.waker.revive(one.id)
-    assert await condition(house) is Condition.FAILED
+    assert await condition(house) is WorkspaceReadiness.FAILED
 
 
 async def test_what_is_ready_is_remembered_for_a_moment_and_nothing_else_is(house: House) -> None:
     one = await house.create("a")
-    assert await condition(house) is Condition.ASLEEP
+    assert await condition(house) is WorkspaceReadiness.ASLEEP
     await house.observe(one, ObservedStatus.RUNNING)
     found = await house.directory.find("a")
     assert found is not None
-    assert found.condition is Condition.READY, "somebody waits for it"
+    assert found.condition is WorkspaceReadiness.READY, "somebody waits for it"
     await house.observe(one, ObservedStatus.STANDBY)
     assert await house.directory.find("a") == found
-    assert await condition(house) is Condition.ASLEEP
+    assert await condition(house) is WorkspaceReadiness.ASLEEP
 
 
 # --- waking -----------------------------------------------------------------------------------------------------------

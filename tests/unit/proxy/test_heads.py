@@ -12,7 +12,7 @@ from lapse.http1.heads import (
     CHUNKED,
     UNTIL_CLOSE,
     AnswerHead,
-    RefusedError,
+    HeadRefusedError,
     RequestHead,
     answer_head,
     request_head,
@@ -80,7 +80,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("status", "lines"), REFUSED.values(), ids=REFUSED)
 def test_a_doubtful_head_is_refused(status: int, lines: list[str]) -> None:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(HeadRefusedError) as caught:
         head(*lines, first="POST / HTTP/1.1")
     assert caught.value.status == status
     assert caught.value.words
@@ -107,14 +107,14 @@ FIRST_LINES = {
 
 @pytest.mark.parametrize(("status", "first"), FIRST_LINES.values(), ids=FIRST_LINES)
 def test_a_first_line_that_is_not_for_a_workspace_is_refused(status: int, first: str) -> None:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(HeadRefusedError) as caught:
         head(HOST, first=first)
     assert caught.value.status == status
 
 
 def test_http_1_0_knows_no_chunks_and_is_not_kept() -> None:
     assert not head(HOST, "Connection: keep-alive", first="GET / HTTP/1.0").keep
-    with pytest.raises(RefusedError):
+    with pytest.raises(HeadRefusedError):
         head(HOST, "Transfer-Encoding: chunked", first="POST / HTTP/1.0")
 
 
@@ -136,7 +136,7 @@ def test_only_a_websocket_is_an_upgrade(lines: list[str], upgrade: bool) -> None
 @pytest.mark.parametrize("value", [b"a" + b" " * 16_000 + b"b", b" " * 16_000 + b"\x01", b"\t " * 8000 + b"a\x7f"])
 def test_blanks_in_a_value_are_read_in_one_go(value: bytes) -> None:
     begun = time.process_time()
-    with contextlib.suppress(RefusedError):
+    with contextlib.suppress(HeadRefusedError):
         request_head(b"GET / HTTP/1.1\r\nHost: a\r\nX: " + value, most_fields=100)
     assert time.process_time() - begun < 0.5
 
@@ -174,7 +174,7 @@ def test_an_answer_says_how_long_its_body_is(lines: list[str], first: str, metho
     ],
 )
 def test_an_answer_that_is_doubtful_is_the_workspaces_fault(first: str, lines: list[str]) -> None:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(HeadRefusedError) as caught:
         answer(*lines, first=first)
     assert caught.value.status == 502
 
@@ -183,7 +183,7 @@ def test_an_answer_that_is_doubtful_is_the_workspaces_fault(first: str, lines: l
 def test_whatever_comes_is_understood_or_refused(data: bytes) -> None:
     try:
         found = request_head(b"GET / HTTP/1.1\r\nHost: a\r\n" + data, most_fields=100)
-    except RefusedError:
+    except HeadRefusedError:
         return
     for name, value, line in found.fields:
         assert re.fullmatch(rb"[^\x00-\x20:\x7f-\xff]+", name)

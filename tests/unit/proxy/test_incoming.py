@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.http1.heads import RefusedError
+from lapse.http1.heads import HeadRefusedError
 from lapse.http1.incoming import Incoming
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -51,7 +51,7 @@ def test_lines_that_end_otherwise_are_refused_at_once(data: bytes) -> None:
                 incoming.feed(piece)
                 incoming.take_head()
 
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(HeadRefusedError) as caught:
             feed_all()
         assert caught.value.status == 400
 

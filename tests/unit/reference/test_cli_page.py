@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.cli import app, main
-from lapse.cli.output import Exit
+from lapse.cli.output import ExitCode
 from tests.markdown import REFERENCE, code, sections, table
 
 if TYPE_CHECKING:
@@ -56,4 +56,4 @@ def test_a_section_shows_the_usage_and_the_options_of_the_help(
 
 
 def test_the_page_lists_exactly_the_exit_codes_there_are() -> None:
-    assert [int(row["exit code"]) for row in table(PAGE, "exit code", "means")] == sorted(Exit)
+    assert [int(row["exit code"]) for row in table(PAGE, "exit code", "means")] == sorted(ExitCode)

@@ -20,9 +20,9 @@ from lapse.engine.safety.gate import BrakeLoop
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import open_keys_async
-from lapse.keys.sweeper import SweepLoop
+from lapse.keys.sweeper import CleanupLoop
 from lapse.proxy.server import AccessLoop
-from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.local.executor import LocalRequests
 from lapse.web.server.certificate import Certificate
 from lapse.workspaces.activity.in_process import InProcessActivity
@@ -50,7 +50,7 @@ async def exposition() -> str:
         brakes = brakes_of(store, budgets=Budgets(), guard=guard, metrics=metrics)
         journal = SQLiteJournal(store.database)
         requests = LocalRequests.build(
-            store, folder / "local", policy=Policy(), journal=journal, brake=brakes, clock=clock, metrics=metrics
+            store, folder / "local", policy=RequestPolicy(), journal=journal, brake=brakes, clock=clock, metrics=metrics
         ).requests
         retention = Retention(
             store,
@@ -65,7 +65,7 @@ async def exposition() -> str:
         stack.push_async_callback(workspaces.close)
         sweeps = ttl_sweeps(workspaces, InProcessActivity(clock), journal, clock=clock, metrics=metrics)
         ttl = ttl_loop(sweeps, interval=60)
-        sweep = SweepLoop(keys, interval=1, metrics=metrics)
+        sweep = CleanupLoop(keys, interval=1, metrics=metrics)
         loops: list[Loop] = [sweep, *requests.loops, *retention.loops, BrakeLoop(brakes, domain="requests"), ttl]
         names = (Certificate.name, AccessLoop.name, BRAKE_LOOP, *(loop.name for loop in loops))
         metrics.expect_restarts()

@@ -13,7 +13,7 @@ from lapse.kube.crd.schema import schema_of
 from lapse.requests import addresses as names
 from lapse.requests import expiry as ttl
 from lapse.requests.api import kinds as known
-from lapse.requests.api.conditions import NOT_FINAL, Reason
+from lapse.requests.api.conditions import NOT_FINAL, ConditionReason
 from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, OUR_KINDS, REQUEST_KINDS
 from lapse.requests.controllers import chunks
 from lapse.requests.controllers.detach import DetachReason
@@ -22,7 +22,7 @@ from lapse.requests.expiry import FinishedRequests
 from lapse.requests.lifecycle import keepers
 from lapse.requests.lifecycle.events import EventReason
 from lapse.requests.lifecycle.keepers import Keepers
-from lapse.requests.lifecycle.policy import Policy
+from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.local import places
 from lapse.settings import FOUNDING_NAMES
 from tests.markdown import REFERENCE, code, sections, table, tables
@@ -58,7 +58,7 @@ def spelt_out(field: str) -> list[str]:
 
 def test_the_page_lists_exactly_the_reasons_of_events() -> None:
     told = {name for row in table(PAGE, "reason", "type", "on", "says") for name in code(row["reason"])}
-    assert told == {*EventReason, Reason.COMPLETED}
+    assert told == {*EventReason, ConditionReason.COMPLETED}
 
 
 def test_the_page_lists_the_codes_by_which_provisioning_is_judged() -> None:
@@ -106,7 +106,7 @@ def choices(schema: Json, at: str) -> Iterator[str]:
 def test_the_page_lists_exactly_the_reasons_and_which_are_final() -> None:
     told = {row["reason"].strip("`"): row["final"] for row in table(PAGE, "reason", "final", "when")}
 
-    assert told == {reason: "no" if reason in NOT_FINAL else "yes" for reason in Reason}
+    assert told == {reason: "no" if reason in NOT_FINAL else "yes" for reason in ConditionReason}
 
 
 def test_the_page_names_the_fields_of_a_condition() -> None:
@@ -149,7 +149,7 @@ def test_every_address_on_the_page_is_one() -> None:
 def test_the_defaults_on_the_page_are_those_of_the_policy() -> None:
     told = {row["setting"].strip("`"): row["default"].strip("`") for row in table(PAGE, "setting", "default", "means")}
 
-    assert told == {name: str(getattr(Policy(), name.lower())) for name in FOUNDING_NAMES}
+    assert told == {name: str(getattr(RequestPolicy(), name.lower())) for name in FOUNDING_NAMES}
 
 
 def test_the_page_tells_every_reason_for_which_something_is_ended() -> None:

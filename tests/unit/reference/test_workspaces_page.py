@@ -7,8 +7,8 @@ import pytest
 
 from lapse.core.decision import KeepReason, UnknownReason
 from lapse.engine.journal.port import Outcome
-from lapse.proxy.limits import Limits
-from lapse.workspaces.activity.port import Doubt
+from lapse.proxy.limits import ProxyLimits
+from lapse.workspaces.activity.port import ActivityDoubt
 from lapse.workspaces.expiry import LapseReason, StayReason
 from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus, Operation, Workspace
 from lapse.workspaces.runtime.errors import FailureReason
@@ -57,7 +57,7 @@ def test_the_page_lists_exactly_the_reasons_of_verdicts() -> None:
     assert by_verdict == {
         "due": set(LapseReason),
         "keep": {KeepReason.NOT_YET, KeepReason.HELD, *StayReason},
-        "unknown": {UnknownReason.MISSING_ANCHOR, UnknownReason.INVALID_TTL, *Doubt},
+        "unknown": {UnknownReason.MISSING_ANCHOR, UnknownReason.INVALID_TTL, *ActivityDoubt},
     }
 
 
@@ -91,7 +91,7 @@ def test_the_page_lists_exactly_the_limits_of_the_proxy() -> None:
         for row in table(PAGE, "limit", "default", "of")
         for name, value in zip(code(row["limit"]), row["default"].split(", "), strict=True)
     }
-    assert shown == {each.name: float(getattr(Limits(), each.name)) for each in fields(Limits)}
+    assert shown == {each.name: float(getattr(ProxyLimits(), each.name)) for each in fields(ProxyLimits)}
     assert TICKET_SECONDS == 60
 
 

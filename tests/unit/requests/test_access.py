@@ -11,7 +11,7 @@ import pytest
 from lapse.kube.auth.access import AT_ONCE
 from lapse.kube.auth.admission import Person
 from lapse.requests.admission import access
-from lapse.requests.admission.access import Judge, Review
+from lapse.requests.admission.access import RequestJudge, RequestReview
 from lapse.requests.api.kinds import ObjectRef
 from tests.unit.kube.faulty import FaultyServer, client_of, cuts, keeps_silent, refuses, says
 
@@ -26,15 +26,17 @@ YES = says(201, {"metadata": {}, "status": {"allowed": True}})
 NO = says(201, {"metadata": {}, "status": {"allowed": False, "reason": "no role says so"}})
 
 
-def capture_of(*names: str, kind: str = "ConfigMap") -> Review:
+def capture_of(*names: str, kind: str = "ConfigMap") -> RequestReview:
     targets = tuple(ObjectRef(api_version="v1", kind=kind, name=name) for name in names)
-    return Review(Person(username="jane"), "shop", targets)
+    return RequestReview(Person(username="jane"), "shop", targets)
 
 
-async def ruling(*script: Answerer, review: Review | None = None, seconds: float = 5) -> tuple[Ruling, FaultyServer]:
+async def ruling(
+    *script: Answerer, review: RequestReview | None = None, seconds: float = 5
+) -> tuple[Ruling, FaultyServer]:
     server = FaultyServer(*script)
     async with client_of(server) as client:
-        return await Judge(client).judge_capture(review or capture_of("a"), seconds=seconds), server
+        return await RequestJudge(client).judge_capture(review or capture_of("a"), seconds=seconds), server
 
 
 async def test_every_target_is_asked_about_once_and_every_yes_together_is_a_yes() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from lapse.kube.auth.admission import (
+    AccessQuestion,
     NotAReviewError,
     Person,
-    Question,
     access_review,
     read_answer,
     read_request,
@@ -18,7 +18,7 @@ from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import untyped
 from lapse.requests.admission.access import (
     MAX_TARGETS,
-    Review,
+    RequestReview,
     decide,
     failure,
     first_look,
@@ -40,7 +40,7 @@ USER = {
 }
 
 
-def read_review(body: bytes) -> Review:
+def read_review(body: bytes) -> RequestReview:
     return review_of(read_request(body))
 
 
@@ -71,8 +71,8 @@ def sent(*targets: Any, **request: Any) -> bytes:  # noqa: ANN401 - any JSON
     return json.dumps(review).encode()
 
 
-def question(name: str = "web", namespace: str = "shop") -> Question:
-    return Question("", "v1", "configmaps", namespace, name, "ConfigMap")
+def question(name: str = "web", namespace: str = "shop") -> AccessQuestion:
+    return AccessQuestion("", "v1", "configmaps", namespace, name, "ConfigMap")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -277,8 +277,8 @@ def test_a_denial_names_the_person_and_exactly_what_they_may_not_read() -> None:
     asked = [
         question("a"),
         question("b"),
-        Question("apps", "v1", "deployments", "shop", "c", "Deployment"),
-        Question("", "v1", "nodes", "", "worker-1", "Node"),
+        AccessQuestion("apps", "v1", "deployments", "shop", "c", "Deployment"),
+        AccessQuestion("", "v1", "nodes", "", "worker-1", "Node"),
     ]
     ruling = decide(review, asked, {one: one.name == "a" for one in asked})
 
@@ -303,7 +303,7 @@ def test_a_long_denial_names_ten_and_counts_the_rest() -> None:
 
 
 @pytest.mark.parametrize("asked", [[], [question("a"), question("b")]], ids=["no question", "one without an answer"])
-def test_a_question_that_was_not_answered_is_no_yes(asked: list[Question]) -> None:
+def test_a_question_that_was_not_answered_is_no_yes(asked: list[AccessQuestion]) -> None:
     ruling = decide(read_review(sent(target())), asked, {question("a"): True})
     assert (ruling.allowed, ruling.failed) == (False, True)
 

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 
 SOURCE = Path(__file__).parents[3] / "src" / "lapse" / "requests"
-RECONCILED = ("capture", "controller", "detach", "finalise", "keeper", "manifests", "ownership", "restore", "ttl")
+RECONCILED = (
+    *("controllers/base", "controllers/capture", "controllers/detach", "controllers/finalise", "controllers/manifests"),
+    *("controllers/ownership", "controllers/restore", "lifecycle/keeper", "expiry"),
+)
 """The modules that a reconcile runs through."""
 
 
@@ -54,6 +57,6 @@ def test_reasons_are_never_written_as_text() -> None:
 
 def test_a_planted_violation_is_caught() -> None:
     assert waits(ast.parse("while True:\n    await clock.sleep(1)")) == [1, 2]
-    assert literal_reasons(ast.parse(f"End('{Reason.FAILED}', 'x')")) == [1]
+    assert literal_reasons(ast.parse(f"End('{ConditionReason.FAILED}', 'x')")) == [1]
     assert literal_reasons(ast.parse("condition = {'type': 'Ready', 'reason': 'Failed'}")) == [1]
     assert literal_reasons(ast.parse("End(Reason.FAILED, 'x')")) == []

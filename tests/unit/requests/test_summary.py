@@ -17,7 +17,7 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
 )
 from lapse.requests.lifecycle.policy import TTLRule
-from lapse.requests.view import State, Summary, summarise
+from lapse.requests.view import ReadyState, Summary, summarise
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Kind
@@ -58,36 +58,36 @@ def keeper(status: dict[str, Any] | None = None, **spec: object) -> Summary:
 @pytest.mark.parametrize(
     ("summary", "state", "expires"),
     [
-        (capture(), State(True, "Completed", "m"), "in 9m"),
-        (capture(ready="False", reason="NotFound"), State(False, "NotFound", "m"), "in 9m"),
-        (capture(ready="False", reason="Running"), State(None, "Running", "m"), ""),
-        (capture(ready="Perhaps", reason="Odd"), State(None, "Odd", "m"), ""),
-        (capture(ready=None), State(), ""),
-        (capture(rule=TTLRule(Duration.parse("never"))), State(True, "Completed", "m"), "never"),
-        (capture(rule=TTLRule(Duration.parse("30s"))), State(True, "Completed", "m"), "now"),
-        (capture(annotations={TTL: "1h"}), State(True, "Completed", "m"), "in 9m"),
-        (capture(annotations={TTL: "1h"}, rule=ANNOTATION), State(True, "Completed", "m"), "in 59m"),
-        (capture(annotations={TTL: "10minutes"}, rule=ANNOTATION), State(True, "Completed", "m"),
+        (capture(), ReadyState(True, "Completed", "m"), "in 9m"),
+        (capture(ready="False", reason="NotFound"), ReadyState(False, "NotFound", "m"), "in 9m"),
+        (capture(ready="False", reason="Running"), ReadyState(None, "Running", "m"), ""),
+        (capture(ready="Perhaps", reason="Odd"), ReadyState(None, "Odd", "m"), ""),
+        (capture(ready=None), ReadyState(), ""),
+        (capture(rule=TTLRule(Duration.parse("never"))), ReadyState(True, "Completed", "m"), "never"),
+        (capture(rule=TTLRule(Duration.parse("30s"))), ReadyState(True, "Completed", "m"), "now"),
+        (capture(annotations={TTL: "1h"}), ReadyState(True, "Completed", "m"), "in 9m"),
+        (capture(annotations={TTL: "1h"}, rule=ANNOTATION), ReadyState(True, "Completed", "m"), "in 59m"),
+        (capture(annotations={TTL: "10minutes"}, rule=ANNOTATION), ReadyState(True, "Completed", "m"),
          "unknown (invalid_ttl)"),
-        (capture(annotations={"lapse.dev/hold": "yes"}), State(True, "Completed", "m"), "held"),
+        (capture(annotations={"lapse.dev/hold": "yes"}), ReadyState(True, "Completed", "m"), "held"),
         (capture(annotations={"lapse.dev/hold": "yes", "lapse.dev/hold-until": "2030-01-01T11:00:00Z"}),
-         State(True, "Completed", "m"), "in 9m"),
-        (keeper(mode="FollowObject"), State(), "with vcr/default/nightly"),
-        (keeper({"phase": "Tracking"}, mode="FollowObjectWithTTL", ttl="24h"), State(None, "Tracking"),
+         ReadyState(True, "Completed", "m"), "in 9m"),
+        (keeper(mode="FollowObject"), ReadyState(), "with vcr/default/nightly"),
+        (keeper({"phase": "Tracking"}, mode="FollowObjectWithTTL", ttl="24h"), ReadyState(None, "Tracking"),
          "24h after vcr/default/nightly"),
         (keeper({"phase": "Expiring", "expiresAt": "2030-01-02T13:30:00Z"}, mode="FollowObjectWithTTL", ttl="24h"),
-         State(None, "Expiring"), "in 1d1h"),
-        (look(VOLUME_SNAPSHOT_CONTENT, meta={"ownerReferences": [KEEPER_OWNER]}), State(), "with its keeper"),
-        (look(VOLUME_SNAPSHOT_CONTENT, status={"readyToUse": True}), State(True, "ReadyToUse"), ""),
-        (look(VOLUME_SNAPSHOT_CONTENT, status={"error": {"message": "full"}}), State(False, "Failed", "full"), ""),
-        (look(PERSISTENT_VOLUME_CLAIM, status={"phase": "Bound"}), State(True, "Bound"), ""),
-        (look(PERSISTENT_VOLUME_CLAIM, status={"phase": "Pending"}), State(None, "Pending"), ""),
-        (look(PERSISTENT_VOLUME, status={"phase": "Released"}), State(None, "Released"), ""),
-        (look(STORAGE_CLASS), State(), ""),
-        (look(CONFIG_MAP), State(), ""),
+         ReadyState(None, "Expiring"), "in 1d1h"),
+        (look(VOLUME_SNAPSHOT_CONTENT, meta={"ownerReferences": [KEEPER_OWNER]}), ReadyState(), "with its keeper"),
+        (look(VOLUME_SNAPSHOT_CONTENT, status={"readyToUse": True}), ReadyState(True, "ReadyToUse"), ""),
+        (look(VOLUME_SNAPSHOT_CONTENT, status={"error": {"message": "full"}}), ReadyState(False, "Failed", "full"), ""),
+        (look(PERSISTENT_VOLUME_CLAIM, status={"phase": "Bound"}), ReadyState(True, "Bound"), ""),
+        (look(PERSISTENT_VOLUME_CLAIM, status={"phase": "Pending"}), ReadyState(None, "Pending"), ""),
+        (look(PERSISTENT_VOLUME, status={"phase": "Released"}), ReadyState(None, "Released"), ""),
+        (look(STORAGE_CLASS), ReadyState(), ""),
+        (look(CONFIG_MAP), ReadyState(), ""),
     ],
 )  # fmt: skip
-def test_an_object_at_a_glance(summary: Summary, state: State, expires: str) -> None:
+def test_an_object_at_a_glance(summary: Summary, state: ReadyState, expires: str) -> None:
     assert summary.state == state
     assert summary.expires(NOON) == expires
 
@@ -96,7 +96,7 @@ def test_a_claim_that_could_not_be_bound_has_failed_with_the_message_of_the_prov
     condition = {"type": "ProvisioningFailed", "status": "True", "reason": "ProvisioningFailed", "message": "no"}
     summary = look(PERSISTENT_VOLUME_CLAIM, status={"phase": "Pending", "conditions": [condition]})
 
-    assert summary.state == State(False, "ProvisioningFailed", "no")
+    assert summary.state == ReadyState(False, "ProvisioningFailed", "no")
 
 
 def test_programs_get_moments_and_the_full_address() -> None:

@@ -21,7 +21,7 @@ from lapse.engine.safety.budget import Budgets
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import AsyncKeys, open_keys_async
-from lapse.keys.sweeper import SweepLoop
+from lapse.keys.sweeper import CleanupLoop
 from lapse.requests.lifecycle.policy import TTLRule
 from lapse.web.api.conditions import Tagger
 from lapse.web.api.history import HistoryService
@@ -34,7 +34,7 @@ from lapse.web.auth.owner import owner_of
 from lapse.web.auth.sessions import BrowserSessions
 from lapse.web.auth.state import StateDatabase
 from lapse.web.auth.tokens import TokenStore
-from lapse.web.pages.pages import Places
+from lapse.web.pages.pages import PageLinks
 from lapse.web.server.security import AllowedHosts
 from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.store.sqlite import open_sqlite_store
@@ -109,7 +109,7 @@ async def api(
         ),
     )
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
-        coordinator = Coordinator(clock=clock, metrics=metrics, loops=[SweepLoop(keys, interval=1, metrics=metrics)])
+        coordinator = Coordinator(clock=clock, metrics=metrics, loops=[CleanupLoop(keys, interval=1, metrics=metrics)])
         with StateDatabase(tmp_path) as state:
             tokens = TokenStore(state, clock=clock)
             owner_id, owner = owner_of(tmp_path, state, tokens)
@@ -140,7 +140,7 @@ async def api(
                     activity=activity,
                 ),
                 status_service=StatusService(clock=clock, keys=keys, backend="memory://", coordinator=coordinator),
-                places=lambda: Places("http://localhost:8750", "http://localhost:8751"),
+                places=lambda: PageLinks("http://localhost:8750", "http://localhost:8751"),
                 hosts=AllowedHosts("127.0.0.1", 8750, ["lapse.example.org"]),
                 sessions=sessions,
                 failures=LoginFailures(clock, metrics),

@@ -9,8 +9,16 @@ import pytest
 
 from lapse.web.pages.workspaces import MOST, Line, line, overview
 from lapse.workspaces.activity.in_process import InProcessActivity
-from lapse.workspaces.activity.port import ActivityUnavailableError, Connected, Doubt, Quiet, Signal, Timer, Unknown
-from lapse.workspaces.errors import StoreUnavailableError
+from lapse.workspaces.activity.port import (
+    ActivityDoubt,
+    ActivityUnavailableError,
+    ActivityUnknown,
+    Connected,
+    Quiet,
+    Signal,
+    Timer,
+)
+from lapse.workspaces.errors import WorkspaceStoreUnavailableError
 from lapse.workspaces.model import (
     DesiredBy,
     DesiredState,
@@ -96,7 +104,7 @@ def test_every_state_has_words(observed: str, desired: str, operation: str, key:
         (Timer(400.0), "until a moment ago", "standby in 6m40s"),
         (Timer(1.0), "until a moment ago", "standby in 5m"),
         (Quiet(), "no connections", "standby in 5m"),
-        (Unknown(Doubt.EPOCH_YOUNG), "not known yet", "standby in 5m"),
+        (ActivityUnknown(ActivityDoubt.EPOCH_YOUNG), "not known yet", "standby in 5m"),
         (None, "not known yet", "standby in 5m"),
     ],
 )
@@ -113,7 +121,7 @@ def test_what_is_due_waits_for_the_next_look_and_what_is_held_for_nothing() -> N
         "lab", "in standby", "quiet", "", "archive in 1d", None, failed=False
     )
     assert line(workspace("PENDING", "PENDING", archive_key="key"), None, NOW).next == ""
-    young = line(workspace(), Unknown(Doubt.EPOCH_YOUNG), late).next
+    young = line(workspace(), ActivityUnknown(ActivityDoubt.EPOCH_YOUNG), late).next
     assert young == "standby when it is known that nobody is connected", "two leases of doubt remain"
     assert line(workspace(), None, late).next == "standby at the next look, unless a user is connected"
     assert line(workspace(), Connected(1), late).next == "standby when nobody is connected"
@@ -173,7 +181,7 @@ async def test_a_store_that_cannot_be_read_is_said_and_breaks_nothing(
     api: API, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unreadable(*_: object, **__: object) -> None:
-        raise StoreUnavailableError(problem="the disk is gone")
+        raise WorkspaceStoreUnavailableError(problem="the disk is gone")
 
     monkeypatch.setattr(type(api.workspaces), "list", unreadable)
     shown = await page(api)

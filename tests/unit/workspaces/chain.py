@@ -15,7 +15,7 @@ from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.file import Synchronous
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation
 from lapse.workspaces.runtime.errors import ArchiveAbandonedError, ArchiveMissingError, RuntimeUnavailableError
-from lapse.workspaces.runtime.port import Exit, HealthMonitor, Progress, Turns
+from lapse.workspaces.runtime.port import HealthMonitor, ProgramExit, Progress, Turns
 from lapse.workspaces.runtime.reconciler import Reconciler
 from lapse.workspaces.store.sqlite import open_sqlite_store
 
@@ -46,7 +46,7 @@ class Machine:
     archives: dict[WorkspaceId, list[str]] = field(default_factory=dict)
     programs: dict[WorkspaceId, int] = field(default_factory=dict)
     started: list[WorkspaceId] = field(default_factory=list)
-    ended: dict[WorkspaceId, Exit] = field(default_factory=dict)
+    ended: dict[WorkspaceId, ProgramExit] = field(default_factory=dict)
     """Programs that ended by themselves."""
 
 
@@ -140,7 +140,7 @@ class World:
     def end_program(self, workspace: Workspace, *, after: float = 5.0, status: int = 3) -> None:
         """Let the program of a workspace end by itself."""
         del self.machine.programs[workspace.id]
-        self.machine.ended[workspace.id] = Exit(status, self.now, after, "out of luck")
+        self.machine.ended[workspace.id] = ProgramExit(status, self.now, after, "out of luck")
 
     async def brought_to(self, workspace: Workspace, state: DesiredState) -> Workspace:
         """Want a state and see to it that it is reached."""
@@ -193,7 +193,7 @@ class MemoryRuntime:
     def progress(self, workspace: WorkspaceId) -> Progress:
         return self.far
 
-    def exit_of(self, workspace: WorkspaceId) -> Exit | None:
+    def exit_of(self, workspace: WorkspaceId) -> ProgramExit | None:
         return self._machine.ended.get(workspace)
 
     async def look(self) -> Mapping[WorkspaceId, ObservedStatus | None]:

@@ -19,7 +19,7 @@ from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.activity.port import ActivityUnavailableError
-from lapse.workspaces.errors import StoreUnavailableError
+from lapse.workspaces.errors import WorkspaceStoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Workspace
 from lapse.workspaces.store.sqlite import open_sqlite_store
 from tests.conformance.ttl_manager.stage import Manager
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.workspaces.activity.port import ConnectionId, Signal
-    from lapse.workspaces.model import Candidate, WorkspaceId
+    from lapse.workspaces.model import WorkspaceCandidate, WorkspaceId
 
 LEASE, HEARTBEAT, ARCHIVE_TTL = 30, 10, 500
 _STATUS: Final = {state: ObservedStatus(state.value) for state in DesiredState}
@@ -47,17 +47,17 @@ class Store:
 
     async def standby_candidates(self, now: Ms, **how: Any) -> Sequence[Workspace]:  # noqa: ANN401
         if self.away:
-            raise StoreUnavailableError(problem="it is away")
+            raise WorkspaceStoreUnavailableError(problem="it is away")
         found: Sequence[Workspace] = await self.inner.standby_candidates(now, **how)
         return found
 
     async def archive_candidates(self, now: Ms, **how: Any) -> Sequence[Workspace]:  # noqa: ANN401
         if self.away:
-            raise StoreUnavailableError(problem="it is away")
+            raise WorkspaceStoreUnavailableError(problem="it is away")
         found: Sequence[Workspace] = await self.inner.archive_candidates(now, **how)
         return found
 
-    async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], **how: Any) -> Any:  # noqa: ANN401
         if self.meanwhile is not None:
             await self.meanwhile()
         return await self.inner.to_standby(candidates, **how)
@@ -211,7 +211,7 @@ class World:
         self.store.meanwhile = meanwhile
         try:
             await self.manager.tick()
-        except StoreUnavailableError:
+        except WorkspaceStoreUnavailableError:
             assert self.store.away
         finally:
             self.store.meanwhile = None

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.file import Synchronous
 from lapse.workspaces.activity.access import AccessTimes
-from lapse.workspaces.errors import StoreUnavailableError
+from lapse.workspaces.errors import WorkspaceStoreUnavailableError
 from lapse.workspaces.model import Ms, NewWorkspace, WorkspaceId
 from lapse.workspaces.store.sqlite import open_sqlite_store
 
@@ -46,7 +46,7 @@ class Store:
         for workspace, moment in list(times.items())[:part]:
             self.times[workspace] = max(moment, self.times.get(workspace, moment))
         if fault is not None:
-            raise StoreUnavailableError(problem="as the test wants it")
+            raise WorkspaceStoreUnavailableError(problem="as the test wants it")
 
 
 class Fixture:
@@ -131,7 +131,7 @@ async def test_a_flush_that_fails_loses_nothing_however_much_of_it_was_written(p
     f = Fixture()
     f.note((A, 10), (B, 20))
     f.store.faults = [part]
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(WorkspaceStoreUnavailableError):
         await f.access.flush()
     assert len(f.access) == 2
     f.note((A, 5), (B, 30))
@@ -143,7 +143,7 @@ async def test_one_failing_batch_does_not_stop_the_others_and_goes_last_next_tim
     f = Fixture(batch=1)
     f.note((A, 10), (B, 20), (C, 30))
     f.store.faults = [0.0]
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(WorkspaceStoreUnavailableError):
         await f.access.flush()
     assert f.store.times == {B: 20, C: 30}
     f.note((WorkspaceId("d"), 40))
@@ -157,7 +157,7 @@ async def test_failures_with_a_success_between_them_stop_nothing() -> None:
     f = Fixture(batch=1)
     f.note(*((WorkspaceId(f"w{number}"), 7) for number in range(6)))
     f.store.faults = [0.0, None, 0.0, None, 0.0, None]
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(WorkspaceStoreUnavailableError):
         await f.access.flush()
     assert len(f.store.times) == len(f.access) == 3
 
@@ -166,7 +166,7 @@ async def test_a_store_that_is_down_is_not_asked_for_every_batch() -> None:
     f = Fixture(batch=1)
     f.note(*((WorkspaceId(f"w{number}"), 7) for number in range(100)))
     f.store.faults = [0.0] * 100
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(WorkspaceStoreUnavailableError):
         await f.access.flush()
     assert len(f.store.batches) == 2
     assert len(f.access) == 100
@@ -181,12 +181,12 @@ async def test_batches_that_always_fail_do_not_keep_the_others_waiting_for_ever(
 
     async def refuse_poison(times: Mapping[WorkspaceId, Ms]) -> None:
         if poison & times.keys():
-            raise StoreUnavailableError(problem="of this one")
+            raise WorkspaceStoreUnavailableError(problem="of this one")
         await original(times)
 
     f.store.flush_access = refuse_poison  # type: ignore[method-assign]
     for _ in range(3):
-        with pytest.raises(StoreUnavailableError):
+        with pytest.raises(WorkspaceStoreUnavailableError):
             await f.access.flush()
     assert f.store.times.keys() == good
     assert len(f.access) == 4
@@ -303,7 +303,7 @@ class Accesses(RuleBasedStateMachine):
         waiting = dict(self.f.access._waiting)
         try:
             written = run(self.f.access.flush(everything=everything))
-        except StoreUnavailableError:
+        except WorkspaceStoreUnavailableError:
             return
         finally:
             self.f.store.meanwhile = lambda: None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, Keep, KeepReason, Unknown, UnknownReason
 from lapse.workspaces.activity import port as activity
-from lapse.workspaces.activity.port import Connected, Doubt, Quiet, Timer
+from lapse.workspaces.activity.port import ActivityDoubt, Connected, Quiet, Timer
 from lapse.workspaces.expiry import (
     ARCHIVE,
     STANDBY,
@@ -199,9 +199,9 @@ def test_a_ttl_that_cannot_be_is_unknown(ttl: object) -> None:
 # --- who is there -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("doubt", Doubt)
-def test_unknown_is_not_idle(doubt: Doubt) -> None:
-    assert decide_standby(RUNNING, activity.Unknown(doubt), LATE) == Unknown(doubt)
+@pytest.mark.parametrize("doubt", ActivityDoubt)
+def test_unknown_is_not_idle(doubt: ActivityDoubt) -> None:
+    assert decide_standby(RUNNING, activity.ActivityUnknown(doubt), LATE) == Unknown(doubt)
 
 
 def test_who_is_connected_stays_and_is_looked_at_again_when_a_crash_before_the_look_would_be_a_ttl_ago() -> None:
@@ -221,7 +221,7 @@ def test_an_idle_timer_keeps_until_it_has_run_out(left: float, look_after_ms: in
 
 
 def test_before_its_time_nothing_needs_to_be_known() -> None:
-    for signal in (Quiet(), Connected(1), Timer(1.0), activity.Unknown(Doubt.UNREACHABLE)):
+    for signal in (Quiet(), Connected(1), Timer(1.0), activity.ActivityUnknown(ActivityDoubt.UNREACHABLE)):
         assert decide_standby(RUNNING, signal, Ms(STANDBY_OVER)) == Keep(KeepReason.NOT_YET, ns(STANDBY_OVER + 1))
 
 
@@ -232,7 +232,7 @@ signals = st.one_of(
     st.just(Quiet()),
     st.integers(1, 3).map(Connected),
     st.floats(0.001, 10).map(Timer),
-    st.sampled_from(Doubt).map(activity.Unknown),
+    st.sampled_from(ActivityDoubt).map(activity.ActivityUnknown),
 )
 workspaces = st.builds(
     with_,
@@ -304,15 +304,17 @@ def test_a_program_that_has_just_answered_may_be_idle() -> None:
 @pytest.mark.parametrize(
     ("change", "doubt"),
     [
-        ({"probed_at": None}, Doubt.PROBE_UNANSWERED),
-        ({"probed_at": Ms(STANDBY_OVER - 1)}, Doubt.PROBE_UNANSWERED),
-        ({"probed_at": Ms(STANDBY_OVER - 60_000)}, Doubt.PROBE_UNANSWERED),
-        ({"probed_at": Ms(STANDBY_OVER + HOUR)}, Doubt.PROBE_UNANSWERED),
-        ({"probe_error": "no answer"}, Doubt.PROBE_FAILED),
-        ({"probe_error": "no answer", "probed_at": None}, Doubt.PROBE_FAILED),
+        ({"probed_at": None}, ActivityDoubt.PROBE_UNANSWERED),
+        ({"probed_at": Ms(STANDBY_OVER - 1)}, ActivityDoubt.PROBE_UNANSWERED),
+        ({"probed_at": Ms(STANDBY_OVER - 60_000)}, ActivityDoubt.PROBE_UNANSWERED),
+        ({"probed_at": Ms(STANDBY_OVER + HOUR)}, ActivityDoubt.PROBE_UNANSWERED),
+        ({"probe_error": "no answer"}, ActivityDoubt.PROBE_FAILED),
+        ({"probe_error": "no answer", "probed_at": None}, ActivityDoubt.PROBE_FAILED),
     ],
 )
-def test_a_program_that_did_not_answer_its_probe_is_unknown_and_kept(change: dict[str, Any], doubt: Doubt) -> None:
+def test_a_program_that_did_not_answer_its_probe_is_unknown_and_kept(
+    change: dict[str, Any], doubt: ActivityDoubt
+) -> None:
     asked = msgspec.structs.replace(ASKED, **change)
     assert decide_standby(asked, Quiet(), Ms(STANDBY_OVER + 1)) == Unknown(doubt)
     without = msgspec.structs.replace(asked, probe=None)
@@ -320,12 +322,12 @@ def test_a_program_that_did_not_answer_its_probe_is_unknown_and_kept(change: dic
 
 
 def test_an_answer_is_not_believed_for_ever() -> None:
-    assert decide_standby(ASKED, Quiet(), Ms(STANDBY_OVER + 60_001)) == Unknown(Doubt.PROBE_UNANSWERED)
+    assert decide_standby(ASKED, Quiet(), Ms(STANDBY_OVER + 60_001)) == Unknown(ActivityDoubt.PROBE_UNANSWERED)
 
 
 def test_a_program_that_was_at_work_a_ttl_ago_is_asked_again_first() -> None:
     worked = msgspec.structs.replace(ASKED, last_access_at=Ms(STANDBY_OVER), standby_ttl_seconds=3)
-    assert decide_standby(worked, Quiet(), Ms(STANDBY_OVER + 3_001)) == Unknown(Doubt.PROBE_UNANSWERED)
+    assert decide_standby(worked, Quiet(), Ms(STANDBY_OVER + 3_001)) == Unknown(ActivityDoubt.PROBE_UNANSWERED)
 
 
 def test_a_connection_is_told_before_a_probe_that_fails() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from lapse.core.decision import KeepReason, UnknownReason
 from lapse.workspaces import explaining
 from lapse.workspaces.activity import port as activity
-from lapse.workspaces.activity.port import Connected, Doubt, Quiet, Signal, Timer, Unknown
+from lapse.workspaces.activity.port import ActivityDoubt, ActivityUnknown, Connected, Quiet, Signal, Timer
 from lapse.workspaces.expiry import LapseReason, StayReason, decide_archive, decide_standby
 from lapse.workspaces.explaining import explain
 from lapse.workspaces.model import (
@@ -94,7 +94,11 @@ def test_who_came_to_its_state_after_the_last_access_is_counted_from_there() -> 
     [
         (Connected(2), "keep: a user is connected", "2 connected"),
         (Timer(61.0), "keep: a user was connected a short while ago", "which ends in 1m1s"),
-        (Unknown(Doubt.UNREACHABLE), "unknown: the activity store does not answer", "unknown: the activity store"),
+        (
+            ActivityUnknown(ActivityDoubt.UNREACHABLE),
+            "unknown: the activity store does not answer",
+            "unknown: the activity store",
+        ),
         (
             None,
             "due: nobody was connected for longer than its standby TTL, unless a user is connected",
@@ -129,7 +133,7 @@ def test_another_moment_is_another_verdict() -> None:
 
 
 @pytest.mark.parametrize("workspace", [IDLE, ASLEEP, replace(IDLE, last_access_at=Ms(0))])
-@pytest.mark.parametrize("signal", [Quiet(), Connected(1), Timer(5.0), Unknown(Doubt.EPOCH_YOUNG)])
+@pytest.mark.parametrize("signal", [Quiet(), Connected(1), Timer(5.0), ActivityUnknown(ActivityDoubt.EPOCH_YOUNG)])
 def test_verdicts_are_those_of_the_ttl_manager(workspace: Workspace, signal: Signal) -> None:
     told = explain(workspace, signal, NOW, lease_seconds=20)
 
@@ -144,6 +148,6 @@ def test_verdicts_are_those_of_the_ttl_manager(workspace: Workspace, signal: Sig
 
 def test_there_are_words_for_every_reason() -> None:
     unknown = {UnknownReason.MISSING_ANCHOR, UnknownReason.INVALID_TTL}
-    reasons = {*LapseReason, *StayReason, *activity.Doubt, KeepReason.NOT_YET, KeepReason.HELD, *unknown}
+    reasons = {*LapseReason, *StayReason, *activity.ActivityDoubt, KeepReason.NOT_YET, KeepReason.HELD, *unknown}
 
     assert set(explaining._WORDS) == reasons

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.workspaces.activity.in_process import InProcessActivity
-from lapse.workspaces.activity.port import ConnectionId, Doubt, Quiet, Unknown
+from lapse.workspaces.activity.port import ActivityDoubt, ActivityUnknown, ConnectionId, Quiet
 from lapse.workspaces.model import WorkspaceId
 from lapse.workspaces.runtime.hosting import WorkspaceHost
 from lapse.workspaces.runtime.process import ProcessRuntime
@@ -64,12 +64,12 @@ async def test_activity_of_a_process_is_not_believed_before_the_workspaces_are_i
     since: int | None = None
     activity = InProcessActivity(clock, lease_seconds=30, since=lambda: since)
     clock.advance(1000)
-    assert await activity.read([A]) == {A: Unknown(Doubt.EPOCH_YOUNG)}
+    assert await activity.read([A]) == {A: ActivityUnknown(ActivityDoubt.EPOCH_YOUNG)}
     since = clock.monotonic_ns()
     clock.advance(59)
-    assert await activity.read([A]) == {A: Unknown(Doubt.EPOCH_YOUNG)}
+    assert await activity.read([A]) == {A: ActivityUnknown(ActivityDoubt.EPOCH_YOUNG)}
     clock.advance(1)
     assert await activity.read([A]) == {A: Quiet()}
     await activity.connect(A, ConnectionId("c"), lease_seconds=30)
     since = None
-    assert await activity.read([A]) == {A: Unknown(Doubt.EPOCH_YOUNG)}
+    assert await activity.read([A]) == {A: ActivityUnknown(ActivityDoubt.EPOCH_YOUNG)}

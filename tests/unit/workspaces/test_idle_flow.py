@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lapse.core.clock import VirtualClock
 from lapse.core.decision import Due, Keep, KeepReason, Unknown
 from lapse.workspaces.activity.in_process import InProcessActivity
-from lapse.workspaces.activity.port import ConnectionId, Doubt
+from lapse.workspaces.activity.port import ActivityDoubt, ConnectionId
 from lapse.workspaces.expiry import StayReason, decide_standby
 from lapse.workspaces.model import Ms
 from tests.unit.workspaces.test_eligibility import RUNNING
@@ -121,7 +121,7 @@ async def test_an_activity_store_that_was_lost_stops_nobody() -> None:
     await scene.connect(A)
     await scene.wait(3600)
     scene.begin()
-    assert await scene.verdict() == Unknown(Doubt.EPOCH_YOUNG), "nobody has come back yet"
+    assert await scene.verdict() == Unknown(ActivityDoubt.EPOCH_YOUNG), "nobody has come back yet"
     await scene.wait(2 * LEASE)
     assert reason(await scene.verdict()) is StayReason.CONNECTED
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.workspaces.errors import InvalidWorkspaceError, StoreMisfitError, StoreUnavailableError
+from lapse.workspaces.errors import InvalidWorkspaceError, StoreMisfitError, WorkspaceStoreUnavailableError
 from lapse.workspaces.model import LONGEST_TTL_SECONDS, NewWorkspace, check_ttl, is_id, is_name, storable
 from lapse.workspaces.store.sqlite import open_sqlite_store
 
@@ -64,7 +64,7 @@ def test_a_text_that_can_be_kept_is_kept_as_it_is() -> None:
 
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match=r"missing/w\.db: the folder .* does not exist"):
+    with pytest.raises(WorkspaceStoreUnavailableError, match=r"missing/w\.db: the folder .* does not exist"):
         open_sqlite_store(tmp_path / "missing" / "w.db")
     (tmp_path / "text").write_text("not a database, but long enough to be read as the header of one, which it is not")
     with pytest.raises(StoreMisfitError, match="text: it is not a SQLite database"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.workspaces.errors import StoreUnavailableError, UnknownWorkspaceError
+from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceStoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus, Operation, OpId
 from lapse.workspaces.runtime.errors import CommandExitedError, PortTakenError
 from lapse.workspaces.runtime.port import Progress
@@ -212,7 +212,7 @@ async def test_a_store_that_fails_does_not_give_an_operation_its_time_again(
     workspace = await world.create(desired_state=STANDBY)
     await world.run()
     monkeypatch.setattr(world.runtime, "start", hang)
-    world.hurt = failing("fail:before", StoreUnavailableError(problem="for a moment"), times=1)
+    world.hurt = failing("fail:before", WorkspaceStoreUnavailableError(problem="for a moment"), times=1)
     await world.want(workspace, RUNNING)
     await world.run(seconds=330, step=5)
     assert (await world.get(workspace)).error_reason == "timed_out"
@@ -453,7 +453,7 @@ async def test_an_exit_is_counted_once_however_often_the_write_of_it_fails(world
         before = (await world.get(workspace)).restarts
         await world.run(seconds=120)
         world.end_program(workspace)
-        world.hurt = failing(point, StoreUnavailableError(problem="for a moment"), times=1)
+        world.hurt = failing(point, WorkspaceStoreUnavailableError(problem="for a moment"), times=1)
         await world.health.look()
         await world.run(seconds=5)
         assert (await world.get(workspace)).restarts == before + 1, point
@@ -734,7 +734,7 @@ async def test_every_write_that_fails_is_made_good_at_a_later_look(tmp_path: Pat
 
         def hurt(_point: str, world: World = world, place: int = place) -> None:
             if len(world.points) == place + 1:
-                raise StoreUnavailableError(problem="for a moment")
+                raise WorkspaceStoreUnavailableError(problem="for a moment")
 
         world.hurt = hurt
         await full_circle(world, workspace)

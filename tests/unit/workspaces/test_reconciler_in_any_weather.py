@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapse.workspaces.errors import OperationUnderWayError, StoreUnavailableError
+from lapse.workspaces.errors import OperationUnderWayError, WorkspaceStoreUnavailableError
 from lapse.workspaces.model import DesiredState, Ms, Operation
 from tests.unit.workspaces.chain import Crashed, World
 
@@ -64,14 +64,14 @@ class Weather:
         self.world.clock.advance(seconds)
         await self.world.tick()
         if not self.world.dead:
-            with contextlib.suppress(Crashed, StoreUnavailableError):
+            with contextlib.suppress(Crashed, WorkspaceStoreUnavailableError):
                 await self.world.health.look()
 
     async def crash(self, after: int) -> None:
         self.hurt_after(after, Crashed())
 
     async def fail(self, after: int) -> None:
-        self.hurt_after(after, StoreUnavailableError(problem="for a moment"))
+        self.hurt_after(after, WorkspaceStoreUnavailableError(problem="for a moment"))
 
     async def program_ends(self, _: int) -> None:
         if self.workspace.id in self.world.machine.programs:

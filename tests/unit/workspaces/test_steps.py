@@ -16,7 +16,7 @@ from lapse.workspaces.runtime.steps import (
     Begin,
     GoOn,
     Lane,
-    Look,
+    Observe,
     Rest,
     RestReason,
     Step,
@@ -48,9 +48,9 @@ def row(**changes: Any) -> Workspace:  # noqa: ANN401
         ("RUNNING", "PENDING", Begin(Operation.STOPPING)),
         ("RUNNING", "STANDBY", Begin(Operation.STOPPING)),
         ("RUNNING", "RUNNING", Rest(RestReason.AS_WANTED)),
-        ("ERROR", "PENDING", Look()),
-        ("ERROR", "STANDBY", Look()),
-        ("ERROR", "RUNNING", Look()),
+        ("ERROR", "PENDING", Observe()),
+        ("ERROR", "STANDBY", Observe()),
+        ("ERROR", "RUNNING", Observe()),
     ],
 )
 def test_the_step_follows_from_what_is_seen_and_what_is_wanted(observed: str, desired: str, expected: Step) -> None:

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from lapse.workspaces.activity.port import ActivityUnavailableError, ConnectionId, Quiet, Timer, Unknown
+from lapse.workspaces.activity.port import ActivityUnavailableError, ActivityUnknown, ConnectionId, Quiet, Timer
 from lapse.workspaces.model import DesiredState, Ms, WorkspaceId
 from tests.conformance.ttl_manager.stage import Manager, TickReport
 from tests.unit.workspaces.idle_world import ARCHIVE_TTL, World
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from lapse.workspaces.activity.port import Signal
-    from lapse.workspaces.model import Candidate, Workspace
+    from lapse.workspaces.model import Workspace, WorkspaceCandidate
 
 T = TypeVar("T")
 A, B, C = (ConnectionId(name) for name in "abc")
@@ -176,7 +176,7 @@ class TimersAreNothing(Around):
 class DoubtIsAbsence(Around):
     async def read(self, workspaces: Iterable[WorkspaceId]) -> dict[WorkspaceId, Signal]:
         found = await self.inner.read(workspaces)
-        return {one: Quiet() if isinstance(signal, Unknown) else signal for one, signal in found.items()}
+        return {one: Quiet() if isinstance(signal, ActivityUnknown) else signal for one, signal in found.items()}
 
 
 class SilenceIsAbsence(Around):
@@ -196,20 +196,20 @@ class WhoeverCameNeverGoes(Around):
     async def read(self, workspaces: Iterable[WorkspaceId]) -> dict[WorkspaceId, Signal]:
         self.seen = getattr(self, "seen", {})
         for one, signal in (await self.inner.read(workspaces)).items():
-            if isinstance(self.seen.setdefault(one, signal), Quiet | Unknown):
+            if isinstance(self.seen.setdefault(one, signal), Quiet | ActivityUnknown):
                 self.seen[one] = signal
         return self.seen
 
 
 class ComparesNothing(Around):
-    async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], **how: Any) -> Any:  # noqa: ANN401
         await self.inner.to_standby([], **how)  # what happens meanwhile
         fresh = [(await self.inner.get(one.id)).candidate for one in candidates]
         return await self.inner.inner.to_standby(fresh, **how)
 
 
 class ComparesNoAccess(Around):
-    async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], **how: Any) -> Any:  # noqa: ANN401
         await self.inner.to_standby([], **how)
         fresh = [(await self.inner.get(one.id)).candidate for one in candidates]
         same = [new for old, new in zip(candidates, fresh, strict=True) if old.version == new.version]
@@ -226,7 +226,7 @@ class CountsFromTheAccessAlone(Around):
         early = {"status_changed_at": 1, "running_since": 1}
         return [msgspec.structs.replace(one, **early) for one in page]
 
-    async def to_standby(self, candidates: Sequence[Candidate], **how: Any) -> Any:  # noqa: ANN401
+    async def to_standby(self, candidates: Sequence[WorkspaceCandidate], **how: Any) -> Any:  # noqa: ANN401
         whole = [(await self.inner.get(one.id)).candidate for one in candidates]
         return await self.inner.to_standby(whole, **how)
 
@@ -238,7 +238,7 @@ class OneTtlForAll(Around):
 
 
 class PutsOffForTooLong(Around):
-    async def advance_checks(self, checks: dict[Candidate, Ms]) -> None:
+    async def advance_checks(self, checks: dict[WorkspaceCandidate, Ms]) -> None:
         await self.inner.advance_checks({one: Ms(look + 400_000) for one, look in checks.items()})
 
 
@@ -276,7 +276,7 @@ class ArchivesOnlyWhatItKnows(Manager):
             ((_, signal),) = (await self.activity.read([WorkspaceId("nobody")])).items()
         except ActivityUnavailableError:
             return TickReport()
-        return TickReport() if isinstance(signal, Unknown) else await super().tick(**how)
+        return TickReport() if isinstance(signal, ActivityUnknown) else await super().tick(**how)
 
 
 Script = Sequence[tuple[Any, ...]]

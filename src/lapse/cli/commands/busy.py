@@ -96,7 +96,7 @@ def busy(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BusyWorkspace:
     """A workspace at a server, and the right to keep it busy."""
 
     server: str
@@ -118,7 +118,7 @@ def _seconds(most: str) -> float:
     return duration.seconds
 
 
-async def _place(workspace: str | None, server: str | None, flags: BusyFlags) -> Place:
+async def _place(workspace: str | None, server: str | None, flags: BusyFlags) -> BusyWorkspace:
     from lapse.cli.workspace_desk import name_of
 
     named = os.environ.get(SERVER) if server is None else server
@@ -128,9 +128,9 @@ async def _place(workspace: str | None, server: str | None, flags: BusyFlags) ->
         raise NoWorkspaceError
     token = own if name == inside and own else os.environ.get(TOKEN)
     if named and token:
-        return Place(_checked(named), name, token)
+        return BusyWorkspace(_checked(named), name, token)
     address, derived = await _of_state_folder(name, flags)
-    return Place(_checked(named or address), name, token or derived)
+    return BusyWorkspace(_checked(named or address), name, token or derived)
 
 
 async def _of_state_folder(name: str, flags: BusyFlags) -> tuple[str, str]:
@@ -166,7 +166,7 @@ def _checked(server: str) -> str:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
-async def _run(command: tuple[str, ...], place: Place, most: float) -> int:
+async def _run(command: tuple[str, ...], place: BusyWorkspace, most: float) -> int:
     from lapse.core.clock import SystemClock
 
     try:
@@ -178,7 +178,7 @@ async def _run(command: tuple[str, ...], place: Place, most: float) -> int:
         message(f"lapse: {command[0]}: {error.strerror}", style="red")
         return _NOT_RUN
     _pass_signals_on(child)
-    lease = Lease(place, SystemClock())
+    lease = BusyLease(place, SystemClock())
     keeping = asyncio.create_task(lease.keep(most))
     try:
         code = await child.wait()
@@ -209,10 +209,10 @@ def _has_the_terminal() -> bool:
         return False
 
 
-class Lease:
+class BusyLease:
     """The lease of one run."""
 
-    def __init__(self, place: Place, clock: Clock) -> None:
+    def __init__(self, place: BusyWorkspace, clock: Clock) -> None:
         """Hold none yet."""
         self._place, self._clock = place, clock
         self._id: str | None = None
@@ -257,7 +257,7 @@ class Lease:
         message(f"lapse busy: workspace/{self._place.workspace}: {text}.", style="yellow")
 
 
-def _call(place: Place, method: str, path: str, body: dict[str, Any] | None) -> Any:  # noqa: ANN401 - JSON
+def _call(place: BusyWorkspace, method: str, path: str, body: dict[str, Any] | None) -> Any:  # noqa: ANN401 - JSON
     """Call the server; raises `LeaseError`, which holds no token."""
     parts = urlsplit(place.server)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection

@@ -15,13 +15,17 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text, stderr
-from lapse.keys.conformance import CaseResult, Outcome, Target, list_cases, run_conformance
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text, stderr
+from lapse.keys.conformance import CaseOutcome, CaseResult, StoreTarget, list_cases, run_conformance
 from lapse.keys.port import Capabilities
 from lapse.keys.url import parse_url
 
-_SUMMARY: Final = {Outcome.HOLDS: "hold", Outcome.VIOLATED: "violated", Outcome.NOT_APPLICABLE: "not applicable"}
-_STYLES: Final = {Outcome.HOLDS: "green", Outcome.VIOLATED: "bold red", Outcome.NOT_APPLICABLE: "dim"}
+_SUMMARY: Final = {
+    CaseOutcome.HOLDS: "hold",
+    CaseOutcome.VIOLATED: "violated",
+    CaseOutcome.NOT_APPLICABLE: "not applicable",
+}
+_STYLES: Final = {CaseOutcome.HOLDS: "green", CaseOutcome.VIOLATED: "bold red", CaseOutcome.NOT_APPLICABLE: "dim"}
 
 
 def conformance(
@@ -35,7 +39,7 @@ def conformance(
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Run the kit and print what holds; the help text stands where the command is registered."""
-    target = Target.from_url(url)
+    target = StoreTarget.from_url(url)
     with closing(_watched(target, only)) as played:
         found = {result.case.id: result for result in played}
     results = [found[case.id] for case in list_cases() if case.id in found]
@@ -46,7 +50,7 @@ def conformance(
     return _conclude(results)
 
 
-def _watched(target: Target, only: list[str] | None) -> Generator[CaseResult]:
+def _watched(target: StoreTarget, only: list[str] | None) -> Generator[CaseResult]:
     """Yield the results while a bar on the terminal shows how far it is."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = stderr()
@@ -89,13 +93,13 @@ def _as_json(url: str, results: list[CaseResult], promises: Capabilities) -> dic
 
 
 def _holds(results: list[CaseResult]) -> bool:
-    return all(result.outcome is not Outcome.VIOLATED for result in results)
+    return all(result.outcome is not CaseOutcome.VIOLATED for result in results)
 
 
 def _conclude(results: list[CaseResult]) -> int:
     for result in results:
-        if result.outcome is Outcome.VIOLATED:
+        if result.outcome is CaseOutcome.VIOLATED:
             message(f"violated: {result.case.id}: {result.detail}", style="red")
     counts = Counter(result.outcome for result in results)
     message(", ".join(f"{counts[outcome]} {told}" for outcome, told in _SUMMARY.items()) + ".")
-    return Exit.DONE if _holds(results) else Exit.FAILED
+    return ExitCode.DONE if _holds(results) else ExitCode.FAILED

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter
 
 from lapse.cli.flags import NO_DEFINITIONS_FLAGS, DefinitionsFlags
-from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text
 from lapse.cli.registering import commands_of
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
@@ -86,7 +86,7 @@ def install(
             print_json(done)
         elif done:
             print_table(["definition", "result"], [list(row.values()) for row in done])
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 async def _install(flags: DefinitionsFlags, seconds: float, done: list[Json]) -> None:
@@ -116,7 +116,7 @@ def diff(
         print_table(["definition", "state", "place", "on the cluster", "wanted"], _rows(pending))
     else:
         message(f"Nothing differs: all {len(compared)} definitions are up to date.")
-    return Exit.PENDING if pending and detailed_exitcode else Exit.DONE
+    return ExitCode.PENDING if pending and detailed_exitcode else ExitCode.DONE
 
 
 async def _compare(flags: DefinitionsFlags) -> list[Comparison]:
@@ -147,7 +147,7 @@ def print_definitions() -> int:
     from lapse.kube.crd.definition import to_yaml
 
     print_text("---\n".join(to_yaml(wanted) for wanted in _wanted()).removesuffix("\n"))
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _wanted() -> list[Json]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App, Parameter
 
 from lapse.cli.flags import NO_WORKSPACE_FLAGS, WorkspaceFlags
-from lapse.cli.output import Exit, Output, OutputOption, print_result
+from lapse.cli.output import ExitCode, Output, OutputOption, print_result
 from lapse.cli.registering import commands_of
 
 app = App("db", help="Make the tables of Lapse on PostgreSQL.", default_parameter=Parameter(negative=()))
@@ -28,7 +28,7 @@ def init(*, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = O
     else:
         said = f"{shown} is a file, which needs no preparation: Lapse makes it when it is first used."
     print_result(output, {"url": shown, "migrated": on_server}, said)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _migrate(url: str) -> None:

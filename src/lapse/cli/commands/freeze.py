@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from lapse.cli.context import InCluster, who
 from lapse.cli.flags import NO_FREEZE_FLAGS, FreezeFlags
-from lapse.cli.output import Exit, Output, OutputOption, print_result
+from lapse.cli.output import ExitCode, Output, OutputOption, print_result
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def freeze(
     result = {"domain": domain, "frozen": True, "since": to_timestamp(done.since or 0), "reason": reason, "by": by}
     said = f"Frozen: {_named(domain)} in {place}. To resume: {_run(flags, cluster=cluster)} {domain}"
     print_result(output, {**result, "place": place}, said)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def resume(
@@ -97,7 +97,7 @@ def resume(
     if all_frozen:
         said += f" Still frozen, because everything is frozen; to resume: {_run(flags, cluster=cluster)} {ALL}"
     print_result(output, {"domain": domain, "resumed": resumed, "frozen": all_frozen, "place": place}, said)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 # --- where ------------------------------------------------------------------------------------------------------------

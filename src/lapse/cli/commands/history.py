@@ -14,7 +14,7 @@ from cyclopts import App, Parameter, Token
 
 from lapse.cli.context import InCluster
 from lapse.cli.flags import NO_HISTORY_PLACE_FLAGS, NO_RECORDING_FLAGS, HistoryPlaceFlags, RecordingFlags
-from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table
 from lapse.cli.passing import DetailedExitcode, DryRun
 from lapse.cli.registering import commands_of
 from lapse.core.errors import LapseError, UsageError
@@ -153,7 +153,7 @@ def list_records(
             message(f"{len(found) - len(shown)} more; --limit 0 shows all.")
     else:
         message("There are no such records." if experiment or namespace or status else "There are no records.")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _row(seen: Seen, now: int) -> tuple[str, ...]:
@@ -246,7 +246,7 @@ def show(
         print_json({**seen.as_json(now), "retention": _opinions(seen, now), "object": document})
     else:
         print_table(("fact", "value"), [(name, text) for name, text in _facts(seen, document, now) if text])
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _address(text: str) -> ObjectKey:
@@ -421,7 +421,7 @@ def record(
             raise
         message(f"lapse: {error}", style="red")
     _tell(done, output)
-    return Exit.DONE if len(done) == len(specs) else Exit.PARTLY
+    return ExitCode.DONE if len(done) == len(specs) else ExitCode.PARTLY
 
 
 def _writing(settings: Settings) -> str:

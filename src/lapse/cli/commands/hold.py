@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from lapse.cli.flags import NO_WORKSPACE_FLAGS, WorkspaceFlags
-from lapse.cli.output import Exit, Output, OutputOption, print_result
+from lapse.cli.output import ExitCode, Output, OutputOption, print_result
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def hold(
     held, now = change(flags, address, how)
     said = f"Held: {address_of(held)}{end_of_hold(held)}. To let it go: lapse release {address_of(held)}"
     print_result(output, as_json(held, now=now), said)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def release(
@@ -81,7 +81,7 @@ def release(
     released, now = change(flags, address, how)
     said = "Released" if was_held else "Nothing to release: not held"
     print_result(output, as_json(released, now=now), f"{said}: {address_of(released)}.")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _demand_workspace(text: str) -> None:

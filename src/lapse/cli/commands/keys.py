@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 from cyclopts import App, Parameter, Token
 
 from lapse.cli.files import value_from, values_from
-from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.cli.registering import commands_of, examples
 from lapse.core.clock import SystemClock
 from lapse.core.duration import MILLISECOND, SECOND, Duration
@@ -168,7 +168,7 @@ _ABSENT: Final = "no live key"
 def _outcome(output: Output, result: dict[str, Any], *, done: bool, said: tuple[str, str]) -> int:
     """Print what a conditional command did and return its exit code; ``said`` is for done and for not done."""
     print_result(output, result, said[0] if done else said[1])
-    return Exit.DONE if done else Exit.FAILED
+    return ExitCode.DONE if done else ExitCode.FAILED
 
 
 @_command(
@@ -184,7 +184,7 @@ def init(
     """
     said = init_store(url, SystemClock())
     print_result(output, {"ready": True, "said": said}, said)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 @_command(
@@ -201,7 +201,7 @@ def get(key: Key, /, *, place: Place, output: OutputOption = Output.TABLE) -> in
         print_text(item.value)
     if item is None:
         message(_ABSENT)
-    return Exit.FAILED if item is None else Exit.DONE
+    return ExitCode.FAILED if item is None else ExitCode.DONE
 
 
 @_command(
@@ -230,7 +230,7 @@ def put(key: Key, value: Value, /, *, place: Place, life: Life = NO_TTL, output:
     with place.opened() as keys:
         keys.put(key, secret, seconds)
     print_result(output, {"key": key, "put": True}, "put")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 @_command(
@@ -311,7 +311,7 @@ def ttl(key: Key, /, *, place: Place, output: OutputOption = Output.TABLE) -> in
         print_text(str(Duration(round(seconds * 1000) * MILLISECOND)))
     if seconds is None:
         message(_ABSENT)
-    return Exit.FAILED if seconds is None else Exit.DONE
+    return ExitCode.FAILED if seconds is None else ExitCode.DONE
 
 
 @_command(
@@ -338,12 +338,12 @@ def scan(
     if output is Output.JSON:
         listed = [_as_json(item, with_value=show_values) for item in items]
         print_json({"items": listed, "next_after": items[-1].key if more else None})
-        return Exit.DONE
+        return ExitCode.DONE
     columns = ("key", "expires in", "expires at", *(["value"] if show_values else []))
     print_table(columns, ((*_as_row(item), *([item.value] if show_values else [])) for item in items))
     if more:
         message("There may be more: repeat with --after and the last key, or use --all.")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 app.command(

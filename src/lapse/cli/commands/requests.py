@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter, Token
 
 from lapse.cli.flags import NO_STATE_FLAGS, StateFlags
-from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.cli.registering import commands_of
 from lapse.cli.watching import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import UsageError
@@ -22,7 +22,7 @@ from lapse.requests.api.kinds import CaptureMode
 if TYPE_CHECKING:
     from lapse.cli.asking import Capture, CaptureManifests, Restore
     from lapse.cli.desk import Desk
-    from lapse.cli.watching import Report
+    from lapse.cli.watching import ObjectChange
     from lapse.requests.addresses import Located
     from lapse.requests.view import Summary
 
@@ -215,7 +215,7 @@ def _ask(asked: Capture | Restore | CaptureManifests, flags: StateFlags, output:
     place, summary, directory = at_desk(flags, work)
     where = {"directory": directory} if directory else {}
     print_result(output, summary.as_json() | where, _outcome(place, summary, directory))
-    return Exit.FAILED if summary.state.ready is False else Exit.DONE
+    return ExitCode.FAILED if summary.state.ready is False else ExitCode.DONE
 
 
 def _outcome(place: Located, summary: Summary, directory: str | None) -> str:
@@ -262,7 +262,7 @@ def list_objects(
         print_table(COLUMNS, [row(summary, now) for summary in found], styles={"True": "green", "False": "red"})
     else:
         message(f"There is nothing{'' if chosen is None else f' in the namespace {chosen}'}.")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 @_command(
@@ -290,7 +290,7 @@ def get(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: Output
         print_json(found)
     else:
         print_table(("fact", "value"), found)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 @_command(
@@ -334,7 +334,7 @@ def _wait_until_ready(place: Located, timeout: str, flags: StateFlags, output: O
 
     summary = at_desk(flags, lambda desk: until_ready(desk, place, timeout))
     print_result(output, summary.as_json(), _outcome(place, summary, None))
-    return Exit.DONE if summary.state.ready else Exit.FAILED
+    return ExitCode.DONE if summary.state.ready else ExitCode.FAILED
 
 
 def _wait_until_gone(place: Located, timeout: str, flags: StateFlags, output: Output) -> int:
@@ -344,7 +344,7 @@ def _wait_until_gone(place: Located, timeout: str, flags: StateFlags, output: Ou
     was_there = at_desk(flags, lambda desk: until_gone(desk, place, timeout))
     said = f"{place} is gone." if was_there else f"{place} is not there."
     print_result(output, {"address": str(place.address), "gone": True, "was_there": was_there}, said)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _print_changes(
@@ -362,7 +362,7 @@ def _print_changes(
     async def work(desk: Desk) -> None:
         printer = _Printer(desk, output)
 
-        def report(one: Report) -> None:
+        def report(one: ObjectChange) -> None:
             if is_shown(one.summary, chosen, namespace):
                 printer.report(one)
 
@@ -371,7 +371,7 @@ def _print_changes(
                 await follow(desk, chosen or SHOWN_KINDS, namespace, report)
 
     at_desk(flags, work)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 class _Printer:
@@ -381,7 +381,7 @@ class _Printer:
         self._desk, self._output = desk, output
         self._last: dict[str, str] = {}
 
-    def report(self, report: Report) -> None:
+    def report(self, report: ObjectChange) -> None:
         """Print one line."""
         from lapse.core.timestamps import to_timestamp
 
@@ -419,7 +419,7 @@ def delete(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: Out
     demand_deletable(place)
     said = at_desk(flags, lambda desk: _delete(desk, place))
     print_result(output, {"address": str(place.address), "deleted": True}, f"{place} is deleted. {said}".rstrip())
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 async def _delete(desk: Desk, place: Located) -> str:
@@ -472,7 +472,7 @@ def show(
     found = at_desk(flags, lambda desk: read_checkpoint(desk.store, name))
     if output is Output.JSON:
         print_json(found)
-        return Exit.DONE
+        return ExitCode.DONE
     rows = [
         (one.get("apiVersion", ""), one.get("kind", ""), meta.get("namespace") or "-", meta.get("name", ""))
         for one in found
@@ -480,7 +480,7 @@ def show(
     ]
     print_table(("api version", "kind", "namespace", "name"), rows)
     message(f"{len(found)} manifests, verified. Use -o json to see them whole.")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 app.command(manifests)

@@ -20,7 +20,7 @@ from lapse.cli.flags import (
     PlaceFlags,
     RetentionFlags,
 )
-from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_table, print_text
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text
 from lapse.cli.passing import DetailedExitcode, DryRun
 from lapse.cli.registering import commands_of
 from lapse.core.errors import LapseError, UsageError
@@ -148,7 +148,7 @@ def status(
         print_table(COLUMNS, [row(one, now) for one in found], styles=_STYLES)
     else:
         message("There are no policies. A process that runs with the settings of the history makes its own.")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _named(given: str) -> list[str]:
@@ -195,7 +195,7 @@ def lint(
         told = ", ".join(f"{counts[each]} {each}{'s' * (counts[each] != 1)}" for each in Severity)
         message(f"{many}: {told}.")
     wrong = counts[Severity.ERROR] or (strict and counts[Severity.WARNING])
-    return Exit.FAILED if wrong else Exit.DONE
+    return ExitCode.FAILED if wrong else ExitCode.DONE
 
 
 def _print_findings(found: list[Finding]) -> None:
@@ -231,4 +231,4 @@ def rbac(*policy: Files, flags: GrantFlags = NO_GRANT_FLAGS, cluster: InCluster 
     settings = flags.load().settings
     text = to_text(policies, namespace=settings.lease_namespace, account=settings.retention_account, kinds=kinds)
     print_text(text.rstrip("\n"))
-    return Exit.DONE
+    return ExitCode.DONE

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import Parameter
 
 from lapse.cli.flags import NO_WHY_FLAGS, WhyFlags
-from lapse.cli.output import Exit, Output, OutputOption, print_json, print_table
+from lapse.cli.output import ExitCode, Output, OutputOption, print_json, print_table
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ def why(
     if output is Output.JSON:
         body = {"address": str(asked), "verdict": "gone"} if told is None else explaining.as_json(told)
         print_json({**body, "journal": [_row(row) for row in rows]})
-        return Exit.DONE
+        return ExitCode.DONE
     shown = [("address", str(asked)), ("verdict", "gone")] if told is None else explaining.facts(told)
     print_table(("fact", "value"), [*[(fact, text) for fact, text in shown if text], *map(_told, rows)])
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 async def _explain(desk: WorkspaceDesk, asked: Any, at: str | None) -> tuple[Explanation | None, list[Row]]:  # noqa: ANN401 - an address, whose module is not imported for help

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter, Token
 
 from lapse.cli.flags import NO_OPEN_WORKSPACE_FLAGS, NO_WORKSPACE_FLAGS, OpenWorkspaceFlags, WorkspaceFlags
-from lapse.cli.output import Exit, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.cli.registering import commands_of
 from lapse.cli.usage import check_program
 from lapse.cli.watching import NO_WAIT, Timeout, Waiting
@@ -162,7 +162,7 @@ def create(  # noqa: PLR0913 - one per option, all of them named
         return _outcome(made, now, output)
     then = "It starts when it is opened." if no_start else "lapse up starts it."
     print_result(output, _told(made, now), f"Created: {address_of(made)}. {then}")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def list_workspaces(
             message("There are more; --limit 0 shows all.")
     else:
         message("There are no such workspaces." if owner else "There are no workspaces.")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[Workspace]:
@@ -237,7 +237,7 @@ def show(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: O
     else:
         facts = [(fact, text) for fact, text in _facts(found, signal, now) if text]
         print_table(("fact", "value"), facts, styles=_STYLES)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _told(found: Workspace, now: Ms) -> dict[str, Any]:
@@ -391,7 +391,7 @@ def _ask(verb: str, name: str, *, waiting: Waiting, flags: WorkspaceFlags, outpu
         return _outcome(changed, now, output)
     said = f"{address_of(changed)}: {changed.desired_state.value} is wanted; it is {changed.observed_status.value}."
     print_result(output, _told(changed, now), said)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 async def _waited(desk: WorkspaceDesk, asked: Workspace, waiting: Waiting) -> Workspace:
@@ -411,7 +411,7 @@ def _outcome(found: Workspace, now: Ms, output: Output) -> int:
         again = f"To try again: lapse workspaces start {found.name}"
         said = f"{address} has failed ({found.error_reason}): {found.error_message}. {again}"
     print_result(output, _told(found, now), said)
-    return Exit.FAILED if failed else Exit.DONE
+    return ExitCode.FAILED if failed else ExitCode.DONE
 
 
 @_command("lapse workspaces ttl lab --standby 10m", "lapse workspaces ttl lab --standby 1h --archive 7d")
@@ -438,7 +438,7 @@ def ttl(
     idle, kept = _duration(changed.standby_ttl_seconds), _duration(changed.archive_ttl_seconds)
     said = f"{address_of(changed)}: stopped after {idle} idle, archived after {kept} in standby."
     print_result(output, _told(changed, now), said)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 @_command(
@@ -500,7 +500,7 @@ def set_workspace(  # noqa: PLR0913 - one per option, all of them named
     if restart:
         return _outcome(changed, now, output)
     print_result(output, _told(changed, now), _what_was_set(changed, changes))
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 async def _configure(desk: WorkspaceDesk, found: Workspace, changes: Changes) -> Workspace:
@@ -561,7 +561,7 @@ def logs(
     found, written = at_store(flags, work)
     if not written:
         message(f"{address_of(found)} has no output: it was not started yet.")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 @_command("lapse workspaces delete lab", "lapse workspaces delete lab --yes --wait")
@@ -599,7 +599,7 @@ def delete(
     gone, now = change(flags, name, how)
     then = "Its data is removed." if waiting.wait else "lapse up removes its data."
     print_result(output, _told(gone, now), f"Deleted: {address_of(gone)}. {then}")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _demand_yes(found: Workspace) -> None:
@@ -645,7 +645,7 @@ def open_workspace(
         import webbrowser
 
         webbrowser.open(url)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 async def _ticketed(desk: WorkspaceDesk, workspace: Workspace) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis import exceptions as driver
 
-from lapse.db.redis.connections import Connections
+from lapse.db.redis.connections import RedisConnections
 from lapse.db.redis.failures import refused
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lapse.core.errors import LapseError
     from lapse.db.redis.address import RedisAddress
     from lapse.db.redis.errors import Errors
-    from lapse.db.redis.scripts import Call
+    from lapse.db.redis.scripts import ScriptCall
 
 
 class RedisClient:
@@ -31,7 +31,7 @@ class RedisClient:
         self.name = address.name
         self.errors = errors
         self._address = address
-        self._clients: dict[asyncio.AbstractEventLoop, Connections] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, RedisConnections] = {}
         self._closed = False
 
     async def ask(self, requests: Sequence[bytes], *, writes: bool) -> list[Any]:
@@ -42,7 +42,7 @@ class RedisClient:
                 raise self.refused(answer) from answer
         return answers
 
-    async def run(self, call: Call) -> Any:  # noqa: ANN401 - what the script answers
+    async def run(self, call: ScriptCall) -> Any:  # noqa: ANN401 - what the script answers
         """Run one script."""
         connections = self._connections()
         (answer,) = await connections.exchange(call.by_digest(), 1, writes=call.script.writes)
@@ -52,7 +52,7 @@ class RedisClient:
             raise self.refused(answer, in_script=call.script.writes) from answer
         return answer
 
-    async def run_all(self, calls: Sequence[Call]) -> list[Any]:
+    async def run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """Run several scripts in one go; errors of the server stand among the answers."""
         connections, writes = self._connections(), any(call.script.writes for call in calls)
         answers = await connections.exchange(b"".join(call.by_digest() for call in calls), len(calls), writes=writes)
@@ -87,20 +87,20 @@ class RedisClient:
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _connections(self) -> Connections:
+    def _connections(self) -> RedisConnections:
         loop = asyncio.get_running_loop()
         try:
             return self._clients[loop]
         except KeyError:
             return self._new(loop)
 
-    def _new(self, loop: asyncio.AbstractEventLoop) -> Connections:
+    def _new(self, loop: asyncio.AbstractEventLoop) -> RedisConnections:
         if self._closed:
             raise self.errors.closed
         for ended in [known for known in list(self._clients) if known.is_closed()]:
             del self._clients[ended]
         address = self._address
-        connections = Connections(
+        connections = RedisConnections(
             address.connector,
             backend=self.name,
             errors=self.errors,

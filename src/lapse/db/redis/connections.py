@@ -51,7 +51,7 @@ class _LostError(Exception):
     """No answer came to what was sent; the cause says why."""
 
 
-class Connections:
+class RedisConnections:
     """See the module."""
 
     def __init__(

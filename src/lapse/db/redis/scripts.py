@@ -32,7 +32,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ScriptCall:
     """One call of a script."""
 
     script: Script

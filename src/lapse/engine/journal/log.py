@@ -25,7 +25,7 @@ from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.running.logs import JSONHandler
 
 if TYPE_CHECKING:
-    from lapse.engine.journal.port import HasDatabase, Journal, Place, Row, Writer
+    from lapse.engine.journal.port import HasDatabase, Journal, Row, RowPosition, Writer
 
 LOGGER: Final = "lapse.journal"
 _REMEMBERED: Final = 100_000
@@ -71,7 +71,7 @@ class LogJournal:
         address: str | None = None,
         uid: str | None = None,
         limit: int = 100,
-        before: Place | None = None,
+        before: RowPosition | None = None,
     ) -> list[Row]:
         """Return nothing, always: the rows are in the log, where this process cannot read them."""
         return []

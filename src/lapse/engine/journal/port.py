@@ -146,12 +146,12 @@ class Row(Entry, frozen=True, kw_only=True, gc=False):
     id: int
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RowPosition:
         """Where it stands: what comes after it in a list is asked for with ``before=row.place``."""
-        return Place(self.time_ns, self.id)
+        return RowPosition(self.time_ns, self.id)
 
 
-class Place(NamedTuple):
+class RowPosition(NamedTuple):
     """A place in the order of rows; ids decide between rows of the same moment."""
 
     time_ns: int
@@ -194,7 +194,7 @@ class Journal(Protocol):
         address: str | None = None,
         uid: str | None = None,
         limit: int = 100,
-        before: Place | None = None,
+        before: RowPosition | None = None,
     ) -> list[Row]:
         """Return at most ``limit`` rows, newest first; ``since_ns`` is included, ``before`` is not."""
         ...
@@ -255,7 +255,7 @@ class SQLiteJournal:
         address: str | None = None,
         uid: str | None = None,
         limit: int = 100,
-        before: Place | None = None,
+        before: RowPosition | None = None,
     ) -> list[Row]:
         """See `Journal`."""
         asked = {"since_ns": since_ns, "domain": domain, "address": address, "uid": uid}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lapse.db.postgres.pool import Postgres
     from lapse.db.postgres.pool import Row as Found
-    from lapse.engine.journal.port import HasDatabase, Journal, Place, Row, Writer
+    from lapse.engine.journal.port import HasDatabase, Journal, Row, RowPosition, Writer
 
 SQL: Final = load_statements("lapse.engine.journal", "postgres.sql")
 _FILTERS: Final[Mapping[str, str]] = {
@@ -61,7 +61,7 @@ class PostgresJournal:
         address: str | None = None,
         uid: str | None = None,
         limit: int = 100,
-        before: Place | None = None,
+        before: RowPosition | None = None,
     ) -> list[Row]:
         """See `Journal`."""
         asked = {"since_ns": since_ns, "domain": domain, "address": address, "uid": uid}

@@ -36,7 +36,7 @@ _NS: Final = 1_000_000_000
 _log = get_logger("lapse.engine.running.election")
 
 
-class Lease(Protocol):
+class ElectionLease(Protocol):
     """What a campaign is about: one owner at a time. It is also the `Term` of whoever owns it."""
 
     @property
@@ -75,7 +75,7 @@ class Lease(Protocol):
 class Campaign:
     """One candidate for one lease: a `Leadership`."""
 
-    def __init__(self, lease: Lease, *, clock: Clock) -> None:
+    def __init__(self, lease: ElectionLease, *, clock: Clock) -> None:
         """Nothing is touched before `campaign`."""
         self._lease, self._clock = lease, clock
         self._quarter = lease.ttl_seconds / 4

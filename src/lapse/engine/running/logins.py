@@ -29,7 +29,7 @@ _MOST_PEERS: Final = 1024
 _NS: Final = 1_000_000_000
 
 
-class Proof(StrEnum):
+class LoginProof(StrEnum):
     """By what a caller wanted to get in."""
 
     TOKEN = "token"  # noqa: S105 - the name of a way, no secret
@@ -43,12 +43,12 @@ class LoginFailures:
     def __init__(self, clock: Clock, metrics: Metrics) -> None:
         """Remember nothing yet."""
         self._clock, self._metrics = clock, metrics
-        metrics.expect_logins(Proof)
+        metrics.expect_logins(LoginProof)
         self._peers: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """How many failures in a row, and when the last one was; the latest last."""
         self._waiting = 0
 
-    async def failed(self, proof: Proof, peer: str) -> None:
+    async def failed(self, proof: LoginProof, peer: str) -> None:
         """Count a failure, and return when it may be answered."""
         self._metrics.login_failed(proof)
         seconds = self._delay(peer)

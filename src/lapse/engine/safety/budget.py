@@ -75,7 +75,7 @@ OFF: Final = Budget(None, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class BudgetRoom:
     """What may still be done now."""
 
     most: int | None
@@ -109,10 +109,12 @@ class Budgets:
         both = ((domain, self.of(domain)), (TOTAL, self.total))
         return [(name, budget) for name, budget in both if budget.most is not None]
 
-    def room(self, ledger: Ledger, domain: str, now: int) -> Room:
+    def room(self, ledger: Ledger, domain: str, now: int) -> BudgetRoom:
         """Say how much ``domain`` may still do at ``now``; never less than nothing."""
-        rooms = [Room(max(0, _left(budget, ledger.get(name, {}), now)), name) for name, budget in self.accounts(domain)]
-        return min(rooms, key=lambda room: room.most or 0, default=Room(None))
+        rooms = [
+            BudgetRoom(max(0, _left(budget, ledger.get(name, {}), now)), name) for name, budget in self.accounts(domain)
+        ]
+        return min(rooms, key=lambda room: room.most or 0, default=BudgetRoom(None))
 
     def block(self, domain: str, wanted: int) -> int:
         """Return how much to take at once: a tenth of the smallest budget, at least ``wanted``.

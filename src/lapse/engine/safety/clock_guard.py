@@ -48,7 +48,7 @@ _log = get_logger("lapse.engine.safety.clock_guard")
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class ClockDoubt:
     """Why the clock is not believed."""
 
     off_ns: int = 0
@@ -89,7 +89,7 @@ class ClockGuard:
             if off is not None and abs(off) > self.clock.limit_ns:
                 self.clock.distrust(off)
 
-    async def doubt(self) -> Doubt | None:
+    async def doubt(self) -> ClockDoubt | None:
         """Return why the clock is not believed; None when it is, which costs no call of anything."""
         if self._is_confirmed and not self.clock.in_doubt():
             return None
@@ -99,7 +99,7 @@ class ClockGuard:
                 off = await self._off_by()
             except LapseError as error:
                 self._say("clock_in_doubt", problem=str(error))
-                return Doubt()
+                return ClockDoubt()
             return await self._judge(off)
 
     async def believe(self) -> None:
@@ -149,7 +149,7 @@ class ClockGuard:
             raise silent
         return None
 
-    async def _judge(self, off: int | None) -> Doubt | None:
+    async def _judge(self, off: int | None) -> ClockDoubt | None:
         clock = self.clock
         self.is_agreed = off is not None and abs(off) <= clock.limit_ns
         if self.is_agreed:
@@ -160,11 +160,11 @@ class ClockGuard:
         self._is_confirmed = True
         jump, dry = off or clock.jump_ns(), clock.dry_ns()
         if jump:
-            return Doubt(off_ns=jump)
+            return ClockDoubt(off_ns=jump)
         await self.write()
         if dry:
             self._say("dry_after_boot", seconds=round(dry / _NS))
-        return Doubt(dry_ns=dry) if dry else None
+        return ClockDoubt(dry_ns=dry) if dry else None
 
     def _is_news(self, mark: Mark, known: Mark) -> bool:
         if (mark.boot_id, mark.dry_until_ns) != (known.boot_id, known.dry_until_ns):
@@ -262,14 +262,14 @@ class GuardedBrakes:
                 if await self._against(domain, doubt) is None:
                     return
 
-    async def _against(self, domain: str, doubt: Doubt) -> Reason | None:
+    async def _against(self, domain: str, doubt: ClockDoubt) -> Reason | None:
         """Freeze a domain, unless it is frozen; return None when a person has resumed it, so that the clock counts."""
         if not doubt.off_ns:
             return UnknownReason.CLOCK_JUMPED
         async with self._freezing:  # loops see a jump at the same moment, and one row tells of it
             return await self._frozen(domain, doubt)
 
-    async def _frozen(self, domain: str, doubt: Doubt) -> Reason | None:
+    async def _frozen(self, domain: str, doubt: ClockDoubt) -> Reason | None:
         against = await self._brakes.objection(domain)
         if against is FreezeReason.FROZEN:
             self._stopped.add(domain)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.budget import Budgets, Charge, Ledger, Room
+    from lapse.engine.safety.budget import BudgetRoom, Budgets, Charge, Ledger
 
 TRUST_SECONDS: Final = 5.0
 """How long a look at what is frozen is good for."""
@@ -318,7 +318,7 @@ class Brakes:
             ledger, _ = self._budgets.charge(ledger, domain, count, now=self._clock.wall_ns())
         return ledger
 
-    async def _freeze(self, state: BrakeState, domain: str, room: Room) -> Reason:
+    async def _freeze(self, state: BrakeState, domain: str, room: BudgetRoom) -> Reason:
         budget = self._budgets.of(room.account)
         which = "in total" if room.account != domain else f"of {domain}"
         why = f"the deletion budget {which}, {budget}, is spent"

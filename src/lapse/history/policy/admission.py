@@ -1,9 +1,9 @@
 """Who may write which retention policy: only what a person may list and delete may that person's policy select.
 
-A policy acts with the rights of the account for policies (`lapse.history.policy.rbac`), so without this check everybody who
-may create policies deletes with the rights that were granted for the policies of others. Both the creation and every
-change of a spec are judged; a change of metadata alone grants nothing, and is allowed. The questions: ``list`` and
-``delete`` on the kind, in each namespace that the policy names, or in all of them where it names none.
+A policy acts with the rights of the account for policies (`lapse.history.policy.rbac`), so without this check everybody
+who may create policies deletes with the rights that were granted for the policies of others. Both the creation and
+every change of a spec are judged; a change of metadata alone grants nothing, and is allowed. The questions: ``list``
+and ``delete`` on the kind, in each namespace that the policy names, or in all of them where it names none.
 
 A person who may impersonate the account for policies has all its rights anyway, and so may write any policy: that is
 how the operator publishes the history's own. Doubt denies: an unknown kind, an answer that did not come, more
@@ -23,7 +23,7 @@ from lapse.core.log import get_logger
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.retention.passes import RETENTION
 from lapse.kube.auth.access import AccessReviews
-from lapse.kube.auth.admission import FAILED, NO, WRONG, Question, Ruling, listed, place_of
+from lapse.kube.auth.admission import FAILED, NO, WRONG, AccessQuestion, Ruling, listed, place_of
 from lapse.kube.errors import ObjectError, UnknownKindError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _log = get_logger("lapse.history.policy.admission")
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
+class PolicyReview:
     """One policy to judge; without a selector there is nothing to judge, and ``problem`` says why if that is wrong."""
 
     name: str
@@ -52,44 +52,46 @@ class Review:
     problem: str | None = None
 
 
-def review_of(request: AdmissionRequest) -> Review:
+def review_of(request: AdmissionRequest) -> PolicyReview:
     """Return what is to be judged about a request."""
     kind, asked = RETENTION_POLICY, request.kind
     if (asked.api_version, asked.kind) != (kind.api_version, kind.kind) or request.sub_resource:
         problem = f"only {kind.kind} of {kind.api_version} is judged here; correct the rules of the webhook"
-        return Review("", request.user_info, problem=problem)
+        return PolicyReview("", request.user_info, problem=problem)
     if request.operation not in _WRITES:
-        return Review("", request.user_info, problem="only CREATE and UPDATE are judged here; correct the rules")
+        return PolicyReview("", request.user_info, problem="only CREATE and UPDATE are judged here; correct the rules")
     try:
         body, before = (msgspec.json.decode(one, type=dict | None) for one in (request.object, request.old_object))
         policy = kind.convert(body or {})
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return Review("", request.user_info, problem=f"its object is not a {kind.kind}: {place_of(error)}")
+        return PolicyReview("", request.user_info, problem=f"its object is not a {kind.kind}: {place_of(error)}")
     is_same = request.operation == "UPDATE" and body is not None and _spec(body) == _spec(before)
-    return Review(policy.metadata.name, request.user_info, None if is_same else policy.spec.selector)
+    return PolicyReview(policy.metadata.name, request.user_info, None if is_same else policy.spec.selector)
 
 
 def _spec(body: dict[str, Any] | None) -> object:
     return None if body is None else body.get("spec")
 
 
-def questions(selector: Selector, kind: Kind[Any]) -> tuple[Question, ...]:
+def questions(selector: Selector, kind: Kind[Any]) -> tuple[AccessQuestion, ...]:
     """Return what must be asked, each once."""
     places = selector.namespaces if kind.namespaced and selector.namespaces else ("",)
     version = kind.api_version.rpartition("/")[2]
     return tuple(
-        Question(kind.group, version, kind.plural, place, "", kind.kind, verb)
+        AccessQuestion(kind.group, version, kind.plural, place, "", kind.kind, verb)
         for place in dict.fromkeys(places)
         for verb in VERBS
     )
 
 
-def impersonating(right: Right) -> Question:
+def impersonating(right: Right) -> AccessQuestion:
     """Return the question whether somebody has all rights of the account for policies."""
-    return Question(right.group, "v1", right.resource, right.namespace or "", right.name, "ServiceAccount", right.verb)
+    return AccessQuestion(
+        right.group, "v1", right.resource, right.namespace or "", right.name, "ServiceAccount", right.verb
+    )
 
 
-def decide(review: Review, asked: Collection[Question], answers: Mapping[Question, bool]) -> Ruling:
+def decide(review: PolicyReview, asked: Collection[AccessQuestion], answers: Mapping[AccessQuestion, bool]) -> Ruling:
     """Allow it if every question was answered with yes; otherwise name the rights that are missing."""
     if not asked or any(question not in answers for question in asked):
         return failure("not every question was answered")
@@ -101,7 +103,7 @@ def decide(review: Review, asked: Collection[Question], answers: Mapping[Questio
     return Ruling(NO, f"{who} may not {rights}; a policy may select only what its author may list and delete")
 
 
-def _right(question: Question) -> str:
+def _right(question: AccessQuestion) -> str:
     resource = f"{question.resource}.{question.group}" if question.group else question.resource
     place = f"in the namespace {question.namespace}" if question.namespace else "in the whole cluster"
     return f"{question.verb} {resource} {place}"
@@ -134,7 +136,7 @@ class PolicyJudge:
             _log.debug("policy_allowed", **about)
         return ruling
 
-    async def _ruling(self, review: Review, seconds: float) -> Ruling:
+    async def _ruling(self, review: PolicyReview, seconds: float) -> Ruling:
         if review.problem is not None:
             return Ruling(WRONG, review.problem)
         if review.selector is None:
@@ -147,7 +149,7 @@ class PolicyJudge:
         except ObjectError as error:
             return failure(str(error.details.get("problem", error)))
 
-    async def _asked(self, review: Review, selector: Selector) -> Ruling:
+    async def _asked(self, review: PolicyReview, selector: Selector) -> Ruling:
         try:
             kind = await self._reviews.kind(selector.api_version, selector.kind)
         except UnknownKindError:

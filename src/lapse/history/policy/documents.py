@@ -34,7 +34,7 @@ class DocumentError(UsageError, ValueError):
     """{document} cannot be used: {problem}."""
 
 
-class Problem(NamedTuple):
+class DocumentProblem(NamedTuple):
     """What is wrong, and where."""
 
     place: str
@@ -61,38 +61,40 @@ def name_of(document: object) -> str:
     return shown(name) if isinstance(name, str) and name else "without a name"
 
 
-def problems_of(kind: Kind[Any], document: object, *, named: bool = True) -> Iterator[Problem]:
+def problems_of(kind: Kind[Any], document: object, *, named: bool = True) -> Iterator[DocumentProblem]:
     """Tell everything that is wrong with a document; ``named`` says whether it must have a name."""
     if (odd := plain_problem(document)) is not None:
-        yield Problem(*odd)
+        yield DocumentProblem(*odd)
         return
     if not isinstance(document, dict):
-        yield Problem("", f"it is not a document; expected apiVersion: {kind.api_version} and kind: {kind.kind}")
+        yield DocumentProblem(
+            "", f"it is not a document; expected apiVersion: {kind.api_version} and kind: {kind.kind}"
+        )
         return
     given = document.get("apiVersion"), document.get("kind")
     if given != (kind.api_version, kind.kind):
         said = "/".join(str(one) for one in given if one)
         found = f"it is {said}" if said else "it names no apiVersion and no kind"
-        yield Problem("", f"{found}; expected apiVersion: {kind.api_version} and kind: {kind.kind}")
+        yield DocumentProblem("", f"{found}; expected apiVersion: {kind.api_version} and kind: {kind.kind}")
         return
     wrong = [*_metadata_problems(document.get("metadata"), named=named), *unknown_fields(document, _schema(kind))]
     for text in kind.validate(document, None):
         place, _, what = text.partition(": ")
-        wrong.append(Problem(place, what))
+        wrong.append(DocumentProblem(place, what))
     wrong += [] if wrong else _unusable_times(document, _schema(kind))
     yield from wrong or _unreadable(kind, document)
 
 
-def _unreadable(kind: Kind[Any], document: Json) -> Iterator[Problem]:
+def _unreadable(kind: Kind[Any], document: Json) -> Iterator[DocumentProblem]:
     """Tell what no rule is about, such as null for a field that has another default."""
     metadata = document.get("metadata")
     try:
         kind.convert({**document, "metadata": metadata if isinstance(metadata, dict) else {}})
     except msgspec.ValidationError as error:
-        yield Problem("", str(error))
+        yield DocumentProblem("", str(error))
 
 
-def _unusable_times(value: object, schema: Json, at: str = "") -> Iterator[Problem]:
+def _unusable_times(value: object, schema: Json, at: str = "") -> Iterator[DocumentProblem]:
     """Tell of times that have the form of one and cannot be stored: a year 9999, a 30th of February."""
     if isinstance(value, dict):
         for name, part in value.items():
@@ -102,26 +104,26 @@ def _unusable_times(value: object, schema: Json, at: str = "") -> Iterator[Probl
         for index, part in enumerate(value):
             yield from _unusable_times(part, schema.get("items", {}), f"{at}[{index}]")
     elif isinstance(value, str) and schema.get("pattern") == TIME_PATTERN and from_timestamp(value) is None:
-        yield Problem(at, f"{value} is not a time that can be kept; expected one after 1970 and before 2262")
+        yield DocumentProblem(at, f"{value} is not a time that can be kept; expected one after 1970 and before 2262")
 
 
-def _metadata_problems(metadata: object, *, named: bool) -> Iterator[Problem]:
+def _metadata_problems(metadata: object, *, named: bool) -> Iterator[DocumentProblem]:
     if not isinstance(metadata, dict):
         if named or metadata is not None:
-            yield Problem("metadata", "is required" if metadata is None else "must be of type object")
+            yield DocumentProblem("metadata", "is required" if metadata is None else "must be of type object")
         return
     for name in metadata.keys() - _METADATA:
-        yield Problem(f"metadata.{name}", _no_such_field(name, _METADATA))
+        yield DocumentProblem(f"metadata.{name}", _no_such_field(name, _METADATA))
     if metadata.get("name") is None:
         if named:
-            yield Problem("metadata.name", "is required")
+            yield DocumentProblem("metadata.name", "is required")
     else:
-        yield from (Problem("", text) for text in name_problems(metadata["name"]))
+        yield from (DocumentProblem("", text) for text in name_problems(metadata["name"]))
     for text in (
         *label_problems(metadata.get("labels") or {}),
         *annotation_problems(metadata.get("annotations") or {}),
     ):
-        yield Problem("", text)
+        yield DocumentProblem("", text)
 
 
 @cache
@@ -131,14 +133,14 @@ def _schema(kind: Kind[Any]) -> Json:
     return schema
 
 
-def unknown_fields(value: object, schema: Json, at: str = "") -> Iterator[Problem]:
+def unknown_fields(value: object, schema: Json, at: str = "") -> Iterator[DocumentProblem]:
     """Tell of fields that the schema does not have, and which ones were meant."""
     before = f"{at}." if at else ""
     if isinstance(value, dict) and "properties" in schema:
         for name, part in value.items():
             known: Json | None = schema["properties"].get(name)
             if known is None:
-                yield Problem(f"{before}{name}", _no_such_field(name, schema["properties"]))
+                yield DocumentProblem(f"{before}{name}", _no_such_field(name, schema["properties"]))
             else:
                 yield from unknown_fields(part, known, f"{before}{name}")
     elif isinstance(value, list | tuple):

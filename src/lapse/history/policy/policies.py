@@ -128,7 +128,7 @@ class _Keeper:
         )
 
 
-def blocked(loaded: Loaded) -> dict[str, RetentionPolicyError]:
+def blocked(loaded: LoadedPolicies) -> dict[str, RetentionPolicyError]:
     """Return the policies that must not delete, by name, and why."""
     keepers = _keepers(loaded)
     found = {}
@@ -139,7 +139,7 @@ def blocked(loaded: Loaded) -> dict[str, RetentionPolicyError]:
     return found
 
 
-def _keepers(loaded: Loaded) -> Sequence[_Keeper]:
+def _keepers(loaded: LoadedPolicies) -> Sequence[_Keeper]:
     understood = [
         _Keeper(one.name, one.api_version, one.kind, one.namespaces, is_understood=True)
         for _, one in loaded.policies
@@ -170,16 +170,16 @@ _UNREADABLE: Final = RetentionSpec(selector=Selector(api_version="", kind=""))
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedPolicies:
     """What there is, sorted by whether it can be understood."""
 
     policies: list[tuple[RetentionPolicy, Policy]] = field(default_factory=list)
     broken: list[tuple[RetentionPolicy, RetentionPolicyError]] = field(default_factory=list)
 
 
-async def load_policies(direct: Reader) -> Loaded:
+async def load_policies(direct: Reader) -> LoadedPolicies:
     """Return all policies, in the order of their names. Raises what the store answers when it cannot be listed."""
-    loaded = Loaded()
+    loaded = LoadedPolicies()
     for document in await _all(direct):
         policy = None
         try:

@@ -17,7 +17,7 @@ from lapse.engine.safety.holds import hold_of
 from lapse.history.api.kinds import AGE_OF_RECORDS, is_age_of_records
 from lapse.history.errors import FieldPathError, RetentionPolicyError
 from lapse.history.policy.paths import FieldPath
-from lapse.history.retention.rules import Entry, Limits
+from lapse.history.retention.rules import RetainedObject, RetentionLimits
 from lapse.kube.resources import ObjectMeta, OwnerReference
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Policy:
     namespaces: tuple[str, ...]
     """Empty: all of them, but those that are left alone."""
     labels: dict[str, str]
-    limits: Limits
+    limits: RetentionLimits
     group_by: tuple[FieldPath, ...]
     age_from: FieldPath
     only_when: tuple[OneOf, ...]
@@ -98,7 +98,7 @@ class Policy:
             return namespace in self.namespaces
         return namespace is None or namespace not in left_alone
 
-    def entry(self, document: Json) -> Entry | None:
+    def entry(self, document: Json) -> RetainedObject | None:
         """Return what the decision needs of an object; None for one that the policy is not about.
 
         That is one that ``only_when`` does not hold for, and one that is being deleted: it is going, and must not take
@@ -107,7 +107,7 @@ class Policy:
         metadata: Json = document["metadata"]
         if metadata.get("deletionTimestamp") or not all(one.holds(document) for one in self.only_when):
             return None
-        return Entry(
+        return RetainedObject(
             metadata.get("namespace"),
             metadata["name"],
             metadata["uid"],
@@ -143,7 +143,7 @@ def _understood(name: str, spec: RetentionSpec, problems: list[str]) -> Policy:
         kind=selector.kind,
         namespaces=selector.namespaces,
         labels=selector.labels,
-        limits=Limits(
+        limits=RetentionLimits(
             max_age=_max_age(spec.max_age, problems),
             max_count=_at_least_zero("spec.maxCount", spec.max_count or 0, problems) or None,
             keep_last=_at_least_zero("spec.keepLast.count", kept, problems),

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from lapse.core.decision import Due
     from lapse.engine.executor import Executor
-    from lapse.history.retention.policy_set import Settled
-    from lapse.history.retention.rules import Entry
+    from lapse.history.retention.policy_set import Removal
+    from lapse.history.retention.rules import RetainedObject
     from lapse.kube.resources import Kind
 
 HISTORY: Final = "history"
@@ -31,7 +31,7 @@ class Told(NamedTuple):
     """What was due, by which policies, and what came of it; the one that decided is the first."""
 
     address: Address
-    entry: Entry
+    entry: RetainedObject
     verdict: Due
     policies: tuple[str, ...]
     outcome: Outcome
@@ -53,10 +53,10 @@ class Acts:
     ) -> None:
         """Let up to ``most`` be pending; ask ``proceed`` before every handful, and drop what it is against."""
         self._kind, self._executor, self._proceed, self._told, self._most = kind, executor, proceed, told, most
-        self._pending: list[Settled] = []
+        self._pending: list[Removal] = []
         self._has_ended = False
 
-    async def add(self, settled: Settled) -> None:
+    async def add(self, settled: Removal) -> None:
         """Have it ended, now or with those that follow."""
         self._pending.append(settled)
         if len(self._pending) >= self._most:
@@ -75,7 +75,7 @@ class Acts:
         found, self._has_ended = self._has_ended, False
         return found
 
-    async def _end(self, pending: Sequence[Settled]) -> None:
+    async def _end(self, pending: Sequence[Removal]) -> None:
         actions = [self._action(one) for one in pending]
         for one, action, result in zip(pending, actions, await self._executor.execute(actions), strict=True):
             self._has_ended = self._has_ended or result.outcome is Outcome.ENDED
@@ -83,7 +83,7 @@ class Acts:
                 member.came_of_it(result.outcome)
             self._told(Told(action.address, one.entry, one.verdict, one.names, *result))
 
-    def _action(self, settled: Settled) -> Action:
+    def _action(self, settled: Removal) -> Action:
         entry, names = settled.entry, settled.names
         key = ObjectKey(entry.namespace, entry.name)
         return Action(

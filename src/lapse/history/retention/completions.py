@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from lapse.core.clock import Clock
-    from lapse.kube.controller.controller import Result
+    from lapse.kube.controller.controller import ReconcileResult
     from lapse.kube.resources import PartialObject
     from lapse.objects.port import ObjectStore
 
@@ -58,7 +58,7 @@ class Completions:
     def __init__(
         self,
         store: ObjectStore,
-        completed: Callable[[Experiment], Awaitable[Result]],
+        completed: Callable[[Experiment], Awaitable[ReconcileResult]],
         *,
         namespace: str,
         clock: Clock,

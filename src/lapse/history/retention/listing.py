@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.history.policy.policy import SYSTEM_NAMESPACE
-from lapse.history.retention.reading import Reading
+from lapse.history.retention.reading import ObjectReader
 from lapse.kube.errors import GoneError
 from lapse.kube.resources import Document, metadata_only
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = 500
 """Objects of one page: what an API server sends without effort."""
-LEFT_ALONE: Final = frozenset({SYSTEM_NAMESPACE})
+LEFT_ALONE: Final[frozenset[str]] = frozenset({SYSTEM_NAMESPACE})
 ATTEMPTS: Final = 3
 """How often a listing is begun, at most, when its moment is gone before its end."""
 
@@ -100,15 +100,15 @@ class Listing:
         common = set.intersection(*(set(policy.labels.items()) for policy in self.policies))
         return {**dict(common), **self.labels}
 
-    def reading(self) -> Reading:
+    def reading(self) -> ObjectReader:
         """Return what makes entries of objects that have these labels."""
-        return Reading(self.policies, asked=self.asked_labels(), left_alone=self.left_alone)
+        return ObjectReader(self.policies, asked=self.asked_labels(), left_alone=self.left_alone)
 
 
 async def read_pages(
     direct: Reader,
     kind: Kind[Any],
-    reading: Reading,
+    reading: ObjectReader,
     *,
     namespace: str | None,
     labels: Mapping[str, str],

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from lapse.core.decision import Due, KeepReason
 from lapse.engine.journal.port import Outcome
-from lapse.history.retention.ranking import Look, Ranking, Survey
+from lapse.history.retention.ranking import Ranking, Survey, Unjudged
 from lapse.history.retention.rules import DoubtReason, Protection, RetainReason, combine
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from lapse.core.clock import UnixNs
     from lapse.core.decision import Reason
     from lapse.history.policy.policy import Policy
-    from lapse.history.retention.rules import Entry, Judgement
+    from lapse.history.retention.rules import Judgement, RetainedObject
 
-    Views = tuple[Entry | None, ...]
+    Views = tuple[RetainedObject | None, ...]
     """One object as each policy sees it; None for a policy that is not about it."""
 
 
@@ -54,10 +54,10 @@ class PassReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Removal:
     """An object that goes, why, and who wants it: those that decided first."""
 
-    entry: Entry
+    entry: RetainedObject
     verdict: Due
     wanted_by: tuple[Member, ...]
     dry_run: bool
@@ -103,17 +103,17 @@ class Several:
             Member(policy, now, is_acting=acting is None or policy.name in acting) for policy in policies
         )
 
-    def look(self, views: Views) -> Settled | None:
+    def look(self, views: Views) -> Removal | None:
         """Look at an object for the first time; return it if it goes, whatever its groups are like."""
         judged: list[tuple[Member, Judgement]] = []
-        opened: list[tuple[Member, Entry]] = []
+        opened: list[tuple[Member, RetainedObject]] = []
         for member, entry in self._pairs(views):
             member.report.matched += 1
             member.report.unlabelled += entry.is_unlabelled
             found = member.survey.look(entry)
-            if found is Look.OPEN:
+            if found is Unjudged.OPEN:
                 opened.append((member, entry))
-            elif found is not Look.STAYS:
+            elif found is not Unjudged.STAYS:
                 judged.append((member, found))
         if not judged:
             return None
@@ -145,21 +145,21 @@ class Several:
                 member.ranking.take(entry)
         return concerned
 
-    def settle(self, views: Views) -> Settled | None:
+    def settle(self, views: Views) -> Removal | None:
         """Judge an object of a group that was compared, if it is one that was not settled before."""
         pairs = list(self._pairs(views))
         if not any(member.survey.concerns(entry) for member, entry in pairs):
             return None
         judged = [(member, member.ranking.judge(entry)) for member, entry in pairs]
         # What was judged at the first look was counted there.
-        _count([one for one in judged if one[0].survey.alone(one[1].entry) is Look.OPEN])
+        _count([one for one in judged if one[0].survey.alone(one[1].entry) is Unjudged.OPEN])
         return _settled(judged)
 
     def reports(self, *, is_complete: bool) -> dict[str, PassReport]:
         """Return what those that may act have to report, by their names."""
         return {one.policy.name: one.finish(is_complete=is_complete) for one in self.members if one.is_acting}
 
-    def _pairs(self, views: Views) -> Iterator[tuple[Member, Entry]]:
+    def _pairs(self, views: Views) -> Iterator[tuple[Member, RetainedObject]]:
         return ((member, entry) for member, entry in zip(self.members, views, strict=True) if entry is not None)
 
 
@@ -170,7 +170,7 @@ def _count(judged: Sequence[tuple[Member, Judgement]]) -> None:
             member.report.kept[one.verdict.reason] += 1
 
 
-def _settled(judged: Sequence[tuple[Member, Judgement]]) -> Settled | None:
+def _settled(judged: Sequence[tuple[Member, Judgement]]) -> Removal | None:
     """Weigh what was said about one object, and count what is due."""
     wanting = [(member, one, one.verdict) for member, one in judged if isinstance(one.verdict, Due)]
     if not wanting:
@@ -185,7 +185,7 @@ def _settled(judged: Sequence[tuple[Member, Judgement]]) -> Settled | None:
     real = [one for one in wanting if not one[0].policy.dry_run]
     best = combine([one for _, one, _ in real or wanting])
     wanting.sort(key=lambda one: one[1] is not best)
-    return Settled(best.entry, wanting[0][2], tuple(member for member, _, _ in wanting), dry_run=not real)
+    return Removal(best.entry, wanting[0][2], tuple(member for member, _, _ in wanting), dry_run=not real)
 
 
 def _saved_by(winner: Judgement) -> Reason:

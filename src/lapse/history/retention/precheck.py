@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import UnixNs
     from lapse.history.policy.policy import Policy
     from lapse.history.retention.listing import Listing
-    from lapse.history.retention.rules import Entry, Limits
+    from lapse.history.retention.rules import RetainedObject, RetentionLimits
 
 _MOST: Final = 50_000
 """Of more than so many different labels a summary would be as long as a list."""
@@ -38,7 +38,7 @@ def is_told_by_labels(policy: Policy) -> bool:
     )
 
 
-async def glance(listing: Listing, limits: Sequence[Limits], now: UnixNs) -> list[int] | None:
+async def glance(listing: Listing, limits: Sequence[RetentionLimits], now: UnixNs) -> list[int] | None:
     """Return how many objects each policy is about, if none of them can be due; None when that cannot be told."""
     direct: Any = listing.direct
     if not isinstance(direct, Summarising) or not all(map(is_told_by_labels, listing.policies)):
@@ -64,13 +64,13 @@ async def glance(listing: Listing, limits: Sequence[Limits], now: UnixNs) -> lis
 class _Count:
     """What one policy is about."""
 
-    def __init__(self, limits: Limits, now: UnixNs) -> None:
+    def __init__(self, limits: RetentionLimits, now: UnixNs) -> None:
         self.matched = 0
         self.may_be_due = False
         self._limits, self._now = limits, now
         self._groups: Counter[int] = Counter()
 
-    def add(self, oldest: Entry, how_many: int) -> None:
+    def add(self, oldest: RetainedObject, how_many: int) -> None:
         """Take some objects that are alike, none of them older than this one."""
         limits = self._limits
         self.matched += how_many

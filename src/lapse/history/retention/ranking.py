@@ -30,10 +30,10 @@ from lapse.history.retention.rules import DELETE, LimitReason, expired, judge_al
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lapse.history.retention.rules import Entry, Group, Judgement, Limits
+    from lapse.history.retention.rules import Group, Judgement, RetainedObject, RetentionLimits
 
 
-class Look(Enum):
+class Unjudged(Enum):
     """What a look at an object tells when there is nothing to judge."""
 
     STAYS = auto()
@@ -45,19 +45,19 @@ class Look(Enum):
 class Survey:
     """See the module; for one policy."""
 
-    def __init__(self, limits: Limits, now: UnixNs) -> None:
+    def __init__(self, limits: RetentionLimits, now: UnixNs) -> None:
         """Nothing was looked at yet."""
         self._limits, self._now = limits, now
         self._counts: Counter[int] = Counter()
         self._asked: set[int] = set()
 
-    def look(self, entry: Entry) -> Judgement | Look:
+    def look(self, entry: RetainedObject) -> Judgement | Unjudged:
         """Return what the object itself is enough for, and remember that it was there.
 
         What comes back as due was judged by its own fields alone, which an act that compares its version covers.
         """
         found = self.alone(entry)
-        if found is Look.OPEN:
+        if found is Unjudged.OPEN:
             assert entry.anchor is not None  # noqa: S101 - without one it is unknown, not open
             if self._limits.is_expired(entry.anchor, self._now):
                 self.ask(entry)
@@ -66,28 +66,28 @@ class Survey:
                 self._counts[hash(entry.group)] += 1
         return found
 
-    def alone(self, entry: Entry) -> Judgement | Look:
+    def alone(self, entry: RetainedObject) -> Judgement | Unjudged:
         """Return the same, and remember nothing."""
         limits = self._limits
         if entry.anchor is None or entry.group is None:
             return judge_alone(entry, limits, self._now)
         if entry.is_kept:
-            return Look.OPEN
+            return Unjudged.OPEN
         due = expired(entry.anchor, limits, self._now)
         if due is None:
-            return Look.STAYS if limits.max_count is None else Look.OPEN
+            return Unjudged.STAYS if limits.max_count is None else Unjudged.OPEN
         return judgement(entry, due, limits, now=self._now)
 
-    def ask(self, entry: Entry) -> None:
+    def ask(self, entry: RetainedObject) -> None:
         """Have the group of an object compared, whatever its number."""
         self._asked.add(hash(entry.group))
 
-    def concerns(self, entry: Entry) -> bool:
+    def concerns(self, entry: RetainedObject) -> bool:
         """Whether an object is open, and its group is one of those that are to be compared.
 
         Those that are not open take no place that counts among those that are.
         """
-        if self.alone(entry) is not Look.OPEN:
+        if self.alone(entry) is not Unjudged.OPEN:
             return False
         found, most = hash(entry.group), self._limits.max_count
         return found in self._asked or (most is not None and self._counts[found] > most)
@@ -107,12 +107,12 @@ _FARTHEST: Final = 2**63 - 1
 class Ranking:
     """See the module; for one policy."""
 
-    def __init__(self, limits: Limits, now: UnixNs) -> None:
+    def __init__(self, limits: RetentionLimits, now: UnixNs) -> None:
         """Nobody has a place yet."""
         self._limits, self._now = limits, now
         self._groups: dict[Group, _Standing] = {}
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: RetainedObject) -> None:
         """Let an object have its place among those of its group. Each object is shown once."""
         if entry.anchor is None or entry.group is None:
             return
@@ -127,7 +127,7 @@ class Ranking:
         if entry.is_kept:
             _insert(standing.kept, place, limits.keep_last)
 
-    def judge(self, entry: Entry) -> Judgement:
+    def judge(self, entry: RetainedObject) -> Judgement:
         """Judge an object by its own fields and by those that were shown of its group."""
         limits = self._limits
         if entry.anchor is None or entry.group is None:
@@ -141,7 +141,7 @@ class Ranking:
         return judgement(entry, due, limits, now=self._now, protected=protected)
 
 
-def judge(entries: Iterable[Entry], limits: Limits, now: UnixNs) -> list[Judgement]:
+def judge(entries: Iterable[RetainedObject], limits: RetentionLimits, now: UnixNs) -> list[Judgement]:
     """Judge objects that fit in memory; of every group that occurs, all objects must be there."""
     ranking, found = Ranking(limits, now), list(entries)
     for entry in found:
@@ -149,7 +149,7 @@ def judge(entries: Iterable[Entry], limits: Limits, now: UnixNs) -> list[Judgeme
     return [ranking.judge(entry) for entry in found]
 
 
-def place_of(entry: Entry, anchor: UnixNs) -> Place:
+def place_of(entry: RetainedObject, anchor: UnixNs) -> Place:
     """Return where an object stands among those of its group."""
     return anchor, entry.namespace or "", entry.name
 

@@ -17,7 +17,7 @@ from lapse.core.timestamps import from_timestamp
 from lapse.engine.safety.holds import hold_of
 from lapse.history.policy.paths import as_text
 from lapse.history.records import is_about_records, is_labelled, labelled
-from lapse.history.retention.rules import Entry
+from lapse.history.retention.rules import RetainedObject
 from lapse.kube.resources import Document, ObjectMeta
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _TEXTS: Final = frozenset({"name", "namespace", "uid", "resourceVersion", "creat
 _moment: Final = lru_cache(4096)(from_timestamp)
 
 
-class Reading:
+class ObjectReader:
     """Reads objects for some policies; of what has all of ``asked``, their labels included, no more is checked."""
 
     def __init__(self, policies: Sequence[Policy], *, asked: Mapping[str, str], left_alone: Collection[str]) -> None:
@@ -52,7 +52,7 @@ class Reading:
         if isinstance(found, Document):
             return self._of_record(found.body) if self.lacks_labels(found) else self.of_document(found.body)
         metadata, document = found.metadata, None
-        views: list[Entry | None] = []
+        views: list[RetainedObject | None] = []
         for scope, fast in zip(self._scopes, self._fast, strict=True):
             if not scope.covers(metadata.namespace, metadata.labels):
                 views.append(None)
@@ -99,7 +99,7 @@ class _Scope:
         return found and (not self._labels or self._labels <= labels.items())
 
 
-def _fast_entry(policy: Policy) -> Callable[[ObjectMeta], Entry | None] | None:
+def _fast_entry(policy: Policy) -> Callable[[ObjectMeta], RetainedObject | None] | None:
     """Return what does with metadata what `Policy.entry` does with documents; None where paths go deeper."""
     group, only_when = [_getter(path) for path in policy.group_by], [_test(one) for one in policy.only_when]
     age, kept = _getter(policy.age_from), _always if policy.keep_where is None else _test(policy.keep_where)
@@ -118,8 +118,8 @@ def _entry_maker(
     group: Sequence[Get],
     only_when: Sequence[Callable[[ObjectMeta], bool]],
     kept: Callable[[ObjectMeta], bool],
-) -> Callable[[ObjectMeta], Entry | None]:
-    def entry(metadata: ObjectMeta) -> Entry | None:
+) -> Callable[[ObjectMeta], RetainedObject | None]:
+    def entry(metadata: ObjectMeta) -> RetainedObject | None:
         if metadata.deletion_timestamp:
             return None
         for holds in only_when:
@@ -130,7 +130,7 @@ def _entry_maker(
         found: Group | None = None if None in texts else texts
         hold = hold_of(metadata.annotations) if metadata.annotations else None
         anchor = None if since is None else _moment(since)
-        return Entry(
+        return RetainedObject(
             metadata.namespace,
             metadata.name,
             metadata.uid,

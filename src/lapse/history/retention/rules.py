@@ -68,7 +68,7 @@ class Protection(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RetentionLimits:
     """What is too old, what is too many, and how many matching ones stay nevertheless; None and 0 are off."""
 
     max_age: int | None = None
@@ -88,7 +88,7 @@ class Limits:
         return self.max_age is not None and now - anchor > self.max_age
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class RetainedObject(msgspec.Struct, frozen=True, gc=False):
     """One object, as far as it is needed to decide about it and to end it."""
 
     namespace: str | None
@@ -111,12 +111,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class Judgement(msgspec.Struct, frozen=True, gc=False):
     """What one policy says about one object."""
 
-    entry: Entry
+    entry: RetainedObject
     verdict: Verdict
     protection: Protection = Protection.NONE
 
 
-def judge_alone(entry: Entry, limits: Limits, now: UnixNs) -> Judgement:
+def judge_alone(entry: RetainedObject, limits: RetentionLimits, now: UnixNs) -> Judgement:
     """Judge an object that no group is known of: by its age, or not at all."""
     if entry.anchor is None:
         doubt = entry.is_kept and limits.keep_last > 0
@@ -130,20 +130,22 @@ def judge_alone(entry: Entry, limits: Limits, now: UnixNs) -> Judgement:
     return Judgement(entry, Unknown(DoubtReason.UNKNOWN_GROUP), Protection.POSSIBLE)
 
 
-def expired(anchor: UnixNs, limits: Limits, now: UnixNs) -> Due | None:
+def expired(anchor: UnixNs, limits: RetentionLimits, now: UnixNs) -> Due | None:
     """Return what the age alone says; None when it is not too much."""
     if limits.max_age is None or not limits.is_expired(anchor, now):
         return None
     return Due(DELETE, DueReason.TTL_EXPIRED, UnixNs(anchor + limits.max_age))
 
 
-def _not_due(anchor: UnixNs, limits: Limits) -> Keep:
+def _not_due(anchor: UnixNs, limits: RetentionLimits) -> Keep:
     if limits.max_age is None:
         return Keep(KeepReason.NO_LIMIT if limits.max_count is None else KeepReason.NOT_YET)
     return Keep(KeepReason.NOT_YET, UnixNs(anchor + limits.max_age + 1))
 
 
-def judgement(entry: Entry, due: Due | None, limits: Limits, *, now: UnixNs, protected: bool = False) -> Judgement:
+def judgement(
+    entry: RetainedObject, due: Due | None, limits: RetentionLimits, *, now: UnixNs, protected: bool = False
+) -> Judgement:
     """Weigh what is against an object with what saves it."""
     protection = Protection.CERTAIN if protected else Protection.NONE
     if due is None:

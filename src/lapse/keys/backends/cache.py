@@ -46,7 +46,7 @@ class _Unknown:
 UNKNOWN: Final = _Unknown()
 
 
-class Entry(NamedTuple):
+class CacheEntry(NamedTuple):
     """What is known about a key, and how long that may be used."""
 
     value: str | None
@@ -62,7 +62,7 @@ class Cache:
         self._max_age_ns = max_age.nanoseconds or 0
         self._now_ns = clock.boottime_ns
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Place, Entry] = OrderedDict()
+        self._entries: OrderedDict[Place, CacheEntry] = OrderedDict()
         self._announced: dict[Place, list[object]] = {}  # reads and writes under way that nothing has overtaken
         guard_against_forks(self)
 
@@ -88,7 +88,7 @@ class Cache:
         with self._lock:
             return self._announce_locked(place)
 
-    def end_read(self, place: Place, read: object, entry: Entry | None) -> None:
+    def end_read(self, place: Place, read: object, entry: CacheEntry | None) -> None:
         """End an announced read; remember what it found, unless a write struck it out."""
         with self._lock:
             if self._withdraw_locked(place, read) and entry is not None:
@@ -100,7 +100,7 @@ class Cache:
             self._forget_locked(place)
             return self._announce_locked(place)
 
-    def end_write(self, place: Place, write: object, entry: Entry | None) -> None:
+    def end_write(self, place: Place, write: object, entry: CacheEntry | None) -> None:
         """Forget a place once more; remember what was written there, unless another write struck this one out."""
         with self._lock:
             alone = self._withdraw_locked(place, write)
@@ -133,7 +133,7 @@ class Cache:
         self._entries.pop(place, None)
         self._announced.pop(place, None)
 
-    def _remember_locked(self, place: Place, entry: Entry) -> None:
+    def _remember_locked(self, place: Place, entry: CacheEntry) -> None:
         self._entries[place] = entry
         self._entries.move_to_end(place)
         if len(self._entries) > self._size:
@@ -162,7 +162,7 @@ class CachedSpace:
         try:
             item: Item | None = await self._space.find(key)
             left_ns = None if item is None else max(0, item.expires_ms * NS_PER_MS - wall_ns)
-            entry = Entry(item and item.value, self._cache.deadline_ns(started_ns, left_ns))
+            entry = CacheEntry(item and item.value, self._cache.deadline_ns(started_ns, left_ns))
         finally:
             self._cache.end_read(place, read, entry)
         return entry.value
@@ -232,7 +232,7 @@ class CachedSpace:
         self,
         keys: Iterable[str],
         writing: Coroutine[Any, Any, Any],
-        entry: Entry | None = None,
+        entry: CacheEntry | None = None,
     ) -> Any:  # noqa: ANN401 - what the backend answers
         """Write, and remember ``entry`` if the backend did not refuse."""
         writes = [(place := (self._partition, key), self._cache.begin_write(place)) for key in keys]
@@ -245,8 +245,8 @@ class CachedSpace:
                 self._cache.end_write(place, write, known)
         return answer
 
-    def _entry(self, value: str, ttl_seconds: int) -> Entry:
-        return Entry(value, self._cache.deadline_ns(self._clock.boottime_ns(), ttl_seconds * SECOND))
+    def _entry(self, value: str, ttl_seconds: int) -> CacheEntry:
+        return CacheEntry(value, self._cache.deadline_ns(self._clock.boottime_ns(), ttl_seconds * SECOND))
 
 
 class CachedBackend(NetworkBackend):

@@ -1,9 +1,9 @@
 """Keys in one SQLite file: durable, and shared by the threads and processes of one machine.
 
 Guarantees. Each write is one SQL statement that decides and changes in one step, inside a transaction that is shared
-with the process's other writers (`lapse.db.sqlite.group_commit`); nobody is answered before it is durable as ``sync`` says:
-``full`` survives power loss, ``normal`` survives a crash of the process and may lose the last moments on power loss,
-never consistency. The moment of a write is read from the clock after the database's lock is held, so waiting for
+with the process's other writers (`lapse.db.sqlite.group_commit`); nobody is answered before it is durable as ``sync``
+says: ``full`` survives power loss, ``normal`` survives a crash of the process and may lose the last moments on power
+loss, never consistency. The moment of a write is read from the clock after the database's lock is held, so waiting for
 another process does not shorten a TTL. A read sees every write, of any process, that was answered before it began.
 
 Whose clock: this machine's wall clock (or the one given to `open_keys`), at the instant of expiry exactly.
@@ -47,7 +47,7 @@ from lapse.keys.errors import (
     OutcomeUnknownError,
 )
 from lapse.keys.expiry import NS_PER_MS, expiry_ms, is_over, seconds_left
-from lapse.keys.port import Capabilities, Item, NewItem, SweepReport
+from lapse.keys.port import Capabilities, CleanupReport, Item, NewItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -158,7 +158,7 @@ class FileBackend(EmbeddedBackend):
         partitions = partition_keys(prefix, app_id, self._buckets)
         return FileSpace(self, partitions, self._commit.submit, self._submit_in_turn)
 
-    def sweep(self, limit: int) -> SweepReport:
+    def sweep(self, limit: int) -> CleanupReport:
         """Remove up to ``limit`` expired records, in transactions of a bounded size; give some free pages back.
 
         On a full disk it gives up the reserve first, because deleting needs space, and makes another one at its end.
@@ -179,7 +179,7 @@ class FileBackend(EmbeddedBackend):
         """Move the log into the database, and give its space back."""
         self._lend(lambda cursor: cursor.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE))
 
-    def _sweep(self, limit: int) -> SweepReport:
+    def _sweep(self, limit: int) -> CleanupReport:
         now_ms = self.now_ns() // NS_PER_MS
         removed: list[int] = []
         # Looks first, without the write lock: most rounds find nothing, and need neither wait nor make others wait.
@@ -190,7 +190,7 @@ class FileBackend(EmbeddedBackend):
         self._return_pages()
         self._lend(lambda cursor: bound_log(cursor.connection, self._file))
         lag = (now_ms - min(removed)) / 1000 if removed else None
-        return SweepReport(len(removed), more, lag)
+        return CleanupReport(len(removed), more, lag)
 
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
         """See `Backend`. Walks the whole primary key: O(records)."""

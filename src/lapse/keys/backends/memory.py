@@ -41,7 +41,7 @@ from lapse.keys.backends.ordered import OrderedKeys
 from lapse.keys.backends.wheel import TICK_NS_BITS, TimingWheel
 from lapse.keys.errors import BackendClosedError, BackendError, BackendUnavailableError, KeysURLError
 from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
-from lapse.keys.port import Capabilities, Item, NewItem, Space, SweepReport
+from lapse.keys.port import Capabilities, CleanupReport, Item, NewItem, Space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -464,7 +464,7 @@ class MemoryBackend(EmbeddedBackend):
         heapq.heappush(self._agenda, (tick, next(self._order_of_notes), partition))
         partition.next_tick = tick
 
-    def sweep(self, limit: int) -> SweepReport:
+    def sweep(self, limit: int) -> CleanupReport:
         """See `Backend`. Holds the lock for one slice."""
         report = self._sweep_slice(limit)
         self._removed += report.removed
@@ -473,7 +473,7 @@ class MemoryBackend(EmbeddedBackend):
             return_free_memory()
         return report
 
-    def _sweep_slice(self, limit: int) -> SweepReport:
+    def _sweep_slice(self, limit: int) -> CleanupReport:
         with self.lock:
             self._check_usable()
             now_ns = self.now_ns()
@@ -490,8 +490,8 @@ class MemoryBackend(EmbeddedBackend):
                 self._in_hand = None
                 if removed or more:
                     more = more or bool(self._agenda and self._agenda[0][0] < now_tick)
-                    return SweepReport(removed, more, (now_ns - earliest) / NS_PER_SECOND if removed else None)
-        return SweepReport(0, more=False)
+                    return CleanupReport(removed, more, (now_ns - earliest) / NS_PER_SECOND if removed else None)
+        return CleanupReport(0, more=False)
 
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
         """See `Backend`."""
@@ -511,7 +511,7 @@ class MemoryBackend(EmbeddedBackend):
             self._empty_locked(_EndedRecords(BackendClosedError))
 
     def become_forked(self) -> list[Any]:
-        """See `lapse.db.sqlite.forks`. Another lock, because a thread that the child does not have may hold this one."""
+        """See `lapse.db.sqlite.forks`. Another lock: a thread that the child does not have may hold this one."""
         self._forked = True
         self.lock = threading.RLock()
         self._empty_locked(_EndedRecords(_forked))

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.keys.backends.background import run_blocking
-from lapse.keys.port import Space, SweepReport
+from lapse.keys.port import CleanupReport, Space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -73,9 +73,9 @@ class NetworkBackend(ABC):
         """See `Backend`."""
         run_blocking(self.async_close())
 
-    def sweep(self, limit: int) -> SweepReport:
+    def sweep(self, limit: int) -> CleanupReport:
         """See `Backend`. The server removes what has expired."""
-        return SweepReport(0, more=False)
+        return CleanupReport(0, more=False)
 
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
         """See `Backend`. Servers do not count per application without reading everything, so nothing is told."""

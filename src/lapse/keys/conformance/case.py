@@ -20,7 +20,7 @@ Play = Callable[["Stage"], "str | None"]
 _LONGEST_SHOWN: Final = 120
 
 
-class Rule(StrEnum):
+class ContractRule(StrEnum):
     """The rules of the contract that the cases hold, in its words."""
 
     OPERATIONS = "every operation does what it says on a live, an absent and an expired key"
@@ -41,7 +41,7 @@ class Rule(StrEnum):
     GUEST = "the kit leaves nothing behind"
 
 
-class Outcome(StrEnum):
+class CaseOutcome(StrEnum):
     """What a case found."""
 
     HOLDS = "holds"
@@ -49,7 +49,7 @@ class Outcome(StrEnum):
     NOT_APPLICABLE = "not applicable"
 
 
-class Kind(Enum):
+class CaseKind(Enum):
     """How a case must be run."""
 
     PLAIN = "beside others"
@@ -74,9 +74,9 @@ class Case:
     """Stable; to be named in ``only`` and in bug reports."""
     title: str
     """A sentence that is true when the rule holds."""
-    rule: Rule
+    rule: ContractRule
     play: Play
-    kind: Kind = Kind.PLAIN
+    kind: CaseKind = CaseKind.PLAIN
     colour: Colour = Colour.BLOCKING
 
     def awaited(self) -> Case:
@@ -89,7 +89,7 @@ class CaseResult:
     """What a case found, and in a sentence why."""
 
     case: Case
-    outcome: Outcome
+    outcome: CaseOutcome
     detail: str
     """Violated: what was expected and what was seen. Not applicable: why. Holds: how it was shown, or empty."""
     seconds: float
@@ -115,7 +115,7 @@ class CaseBook:
         self._both_colours = both_colours
         self.cases: list[Case] = []
 
-    def case(self, rule: Rule, *, kind: Kind = Kind.PLAIN) -> Callable[[Play], Play]:
+    def case(self, rule: ContractRule, *, kind: CaseKind = CaseKind.PLAIN) -> Callable[[Play], Play]:
         """Enter a function as a case: its name becomes the id, the first sentence of its docstring the title."""
 
         def enter(play: Play) -> Play:

@@ -21,14 +21,14 @@ from lapse.core.errors import LapseError
 from lapse.core.identity import secret_bytes
 from lapse.keys.backends.layout import Prefix
 from lapse.keys.conformance.adapters import Handle, LoopThread
-from lapse.keys.conformance.case import Case, Colour, Kind, NotApplicable, TooSlow
+from lapse.keys.conformance.case import Case, CaseKind, Colour, NotApplicable, TooSlow
 from lapse.keys.conformance.workers import Crowd, ProcessCrowd, ThreadCrowd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lapse.keys.aio import AsyncKeys
-    from lapse.keys.conformance.target import Target
+    from lapse.keys.conformance.target import StoreTarget
     from lapse.keys.port import Backend
     from lapse.keys.store import AppKeys, Keys
 
@@ -55,7 +55,7 @@ class NoEmptyApplicationError(LapseError):
 class Session:
     """What the cases of one run share."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: StoreTarget) -> None:
         """Open the store on the system's clock."""
         self.target = target
         self.keys = target.open(None)
@@ -130,10 +130,10 @@ class Stage:
         self._noted: defaultdict[tuple[Prefix, int], set[str]] = defaultdict(set)
 
     @staticmethod
-    def is_exact(target: Target, case: Case) -> bool:
+    def is_exact(target: StoreTarget, case: Case) -> bool:
         """Whether a case is played in virtual time."""
-        sweeps_alone = case.kind is Kind.SWEEP and not target.shared
-        return target.exact_clock and (case.kind is Kind.PLAIN or sweeps_alone)
+        sweeps_alone = case.kind is CaseKind.SWEEP and not target.shared
+        return target.exact_clock and (case.kind is CaseKind.PLAIN or sweeps_alone)
 
     @property
     def keys(self) -> Keys:
@@ -232,11 +232,11 @@ def now_ns() -> int:
     return SystemClock().monotonic_ns()
 
 
-def _start_ns(target: Target) -> int:
+def _start_ns(target: StoreTarget) -> int:
     # On a whole millisecond, so that an expiry is an instant which a clock that moves by seconds meets exactly.
     base = SystemClock().wall_ns() + _HOUR_NS if target.shared else VirtualClock().wall_ns()
     return base // _MS_NS * _MS_NS
 
 
-async def _open_awaited(target: Target, clock: VirtualClock | None) -> AsyncKeys:
+async def _open_awaited(target: StoreTarget, clock: VirtualClock | None) -> AsyncKeys:
     return await target.open_awaited(clock)

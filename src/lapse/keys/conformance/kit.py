@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.errors import UsageError
-from lapse.keys.conformance.case import Case, CaseResult, Kind, NotApplicable, Outcome, TooSlow, Violation
+from lapse.keys.conformance.case import Case, CaseKind, CaseOutcome, CaseResult, NotApplicable, TooSlow, Violation
 from lapse.keys.conformance.cases import (
     cleanup,
     expiry,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from lapse.keys.conformance.case import Case
-    from lapse.keys.conformance.target import Target
+    from lapse.keys.conformance.target import StoreTarget
 
 CASES: Final[tuple[Case, ...]] = tuple(
     case
@@ -59,7 +59,7 @@ def list_cases() -> tuple[Case, ...]:
     return CASES
 
 
-def run_conformance(target: Target, *, only: Sequence[str] | None = None) -> Generator[CaseResult, None, None]:
+def run_conformance(target: StoreTarget, *, only: Sequence[str] | None = None) -> Generator[CaseResult, None, None]:
     """Play the cases, or ``only`` those with the given ids, and yield each result as soon as it is known.
 
     The store may hold other records: they are left alone. An unknown id is an error at once, a store that cannot be
@@ -78,13 +78,13 @@ def _chosen(only: Sequence[str] | None) -> list[Case]:
     return [case for case in CASES if case.id in set(only)]
 
 
-def _play_all(target: Target, cases: list[Case]) -> Generator[CaseResult, None, None]:
+def _play_all(target: StoreTarget, cases: list[Case]) -> Generator[CaseResult, None, None]:
     session = Session(target)
     run = _Run(session)
     try:
-        yield from run.results([case for case in cases if case.kind is not Kind.LAST])
+        yield from run.results([case for case in cases if case.kind is not CaseKind.LAST])
         for case in cases:
-            if case.kind is Kind.LAST:
+            if case.kind is CaseKind.LAST:
                 yield play(session, case)
     finally:
         run.stop()
@@ -104,9 +104,11 @@ class _Run:
     def results(self, cases: list[Case]) -> Iterator[CaseResult]:
         """Start the lanes and yield what they find."""
         waiting = {case.id: case for case in cases}
-        races = [case for case in cases if case.kind is Kind.RACE]
-        exact = [case for case in cases if case.kind is not Kind.RACE and Stage.is_exact(self._session.target, case)]
-        real = [case for case in cases if case.kind is not Kind.RACE and case not in exact]
+        races = [case for case in cases if case.kind is CaseKind.RACE]
+        exact = [
+            case for case in cases if case.kind is not CaseKind.RACE and Stage.is_exact(self._session.target, case)
+        ]
+        real = [case for case in cases if case.kind is not CaseKind.RACE and case not in exact]
         for lane, workers in ((races, 1), (exact, _WORKERS_EXACT), (real, _WORKERS_REAL)):
             self._start(lane, workers=workers)
         while waiting:
@@ -147,19 +149,22 @@ class _Run:
 def play(session: Session, case: Case) -> CaseResult:
     """Play one case on a stage of its own and clean up after it."""
     started_ns = now_ns()
-    outcome, detail = Outcome.NOT_APPLICABLE, "not played"
+    outcome, detail = CaseOutcome.NOT_APPLICABLE, "not played"
     for _ in range(_PLAYS):
         try:
-            outcome, detail = Outcome.HOLDS, _on_stage(session, case) or ""
+            outcome, detail = CaseOutcome.HOLDS, _on_stage(session, case) or ""
         except (TooSlow, OutcomeUnknownError) as reason:
-            outcome, detail = Outcome.NOT_APPLICABLE, f"played {_PLAYS} times without a clear answer: {_told(reason)}"
+            outcome, detail = (
+                CaseOutcome.NOT_APPLICABLE,
+                f"played {_PLAYS} times without a clear answer: {_told(reason)}",
+            )
             continue
         except NotApplicable as reason:
-            outcome, detail = Outcome.NOT_APPLICABLE, str(reason)
+            outcome, detail = CaseOutcome.NOT_APPLICABLE, str(reason)
         except Violation as finding:
-            outcome, detail = Outcome.VIOLATED, str(finding)
+            outcome, detail = CaseOutcome.VIOLATED, str(finding)
         except Exception as error:  # noqa: BLE001 - whatever a store raises is a finding about it
-            outcome, detail = Outcome.VIOLATED, f"expected no error, saw {_told(error)}"
+            outcome, detail = CaseOutcome.VIOLATED, f"expected no error, saw {_told(error)}"
         break
     return CaseResult(case, outcome, session.target.without_secrets(detail), (now_ns() - started_ns) / 1e9)
 
@@ -178,4 +183,4 @@ def _told(error: Exception) -> str:
 
 def _hanging(case: Case) -> CaseResult:
     detail = f"expected an end, saw no news from it or any other case for {_NO_NEWS_SECONDS:.0f} s"
-    return CaseResult(case, Outcome.VIOLATED, detail, _NO_NEWS_SECONDS)
+    return CaseResult(case, CaseOutcome.VIOLATED, detail, _NO_NEWS_SECONDS)

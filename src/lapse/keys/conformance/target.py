@@ -19,11 +19,11 @@ from lapse.keys.url import parse_url
 if TYPE_CHECKING:
     from lapse.keys.port import Capabilities
 
-Fresh = Callable[[int], AbstractContextManager["Target"]]
+Fresh = Callable[[int], AbstractContextManager["StoreTarget"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class StoreTarget:
     """A store to be examined. Users make one with `from_url`; the fields are for backends that no URL names."""
 
     open: Callable[[Clock | None], Keys]
@@ -40,7 +40,7 @@ class Target:
     """Makes a new, empty store with a given number of buckets, for as long as the block lasts."""
 
     @classmethod
-    def from_url(cls, url: str) -> Target:
+    def from_url(cls, url: str) -> StoreTarget:
         """Open the store once to learn what it promises; raises what `open_keys` raises when it cannot be used."""
         promises = _capabilities(url)
         return cls(
@@ -92,13 +92,13 @@ def _fresh(url: str, promises: Capabilities) -> Fresh | None:
 
 
 @contextmanager
-def _same_place(url: str) -> Iterator[Target]:
-    yield Target.from_url(url)
+def _same_place(url: str) -> Iterator[StoreTarget]:
+    yield StoreTarget.from_url(url)
 
 
 @contextmanager
-def _scratch_file(url: str, buckets: int) -> Iterator[Target]:
+def _scratch_file(url: str, buckets: int) -> Iterator[StoreTarget]:
     query = url.partition("?")[2]
     with tempfile.TemporaryDirectory(prefix="lapse-conformance-") as folder:
         path = quote(str(Path(folder) / "keys.db"))
-        yield Target.from_url(with_option(f"file://{path}?{query}", "buckets", buckets))
+        yield StoreTarget.from_url(with_option(f"file://{path}?{query}", "buckets", buckets))

@@ -48,7 +48,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WorkerReport:
     """What one of the crowd came back with."""
 
     who: str
@@ -198,19 +198,19 @@ ACTS: Final[Mapping[str, Callable[[Racer], object]]] = {
 }
 
 
-def race_in_threads(keys: Keys, order: Order, *, threads: int, process: int = 0) -> list[Report]:
+def race_in_threads(keys: Keys, order: Order, *, threads: int, process: int = 0) -> list[WorkerReport]:
     """Let ``threads`` threads follow an order, all let go at the same time."""
     app = keys.app(order.app)
-    reports: list[Report] = []
+    reports: list[WorkerReport] = []
     gate = threading.Barrier(threads)
 
     def run(index: int) -> None:
         who = f"{process}.{index}"
         try:
             gate.wait()
-            reports.append(Report(who, ACTS[order.act](Racer(app, order, who, index, threads))))
+            reports.append(WorkerReport(who, ACTS[order.act](Racer(app, order, who, index, threads))))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what this racer has to report
-            reports.append(Report(who, None, f"{type(error).__name__}: {error}"))
+            reports.append(WorkerReport(who, None, f"{type(error).__name__}: {error}"))
 
     runners = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(threads)]
     with _eager_switching():
@@ -238,7 +238,7 @@ def main() -> None:
     try:
         keys = open_keys(hello["url"], sweep=False)
     except Exception as error:  # noqa: BLE001 - told to the one who started this process
-        _say(0, [Report(f"{hello['process']}", None, f"{type(error).__name__}: {error}")])
+        _say(0, [WorkerReport(f"{hello['process']}", None, f"{type(error).__name__}: {error}")])
         return
     with keys:
         _say(0, [])
@@ -249,7 +249,7 @@ def main() -> None:
             _say(message["round"], reports)
 
 
-def _say(number: int, reports: list[Report]) -> None:
+def _say(number: int, reports: list[WorkerReport]) -> None:
     sys.stdout.write(json.dumps({"round": number, "reports": [asdict(report) for report in reports]}) + "\n")
     sys.stdout.flush()
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapse.keys.conformance.case import Violation
-from lapse.keys.conformance.worker import Order, Report, race_in_threads
+from lapse.keys.conformance.worker import Order, WorkerReport, race_in_threads
 
 if TYPE_CHECKING:
     from lapse.keys.store import Keys
@@ -32,7 +32,7 @@ class Crowd(Protocol):
     description: str
     """Who they are: part of the result, because threads alone prove less than processes."""
 
-    def run(self, order: Order) -> list[Report]:
+    def run(self, order: Order) -> list[WorkerReport]:
         """Let all of them follow the order at the same time."""
         ...
 
@@ -50,7 +50,7 @@ class ThreadCrowd:
         self._threads = threads
         self.description = f"{threads} threads of one process: this store is not shared between processes"
 
-    def run(self, order: Order) -> list[Report]:
+    def run(self, order: Order) -> list[WorkerReport]:
         """See `Crowd`."""
         return _without_failures(race_in_threads(self._keys, order, threads=self._threads))
 
@@ -75,7 +75,7 @@ class ProcessCrowd:
             self.close()
             raise
 
-    def run(self, order: Order) -> list[Report]:
+    def run(self, order: Order) -> list[WorkerReport]:
         """See `Crowd`."""
         self._round += 1
         for member in self._members:
@@ -115,7 +115,7 @@ class _Member:
         except BrokenPipeError:
             raise self._gone() from None
 
-    def answer(self, number: int, seconds: float) -> list[Report]:
+    def answer(self, number: int, seconds: float) -> list[WorkerReport]:
         while True:
             try:
                 line = self._lines.get(timeout=seconds)
@@ -125,7 +125,7 @@ class _Member:
                 raise self._gone()
             message = json.loads(line)
             if message["round"] == number:  # an older one came too late for its own race
-                return [Report(**report) for report in message["reports"]]
+                return [WorkerReport(**report) for report in message["reports"]]
 
     def close(self) -> None:
         if self._process.stdin is not None:
@@ -153,7 +153,7 @@ class _Member:
         return Violation(f"racing process {self._number}: expected {wanted}, saw {saw}")
 
 
-def _without_failures(reports: list[Report]) -> list[Report]:
+def _without_failures(reports: list[WorkerReport]) -> list[WorkerReport]:
     failed = [report for report in reports if report.error is not None]
     if failed:
         raise Violation(f"racer {failed[0].who}: expected an answer, saw {failed[0].error}")

@@ -5,8 +5,9 @@ for; every error is one of `lapse.kube.errors`, and none holds a secret. It keep
 nothing on its own account: whoever knows what a failure means for him decides when to try again
 (`StoreUnavailableError.retry_after` says what the server would like).
 
-Not done here: finding kinds (`lapse.kube.api.discovery`), keeping a copy current (`lapse.kube.controller.informer`), and a patch of
-the status under a uid alone, which the API does not have (`lapse.objects.kubernetes` makes one of two calls).
+Not done here: finding kinds (`lapse.kube.api.discovery`), keeping a copy current (`lapse.kube.controller.informer`),
+and a patch of the status under a uid alone, which the API does not have (`lapse.objects.kubernetes` makes one of two
+calls).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lapse.core.clock import SystemClock
 from lapse.core.jitter import Chance, around, chance
 from lapse.kube.api import wire
 from lapse.kube.api.failures import failure
-from lapse.kube.api.transport import SUCCESS, Answer, Limits, Transport
+from lapse.kube.api.transport import SUCCESS, CallLimits, Response, Transport
 from lapse.kube.errors import InvalidError
 from lapse.kube.resources import NO_LABELS, Json, Kind, Object, ObjectKey, Page, untyped
 
@@ -50,7 +51,7 @@ def _own_version() -> str:
 USER_AGENT: Final = f"lapse/{_own_version()} ({platform.system().lower()}/{platform.machine()})"
 WATCH_SECONDS: Final = 300.0
 """How long the server lets a watch run: each end costs a call, and spreads watches over servers again."""
-_LIMITS: Final = Limits()
+_LIMITS: Final = CallLimits()
 _NS: Final = 1_000_000_000
 _SERVER: Final = untyped("v1", "server", "")
 """What is asked when no object is."""
@@ -65,7 +66,7 @@ class Client:
         *,
         clock: Clock | None = None,
         environ: Mapping[str, str] | None = None,
-        limits: Limits = _LIMITS,
+        limits: CallLimits = _LIMITS,
         user_agent: str = USER_AGENT,
         watch_seconds: float = WATCH_SECONDS,
         chance: Chance = chance,
@@ -236,5 +237,5 @@ def _collection(kind: Kind[Any], namespace: str | None) -> str:
     return wire.collection(kind, namespace)
 
 
-def _failure(answer: Answer, kind: Kind[Any], name: object, *, uid: str | None = None) -> ObjectError:
+def _failure(answer: Response, kind: Kind[Any], name: object, *, uid: str | None = None) -> ObjectError:
     return failure(answer.status, answer.content, kind=kind, name=name, uid=uid, retry_after=answer.retry_after)

@@ -21,19 +21,19 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from aiohappyeyeballs import start_connection
 
 from lapse.http1.sockets import new_socket
-from lapse.kube.api.http1 import Answer, UnreadableError
+from lapse.kube.api.http1 import ResponseReader, UnreadableError
 
 if TYPE_CHECKING:
     import ssl
 
     from lapse.core.clock import Clock
-    from lapse.kube.api.http1 import Reply
+    from lapse.kube.api.http1 import RawResponse
 
 _KEPT_NS: Final = 30_000_000_000
 _SECOND_FAMILY_SECONDS: Final = 0.25
 
 
-class CutError(ConnectionError):
+class ConnectionCutError(ConnectionError):
     """The connection ended before the answer did."""
 
 
@@ -46,7 +46,7 @@ class NoConnectionError(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerAddress:
     """Where a server listens, and by which name its certificate is checked."""
 
     host: str
@@ -64,19 +64,19 @@ class Connection(asyncio.Protocol):
         self.since_ns = 0
         """When it was put aside."""
         self._transport: asyncio.Transport | None = None
-        self._waiting: asyncio.Future[Reply] | None = None
-        self._answer = Answer()
+        self._waiting: asyncio.Future[RawResponse] | None = None
+        self._answer = ResponseReader()
 
     @property
     def heard(self) -> bool:
         """Whether the server has begun to answer the last question."""
         return self._answer.begun
 
-    async def ask(self, question: bytes) -> Reply:
-        """Send a question and return its answer; raises `CutError` or `UnreadableError`, and is of no use then."""
+    async def ask(self, question: bytes) -> RawResponse:
+        """Send a question and return its answer; raises `ConnectionCutError` or `UnreadableError`, and is useless then."""
         if self._transport is None or not self.open:
-            raise CutError("it is closed")
-        self._answer = Answer()
+            raise ConnectionCutError("it is closed")
+        self._answer = ResponseReader()
         self._waiting = asyncio.get_running_loop().create_future()
         self._transport.write(question)
         try:
@@ -127,25 +127,27 @@ class Connection(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self.open = False
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(CutError("the server closed it" if exc is None else type(exc).__name__))
+            self._waiting.set_exception(
+                ConnectionCutError("the server closed it" if exc is None else type(exc).__name__)
+            )
 
 
-class Connections:
+class ConnectionPool:
     """See the module. Belongs to one event loop."""
 
-    def __init__(self, place: Place, *, connect_seconds: float, clock: Clock) -> None:
+    def __init__(self, place: ServerAddress, *, connect_seconds: float, clock: Clock) -> None:
         """Connect to nothing yet."""
         self._place, self._connect_seconds, self._clock = place, connect_seconds, clock
         self._free: deque[Connection] = deque()
         self._all: set[Connection] = set()
 
-    async def ask(self, question: bytes, *, context: ssl.SSLContext | None, again: bool) -> Reply:
-        """Send a question over any connection; raises `OSError`, `TimeoutError`, `CutError` or `UnreadableError`."""
+    async def ask(self, question: bytes, *, context: ssl.SSLContext | None, again: bool) -> RawResponse:
+        """Send a question by any connection; raises `OSError`, `TimeoutError`, `ConnectionCutError`, `UnreadableError`."""
         kept = self._kept(context)
         if kept is not None:
             try:
                 return await self._ask(kept, question)
-            except CutError:
+            except ConnectionCutError:
                 if kept.heard or not again:
                     raise
         return await self._ask(await self._connect(context), question)
@@ -157,7 +159,7 @@ class Connections:
         self._all.clear()
         self._free.clear()
 
-    async def _ask(self, connection: Connection, question: bytes) -> Reply:
+    async def _ask(self, connection: Connection, question: bytes) -> RawResponse:
         try:
             reply = await connection.ask(question)
         except BaseException:

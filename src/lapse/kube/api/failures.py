@@ -57,7 +57,7 @@ class Details(Struct, frozen=True):
     retry_after_seconds: int = 0
 
 
-class Status(Struct, frozen=True):
+class ApiStatus(Struct, frozen=True):
     """How an API server says no."""
 
     kind: str = ""
@@ -67,13 +67,13 @@ class Status(Struct, frozen=True):
     details: Details | None = None
 
 
-def read_status(content: bytes) -> Status | None:
+def read_status(content: bytes) -> ApiStatus | None:
     """Read a refusal; None when it is not an API server's."""
     try:
-        status = msgspec.json.decode(content, type=Status, strict=False)
+        status = msgspec.json.decode(content, type=ApiStatus, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return status if status.kind == "Status" else None
+    return status if status.kind == "ApiStatus" else None
 
 
 def failure(
@@ -99,7 +99,7 @@ def _foreign(code: int, content: bytes, kind: Kind[Any], name: object) -> Object
     return None
 
 
-def _told(code: int, status: Status, kind: Kind[Any], name: object, *, uid: str | None) -> ObjectError | None:
+def _told(code: int, status: ApiStatus, kind: Kind[Any], name: object, *, uid: str | None) -> ObjectError | None:
     """Judge a Status; None when it proves nothing."""
     about: dict[str, object] = {"kind": kind.kind, "name": name, "problem": _message(status)}
     errors: dict[int, type[ObjectError]] = {
@@ -116,11 +116,11 @@ def _told(code: int, status: Status, kind: Kind[Any], name: object, *, uid: str 
     return errors[code](**about) if code in errors else None
 
 
-def _message(status: Status) -> str:
+def _message(status: ApiStatus) -> str:
     return " ".join((status.message or status.reason or "no reason was given").split())[:_LONGEST]
 
 
-def _not_found(status: Status, kind: Kind[Any], name: object) -> NotFoundError:
+def _not_found(status: ApiStatus, kind: Kind[Any], name: object) -> NotFoundError:
     """Name what is missing: for a creation it is not the object but its namespace."""
     details = status.details or Details()
     if details.kind == "namespaces" and kind.plural != "namespaces":
@@ -128,12 +128,12 @@ def _not_found(status: Status, kind: Kind[Any], name: object) -> NotFoundError:
     return NotFoundError(kind=kind.kind, name=name)
 
 
-def _blames_uid(status: Status) -> bool:
+def _blames_uid(status: ApiStatus) -> bool:
     causes = (status.details or Details()).causes or ()
     return any(cause.field == "metadata.uid" for cause in causes)
 
 
-def _seconds(header: str | None, status: Status | None) -> float | None:
+def _seconds(header: str | None, status: ApiStatus | None) -> float | None:
     if header is not None and header.strip().isdecimal():
         return float(header)
     told = 0 if status is None else (status.details or Details()).retry_after_seconds

@@ -31,7 +31,7 @@ class UnreadableError(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RawResponse:
     """One answer. ``keep`` says whether the connection may be used again; ``headers`` are those of `_FIELDS`."""
 
     status: int
@@ -40,7 +40,7 @@ class Reply:
     keep: bool
 
 
-class Answer:
+class ResponseReader:
     """One answer on its way."""
 
     __slots__ = ("_chunks", "_data", "_headers", "_keep", "_length", "_status")
@@ -59,7 +59,7 @@ class Answer:
         """Whether anything came."""
         return bool(self._data) or self._status > 0
 
-    def feed(self, data: bytes) -> Reply | None:
+    def feed(self, data: bytes) -> RawResponse | None:
         """Take a piece; return the answer when it is complete."""
         self._data += data
         while not self._status:
@@ -77,7 +77,7 @@ class Answer:
         content = bytes(self._data[: self._length])
         return self._reply(content, left=len(self._data) - self._length)
 
-    def end(self) -> Reply | None:
+    def end(self) -> RawResponse | None:
         """Take note that nothing more comes; return the answer if that is how it ends."""
         if not self._status or self._chunks is not None or self._length is not None:
             return None
@@ -112,7 +112,7 @@ class Answer:
                 raise UnreadableError("its length is not a number")
             self._length = int(length)
 
-    def _take_chunks(self, chunks: list[bytes]) -> Reply | None:
+    def _take_chunks(self, chunks: list[bytes]) -> RawResponse | None:
         while (end := self._data.find(_LINE_END)) >= 0:
             size = _size(bytes(self._data[:end]))
             if size == 0:
@@ -128,12 +128,12 @@ class Answer:
             raise UnreadableError("a piece does not say how long it is")
         return None
 
-    def _take_trailers(self, chunks: list[bytes]) -> Reply | None:
+    def _take_trailers(self, chunks: list[bytes]) -> RawResponse | None:
         start = self._data.find(_LINE_END)
         end = self._data.find(_HEAD_END, start)  # right there, unless there are trailers
         return None if end < 0 else self._reply(b"".join(chunks), left=len(self._data) - end - len(_HEAD_END))
 
-    def _reply(self, content: bytes, *, left: int) -> Reply:
+    def _reply(self, content: bytes, *, left: int) -> RawResponse:
         coding = self._headers.get(b"content-encoding", b"").lower()
         if coding == b"gzip":
             try:
@@ -142,7 +142,7 @@ class Answer:
                 raise UnreadableError("it cannot be unpacked") from error
         elif coding not in {b"", b"identity"}:
             raise UnreadableError("it is packed in a way that was not asked for")
-        return Reply(self._status, self._headers, content, self._keep and not left)
+        return RawResponse(self._status, self._headers, content, self._keep and not left)
 
 
 def _size(line: bytes) -> int:

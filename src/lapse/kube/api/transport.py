@@ -25,11 +25,11 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 
 from lapse.core.log import get_logger
-from lapse.kube.api.connections import Connections, ConnectTimeoutError, NoConnectionError, Place
+from lapse.kube.api.connections import ConnectionPool, ConnectTimeoutError, NoConnectionError, ServerAddress
 from lapse.kube.api.failures import UNAUTHORIZED
 from lapse.kube.api.rate import RateLimit
 from lapse.kube.api.streams import Streams, abort
-from lapse.kube.auth.credentials import Credential, Source, UserCredentials
+from lapse.kube.auth.credentials import Credential, CredentialSource, UserCredentials
 from lapse.kube.auth.exec_credentials import PluginCredentials
 from lapse.kube.auth.tls import Contexts
 from lapse.kube.errors import CredentialsError, StoreUnavailableError
@@ -85,7 +85,7 @@ _log = get_logger("lapse.kube.api.transport")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class CallLimits:
     """How long, how many, how often."""
 
     connect_seconds: float = 10.0
@@ -98,7 +98,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What came back, whatever it says."""
 
     status: int
@@ -111,7 +111,7 @@ class Transport:
     """See the module. Belongs to one event loop, from its first use."""
 
     def __init__(
-        self, config: KubeConfig, *, clock: Clock, environ: Mapping[str, str], limits: Limits, user_agent: str
+        self, config: KubeConfig, *, clock: Clock, environ: Mapping[str, str], limits: CallLimits, user_agent: str
     ) -> None:
         """Connect to nothing yet; raises `KubeConfigError` for what can be seen to be wrong."""
         cluster, user = config.cluster, config.user
@@ -121,7 +121,7 @@ class Transport:
         plugin = None
         if user.plugin is not None:
             plugin = PluginCredentials(user.plugin, cluster, clock=clock, environ=environ)
-        self._credentials: Source = UserCredentials(user, clock=clock, plugin=plugin)
+        self._credentials: CredentialSource = UserCredentials(user, clock=clock, plugin=plugin)
         self._rate = None
         if limits.per_second is not None:
             self._rate = RateLimit(limits.per_second, burst=limits.burst, clock=clock)
@@ -129,8 +129,8 @@ class Transport:
         self._headers += [("Impersonate-Group", group) for group in user.groups]
         self._headers.append(("Accept-Encoding", "gzip" if cluster.compress else "identity"))
         parts = urlsplit(cluster.server)
-        place = Place(parts.hostname or "", parts.port or _PORTS[parts.scheme], cluster.server_name)
-        self._connections = Connections(place, connect_seconds=limits.connect_seconds, clock=clock)
+        place = ServerAddress(parts.hostname or "", parts.port or _PORTS[parts.scheme], cluster.server_name)
+        self._connections = ConnectionPool(place, connect_seconds=limits.connect_seconds, clock=clock)
         self._turns = asyncio.Semaphore(limits.connections)
         self._prefix, self._host = parts.path, parts.netloc
         self._fixed: tuple[Credential | None, str] = (None, "")
@@ -143,7 +143,7 @@ class Transport:
 
     async def call(
         self, method: str, path: str, *, accept: str, content_type: str | None = None, body: bytes | None = None
-    ) -> Answer:
+    ) -> Response:
         """Ask and return the whole answer; raises `StoreUnavailableError` when there is none."""
         headers = {"Accept": accept} if content_type is None else {"Accept": accept, "Content-Type": content_type}
         credential = await self._credentials.current()
@@ -153,7 +153,7 @@ class Transport:
         return answer
 
     async def stream(
-        self, path: str, *, accept: str, seconds: float, refusal: Callable[[Answer], Exception]
+        self, path: str, *, accept: str, seconds: float, refusal: Callable[[Response], Exception]
     ) -> AsyncGenerator[bytes, None]:
         """Ask for what the server sends in the next ``seconds``, piece by piece; raises ``refusal`` of another answer.
 
@@ -172,7 +172,7 @@ class Transport:
                 abort(response)
                 response = await ask(credential=renewed)
             if response.status not in SUCCESS:
-                raise refusal(Answer(response.status, await response.read(), response.headers.get("Retry-After")))
+                raise refusal(Response(response.status, await response.read(), response.headers.get("Retry-After")))
             async for piece in response.content.iter_any():
                 self.answered_ns = self._clock.boottime_ns()
                 yield piece
@@ -194,7 +194,7 @@ class Transport:
 
     async def _exchange(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None, *, credential: Credential
-    ) -> Answer:
+    ) -> Response:
         if self._rate is not None:
             await self._rate.wait()
         try:
@@ -211,7 +211,7 @@ class Transport:
 
     async def _by_connection(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None, *, credential: Credential
-    ) -> Answer:
+    ) -> Response:
         self._demand_open()
         context = self._contexts.context(credential)
         own = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -224,7 +224,7 @@ class Transport:
             again=method == "GET",
         )
         retry_after, date = (reply.headers.get(name) for name in (b"retry-after", b"date"))
-        return Answer(
+        return Response(
             reply.status,
             reply.content,
             None if retry_after is None else retry_after.decode("latin-1"),
@@ -246,12 +246,12 @@ class Transport:
 
     async def _by_library(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None, *, credential: Credential
-    ) -> Answer:
+    ) -> Response:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_seconds)
         response = await self._open(method, path, headers, body=body, credential=credential, timeout=timeout)
         async with response:
             told = response.headers
-            return Answer(response.status, await response.read(), told.get("Retry-After"), told.get("Date"))
+            return Response(response.status, await response.read(), told.get("Retry-After"), told.get("Date"))
 
     async def _open(
         self,

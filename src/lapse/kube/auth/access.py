@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lapse.kube.api.client import Client
-    from lapse.kube.auth.admission import Person, Question
+    from lapse.kube.auth.admission import AccessQuestion, Person
     from lapse.kube.resources import Kind
 
 
@@ -68,13 +68,13 @@ class AccessReviews:
         """Return a kind of the cluster; raises `UnknownKindError`."""
         return await self._discovery.find(api_version, kind)
 
-    async def answers(self, person: Person, asked: tuple[Question, ...]) -> dict[Question, bool]:
+    async def answers(self, person: Person, asked: tuple[AccessQuestion, ...]) -> dict[AccessQuestion, bool]:
         """Ask all; raises the first `ObjectError`, after which no question is begun."""
-        answers: dict[Question, bool] = {}
+        answers: dict[AccessQuestion, bool] = {}
         failures: list[ObjectError] = []
         waiting = iter(asked)
 
-        async def work(waiting: Iterator[Question]) -> None:
+        async def work(waiting: Iterator[AccessQuestion]) -> None:
             for question in waiting:
                 try:
                     found = await self._client.create(ACCESS_REVIEW, access_review(person, question))

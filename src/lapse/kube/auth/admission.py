@@ -1,8 +1,8 @@
 """Admission reviews: what an API server asks before it stores an object, and how it is answered. Pure.
 
 What every judgement shares, whatever it is about: the request (`AdmissionRequest`), the rights to ask the cluster about
-(`Question`, which becomes a SubjectAccessReview) and the answer (`Ruling`). `lapse.kube.auth.access` asks the questions.
-Each domain says which questions its own kinds raise.
+(`AccessQuestion`, which becomes a SubjectAccessReview) and the answer (`Ruling`). `lapse.kube.auth.access` asks the
+questions. Each domain says which questions its own kinds raise.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def place_of(error: Exception) -> str:
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
-class Question(NamedTuple):
+class AccessQuestion(NamedTuple):
     """Whether a user has a right. The version is part of it: an authorizer may look at it."""
 
     group: str
@@ -139,7 +139,7 @@ class Question(NamedTuple):
         return {"verb": self.verb, **about, "namespace": self.namespace, "name": self.name}
 
 
-def access_review(person: Person, question: Question) -> Json:
+def access_review(person: Person, question: AccessQuestion) -> Json:
     """Return the SubjectAccessReview that asks it."""
     return {"metadata": {}, "spec": {**person.subject(), "resourceAttributes": question.attributes()}}
 

@@ -2,7 +2,8 @@
 
 Tokens and certificates in files are read again at most once a minute, and at once after the server refused them: the
 token of a pod is replaced long before it ends, and a person may have logged in again. What a plugin printed is kept
-until it ends (`lapse.kube.auth.exec_credentials`). A file that cannot be read for a moment does not take away what was read before.
+until it ends (`lapse.kube.auth.exec_credentials`). A file that cannot be read for a moment does not take away what was
+read before.
 
 No token, password or key is part of a ``repr``, a message or a log event.
 """
@@ -34,7 +35,7 @@ class Credential:
     certificate: tuple[bytes, bytes] | None = field(default=None, repr=False)
 
 
-class Source(Protocol):
+class CredentialSource(Protocol):
     """Gives credentials out."""
 
     async def current(self) -> Credential:
@@ -82,7 +83,7 @@ class Kept:
 class UserCredentials:
     """Credentials of a `User` without a plugin, or beside one: then ``plugin`` gives what the user has not."""
 
-    def __init__(self, user: User, *, clock: Clock, plugin: Source | None = None) -> None:
+    def __init__(self, user: User, *, clock: Clock, plugin: CredentialSource | None = None) -> None:
         """Read nothing yet."""
         self._plugin, self._clock = plugin, clock
         self._token = None if user.token is None else Kept(user.token, clock)
@@ -94,7 +95,7 @@ class UserCredentials:
         self._until_ns = 0
 
     async def current(self) -> Credential:
-        """See `Source`."""
+        """See `CredentialSource`."""
         own = self._own
         if own is None or self._clock.monotonic_ns() >= self._until_ns:
             own = self._own = self._read()
@@ -105,7 +106,7 @@ class UserCredentials:
         return Credential(found.authorization, found.certificate or own.certificate)
 
     def refused(self, credential: Credential) -> None:
-        """See `Source`."""
+        """See `CredentialSource`."""
         self._own = None
         for kept in (self._token, *(self._pair or ())):
             if kept is not None:

@@ -57,7 +57,7 @@ class _Printed(Struct, frozen=True):
 
 
 class PluginCredentials:
-    """A `lapse.kube.auth.credentials.Source` that runs a command. Belongs to one event loop."""
+    """A `lapse.kube.auth.credentials.CredentialSource` that runs a command. Belongs to one event loop."""
 
     def __init__(
         self,

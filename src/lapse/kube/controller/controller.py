@@ -37,7 +37,7 @@ class ReconcileInterruptedError(LapseError):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ReconcileResult:
     """What a reconciliation wants next."""
 
     requeue_after: float | None = None
@@ -53,7 +53,7 @@ class Controller(Generic[K]):
     def __init__(
         self,
         name: str,
-        reconcile: Callable[[K], Awaitable[Result]],
+        reconcile: Callable[[K], Awaitable[ReconcileResult]],
         *,
         queue: WorkQueue[K],
         workers: int = 4,

@@ -70,7 +70,7 @@ class LeaseStore(Protocol):
 
 
 class KubeLease:
-    """See the module; a `lapse.engine.running.election.Lease`. ``identity`` must be another one for every process."""
+    """See the module; a `lapse.engine.running.election.ElectionLease`. ``identity``: another one for every process."""
 
     def __init__(self, store: LeaseStore, key: ObjectKey, *, identity: str, ttl_seconds: int, clock: Clock) -> None:
         """Nothing is touched before `acquire`."""
@@ -95,7 +95,7 @@ class KubeLease:
         return self._taken or self._held is None or self._clock.boottime_ns() >= self.deadline_ns
 
     async def acquire(self) -> bool:
-        """See `lapse.engine.running.election.Lease`."""
+        """See `lapse.engine.running.election.ElectionLease`."""
         started_ns = self._clock.boottime_ns()
         try:
             found = await self._store.get(LEASE, self._key)
@@ -109,7 +109,7 @@ class KubeLease:
         return await self._write(found, changes, started_ns)
 
     async def renew(self) -> bool:
-        """See `lapse.engine.running.election.Lease`. After an unknown outcome the record itself tells whether it is ours."""
+        """See `lapse.engine.running.election.ElectionLease`. After an unknown outcome the record tells whether it is ours."""
         if self._held is None:
             return False
         started_ns = self._clock.boottime_ns()
@@ -130,7 +130,7 @@ class KubeLease:
         return ours and await self._write(found, {"spec": self._record()}, started_ns)
 
     async def release(self) -> bool:
-        """See `lapse.engine.running.election.Lease`."""
+        """See `lapse.engine.running.election.ElectionLease`."""
         if self.lost or self._held is None:
             return False
         held, self._held = self._held, None

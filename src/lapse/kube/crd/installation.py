@@ -52,7 +52,7 @@ class ServerVersion(Struct, frozen=True):
     git_version: str = ""
 
 
-class State(StrEnum):
+class DefinitionState(StrEnum):
     """How the cluster's definition compares with the wanted one."""
 
     MISSING = "missing"
@@ -60,7 +60,7 @@ class State(StrEnum):
     SAME = "same"
 
 
-class Result(StrEnum):
+class InstallationResult(StrEnum):
     """What an installation did."""
 
     CREATED = "created"
@@ -82,7 +82,7 @@ class Comparison:
     """The state of one definition."""
 
     name: str
-    state: State
+    state: DefinitionState
     differences: tuple[Difference, ...] = ()
 
 
@@ -105,11 +105,11 @@ class Definitions:
         name = wanted["metadata"]["name"]
         found = await self._find(name)
         if found is None:
-            return Comparison(name, State.MISSING)
+            return Comparison(name, DefinitionState.MISSING)
         differences = tuple(compare_specs(found.body["spec"], wanted["spec"]))
-        return Comparison(name, State.DIFFERENT if differences else State.SAME, differences)
+        return Comparison(name, DefinitionState.DIFFERENT if differences else DefinitionState.SAME, differences)
 
-    async def install(self, wanted: Json) -> Result:
+    async def install(self, wanted: Json) -> InstallationResult:
         """Create or update one definition; `wait_until_served` says when it can be used."""
         for _ in range(_ATTEMPTS):
             try:
@@ -122,23 +122,23 @@ class Definitions:
             problem=f"other clients changed it {_ATTEMPTS} times in a row",
         )
 
-    async def _install(self, wanted: Json) -> Result:
+    async def _install(self, wanted: Json) -> InstallationResult:
         name = wanted["metadata"]["name"]
         found = await self._find(name)
         if found is None:
             await self._client.create(DEFINITION, wanted)
-            return Result.CREATED
+            return InstallationResult.CREATED
         if found.metadata.deletion_timestamp is not None:
             raise NotEstablishedError(name=name, problem="it is being deleted. Run this again when it is gone")
         current, spec = found.body["spec"], _DEFAULTS | wanted["spec"]
         if current == spec:
-            return Result.UNCHANGED
+            return InstallationResult.UNCHANGED
         if unknown := _versions(current) - _versions(spec):
             raise ForeignVersionsError(name=name, versions=", ".join(sorted(unknown)))
         changes = {"spec": _changes(current, spec)}
         meta = found.metadata
         await self._client.patch(DEFINITION, meta.key, changes, uid=meta.uid, version=meta.resource_version)
-        return Result.UPDATED
+        return InstallationResult.UPDATED
 
     async def wait_until_served(self, name: str, *, seconds: float) -> None:
         """Return once objects of the kind can be stored; raises `NotEstablishedError` when that is refused or late."""

@@ -9,13 +9,13 @@ but one must be asked about that one, and some authorizers know such rules.
 Who may capture which manifests: only what a person may read may that person have captured. Pure.
 
 A capture is read with the rights of the controllers, so without this check whoever may create a request and read its
-checkpoint reads with those rights. The way of one judgement: an AdmissionRequest becomes a `Review`; a review becomes
-questions, one for each distinct target; the cluster's answers (`lapse.requests.admission.access` asks) become a `Ruling`; a
-ruling becomes the body of the answer (`lapse.kube.auth.admission`).
+checkpoint reads with those rights. The way of one judgement: an AdmissionRequest becomes a `RequestReview`; a review
+becomes questions, one for each distinct target; the cluster's answers (`lapse.requests.admission.access` asks) become a
+`Ruling`; a ruling becomes the body of the answer (`lapse.kube.auth.admission`).
 
 Only the creation of a ManifestCaptureRequest is judged: its targets cannot change afterwards, because the definition
-says so (``spec is immutable``). A question is about what `lapse.requests.controllers.manifests` will do: ``get`` of that name, in
-the namespace of the request, or in none for a kind of the whole cluster.
+says so (``spec is immutable``). A question is about what `lapse.requests.controllers.manifests` will do: ``get`` of
+that name, in the namespace of the request, or in none for a kind of the whole cluster.
 
 Doubt denies: a kind that the cluster does not know, a name that could mean another address, an answer that did not
 come, more targets than can be asked about in time. Not guaranteed: that a right which is taken away later stops a
@@ -34,7 +34,7 @@ import msgspec
 from lapse.core.log import get_logger
 from lapse.kube.api.wire import is_api_version, is_name
 from lapse.kube.auth.access import AccessReviews
-from lapse.kube.auth.admission import FAILED, NO, WRONG, Person, Question, Ruling, listed, place_of
+from lapse.kube.auth.admission import FAILED, NO, WRONG, AccessQuestion, Person, Ruling, listed, place_of
 from lapse.kube.errors import ObjectError, UnknownKindError
 from lapse.kube.resources import Struct
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, ManifestCaptureSpec, ObjectRef
@@ -57,7 +57,7 @@ class _Capture(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
+class RequestReview:
     """One creation to judge; ``problem`` says why it cannot be."""
 
     person: Person
@@ -66,17 +66,17 @@ class Review:
     problem: str | None = None
 
 
-def review_of(request: AdmissionRequest) -> Review:
+def review_of(request: AdmissionRequest) -> RequestReview:
     """Return what is to be judged about a request."""
     person, namespace = request.user_info, request.namespace
     if problem := _unfit(request):
-        return Review(person, namespace, problem=problem)
+        return RequestReview(person, namespace, problem=problem)
     try:
         targets = msgspec.json.decode(request.object, type=_Capture).spec.targets
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         problem = f"its object is not a {MANIFEST_CAPTURE_REQUEST.kind}: {place_of(error)}"
-        return Review(person, namespace, problem=problem)
-    return Review(person, namespace, tuple(dict.fromkeys(targets)))
+        return RequestReview(person, namespace, problem=problem)
+    return RequestReview(person, namespace, tuple(dict.fromkeys(targets)))
 
 
 def _unfit(request: AdmissionRequest) -> str | None:
@@ -92,7 +92,7 @@ def _unfit(request: AdmissionRequest) -> str | None:
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
-def first_look(review: Review) -> Ruling | None:
+def first_look(review: RequestReview) -> Ruling | None:
     """Judge what can be judged without the cluster; None when it must be asked."""
     if review.problem is not None:
         return Ruling(WRONG, review.problem)
@@ -114,7 +114,7 @@ def unknown_kind(api_version: str, kind: str) -> Ruling:
     )
 
 
-def questions(review: Review, kinds: Mapping[tuple[str, str], Kind[Any]]) -> tuple[Question, ...]:
+def questions(review: RequestReview, kinds: Mapping[tuple[str, str], Kind[Any]]) -> tuple[AccessQuestion, ...]:
     """Return what must be asked, each once; ``kinds`` has the kind of every target by apiVersion and kind."""
     return tuple(
         dict.fromkeys(
@@ -123,15 +123,17 @@ def questions(review: Review, kinds: Mapping[tuple[str, str], Kind[Any]]) -> tup
     )
 
 
-def _question(review: Review, kind: Kind[Any], name: str) -> Question:
+def _question(review: RequestReview, kind: Kind[Any], name: str) -> AccessQuestion:
     version = kind.api_version.rpartition("/")[2]
-    return Question(kind.group, version, kind.plural, review.namespace if kind.namespaced else "", name, kind.kind)
+    return AccessQuestion(
+        kind.group, version, kind.plural, review.namespace if kind.namespaced else "", name, kind.kind
+    )
 
 
 # --- rulings ----------------------------------------------------------------------------------------------------------
 
 
-def decide(review: Review, asked: Collection[Question], answers: Mapping[Question, bool]) -> Ruling:
+def decide(review: RequestReview, asked: Collection[AccessQuestion], answers: Mapping[AccessQuestion, bool]) -> Ruling:
     """Allow it if every question was answered with yes; otherwise name what may not be read."""
     if not asked or any(question not in answers for question in asked):
         return failure("not every question was answered")
@@ -154,7 +156,7 @@ def _shortened(target: ObjectRef) -> str:
 _log = get_logger("lapse.requests.admission.access")
 
 
-class Judge:
+class RequestJudge:
     """See the module. Belongs to one event loop."""
 
     domain = DOMAIN
@@ -167,7 +169,7 @@ class Judge:
         """Say within ``seconds`` whether the request may be created."""
         return await self.judge_capture(review_of(request), seconds=seconds)
 
-    async def judge_capture(self, review: Review, *, seconds: float) -> Ruling:
+    async def judge_capture(self, review: RequestReview, *, seconds: float) -> Ruling:
         """Say the same of a request that was read."""
         ruling = await self._ruling(review, seconds)
         about = {"user": review.person.username, "namespace": review.namespace, "targets": len(review.targets)}
@@ -179,7 +181,7 @@ class Judge:
             _log.debug("capture_allowed", **about)
         return ruling
 
-    async def _ruling(self, review: Review, seconds: float) -> Ruling:
+    async def _ruling(self, review: RequestReview, seconds: float) -> Ruling:
         try:
             async with asyncio.timeout(seconds):
                 return first_look(review) or await self._asked(review)
@@ -188,7 +190,7 @@ class Judge:
         except ObjectError as error:
             return failure(str(error.details.get("problem", error)))
 
-    async def _asked(self, review: Review) -> Ruling:
+    async def _asked(self, review: RequestReview) -> Ruling:
         kinds: dict[tuple[str, str], Kind[Any]] = {}
         for target in review.targets:
             named = (target.api_version, target.kind)

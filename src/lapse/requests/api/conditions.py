@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lapse.kube.conditions import Condition
 
 
-class Reason(StrEnum):
+class ConditionReason(StrEnum):
     """Why a condition is what it is."""
 
     COMPLETED = "Completed"
@@ -39,7 +39,9 @@ class Reason(StrEnum):
     TARGETS_PENDING = "TargetsPending"
 
 
-NOT_FINAL: Final = frozenset({Reason.PENDING, Reason.RUNNING, Reason.PROCESSING, Reason.TARGETS_PENDING})
+NOT_FINAL: Final = frozenset(
+    {ConditionReason.PENDING, ConditionReason.RUNNING, ConditionReason.PROCESSING, ConditionReason.TARGETS_PENDING}
+)
 """Reasons of work that goes on. We never write them; other writers of these APIs do."""
 
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import from_timestamp
-from lapse.kube.controller.controller import Result
+from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.errors import ConflictError, ForbiddenError, InvalidError, StoreUnavailableError, UnknownKindError
 from lapse.kube.events.event import NO_RECORDER
-from lapse.requests.api.conditions import Reason, is_final
+from lapse.requests.api.conditions import ConditionReason, is_final
 from lapse.requests.controllers.finalise import End, Finaliser, R, conditions_of
 from lapse.requests.controllers.ownership import KeeperRefusedError
 from lapse.requests.errors import require
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.controllers.finalise import Request
     from lapse.requests.expiry import AnnotationTTL
-    from lapse.requests.lifecycle.policy import Policy
+    from lapse.requests.lifecycle.policy import RequestPolicy
 
 _PREFIX: Final = "snapshot.storage.kubernetes.io/"
 _BEING_CREATED: Final = f"{_PREFIX}volumesnapshot-being-created"
@@ -101,7 +101,7 @@ class RequestController(ABC, Generic[R]):
         store: ObjectStore,
         direct: Reader,
         caches: Caches,
-        policy: Policy,
+        policy: RequestPolicy,
         clock: Clock,
         recorder: Recorder = NO_RECORDER,
         ttl: AnnotationTTL | None = None,
@@ -122,7 +122,7 @@ class RequestController(ABC, Generic[R]):
     async def has_begun(self, request: R) -> bool:
         """Whether an earlier reconcile has made something for this request, which may be done by now."""
 
-    async def reconcile(self, key: ObjectKey) -> Result:
+    async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         """Bring one request a step further; returns quickly."""
         request = await self._caches.find(self.kind, key)
         if request is not None and not is_final(conditions_of(request)):
@@ -130,7 +130,7 @@ class RequestController(ABC, Generic[R]):
             request = await self._caches.read(self.kind, key)
         if request is None or request.metadata.deletion_timestamp:
             self._problems.pop(key, None)
-            return Result()
+            return ReconcileResult()
         if is_final(conditions_of(request)):
             return await self._rest(request)
         step = await self._step(request)
@@ -138,13 +138,13 @@ class RequestController(ABC, Generic[R]):
         if isinstance(step, Wait):
             return self._look_again(request, step)
         await self._finaliser.finalise(self.kind, request, step)
-        return Result() if self._ttl is None else Result(requeue_after=0.0)
+        return ReconcileResult() if self._ttl is None else ReconcileResult(requeue_after=0.0)
 
-    async def _rest(self, request: R) -> Result:
+    async def _rest(self, request: R) -> ReconcileResult:
         if self._ttl is not None:
             return await self._ttl.apply(self.kind, request)
         await self._finaliser.annotate(self.kind, request)
-        return Result()
+        return ReconcileResult()
 
     async def _step(self, request: R) -> End | Wait:
         if self.is_late(request) and not await self.has_begun(request):
@@ -152,7 +152,7 @@ class RequestController(ABC, Generic[R]):
         try:
             step = await self._advance(request)
         except (InvalidError, UnknownKindError, KeeperRefusedError) as error:
-            return End(Reason.INTERNAL_ERROR, str(error))
+            return End(ConditionReason.INTERNAL_ERROR, str(error))
         except StoreUnavailableError as error:
             self._problems[request.metadata.key] = str(error)
             if not self.is_late(request):
@@ -167,7 +167,7 @@ class RequestController(ABC, Generic[R]):
         later; so does one that says so of its readiness.
         """
         step = await self._attempt(request)
-        if not isinstance(step, End) or step.reason is not Reason.RBAC_DENIED:
+        if not isinstance(step, End) or step.reason is not ConditionReason.RBAC_DENIED:
             return step
         try:
             await self._store.check()
@@ -179,13 +179,13 @@ class RequestController(ABC, Generic[R]):
         try:
             return await self.advance(request)
         except ForbiddenError as error:
-            return End(Reason.RBAC_DENIED, str(error))
+            return End(ConditionReason.RBAC_DENIED, str(error))
 
     def _too_late(self, request: R) -> End:
         problem = self._problems.get(request.metadata.key)
         why = "" if problem is None else f"; the last attempt failed: {problem}"
         limit = self._policy.request_deadline
-        return End(Reason.DEADLINE_EXCEEDED, f"the request was not finished within {limit}{why}")
+        return End(ConditionReason.DEADLINE_EXCEEDED, f"the request was not finished within {limit}{why}")
 
     def is_late(self, request: R) -> bool:
         """Whether the deadline of a request is over; none is, while it is not known what time it is."""
@@ -197,13 +197,13 @@ class RequestController(ABC, Generic[R]):
         limit = self._policy.request_deadline.nanoseconds
         return None if created is None or limit is None else UnixNs(created + limit)
 
-    def _look_again(self, request: R, step: Wait) -> Result:
+    def _look_again(self, request: R, step: Wait) -> ReconcileResult:
         deadline = self._deadline(request)
         if deadline is None or self._clock.in_doubt():
-            return Result(requeue_after=step.seconds)
+            return ReconcileResult(requeue_after=step.seconds)
         # A nanosecond more: at the deadline itself it is not over yet.
         left = (deadline - self._clock.wall_ns() + 1) / _NS
-        return Result(requeue_after=min(step.seconds, max(0.0, left)))
+        return ReconcileResult(requeue_after=min(step.seconds, max(0.0, left)))
 
     async def record(self, request: R, **status: object) -> None:
         """Write what a later reconcile must know into the status of a request that is not final.

@@ -25,11 +25,11 @@ import msgspec
 from lapse.core.clock import UnixNs
 from lapse.core.log import get_logger
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.kube.controller.controller import Result
+from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.addresses import snapshot_name
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import (
     OBJECT_KEEPER,
     OVERLOOKED,
@@ -91,23 +91,23 @@ class OverlookedContents:
         require(self, store=store, caches=caches, clock=clock)
         self._store, self._caches, self._clock = store, caches, clock
 
-    async def reconcile(self, key: ObjectKey) -> Result:
+    async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         """Note on one content that it is deleted, if it has been so for too long."""
         content = self._caches.of(VOLUME_SNAPSHOT_CONTENT).get(key)
         deleted = from_timestamp(content.metadata.deletion_timestamp or "") if content is not None else None
         if content is None or deleted is None or not _is_ours(content.metadata):
-            return Result()
+            return ReconcileResult()
         meta, now = content.metadata, UnixNs(self._clock.wall_ns())
         due = next_note(UnixNs(deleted), from_timestamp(meta.annotations.get(OVERLOOKED, "")))
         if now < due:
-            return Result(requeue_after=(due - now) / _NS)
+            return ReconcileResult(requeue_after=(due - now) / _NS)
         changes = {"metadata": {"annotations": {OVERLOOKED: to_timestamp(now)}}}
         try:
             await self._store.patch(VOLUME_SNAPSHOT_CONTENT, key, changes, uid=meta.uid)
         except NotFoundError:
-            return Result()
+            return ReconcileResult()
         _log.info("deletion_overlooked", content=key.name)
-        return Result(requeue_after=_PATIENCE_NS / _NS)
+        return ReconcileResult(requeue_after=_PATIENCE_NS / _NS)
 
 
 def _is_ours(meta: ObjectMeta) -> bool:
@@ -137,11 +137,11 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         target = request.spec.target
         if (target.api_version, target.kind) != (PERSISTENT_VOLUME_CLAIM.api_version, PERSISTENT_VOLUME_CLAIM.kind):
             message = f"cannot capture a {target.kind} of {target.api_version}: expected a PersistentVolumeClaim of v1"
-            return End(Reason.UNSUPPORTED_TARGET_KIND, message)
+            return End(ConditionReason.UNSUPPORTED_TARGET_KIND, message)
         if request.spec.mode == CaptureMode.DETACH:
             return await self._detach.advance(self, request)
         if request.spec.mode != CaptureMode.SNAPSHOT:
-            return End(Reason.INVALID_MODE, f"unknown mode {request.spec.mode}: expected Snapshot or Detach")
+            return End(ConditionReason.INVALID_MODE, f"unknown mode {request.spec.mode}: expected Snapshot or Detach")
         recorded = request.status.artifact_ref if request.status is not None else None
         if recorded is None:
             return await self._begin(request)
@@ -158,7 +158,7 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
             return _not_made_here(recorded)
         content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, name), uid=recorded.uid or None)
         if content is None:
-            return End(Reason.NOT_FOUND, f"the VolumeSnapshotContent {name} is gone; it is not made again")
+            return End(ConditionReason.NOT_FOUND, f"the VolumeSnapshotContent {name} is gone; it is not made again")
         keeper = await self._caches.find(OBJECT_KEEPER, keeper_key(self.kind, request))
         return _outcome(content) if is_kept_by(keeper, content.metadata) else _not_made_here(recorded)
 
@@ -174,10 +174,10 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, claim_key, uid=target.uid, suits=_is_not_lost)
         if claim is None:
             message = f"there is no PersistentVolumeClaim {claim_key} with uid {target.uid}"
-            return End(Reason.NOT_FOUND, message)
+            return End(ConditionReason.NOT_FOUND, message)
         phase = claim.status.phase if claim.status is not None else None
         if phase == "Lost":
-            return End(Reason.INVALID_SOURCE, f"the PersistentVolumeClaim {claim_key} has lost its volume")
+            return End(ConditionReason.INVALID_SOURCE, f"the PersistentVolumeClaim {claim_key} has lost its volume")
         if phase != "Bound" or not claim.spec.volume_name:
             return Wait()
         uid = claim.metadata.uid
@@ -187,10 +187,10 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
             suits=lambda cached: not _claimed_by_another(cached, uid) and suits(cached),
         )
         if volume is None:
-            return End(Reason.NOT_FOUND, f"there is no PersistentVolume {claim.spec.volume_name}")
+            return End(ConditionReason.NOT_FOUND, f"there is no PersistentVolume {claim.spec.volume_name}")
         if _claimed_by_another(volume, uid):
             message = f"the PersistentVolume {volume.metadata.name} belongs to another claim"
-            return End(Reason.INCOMPATIBLE, message)
+            return End(ConditionReason.INCOMPATIBLE, message)
         return claim, volume
 
     async def _begin(self, request: VolumeCaptureRequest) -> End | Wait:
@@ -221,28 +221,28 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
     ) -> VolumeSnapshotClass | End:
         """Follow claim, StorageClass, annotation and VolumeSnapshotClass: configuration, so it is read directly."""
         if volume.spec.csi is None or not _is_csi(volume):
-            return End(Reason.INCOMPATIBLE, f"the PersistentVolume {volume.metadata.name} is not a CSI volume")
+            return End(ConditionReason.INCOMPATIBLE, f"the PersistentVolume {volume.metadata.name} is not a CSI volume")
         name = claim.spec.storage_class_name or volume.spec.storage_class_name
         if not name:
             message = (
                 f"the PersistentVolumeClaim {claim.metadata.key} names no StorageClass, so there is no snapshot class"
             )
-            return End(Reason.INCOMPATIBLE, message)
+            return End(ConditionReason.INCOMPATIBLE, message)
         storage: StorageClass
         try:
             storage = await self._direct.get(STORAGE_CLASS, ObjectKey(None, name))
             chosen = storage.metadata.annotations.get(SNAPSHOT_CLASS)
             if not chosen:
                 message = f"the StorageClass {name} has no annotation {SNAPSHOT_CLASS}: expected a class name"
-                return End(Reason.INCOMPATIBLE, message)
+                return End(ConditionReason.INCOMPATIBLE, message)
             found = await self._direct.get(VOLUME_SNAPSHOT_CLASS, ObjectKey(None, chosen))
         except NotFoundError as error:
-            return End(Reason.NOT_FOUND, str(error))
+            return End(ConditionReason.NOT_FOUND, str(error))
         if found.driver != volume.spec.csi.driver:
             message = (
                 f"the VolumeSnapshotClass {chosen} is for {found.driver}, the volume is of {volume.spec.csi.driver}"
             )
-            return End(Reason.INCOMPATIBLE, message)
+            return End(ConditionReason.INCOMPATIBLE, message)
         return found
 
     async def _content(
@@ -271,7 +271,7 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
             return created
         if not is_kept_by(keeper, found.metadata):
             message = f"the VolumeSnapshotContent {name} is there already, and not owned by the keeper of this request"
-            return End(Reason.INTERNAL_ERROR, message)
+            return End(ConditionReason.INTERNAL_ERROR, message)
         return found
 
 
@@ -314,14 +314,16 @@ def _content_spec(
 
 def _not_made_here(recorded: ObjectRef) -> End:
     message = f"status.artifactRef names the {recorded.kind} {recorded.name}, which was not made for this request"
-    return End(Reason.INCOMPATIBLE, message)
+    return End(ConditionReason.INCOMPATIBLE, message)
 
 
 def _outcome(content: VolumeSnapshotContent) -> End | Wait:
     """Translate what the snapshotter reports."""
     name, status = content.metadata.name, content.status
     if status is not None and status.error is not None:
-        return End(Reason.FAILED, status.error.message or "the snapshotter reported an error without a message")
+        return End(
+            ConditionReason.FAILED, status.error.message or "the snapshotter reported an error without a message"
+        )
     if is_ready(content):
-        return End(Reason.COMPLETED, f"the snapshot is in VolumeSnapshotContent {name}")
+        return End(ConditionReason.COMPLETED, f"the snapshot is in VolumeSnapshotContent {name}")
     return Wait()

@@ -26,7 +26,7 @@ from lapse.engine.safety.holds import hold_of
 from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.objects.target import ObjectHandle
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
 from lapse.requests.controllers.base import Wait
 from lapse.requests.controllers.finalise import End
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lapse.requests.api.upstream import PersistentVolume, PersistentVolumeClaim
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.controllers.capture import VolumeCapture
-    from lapse.requests.lifecycle.policy import Policy
+    from lapse.requests.lifecycle.policy import RequestPolicy
 
 _SOON_SECONDS: Final = 1.0
 """A claim whose deletion was accepted, or that changed under our hands, is looked at again so soon."""
@@ -65,7 +65,7 @@ class Detach:
         store: ObjectStore,
         direct: Reader,
         caches: Caches,
-        policy: Policy,
+        policy: RequestPolicy,
         executor: Executor,
         clock: Clock,
         recorder: Recorder = NO_RECORDER,
@@ -177,11 +177,11 @@ class Detach:
             owners = [*map(msgspec.to_builtins, meta.owner_references), msgspec.to_builtins(owned_by(keeper))]
             changes = {"metadata": {"ownerReferences": owners}}
             await self._store.patch(PERSISTENT_VOLUME, meta.key, changes, uid=meta.uid, version=meta.resource_version)
-        return End(Reason.COMPLETED, f"the PersistentVolume {recorded.name} is detached")
+        return End(ConditionReason.COMPLETED, f"the PersistentVolume {recorded.name} is detached")
 
 
 def _gone(recorded: ObjectRef) -> End:
-    return End(Reason.NOT_FOUND, f"the PersistentVolume {recorded.name} is gone; nothing can be detached")
+    return End(ConditionReason.NOT_FOUND, f"the PersistentVolume {recorded.name} is gone; nothing can be detached")
 
 
 def _refusal(volume: PersistentVolume) -> End | None:
@@ -189,7 +189,7 @@ def _refusal(volume: PersistentVolume) -> End | None:
     policy, meta = volume.spec.persistent_volume_reclaim_policy, volume.metadata
     if policy != "Retain":
         message = f"the PersistentVolume {meta.name} would go with its claim: its reclaim policy is {policy}"
-        return End(Reason.INCOMPATIBLE, f"{message}, expected Retain")
+        return End(ConditionReason.INCOMPATIBLE, f"{message}, expected Retain")
     return None if meta.controller is None else _managed(meta.name, meta.controller)
 
 
@@ -203,12 +203,12 @@ def _unrelated(volume: PersistentVolume, request: VolumeCaptureRequest) -> End |
     if claimed is not None and (claimed.namespace, claimed.name, claimed.uid) == wanted:
         return None
     message = f"the PersistentVolume {volume.metadata.name} does not belong to the claim {target.name} of this request"
-    return End(Reason.INCOMPATIBLE, message)
+    return End(ConditionReason.INCOMPATIBLE, message)
 
 
 def _managed(name: str, owner: OwnerReference) -> End:
     message = f"the PersistentVolume {name} is managed by the {owner.kind} {owner.name} already"
-    return End(Reason.INCOMPATIBLE, message)
+    return End(ConditionReason.INCOMPATIBLE, message)
 
 
 def _is_over(status: object) -> bool:

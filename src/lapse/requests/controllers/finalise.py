@@ -19,7 +19,7 @@ from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.kube.conditions import READY, Condition, ready_condition
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError
 from lapse.kube.events.event import NO_RECORDER
-from lapse.requests.api.conditions import Reason, is_final
+from lapse.requests.api.conditions import ConditionReason, is_final
 from lapse.requests.api.kinds import EXPIRES_AT, TTL
 from lapse.requests.lifecycle.events import outcome
 from lapse.requests.lifecycle.policy import TTLMode
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lapse.kube.events.event import Recorder
     from lapse.kube.resources import Json, Kind, ObjectMeta
     from lapse.objects.port import ObjectStore
-    from lapse.requests.lifecycle.policy import Policy
+    from lapse.requests.lifecycle.policy import RequestPolicy
 
 _ATTEMPTS: Final = 5
 _LONGEST_MESSAGE: Final = 32_768
@@ -71,7 +71,7 @@ R = TypeVar("R", bound=Request)
 class End:
     """How a request ends."""
 
-    reason: Reason
+    reason: ConditionReason
     message: str
     status: Json = field(default_factory=dict)
     """What the outcome adds to the status."""
@@ -79,7 +79,7 @@ class End:
     @property
     def succeeded(self) -> bool:
         """There is one way to succeed."""
-        return self.reason is Reason.COMPLETED
+        return self.reason is ConditionReason.COMPLETED
 
 
 def conditions_of(request: Request) -> tuple[Condition, ...]:
@@ -90,7 +90,9 @@ def conditions_of(request: Request) -> tuple[Condition, ...]:
 class Finaliser:
     """Writes the end of requests."""
 
-    def __init__(self, store: ObjectStore, *, policy: Policy, clock: Clock, recorder: Recorder = NO_RECORDER) -> None:
+    def __init__(
+        self, store: ObjectStore, *, policy: RequestPolicy, clock: Clock, recorder: Recorder = NO_RECORDER
+    ) -> None:
         """Write to ``store``, with the TTL of ``policy``; ``recorder`` is told of what was written."""
         self._store, self._policy, self._clock, self._recorder = store, policy, clock, recorder
 
@@ -147,9 +149,9 @@ class Finaliser:
     async def declare_invalid_ttl(self, kind: Kind[R], request: R, message: str) -> None:
         """Say on a final request that its TTL annotation cannot be read. Says it once."""
         known = ready_condition(conditions_of(request))
-        if known is not None and (known.reason, known.message) == (Reason.INVALID_TTL, message):
+        if known is not None and (known.reason, known.message) == (ConditionReason.INVALID_TTL, message):
             return
-        await self._write(kind, request, End(Reason.INVALID_TTL, message), self._clock.wall_ns())
+        await self._write(kind, request, End(ConditionReason.INVALID_TTL, message), self._clock.wall_ns())
 
     async def _again(self, kind: Kind[R], request: R) -> R | None:
         try:

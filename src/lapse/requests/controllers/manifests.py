@@ -1,9 +1,10 @@
 """Manifest capture: copies of the manifests of some objects, kept in a checkpoint and its chunks.
 
-The steps, in this order: read the targets straight from the store, sort and pack them (`lapse.requests.controllers.chunks`), make
-the keeper, the checkpoint, record the checkpoint in the request, make the chunks, write the checkpoint's status once
-(the list of chunks, and Ready), end the request. Each step is one write under a name that follows from the request's
-uid, so a reconcile that was interrupted anywhere is repeated and finds what is there.
+The steps, in this order: read the targets straight from the store, sort and pack them
+(`lapse.requests.controllers.chunks`), make the keeper, the checkpoint, record the checkpoint in the request, make the
+chunks, write the checkpoint's status once (the list of chunks, and Ready), end the request. Each step is one write
+under a name that follows from the request's uid, so a reconcile that was interrupted anywhere is repeated and finds
+what is there.
 
 What was written decides. A checkpoint that is Ready is complete: the request ends as completed, and no target is read
 again. A chunk that is there with the same checkpoint, index and content is the one we would write. Any other chunk of
@@ -32,7 +33,7 @@ from lapse.kube.conditions import READY, ConditionStatus, ready_condition
 from lapse.kube.errors import AlreadyExistsError, ForbiddenError, InvalidError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, OwnerReference
 from lapse.requests.addresses import checkpoint_name, chunk_name
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
@@ -76,7 +77,7 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
         name = checkpoint_name(request.metadata.uid)
         found = await self._caches.read(MANIFEST_CHECKPOINT, ObjectKey(None, name))
         if found is None and request.status is not None and request.status.checkpoint_name:
-            return End(Reason.NOT_FOUND, f"the ManifestCheckpoint {name} is gone; it is not made again")
+            return End(ConditionReason.NOT_FOUND, f"the ManifestCheckpoint {name} is gone; it is not made again")
         if found is not None and _is_ready(found):
             keeper = await self._caches.find(OBJECT_KEEPER, keeper_key(self.kind, request))
             return _completion(found) if is_kept_by(keeper, found.metadata) else _foreign(name)
@@ -86,7 +87,7 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
         try:
             packed = await asyncio.to_thread(pack, objects)
         except ObjectTooLargeError as error:
-            return End(Reason.FAILED, str(error))
+            return End(ConditionReason.FAILED, str(error))
         return await self._write(request, name, packed)
 
     async def has_begun(self, request: ManifestCaptureRequest) -> bool:
@@ -103,7 +104,7 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
             try:
                 known = await self._direct.resolve(target.api_version, target.kind)
             except UnknownKindError as error:
-                return End(Reason.UNSUPPORTED_TARGET_KIND, f"cannot capture {_named(target)}: {error}")
+                return End(ConditionReason.UNSUPPORTED_TARGET_KIND, f"cannot capture {_named(target)}: {error}")
             kinds[target.api_version, target.kind] = replace(known, type=Document)
         namespace = request.metadata.namespace
 
@@ -122,11 +123,11 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
         try:
             found = await self._direct.get(kind, key)
         except NotFoundError:
-            return End(Reason.NOT_FOUND, f"there is no {target.kind} {key} ({target.api_version}) to capture")
+            return End(ConditionReason.NOT_FOUND, f"there is no {target.kind} {key} ({target.api_version}) to capture")
         except ForbiddenError as error:
-            return End(Reason.RBAC_DENIED, f"cannot read {_named(target)}: {error}")
+            return End(ConditionReason.RBAC_DENIED, f"cannot read {_named(target)}: {error}")
         except InvalidError as error:
-            return End(Reason.FAILED, f"cannot read {_named(target)}: {error}")
+            return End(ConditionReason.FAILED, f"cannot read {_named(target)}: {error}")
         return as_captured(kind.body(found))
 
     async def _write(self, request: ManifestCaptureRequest, name: str, packed: Sequence[PackedChunk]) -> End | Wait:
@@ -184,7 +185,9 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
         except AlreadyExistsError:
             found = await self._store.get(MANIFEST_CHUNK, ObjectKey(None, name))
             if problem := _difference(found, checkpoint, packed):
-                return End(Reason.FAILED, f"the chunk {name} is there already, but {problem}; make a new request")
+                return End(
+                    ConditionReason.FAILED, f"the chunk {name} is there already, but {problem}; make a new request"
+                )
         return None
 
     def _status(self, name: str, packed: Sequence[PackedChunk]) -> Json:
@@ -192,7 +195,7 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
         ready = {
             "type": READY,
             "status": ConditionStatus.TRUE,
-            "reason": Reason.COMPLETED,
+            "reason": ConditionReason.COMPLETED,
             "message": f"objects: {total}, chunks: {len(packed)}",
             "lastTransitionTime": to_timestamp(self._clock.wall_ns()),
         }
@@ -289,12 +292,12 @@ def _completion(checkpoint: ManifestCheckpoint) -> End:
     name, status = checkpoint.metadata.name, checkpoint.status
     total, chunks = (status.total_objects, len(status.chunks)) if status is not None else (None, 0)
     message = f"the ManifestCheckpoint {name} is complete (objects: {total}, chunks: {chunks})"
-    return End(Reason.COMPLETED, message, {"checkpointName": name})
+    return End(ConditionReason.COMPLETED, message, {"checkpointName": name})
 
 
 def _foreign(name: str) -> End:
     message = f"the ManifestCheckpoint {name} is there already, and not owned by the keeper of this request"
-    return End(Reason.INTERNAL_ERROR, message)
+    return End(ConditionReason.INTERNAL_ERROR, message)
 
 
 def _plain_owner(checkpoint: ManifestCheckpoint) -> OwnerReference:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.controllers.finalise import Request
-    from lapse.requests.lifecycle.policy import Policy
+    from lapse.requests.lifecycle.policy import RequestPolicy
 
 UID_BARRIER_SECONDS: Final = 1.0
 """How soon to look again for a keeper whose uid is not known yet."""
@@ -37,7 +37,7 @@ class KeeperRefusedError(LapseError):
 
 
 async def ensure_keeper(
-    store: ObjectStore, kind: Kind[Any], request: Request, *, policy: Policy, recorder: Recorder
+    store: ObjectStore, kind: Kind[Any], request: Request, *, policy: RequestPolicy, recorder: Recorder
 ) -> ObjectKeeper | None:
     """Return the keeper of a request, made if it was not there; None while its uid is not known: come back in a second.
 
@@ -70,7 +70,7 @@ def owned_by(keeper: ObjectKeeper) -> OwnerReference:
     )
 
 
-def _keeper(kind: Kind[Any], request: Request, policy: Policy) -> Json:
+def _keeper(kind: Kind[Any], request: Request, policy: RequestPolicy) -> Json:
     meta = request.metadata
     followed = {
         "apiVersion": kind.api_version,

@@ -13,7 +13,7 @@ import msgspec
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.conditions import ConditionStatus
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.conditions import Reason
+from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_RESTORE_REQUEST, VolumeRestoreRequest
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controllers.base import RequestController, Wait
@@ -62,7 +62,7 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
             return Wait()
         if _is_older(claim, request):
             message = f"the PersistentVolumeClaim {key} was there before this request: name one that does not exist"
-            return End(Reason.INCOMPATIBLE, message)
+            return End(ConditionReason.INCOMPATIBLE, message)
         return await self._outcome(claim, keeper)
 
     async def has_begun(self, request: VolumeRestoreRequest) -> bool:
@@ -91,7 +91,7 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         if wanted == (PERSISTENT_VOLUME.api_version, PERSISTENT_VOLUME.kind):
             return await self._judge_volume(source.name, source.uid, _wanted(request))
         message = f"cannot restore from a {source.kind} of {source.api_version}"
-        return End(Reason.INVALID_SOURCE, f"{message}: expected a VolumeSnapshotContent or a PersistentVolume")
+        return End(ConditionReason.INVALID_SOURCE, f"{message}: expected a VolumeSnapshotContent or a PersistentVolume")
 
     async def _judge_snapshot(self, name: str, uid: str | None) -> End | Wait | None:
         content = await self._caches.find(
@@ -104,7 +104,9 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
             return _missing(VOLUME_SNAPSHOT_CONTENT, name, uid)
         status = content.status
         if status is not None and status.error is not None:
-            return End(Reason.INVALID_SOURCE, f"the VolumeSnapshotContent {name} has failed: {status.error.message}")
+            return End(
+                ConditionReason.INVALID_SOURCE, f"the VolumeSnapshotContent {name} has failed: {status.error.message}"
+            )
         return None if status is not None and status.ready_to_use else Wait()
 
     async def _judge_volume(self, name: str, uid: str | None, wanted: ObjectKey) -> End | Wait | None:
@@ -119,17 +121,17 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
             if claimed is not None and (claimed.namespace, claimed.name) == wanted:
                 return None  # a provisioner may bind the volume itself to the new claim
             by = f" by {claimed.namespace}/{claimed.name}" if claimed is not None else ""
-            return End(Reason.PV_BOUND, f"the PersistentVolume {name} is in use{by}: detach it first")
+            return End(ConditionReason.PV_BOUND, f"the PersistentVolume {name} is in use{by}: detach it first")
         return None if phase in {"Available", "Released"} else Wait()
 
     async def _outcome(self, claim: PersistentVolumeClaim, keeper: ObjectKeeper) -> End | Wait:
         """Translate what the provisioner reports on the claim."""
         meta, status = claim.metadata, claim.status
         if status is not None and status.phase == "Lost":
-            return End(Reason.RESTORE_FAILED, f"the PersistentVolumeClaim {meta.key} has lost its volume")
+            return End(ConditionReason.RESTORE_FAILED, f"the PersistentVolumeClaim {meta.key} has lost its volume")
         failed = next((one for one in (status and status.conditions) or () if one.type == PROVISIONING_FAILED), None)
         if failed is not None and failed.status == ConditionStatus.TRUE:
-            return End(Reason.RESTORE_FAILED, failed.message or f"the provisioner gave up on {meta.key}")
+            return End(ConditionReason.RESTORE_FAILED, failed.message or f"the provisioner gave up on {meta.key}")
         if not _is_bound(claim):
             return await self._still_pending(claim)
         if self._policy.restore_ownership is RestoreOwnership.KEEPER:
@@ -141,7 +143,7 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
             "name": meta.name,
             "uid": meta.uid,
         }
-        return End(Reason.COMPLETED, f"the data is in PersistentVolumeClaim {meta.key}", {"pvcRef": reference})
+        return End(ConditionReason.COMPLETED, f"the data is in PersistentVolumeClaim {meta.key}", {"pvcRef": reference})
 
     async def _still_pending(self, claim: PersistentVolumeClaim) -> End | Wait:
         """Ask for what the provisioner reports, but give it a moment first."""
@@ -149,7 +151,7 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         age = 0.0 if made is None else (self._clock.wall_ns() - made) / _NS
         wait = self._reports.next_look(age)
         failure = await self._reports.final_failure(claim) if age >= wait else None
-        return Wait(wait) if failure is None else End(Reason.RESTORE_FAILED, failure)
+        return Wait(wait) if failure is None else End(ConditionReason.RESTORE_FAILED, failure)
 
     async def _give(self, claim: PersistentVolumeClaim, keeper: ObjectKeeper) -> None:
         meta = claim.metadata
@@ -174,7 +176,7 @@ def _phase(volume: PersistentVolume) -> str | None:
 
 
 def _missing(kind: Kind[Any], name: str, uid: str | None) -> End:
-    return End(Reason.NOT_FOUND, f"there is no {kind.kind} {name}" + (f" with uid {uid}" if uid else ""))
+    return End(ConditionReason.NOT_FOUND, f"there is no {kind.kind} {name}" + (f" with uid {uid}" if uid else ""))
 
 
 def _is_older(claim: PersistentVolumeClaim, request: VolumeRestoreRequest) -> bool:

@@ -19,11 +19,11 @@ from lapse.engine.journal.port import Outcome
 from lapse.kube.events.event import Regarding, Report, about_key
 from lapse.requests.addresses import PlaceError, locate
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS
-from lapse.requests.lifecycle.events import Action, EventReason, held, invalid_ttl
+from lapse.requests.lifecycle.events import EventAction, EventReason, held, invalid_ttl
 from lapse.requests.lifecycle.keeper import KeeperReason
 
 if TYPE_CHECKING:
-    from lapse.engine.journal.port import Entry, HasDatabase, Journal, Place, Row, Writer
+    from lapse.engine.journal.port import Entry, HasDatabase, Journal, Row, RowPosition, Writer
     from lapse.kube.events.event import Recorder
     from lapse.requests.addresses import Located
 
@@ -65,7 +65,7 @@ class TellingJournal:
         address: str | None = None,
         uid: str | None = None,
         limit: int = 100,
-        before: Place | None = None,
+        before: RowPosition | None = None,
     ) -> list[Row]:
         """See `Journal`."""
         return await self._journal.entries(
@@ -124,9 +124,9 @@ def _deletions(collection: str, why: str) -> Report | None:
     if place.kind in REQUEST_KINDS and namespace is not None:
         # Events of a namespace are kept in it. Its uid would cost a call, and helps nobody to find them.
         where = Regarding(api_version="v1", kind="Namespace", name=namespace, namespace=namespace)
-        return Report(where, reason, Action.DELETE, f"requests {_NOTES[reason]}")
+        return Report(where, reason, EventAction.DELETE, f"requests {_NOTES[reason]}")
     if place.kind is OBJECT_KEEPER:
-        return Report(None, reason, Action.DELETE, f"keepers {_NOTES[reason]}")
+        return Report(None, reason, EventAction.DELETE, f"keepers {_NOTES[reason]}")
     return None
 
 

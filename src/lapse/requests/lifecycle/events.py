@@ -1,7 +1,8 @@
 """What people are told about requests by Events: every reason there is, and how each is worded. Pure.
 
 A request has at most four: its keeper and its artifact when they are made, its outcome, and that it is held when it is
-due. Its end is told together with that of others (`lapse.requests.lifecycle.eventing_journal`): the request itself is gone by then.
+due. Its end is told together with that of others (`lapse.requests.lifecycle.eventing_journal`): the request itself is
+gone by then.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class EventReason(StrEnum):
     FOLLOWED_OBJECT_LOST = "FollowedObjectLost"
 
 
-class Action(StrEnum):
+class EventAction(StrEnum):
     """What was done."""
 
     CREATE = "Create"
@@ -40,24 +41,26 @@ class Action(StrEnum):
 
 def outcome(kind: Kind[Any], meta: ObjectMeta, end: End) -> Report:
     """Tell how a request ended, in the words of its condition."""
-    return Report(about(kind, meta), end.reason, Action.FINISH, end.message, warning=not end.succeeded)
+    return Report(about(kind, meta), end.reason, EventAction.FINISH, end.message, warning=not end.succeeded)
 
 
 def made(kind: Kind[Any], meta: ObjectMeta, reason: EventReason, name: str, *, waits_for: str = "") -> Report:
     """Tell a request what was made for it."""
     what = reason.removesuffix("Created").lower()
     rest = f"; it waits for {waits_for}" if waits_for else ""
-    return Report(about(kind, meta), reason, Action.CREATE, f"made the {what} {name}{rest}")
+    return Report(about(kind, meta), reason, EventAction.CREATE, f"made the {what} {name}{rest}")
 
 
 def held(regarding: Regarding, *, why: str, until: str | None) -> Report:
     """Tell that something would have been deleted."""
     reason = f" ({why})" if why else ""
     end = f" until {until}" if until else ""
-    return Report(regarding, EventReason.HELD_FROM_DELETION, Action.KEEP, f"due for deletion, but held{reason}{end}")
+    return Report(
+        regarding, EventReason.HELD_FROM_DELETION, EventAction.KEEP, f"due for deletion, but held{reason}{end}"
+    )
 
 
 def invalid_ttl(regarding: Regarding) -> Report:
     """Tell that something stays because nobody can say when it is due."""
     note = "its TTL cannot be read, so it is kept"
-    return Report(regarding, EventReason.INVALID_TTL, Action.KEEP, note, warning=True)
+    return Report(regarding, EventReason.INVALID_TTL, EventAction.KEEP, note, warning=True)

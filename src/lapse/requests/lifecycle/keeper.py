@@ -7,8 +7,8 @@ Doubt keeps. An object that the cache does not have is looked for directly; only
 it is lost. Any other answer (a refusal, a kind that the store no longer knows) means that nothing is known; that may
 last, and is asked again every minute. No answer at all (a timeout, an overload) is an error, and soon asked for again.
 A keeper is not ended while it, what it follows, or anything it owns is held; the hold of what it follows is written on
-the keeper, so that it outlives the followed object (`lapse.requests.lifecycle.keepers`). The keeper is ended by the engine's
-sweep; garbage collection then removes what it owns, except what has another owner.
+the keeper, so that it outlives the followed object (`lapse.requests.lifecycle.keepers`). The keeper is ended by the
+engine's sweep; garbage collection then removes what it owns, except what has another owner.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown, UnknownReason, decide_by_ttl
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.domain import DELETE
-from lapse.kube.controller.controller import Result
+from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.errors import ForbiddenError, UnknownKindError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, KeeperPhase
 from lapse.requests.errors import require
 from lapse.requests.lifecycle.keepers import changes, hold_annotations
-from lapse.requests.lifecycle.policy import InvalidTTLError, ttl_of
+from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
@@ -111,7 +111,7 @@ def _lost(keeper: ObjectKeeper) -> UnixNs | None:
 def _ttl(text: str | None) -> Duration | None:
     try:
         return ttl_of(text or "")
-    except InvalidTTLError:
+    except InvalidTTLAnnotationError:
         return None
 
 
@@ -170,14 +170,14 @@ class KeeperController:
         self._last_holds: dict[str, dict[str, str]] = {}
         """By uid: what held a followed object that is gone, if anything did, until its keeper is told, or gone, too."""
 
-    async def reconcile(self, key: ObjectKey) -> Result:
+    async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         """Look at one keeper. Costs no call of the store while the caches know that all is well."""
         keeper = self._caches.of(OBJECT_KEEPER).get(key)
         if keeper is None:
-            return Result()
+            return ReconcileResult()
         if keeper.spec.mode == KeeperMode.TTL:
             await self._write(keeper, phase=KeeperPhase.EXPIRING, anchor=state_of(keeper, Followed.UNKNOWN).created)
-            return Result()
+            return ReconcileResult()
         followed, obj = await self._follower.look(keeper.spec.follow_object_ref)
         keeper = await self._pass_on(keeper, obj)
         if followed is Followed.PRESENT:
@@ -185,7 +185,7 @@ class KeeperController:
             await self._write(keeper, phase=KeeperPhase.TRACKING)
         elif followed is Followed.LOST:
             await self._lost(keeper)
-        return Result(requeue_after=_BACKSTOP_SECONDS)
+        return ReconcileResult(requeue_after=_BACKSTOP_SECONDS)
 
     def gone(self, followed: Object) -> None:
         """Take note that a followed object is gone: its last state is known here only, and its hold outlives it."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import ObjectKey
     from lapse.objects.port import Reader
     from lapse.requests.controllers.caches import Caches
-    from lapse.requests.lifecycle.policy import Policy
+    from lapse.requests.lifecycle.policy import RequestPolicy
 
 PASSED_ON: Final = "lapse.dev/hold-passed-on"
 """The uid of the object whose hold it is, and a digest of that hold."""
@@ -75,7 +75,7 @@ class Keepers:
     is_indexed = True
     reasons: tuple[Reason, ...] = (DueReason.TTL_EXPIRED, KeeperReason.FOLLOWED_LOST)
 
-    def __init__(self, caches: Caches, *, direct: Reader, policy: Policy, clock: Clock) -> None:
+    def __init__(self, caches: Caches, *, direct: Reader, policy: RequestPolicy, clock: Clock) -> None:
         """Begin to follow the cache of keepers."""
         self._policy, self._clock = policy.digest, clock
         self.deadlines: Deadlines[ObjectKey] = Deadlines()

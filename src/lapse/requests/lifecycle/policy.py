@@ -34,7 +34,7 @@ class RestoreOwnership(StrEnum):
     """The keeper's: it goes with it."""
 
 
-class InvalidTTLError(ValueError):
+class InvalidTTLAnnotationError(ValueError):
     """An annotation that is no TTL; the text says why."""
 
 
@@ -57,12 +57,12 @@ class TTLRule:
             return self.default
         try:
             return ttl_of(annotations[TTL])
-        except InvalidTTLError:
+        except InvalidTTLAnnotationError:
             return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class RequestPolicy:
     """Checked when it is made: a policy that cannot be meant ends the start, not the data."""
 
     request_ttl: Duration = DEFAULT_REQUEST_TTL
@@ -101,11 +101,11 @@ def _demand_positive(setting: str, duration: Duration, *, never: bool = False) -
 
 
 def ttl_of(text: str) -> Duration:
-    """Read a TTL annotation; raises `InvalidTTLError` for what is no duration, or none above zero."""
+    """Read a TTL annotation; raises `InvalidTTLAnnotationError` for what is no duration, or none above zero."""
     try:
         ttl = Duration.parse(text)
     except DurationError as error:
-        raise InvalidTTLError(str(error)) from error
+        raise InvalidTTLAnnotationError(str(error)) from error
     if ttl.nanoseconds is not None and ttl.nanoseconds <= 0:
-        raise InvalidTTLError("expected a duration above zero, such as 10m")
+        raise InvalidTTLAnnotationError("expected a duration above zero, such as 10m")
     return ttl

@@ -25,7 +25,7 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
 )
 from lapse.requests.expiry import DOMAIN
-from lapse.requests.local.places import CLASS, DRIVER, Places
+from lapse.requests.local.places import CLASS, DRIVER, ExecutorFolders
 from lapse.requests.local.provisioner import CLAIM, Provisioner
 from lapse.requests.local.snapshotter import Snapshotter
 from lapse.requests.service import ControllerService, Requests
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.upstream import PersistentVolume
     from lapse.requests.controllers.caches import Caches
-    from lapse.requests.lifecycle.policy import Policy
+    from lapse.requests.lifecycle.policy import RequestPolicy
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class LocalRequests:
         store: EmbeddedStore,
         folder: Path,
         *,
-        policy: Policy,
+        policy: RequestPolicy,
         journal: SQLiteJournal,
         brake: Brake,
         clock: Clock,
@@ -70,7 +70,7 @@ class LocalRequests:
     ) -> LocalRequests:
         """Put it together on an open store; archives and volumes go to ``folder``."""
         requests = Requests(store, policy=policy, journal=journal, metrics=metrics, clock=clock, brake=brake)
-        places = Places(folder)
+        places = ExecutorFolders(folder)
         executor = LocalExecutor(store, requests.caches, places=places, clock=clock, metrics=metrics)
         return cls(store, journal, requests, executor)
 
@@ -85,7 +85,9 @@ class LocalExecutor:
 
     name = "local-executor"
 
-    def __init__(self, store: ObjectStore, caches: Caches, *, places: Places, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self, store: ObjectStore, caches: Caches, *, places: ExecutorFolders, clock: Clock, metrics: Metrics
+    ) -> None:
         """Share the caches of the controllers; nothing runs yet."""
         self._store, self._places, self._metrics = store, places, metrics
         provisioner = Provisioner(store, caches, places=places, clock=clock)

@@ -22,7 +22,7 @@ _DIGEST: Final = "@sha256:"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ExecutorFolders:
     """The folders of one executor."""
 
     root: Path

@@ -18,7 +18,7 @@ import msgspec
 from lapse.core.timestamps import to_timestamp
 from lapse.files.archive import ArchiveError, Stop, copy, unpack
 from lapse.files.work import in_thread
-from lapse.kube.controller.controller import Result
+from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.errors import AlreadyExistsError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import is_final
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lapse.requests.api.kinds import ObjectRef, VolumeRestoreRequest
     from lapse.requests.api.upstream import PersistentVolumeClaim
     from lapse.requests.controllers.caches import Caches
-    from lapse.requests.local.places import Places
+    from lapse.requests.local.places import ExecutorFolders
 
 CLAIM: Final = "claim of a volume"
 """The index of the cache of volumes that finds the volume of a claim."""
@@ -46,21 +46,21 @@ Fill = Callable[[Path, Callable[[Path], None], Stop], object]
 class Provisioner:
     """Reconciles claims and restore requests, of which it writes the claims only."""
 
-    def __init__(self, store: ObjectStore, caches: Caches, *, places: Places, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, caches: Caches, *, places: ExecutorFolders, clock: Clock) -> None:
         """Make volumes in ``places`` unless a claim says where."""
         self._store, self._caches, self._places, self._clock = store, caches, places, clock
 
     # --- claims -----------------------------------------------------------------------------------------------------
 
-    async def reconcile_claim(self, key: ObjectKey) -> Result:
+    async def reconcile_claim(self, key: ObjectKey) -> ReconcileResult:
         """Bind a claim that names a directory; release the volume of a claim that is gone."""
         claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key, suits=_is_bound)
         await self._release(key, None if claim is None else claim.metadata.uid)
         if claim is None:
-            return Result()
+            return ReconcileResult()
         if DIRECTORY in claim.metadata.annotations and RESTORE not in claim.metadata.annotations:
             await self._adopt(claim)
-        return Result()
+        return ReconcileResult()
 
     async def _adopt(self, claim: PersistentVolumeClaim) -> None:
         if _is_bound(claim) or _has_failed(claim):
@@ -116,17 +116,17 @@ class Provisioner:
 
     # --- restores ---------------------------------------------------------------------------------------------------
 
-    async def reconcile_restore(self, key: ObjectKey) -> Result:
+    async def reconcile_restore(self, key: ObjectKey) -> ReconcileResult:
         """Make the claim that a restore request asks for."""
         request = await self._caches.find(VOLUME_RESTORE_REQUEST, key)
         if request is None or is_final(conditions_of(request)):
-            return Result()
+            return ReconcileResult()
         fill = await self._source(request)
         if fill is None:
-            return Result()
+            return ReconcileResult()
         claim = await self._claim_for(request)
         if claim.metadata.annotations.get(RESTORE) != request.metadata.uid or _is_bound(claim) or _has_failed(claim):
-            return Result()
+            return ReconcileResult()
         directory = Path(claim.metadata.annotations[DIRECTORY])
         noted = self._places.arrival(request.metadata.uid)
         try:
@@ -137,7 +137,7 @@ class Provisioner:
         else:
             await self._bind(claim, directory)
             noted.unlink(missing_ok=True)
-        return Result()
+        return ReconcileResult()
 
     async def _source(self, request: VolumeRestoreRequest) -> Fill | None:
         """Return what fills a directory with the data; None while there is nothing of ours to restore from."""

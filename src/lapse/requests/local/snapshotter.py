@@ -18,7 +18,7 @@ from lapse.core.log import get_logger
 from lapse.core.timestamps import to_timestamp
 from lapse.files.archive import ArchiveError, pack
 from lapse.files.work import in_thread
-from lapse.kube.controller.controller import Result
+from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.errors import ConflictError, NotFoundError
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.local.places import DRIVER, snapshot_handle
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.upstream import VolumeSnapshotContent
     from lapse.requests.controllers.caches import Caches
-    from lapse.requests.local.places import Places
+    from lapse.requests.local.places import ExecutorFolders
 
 _log = get_logger("lapse.requests.local.snapshotter")
 
@@ -37,26 +37,26 @@ _log = get_logger("lapse.requests.local.snapshotter")
 class Snapshotter:
     """Reconciles VolumeSnapshotContents."""
 
-    def __init__(self, store: ObjectStore, caches: Caches, *, places: Places, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, caches: Caches, *, places: ExecutorFolders, clock: Clock) -> None:
         """Keep archives in ``places``."""
         self._store, self._caches, self._places, self._clock = store, caches, places, clock
         self._seen: set[str] = set()
         """The names of contents that were there at some time of this run."""
 
-    async def reconcile(self, key: ObjectKey) -> Result:
+    async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         """Capture what is to be captured, remove what nobody wants any more."""
         # A cache that is behind would have us capture again, and replace an archive whose checksum is known by now.
         content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, key, suits=_is_settled)
         if content is None:
             self._remove(key.name)
-            return Result()
+            return ReconcileResult()
         self._seen.add(key.name)
         if content.spec.driver == DRIVER:
             if _is_settled(content):
                 self._put_in_place(content)
             else:
                 await self._report(content, await self._capture(content))
-        return Result()
+        return ReconcileResult()
 
     def _put_in_place(self, content: VolumeSnapshotContent) -> None:
         """Follow a deletion policy that was changed after the capture."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from lapse.core.errors import LapseError
-from lapse.engine.running.logins import Proof
+from lapse.engine.running.logins import LoginProof
 
 
 class RequestError(LapseError):
@@ -37,7 +37,7 @@ class OriginNotAllowedError(RequestError):
 class NotLoggedInError(RequestError):
     """The request carries neither a valid token nor a valid session."""
 
-    proof: ClassVar[Proof | None] = None
+    proof: ClassVar[LoginProof | None] = None
     """What was wrong; None: nothing was given."""
     status = 401
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
@@ -50,20 +50,20 @@ class TokenMissingError(NotLoggedInError):
 class TokenInvalidError(NotLoggedInError):
     """The token is unknown or revoked."""
 
-    proof = Proof.TOKEN
+    proof = LoginProof.TOKEN
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 
 
 class SessionInvalidError(NotLoggedInError):
     """The cookie is not a session of this server. lapse open prints a link that begins one."""
 
-    proof = Proof.SESSION
+    proof = LoginProof.SESSION
 
 
 class TicketUsedError(NotLoggedInError):
     """This link was used already, or is too old. lapse open prints a new one."""
 
-    proof = Proof.TICKET
+    proof = LoginProof.TICKET
 
 
 class TokensUnavailableError(RequestError):

@@ -55,7 +55,7 @@ class _Form(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class NewRecord(_Form):
+class NewHistoryRecord(_Form):
     """A run that has ended: what a ChaosExperimentHistory says in its spec, with the metadata that it is to have.
 
     A record without a name is named after its run.
@@ -208,7 +208,7 @@ class HistoryService:
         body = {**seen.as_json(now), "retention": opinions, "object": _RECORD.body(found)}
         return JSONResponse(body, headers={"ETag": f'"{found.metadata.resource_version}"'})
 
-    async def record(self, new: NewRecord, where: str) -> Response:
+    async def record(self, new: NewHistoryRecord, where: str) -> Response:
         """Write the record of a run, or find the one that there is."""
         metadata = {"name": "new", **new.metadata, "namespace": self.namespace}
         given = new.metadata.get("namespace", self.namespace)
@@ -303,7 +303,7 @@ async def list_records(
         201: {"model": RecordSummary, "description": "Recorded"},
     },
 )
-async def record(request: Request, body: NewRecord, service: Service) -> Response:
+async def record(request: Request, body: NewHistoryRecord, service: Service) -> Response:
     """Write the record of a run that has ended; of the same run, which is the same document, there is one record."""
     return await service.record(body, request.url.path)
 

@@ -136,7 +136,7 @@ class Written(BaseModel):
     ttl_seconds: int
 
 
-class Page(BaseModel):
+class RecordPage(BaseModel):
     """Live records in byte order of their keys; pass ``next`` as ``after`` for the following page."""
 
     items: list[Record]
@@ -256,7 +256,7 @@ _MATCH: Final = {"parameters": _CONDITIONS["parameters"][1:]}
 _SCAN_PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
 
 
-@router.get("/apps/{app}/keys", summary="Scan live keys in byte order", responses={200: {"model": Page}})
+@router.get("/apps/{app}/keys", summary="Scan live keys in byte order", responses={200: {"model": RecordPage}})
 async def scan(
     request: Request,
     app: App,

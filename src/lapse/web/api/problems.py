@@ -99,7 +99,7 @@ _STATUS: Final[Sequence[tuple[type[LapseError], int]]] = (
     (LeaseOverError, HTTPStatus.CONFLICT),
     (ChangedMeanwhileError, HTTPStatus.PRECONDITION_FAILED),
     (ActivityUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (workspaces.OutcomeUnknownError, HTTPStatus.GATEWAY_TIMEOUT),
+    (workspaces.WorkspaceOutcomeUnknownError, HTTPStatus.GATEWAY_TIMEOUT),
     (WorkspaceStoreError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 _BY_STATUS: Final[Mapping[int, type[RequestError]]] = {404: NoSuchRouteError, 405: MethodNotAllowedError}

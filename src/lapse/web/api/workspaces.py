@@ -42,7 +42,7 @@ from lapse.web.pages.workspaces import Overview, overview
 from lapse.web.server.security import PRINCIPAL, Principal, actor_of
 from lapse.workspaces import asking, explaining
 from lapse.workspaces.activity.access import DEFAULT_MOST_SECONDS, BusyLeases
-from lapse.workspaces.activity.port import Activity, ActivityUnavailableError, Doubt, Signal, Unknown
+from lapse.workspaces.activity.port import Activity, ActivityDoubt, ActivityUnavailableError, ActivityUnknown, Signal
 from lapse.workspaces.asking import Verb, ask
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.explaining import explain
@@ -451,7 +451,7 @@ async def _signal(activity: Activity, workspace: Workspace) -> Signal:
     try:
         return (await activity.read([workspace.id]))[workspace.id]
     except ActivityUnavailableError:
-        return Unknown(Doubt.UNREACHABLE)
+        return ActivityUnknown(ActivityDoubt.UNREACHABLE)
 
 
 def _tag(found: Workspace) -> str:

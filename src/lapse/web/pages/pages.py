@@ -36,7 +36,7 @@ _METHODS: Final = ("get", "put", "post", "patch", "delete")
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PageLinks:
     """Where things are, as links."""
 
     api: str
@@ -117,7 +117,7 @@ router = APIRouter(include_in_schema=False)
 @router.get("/")
 async def start(request: Request, service: Annotated[StatusService, Depends(status_service)]) -> Response:
     """Show what runs and where things are."""
-    places: Places = request.app.state.places()
+    places: PageLinks = request.app.state.places()
     workspaces: WorkspacesService | None = request.app.state.workspaces
     return _page(
         "start.html",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from lapse.http1.connections import Connections
+from lapse.http1.connections import ConnectionLimit
 
 if TYPE_CHECKING:
     import socket
@@ -47,13 +47,13 @@ class ConnectionLimits:
     """How often connections are looked at."""
 
 
-class Room:
+class ListenerConnections:
     """The connections of one listener, and the limits that they share."""
 
     def __init__(self, limits: ConnectionLimits, now: Callable[[], float]) -> None:
         """Begin with none; ``now`` returns monotonic seconds."""
         self.limits, self.now = limits, now
-        self.admitted: Connections[LimitedProtocol | Handshake] = Connections(
+        self.admitted: ConnectionLimit[LimitedProtocol | Handshake] = ConnectionLimit(
             limits.connections, limits.connections_per_peer
         )
         self.open: set[LimitedProtocol] = set()
@@ -78,7 +78,7 @@ class _Flow(FlowControl):
 class LimitedProtocol(H11Protocol):
     """One connection. Made by uvicorn, which gives ``room`` by `Listener`."""
 
-    def __init__(self, *args: Any, room: Room, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
+    def __init__(self, *args: Any, room: ListenerConnections, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
         """Not connected yet."""
         super().__init__(*args, **kwargs)
         self._room = room
@@ -214,7 +214,12 @@ class Handshake:
 
 
 async def accept_tls(
-    listening: socket.socket, tls: ssl.SSLContext, *, room: Room, make: Callable[[], LimitedProtocol], clock: Clock
+    listening: socket.socket,
+    tls: ssl.SSLContext,
+    *,
+    room: ListenerConnections,
+    make: Callable[[], LimitedProtocol],
+    clock: Clock,
 ) -> None:
     """Take connections for ever. The loop's own server tells of one only after its handshake, which may never come."""
     loop = asyncio.get_running_loop()

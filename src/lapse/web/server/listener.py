@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from lapse.core.clock import Clock, SystemClock
 from lapse.core.errors import LapseError
-from lapse.web.server.connections import ConnectionLimits, LimitedProtocol, Room, accept_tls
+from lapse.web.server.connections import ConnectionLimits, LimitedProtocol, ListenerConnections, accept_tls
 from lapse.web.server.security import in_url, is_loopback
 
 FINISH_SECONDS: Final = 3
@@ -115,7 +115,7 @@ def _reason(error: OSError) -> str:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, room: Room, clock: Clock) -> None:
+    def __init__(self, config: uvicorn.Config, room: ListenerConnections, clock: Clock) -> None:
         super().__init__(config)
         self._room, self._clock = room, clock
         self._accepting: list[asyncio.Task[None]] = []
@@ -169,7 +169,7 @@ class Listener:
         self.name = name
         self._endpoint = endpoint
         self._clock = clock or SystemClock()
-        self._room = Room(limits or ConnectionLimits(), lambda: self._clock.monotonic_ns() / _SECOND_NS)
+        self._room = ListenerConnections(limits or ConnectionLimits(), lambda: self._clock.monotonic_ns() / _SECOND_NS)
         config = uvicorn.Config(
             app,
             http=LimitedProtocol,

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 from lapse.workspaces.activity.port import (
     DEFAULT_LEASE_SECONDS,
     ActivityClosedError,
+    ActivityDoubt,
+    ActivityUnknown,
     Connected,
-    Doubt,
     Quiet,
     Timer,
-    Unknown,
     milliseconds_of_lease,
     milliseconds_of_timer,
     settling_milliseconds,
@@ -101,7 +101,7 @@ class InProcessActivity:
         """See `Activity`."""
         now, since = self._now(), self._since()
         if since is None or now < since + self._settling:
-            return dict.fromkeys(workspaces, Unknown(Doubt.EPOCH_YOUNG))
+            return dict.fromkeys(workspaces, ActivityUnknown(ActivityDoubt.EPOCH_YOUNG))
         return {workspace: self._signal(workspace, now) for workspace in workspaces}
 
     async def check(self) -> None:

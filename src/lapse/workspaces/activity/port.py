@@ -5,9 +5,9 @@ leases are over. A plain counter would pin a workspace for ever. When the last c
 when one opens, the timer goes.
 
 **Unknown is not idle.** Silence is believed only of a store that has been there, without a break, for two lease
-periods: long enough for every living connection to have announced itself again. Before that everything is `Unknown`,
-and so is, at any time, a workspace whose own entries cannot be read. A store that does not answer is an
-`ActivityUnavailableError`, never `Quiet`.
+periods: long enough for every living connection to have announced itself again. Before that everything is
+`ActivityUnknown`, and so is, at any time, a workspace whose own entries cannot be read. A store that does not answer is
+an `ActivityUnavailableError`, never `Quiet`.
 
 Guarantees: each call but `renew` and `read` of many is one atomic step, and every call may be repeated: a caller that
 got no answer calls again. Times are those of one clock, the store's own. Not guaranteed: that a signal is still true
@@ -39,7 +39,7 @@ _LONGEST_SECONDS: Final = 10 * 365 * 86_400
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 
-class Doubt(Reason):
+class ActivityDoubt(Reason):
     """Why it is not known whether somebody is there; the values are metric labels."""
 
     EPOCH_ABSENT = "activity_epoch_absent"
@@ -76,13 +76,13 @@ class Quiet:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class ActivityUnknown:
     """It is not known whether somebody is there."""
 
-    reason: Doubt
+    reason: ActivityDoubt
 
 
-Signal = Connected | Timer | Quiet | Unknown
+Signal = Connected | Timer | Quiet | ActivityUnknown
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

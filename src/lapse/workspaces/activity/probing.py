@@ -24,7 +24,7 @@ from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
 from lapse.core.timestamps import from_timestamp
 from lapse.workspaces.expiry import standby_by_row
-from lapse.workspaces.model import JUPYTER, LARGEST_PAGE, Answer, Ms
+from lapse.workspaces.model import JUPYTER, LARGEST_PAGE, Ms, ProbeAnswer
 from lapse.workspaces.runtime.port import is_at
 from lapse.workspaces.runtime.program import HOST
 from lapse.workspaces.tickets import FIELD as SECRET_FIELD
@@ -110,7 +110,7 @@ class Prober:
         due = isinstance(standby_by_row(workspace, _now(self._clock)), Due)
         return due and workspace.probe is not None and is_at(workspace, self._node)
 
-    async def _ask(self, workspace: Workspace) -> tuple[WorkspaceId, tuple[Answer, Ms | None]]:
+    async def _ask(self, workspace: Workspace) -> tuple[WorkspaceId, tuple[ProbeAnswer, Ms | None]]:
         """Return what one says, and when it was last at work."""
         probe = workspace.probe or ""
         async with self._places:
@@ -123,14 +123,14 @@ class Prober:
                 return workspace.id, (self._failed(workspace, f"no answer within {ANSWER_SECONDS:g} seconds"), None)
         if workspace.probe_error is not None:
             _log.info("probe_answered", workspace=workspace.id)
-        return workspace.id, (Answer(probe, _now(self._clock)), seen)
+        return workspace.id, (ProbeAnswer(probe, _now(self._clock)), seen)
 
-    def _failed(self, workspace: Workspace, problem: str) -> Answer:
+    def _failed(self, workspace: Workspace, problem: str) -> ProbeAnswer:
         if workspace.probe_error is None:  # once: the row tells that it lasts
             _log.warning(
                 "probe_failed", workspace=workspace.id, problem=problem, effect="the workspace does not count as idle"
             )
-        return Answer(workspace.probe or "", None, problem)
+        return ProbeAnswer(workspace.probe or "", None, problem)
 
 
 async def ask(reach: Reach, probe: str, *, fetch: Fetch, clock: Clock) -> Ms | None:

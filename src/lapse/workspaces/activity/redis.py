@@ -18,19 +18,19 @@ from lapse.db.redis.address import OPTIONS, SCHEMES, RedisAddress
 from lapse.db.redis.client import RedisClient
 from lapse.db.redis.errors import Errors
 from lapse.db.redis.failures import impossible
-from lapse.db.redis.scripts import Call, load_scripts
+from lapse.db.redis.scripts import ScriptCall, load_scripts
 from lapse.db.urls import take_apart
 from lapse.workspaces.activity.port import (
     BATCH,
     DEFAULT_LEASE_SECONDS,
     ActivityClosedError,
+    ActivityDoubt,
     ActivityUnavailableError,
+    ActivityUnknown,
     ActivityURLError,
     Connected,
-    Doubt,
     Quiet,
     Timer,
-    Unknown,
     milliseconds_of_lease,
     milliseconds_of_timer,
     settling_milliseconds,
@@ -54,7 +54,7 @@ _ERRORS: Final = Errors(
     closed=ActivityClosedError,
     foreign="ws_leases: of this workspace holds data of another program; delete it, or use another database number",
 )
-_BEGINNING: Final = (Doubt.EPOCH_ABSENT, Doubt.EPOCH_YOUNG)
+_BEGINNING: Final = (ActivityDoubt.EPOCH_ABSENT, ActivityDoubt.EPOCH_YOUNG)
 
 
 class RedisActivity:
@@ -75,36 +75,36 @@ class RedisActivity:
     async def connect(self, workspace: WorkspaceId, connection: ConnectionId, *, lease_seconds: float) -> bool:
         """See `Activity`."""
         lease = milliseconds_of_lease(lease_seconds, self.lease_seconds)
-        return bool(await self._client.run(Call(_SCRIPTS["connect"], (), (workspace, connection, lease))))
+        return bool(await self._client.run(ScriptCall(_SCRIPTS["connect"], (), (workspace, connection, lease))))
 
     async def renew(self, connections: Mapping[ConnectionId, WorkspaceId], lease_seconds: float) -> set[ConnectionId]:
         """See `Activity`. After a failure some may be renewed and others not; none is shortened by trying again."""
         lease = milliseconds_of_lease(lease_seconds, self.lease_seconds)
         lost: set[ConnectionId] = set()
         for batch in _batches(connections.items()):
-            numbers = await self._client.run(Call(_SCRIPTS["renew"], (), (lease, *chain.from_iterable(batch))))
+            numbers = await self._client.run(ScriptCall(_SCRIPTS["renew"], (), (lease, *chain.from_iterable(batch))))
             lost.update(batch[number - 1][0] for number in numbers)
         return lost
 
     async def disconnect(self, workspace: WorkspaceId, connection: ConnectionId, *, idle_seconds: float) -> bool:
         """See `Activity`."""
         idle = milliseconds_of_timer(idle_seconds)
-        return bool(await self._client.run(Call(_SCRIPTS["disconnect"], (), (workspace, connection, idle))))
+        return bool(await self._client.run(ScriptCall(_SCRIPTS["disconnect"], (), (workspace, connection, idle))))
 
     async def read(self, workspaces: Iterable[WorkspaceId]) -> dict[WorkspaceId, Signal]:
         """See `Activity`. One round trip for a thousand."""
         signals: dict[WorkspaceId, Signal] = {}
         for batch in _batches(workspaces):
-            kind, *answers = await self._client.run(Call(_SCRIPTS["read"], (), (self._settling, *batch)))
+            kind, *answers = await self._client.run(ScriptCall(_SCRIPTS["read"], (), (self._settling, *batch)))
             if kind < len(_BEGINNING):
-                signals |= dict.fromkeys(batch, Unknown(_BEGINNING[kind]))
+                signals |= dict.fromkeys(batch, ActivityUnknown(_BEGINNING[kind]))
             else:
                 signals |= zip(batch, _signals(answers), strict=True)
         return signals
 
     async def check(self) -> None:
         """See `Activity`. Also finds what the server's access rules forbid."""
-        unable = await self._client.run(Call(_SCRIPTS["check"], (), ()))
+        unable = await self._client.run(ScriptCall(_SCRIPTS["check"], (), ()))
         if unable:
             command, reason = unable
             raise impossible(command, reason, self._client.name, _ERRORS)
@@ -125,7 +125,7 @@ def _signals(answers: Sequence[int]) -> Iterator[Signal]:
             case 2:
                 yield Timer(number / 1000)
             case _:
-                yield Unknown(Doubt.UNREADABLE)
+                yield ActivityUnknown(ActivityDoubt.UNREADABLE)
 
 
 def _batches(things: Iterable[T]) -> Iterator[tuple[T, ...]]:

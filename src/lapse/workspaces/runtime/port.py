@@ -121,7 +121,7 @@ class Progress(NamedTuple):
     """What people should know while they wait."""
 
 
-class Exit(NamedTuple):
+class ProgramExit(NamedTuple):
     """How a program ended by itself."""
 
     status: int | None
@@ -182,7 +182,7 @@ class Runtime(Protocol):
         """Return how far the action on a workspace is."""
         ...
 
-    def exit_of(self, workspace: WorkspaceId) -> Exit | None:
+    def exit_of(self, workspace: WorkspaceId) -> ProgramExit | None:
         """Return how its program ended by itself after it had listened; None otherwise, and after `stop` or `start`."""
         ...
 

@@ -49,12 +49,12 @@ from lapse.workspaces.runtime.errors import (
     StopFailedError,
     VolumeMissingError,
 )
-from lapse.workspaces.runtime.port import Exit, Progress, Turns
+from lapse.workspaces.runtime.port import ProgramExit, Progress, Turns
 from lapse.workspaces.runtime.program import (
     HOST,
     SOCKETS,
-    Record,
-    Records,
+    ProgramRecord,
+    ProgramRecords,
     begin_log,
     check_port,
     environment,
@@ -102,14 +102,14 @@ _log = get_logger("lapse.workspaces.runtime")
 class _Run:
     """A program that was started here, or found running."""
 
-    record: Record
+    record: ProgramRecord
     since_ns: int
     """Since when it is known here, in monotonic time."""
     child: subprocess.Popen[bytes] | None = None
     """None if an earlier Lapse started it."""
     log_from: int = 0
     """Where its output begins."""
-    exit: Exit | None = None
+    exit: ProgramExit | None = None
 
     @property
     def status(self) -> int | None:
@@ -137,7 +137,7 @@ class ProcessRuntime:
         self.node = node
         self._root, self._clock, self._grace, self._stop_on_exit = root, clock, grace_seconds, stop_on_exit
         self._volumes, self._logs = root / "volumes", root / "logs"
-        self._archives, self._records = Archives(root / "archives"), Records(root / "runs")
+        self._archives, self._records = Archives(root / "archives"), ProgramRecords(root / "runs")
         self._runs: dict[WorkspaceId, _Run] = {}
         self._marks: Counter[WorkspaceId] = Counter()
         self._notes: dict[WorkspaceId, str] = {}
@@ -277,7 +277,7 @@ class ProcessRuntime:
         """See `Runtime`."""
         return Progress(self._marks[workspace], self._notes.get(workspace))
 
-    def exit_of(self, workspace: WorkspaceId) -> Exit | None:
+    def exit_of(self, workspace: WorkspaceId) -> ProgramExit | None:
         """See `Runtime`."""
         run = self._runs.get(workspace)
         if run is None or not run.record.ready or self._is_alive(run):
@@ -285,7 +285,7 @@ class ProcessRuntime:
         if run.exit is None:
             now = Ms(self._clock.wall_ns() // _MS)
             seconds = (self._clock.monotonic_ns() - run.since_ns) / _NS
-            run.exit = Exit(run.status, now, seconds, tail(self._log_of(workspace), run.log_from))
+            run.exit = ProgramExit(run.status, now, seconds, tail(self._log_of(workspace), run.log_from))
         return run.exit
 
     # --- acting ------------------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ class ProcessRuntime:
         leader = processes.identify(child.pid, self._boot)
         if leader is None:  # it cannot be gone, as nobody has asked for its status
             raise RuntimeUnavailableError(problem=f"the process {child.pid} is not in /proc")
-        record, now = Record(leader, mark), self._clock.monotonic_ns()
+        record, now = ProgramRecord(leader, mark), self._clock.monotonic_ns()
         run = self._runs[workspace.id] = _Run(record, now, child, log_from)
         self._records.write(workspace.id, run.record)
         open_gate(child)

@@ -43,7 +43,7 @@ LOG_BYTES: Final = 8 * 1024 * 1024
 """As much output of a workspace is kept in one file, and as much in the older one."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class ProgramRecord(msgspec.Struct, frozen=True):
     """What is on disk about a program that runs."""
 
     leader: Identity
@@ -52,14 +52,14 @@ class Record(msgspec.Struct, frozen=True):
     """Whether it has listened on its port since it was started."""
 
 
-class Records:
+class ProgramRecords:
     """The records of all programs, a file each. Whole or not there."""
 
     def __init__(self, folder: Path) -> None:
         """Touch nothing yet."""
         self._folder = folder
 
-    def write(self, workspace: str, record: Record) -> None:
+    def write(self, workspace: str, record: ProgramRecord) -> None:
         """Write one, or replace it."""
         part = self._folder / f".{workspace}.part"
         part.write_bytes(msgspec.json.encode(record))
@@ -70,14 +70,14 @@ class Records:
         """Remove one, if it is there."""
         (self._folder / f"{workspace}.json").unlink(missing_ok=True)
 
-    def read_all(self) -> dict[str, Record]:
+    def read_all(self) -> dict[str, ProgramRecord]:
         """Return all of them. Raises for one that cannot be read: what it is about may run."""
         return {path.stem: _read(path) for path in self._folder.glob("*.json") if not path.name.startswith(".")}
 
 
-def _read(path: Path) -> Record:
+def _read(path: Path) -> ProgramRecord:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
+        return msgspec.json.decode(path.read_bytes(), type=ProgramRecord)
     except msgspec.MsgspecError as error:
         problem = f"{path} is damaged ({error}); make sure that no program of that workspace runs, then remove the file"
         raise RuntimeUnavailableError(problem=problem) from error

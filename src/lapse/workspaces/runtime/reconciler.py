@@ -56,7 +56,7 @@ from lapse.workspaces.runtime.steps import (
     Begin,
     GoOn,
     Lane,
-    Look,
+    Observe,
     Rest,
     is_wanted,
     lane_of,
@@ -267,7 +267,7 @@ class Reconciler:
         self._not_before_ns.pop(workspace_id, None)
         workspace = await self._store.get(workspace_id)
         match plan(workspace):
-            case Look():
+            case Observe():
                 return workspace_id in await self._health.look([workspace_id])
             case Begin(Operation.STARTING) if expected is Operation.STARTING and await self._note_exit(workspace):
                 return False

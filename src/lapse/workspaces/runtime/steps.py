@@ -84,7 +84,7 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Observe:
     """Nobody knows what is true: an error was cleared. Have it observed, then decide."""
 
 
@@ -103,7 +103,7 @@ class GoOn:
     op_id: OpId
 
 
-Step = Rest | Look | Begin | GoOn
+Step = Rest | Observe | Begin | GoOn
 
 
 def lane_of(operation: Operation | None, desired: DesiredState = DesiredState.PENDING) -> Lane:
@@ -143,7 +143,7 @@ def plan(workspace: Workspace) -> Step:
 def _towards(workspace: Workspace) -> Step:
     match workspace.observed_status:
         case ObservedStatus.ERROR:
-            return Look()
+            return Observe()
         case ObservedStatus.PENDING if workspace.desired_state is not DesiredState.PENDING:
             return Begin(Operation.RESTORING if workspace.archive_key is not None else Operation.PROVISIONING)
         case ObservedStatus.RUNNING if workspace.desired_state is not DesiredState.RUNNING:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from msgspec import UnsetType
 
     from lapse.workspaces.model import (
-        Answer,
-        Candidate,
         Changes,
         CheckPlace,
         DesiredBy,
@@ -46,7 +44,9 @@ if TYPE_CHECKING:
         ObservedStatus,
         Operation,
         OpId,
+        ProbeAnswer,
         Workspace,
+        WorkspaceCandidate,
         WorkspaceId,
     )
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     the last call wrote counts."""
 
 
-class Reading(Protocol):
+class StoreReader(Protocol):
     """Looks, on the newest commit."""
 
     async def get(self, workspace: WorkspaceId) -> Workspace:
@@ -190,7 +190,7 @@ class Wanting(Protocol):
 class Lapsing(Protocol):
     """What the TTL manager does. Both transitions change exactly those that are still as they were when decided."""
 
-    async def advance_checks(self, checks: Mapping[Candidate, Ms]) -> None:
+    async def advance_checks(self, checks: Mapping[WorkspaceCandidate, Ms]) -> None:
         """Look again then, not earlier; never moves a check back.
 
         Only where version and status are still those of the candidate: a time that was computed from an older TTL or
@@ -199,7 +199,7 @@ class Lapsing(Protocol):
         ...
 
     async def to_standby(
-        self, candidates: Sequence[Candidate], *, now: Ms, also: Also | None = None
+        self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Also | None = None
     ) -> AbstractSet[WorkspaceId]:
         """Want STANDBY for those that run; return which were changed.
 
@@ -209,7 +209,7 @@ class Lapsing(Protocol):
         ...
 
     async def to_pending(
-        self, candidates: Sequence[Candidate], *, now: Ms, also: Also | None = None
+        self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Also | None = None
     ) -> AbstractSet[WorkspaceId]:
         """Want PENDING for those in standby; the same otherwise."""
         ...
@@ -260,7 +260,7 @@ class Working(Protocol):
         """Remove the row at the end of DELETING. Return whether it was ours."""
         ...
 
-    async def probed(self, answers: Mapping[WorkspaceId, Answer]) -> None:
+    async def probed(self, answers: Mapping[WorkspaceId, ProbeAnswer]) -> None:
         """Note what programs said to their probes, where a workspace still has the probe that was asked."""
         ...
 
@@ -273,7 +273,7 @@ class Working(Protocol):
         ...
 
 
-class WorkspaceStore(Reading, Wanting, Lapsing, Working, Protocol):
+class WorkspaceStore(StoreReader, Wanting, Lapsing, Working, Protocol):
     """See the module."""
 
     @property

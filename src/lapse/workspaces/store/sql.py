@@ -24,14 +24,14 @@ from lapse.workspaces.errors import (
     ChangedMeanwhileError,
     InvalidWorkspaceError,
     OperationUnderWayError,
-    OutcomeUnknownError,
     StoreClosedError,
     StoreMisfitError,
-    StoreUnavailableError,
     UnknownWorkspaceError,
     WorkspaceError,
     WorkspaceExistsError,
+    WorkspaceOutcomeUnknownError,
     WorkspaceStoreError,
+    WorkspaceStoreUnavailableError,
 )
 from lapse.workspaces.model import (
     LARGEST_VERSION,
@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from msgspec import UnsetType
 
     from lapse.workspaces.model import (
-        Answer,
-        Candidate,
         DesiredState,
         Ms,
         NewWorkspace,
         ObservedStatus,
         OpId,
+        ProbeAnswer,
+        WorkspaceCandidate,
         WorkspaceId,
     )
     from lapse.workspaces.store.port import Also
@@ -93,11 +93,11 @@ def translate(error: DatabaseError) -> WorkspaceStoreError:
         case DatabaseClosedError():
             return StoreClosedError()
         case CommitUnknownError():
-            return OutcomeUnknownError(problem=error.problem)
+            return WorkspaceOutcomeUnknownError(problem=error.problem)
         case DatabaseMisfitError():
             return StoreMisfitError(problem=error.problem)
         case _:
-            return StoreUnavailableError(problem=error.problem)
+            return WorkspaceStoreUnavailableError(problem=error.problem)
 
 
 class SqlStore(ABC):
@@ -256,7 +256,7 @@ class SqlStore(ABC):
 
     # --- lapsing -----------------------------------------------------------------------------------------------------
 
-    async def advance_checks(self, checks: Mapping[Candidate, Ms]) -> None:
+    async def advance_checks(self, checks: Mapping[WorkspaceCandidate, Ms]) -> None:
         """See `Lapsing`."""
         items = sorted(checks.items(), key=lambda item: item[0].id)
         columns: Columns = {
@@ -268,13 +268,13 @@ class SqlStore(ABC):
         await self._each("advance_checks", columns)
 
     async def to_standby(
-        self, candidates: Sequence[Candidate], *, now: Ms, also: Also | None = None
+        self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Also | None = None
     ) -> AbstractSet[WorkspaceId]:
         """See `Lapsing`."""
         return await self._transition("to_standby", candidates, also)
 
     async def to_pending(
-        self, candidates: Sequence[Candidate], *, now: Ms, also: Also | None = None
+        self, candidates: Sequence[WorkspaceCandidate], *, now: Ms, also: Also | None = None
     ) -> AbstractSet[WorkspaceId]:
         """See `Lapsing`."""
         return await self._transition("to_pending", candidates, also)
@@ -325,7 +325,7 @@ class SqlStore(ABC):
         """See `Working`."""
         return bool(await self._write("forget", {"id": workspace, "op_id": op_id}))
 
-    async def probed(self, answers: Mapping[WorkspaceId, Answer]) -> None:
+    async def probed(self, answers: Mapping[WorkspaceId, ProbeAnswer]) -> None:
         """See `Working`."""
         items = sorted(answers.items())
         columns: Columns = {
@@ -390,10 +390,10 @@ class SqlStore(ABC):
             if refused is not None:
                 raise refused
             # What was against it has gone in between: ask again.
-        raise StoreUnavailableError(problem=f"the workspace {workspace} changes faster than it can be changed")
+        raise WorkspaceStoreUnavailableError(problem=f"the workspace {workspace} changes faster than it can be changed")
 
     async def _transition(
-        self, name: str, candidates: Sequence[Candidate], also: Also | None
+        self, name: str, candidates: Sequence[WorkspaceCandidate], also: Also | None
     ) -> AbstractSet[WorkspaceId]:
         in_order = sorted(candidates, key=lambda one: one.id)
         columns = {field: [getattr(one, field) for one in in_order] for field in _COMPARED}

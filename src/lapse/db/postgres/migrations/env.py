@@ -1,4 +1,4 @@
-"""What alembic runs: the steps that are missing, on the connection and in the transaction of `lapse.db.postgres.migration`."""
+"""Alembic's entry: runs the missing steps on the connection and in the transaction of `lapse.db.postgres.migration`."""
 
 from __future__ import annotations
 

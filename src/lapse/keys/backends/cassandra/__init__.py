@@ -1,7 +1,7 @@
 """Keys on Cassandra: ``cassandra://[user:password@]host[,host...][:port]/keyspace``. Also for ScyllaDB, untested there.
 
-A record is a row of ``lapse_keys``: partition and key as in `lapse.keys.backends.layout`, the value, and the absolute expiry.
-The tables are made on request only (`init_store`); ``lapse_keys_settings`` records the number of buckets.
+A record is a row of ``lapse_keys``: partition and key as in `lapse.keys.backends.layout`, the value, and the absolute
+expiry. The tables are made on request only (`init_store`); ``lapse_keys_settings`` records the number of buckets.
 
 Guarantees: every write is one lightweight transaction, every read is linearizable with them, and each operation is one
 round trip, except for `touch` (a read and a write) and an insert over a record in the second after its expiry. The
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from lapse.core.duration import Duration
 from lapse.db.urls import Option, existing_file, finite_duration
 from lapse.keys.backends.cassandra.backend import CassandraBackend
-from lapse.keys.backends.cassandra.driver import Address
+from lapse.keys.backends.cassandra.driver import ContactPoints
 from lapse.keys.backends.cassandra.schema import Replication, create_schema, keyspace_name, parse_replication
 from lapse.keys.backends.layout import BUCKETS, CACHE
 from lapse.keys.errors import KeysURLError
@@ -107,7 +107,7 @@ def init_store(url: StoreURL, clock: Clock) -> str:  # noqa: ARG001 - every back
     )
 
 
-def _address(url: StoreURL) -> Address:
+def _address(url: StoreURL) -> ContactPoints:
     options = url.options
     match = _LOCATION.fullmatch(url.location)
     port = int(match["port"] or _PORT) if match else 0
@@ -122,7 +122,7 @@ def _address(url: StoreURL) -> Address:
         raise KeysURLError(url=url, problem="consistency=local needs the name of the datacenter: add dc=NAME")
     if options["ca"] is not None and not options["ssl"]:
         raise KeysURLError(url=url, problem="it has ca= without ssl=true")
-    return Address(
+    return ContactPoints(
         shown=str(url),
         hosts=[host.strip("[]") for host in match["hosts"].split(",")],
         port=port,

@@ -27,7 +27,14 @@ import math
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lapse.keys.backends.cassandra.driver import Address, BlockingClient, Client, Connection, Row, completed
+from lapse.keys.backends.cassandra.driver import (
+    BlockingClient,
+    CassandraClient,
+    CassandraSession,
+    ContactPoints,
+    Row,
+    completed,
+)
 from lapse.keys.backends.cassandra.schema import check_buckets, statement
 from lapse.keys.backends.layout import Prefix, bucket_of, partition_keys
 from lapse.keys.backends.network import BlockingSpace, NetworkBackend
@@ -169,7 +176,7 @@ _NO_END: Final = b"\xff"  # greater than any UTF-8
 class CassandraBackend(NetworkBackend):
     """An opened store on Cassandra. One session serves every loop and thread."""
 
-    def __init__(self, address: Address, *, keyspace: str, clock: Clock, buckets: int, max_skew: float) -> None:
+    def __init__(self, address: ContactPoints, *, keyspace: str, clock: Clock, buckets: int, max_skew: float) -> None:
         """Prepare; nothing is connected yet."""
         self.capabilities = Capabilities(
             atomicity="one lightweight transaction per operation",
@@ -182,12 +189,12 @@ class CassandraBackend(NetworkBackend):
             late_by_seconds=2 * max_skew,
         )
         self.name = address.shown
-        self.connection = Connection(
+        self.connection = CassandraSession(
             address,
             reads={name: statement(name, keyspace) for name in _READS},
             writes={name: statement(name, keyspace) for name in _WRITES},
         )
-        self.client = Client(self.connection)
+        self.client = CassandraClient(self.connection)
         self._blocking_client = BlockingClient(self.connection)
         self.watch = ClockWatch(clock, round(max_skew * NS_PER_SECOND), self._measure_later)
         self._clock = clock
@@ -214,7 +221,7 @@ class CassandraBackend(NetworkBackend):
         """See `Backend`. The session is shared, so this closes the store on every loop."""
         await asyncio.to_thread(self.connection.close)
 
-    async def measured_now_ns(self, client: Client) -> int:
+    async def measured_now_ns(self, client: CassandraClient) -> int:
         """Measure this machine's clock against the server's and return its time; raises if they are too far apart."""
         sent_ns = self._clock.wall_ns()
         rows = await client.read("server_clock")
@@ -236,7 +243,7 @@ class CassandraBackend(NetworkBackend):
 class CassandraSpace:
     """One application's records. Implements `Space` with coroutines."""
 
-    def __init__(self, backend: CassandraBackend, client: Client, partitions: Sequence[bytes]) -> None:
+    def __init__(self, backend: CassandraBackend, client: CassandraClient, partitions: Sequence[bytes]) -> None:
         """Work in these partitions, one per bucket."""
         self._backend = backend
         self._client = client

@@ -74,7 +74,7 @@ _RECONNECT_SECONDS: Final = (0.25, 5.0)  # the driver's own upper end, ten minut
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ContactPoints:
     """Whom to connect to, and how."""
 
     shown: str
@@ -108,10 +108,10 @@ class _Opened:
     pid: int
 
 
-class Connection:
+class CassandraSession:
     """A session with prepared statements, shared by all clients; connects at the first use, and anew after a fork."""
 
-    def __init__(self, address: Address, *, reads: Mapping[str, str], writes: Mapping[str, str]) -> None:
+    def __init__(self, address: ContactPoints, *, reads: Mapping[str, str], writes: Mapping[str, str]) -> None:
         """Know the statements by name; nothing is connected yet."""
         self.address = address
         self._reads, self._writes = reads, writes
@@ -121,7 +121,7 @@ class Connection:
         guard_against_forks(self)
 
     def become_forked(self) -> list[Any]:
-        """See `lapse.db.sqlite.forks`: works on, with a session of its own. A thread that is gone may have held the lock."""
+        """See `lapse.db.sqlite.forks`: works on with a session of its own. A thread that is gone may have the lock."""
         self._connecting = threading.Lock()
         return [self._opened]
 
@@ -175,10 +175,10 @@ class Connection:
         return prepared
 
 
-class Client:
+class CassandraClient:
     """Sends statements and waits for their answers on the running loop."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: CassandraSession) -> None:
         """Use a connection, which may have other clients."""
         self._connection = connection
 
@@ -229,14 +229,14 @@ class Client:
         return Inbox.of_running_loop().answer(response)
 
 
-class BlockingClient(Client):
+class BlockingClient(CassandraClient):
     """The same for callers that wait by blocking: its coroutines never suspend, so `completed` runs them as they are.
 
     The background loop, the usual way of a blocking face, would add two changes of threads to every operation.
     """
 
     async def open(self) -> _Opened:
-        """See `Client`. Blocks."""
+        """See `CassandraClient`. Blocks."""
         return self._connection.open()
 
     async def _answer(self, response: ResponseFuture) -> list[Row]:
@@ -254,7 +254,7 @@ def completed(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a coroutine of a blocking client was suspended")
 
 
-def connect(address: Address) -> Session:
+def connect(address: ContactPoints) -> Session:
     """Connect and return a session; blocks. Whoever calls this shuts ``session.cluster`` down."""
     policy = TokenAwarePolicy(
         DCAwareRoundRobinPolicy(local_dc=address.local_datacenter or ""),
@@ -287,13 +287,13 @@ def connect(address: Address) -> Session:
         raise explain(error, address.shown, writing=False) from error
 
 
-def _credentials(address: Address) -> PlainTextAuthProvider | None:
+def _credentials(address: ContactPoints) -> PlainTextAuthProvider | None:
     if address.username is None:
         return None
     return PlainTextAuthProvider(address.username, address.password or "")
 
 
-def _tls(address: Address) -> ssl.SSLContext | None:
+def _tls(address: ContactPoints) -> ssl.SSLContext | None:
     return ssl.create_default_context(cafile=address.ca_file) if address.tls else None
 
 

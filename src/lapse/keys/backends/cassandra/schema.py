@@ -15,7 +15,7 @@ from cassandra import ConsistencyLevel, Unauthorized
 from cassandra.query import SimpleStatement
 
 from lapse.db.statements import load_statements
-from lapse.keys.backends.cassandra.driver import Address, connect, explain
+from lapse.keys.backends.cassandra.driver import ContactPoints, connect, explain
 from lapse.keys.errors import BackendMisfitError, BackendUnavailableError, KeysURLError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def check_buckets(shown: str, *, recorded: str | None, wanted: int) -> None:
 
 
 def create_schema(
-    address: Address, *, keyspace: str, buckets: int, replication: Replication | None, gc_grace_seconds: int
+    address: ContactPoints, *, keyspace: str, buckets: int, replication: Replication | None, gc_grace_seconds: int
 ) -> str:
     """Make what is missing and say what that was. Blocks."""
     session = connect(address)

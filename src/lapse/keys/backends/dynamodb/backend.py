@@ -11,8 +11,8 @@ from lapse.db.urls import Option, finite_duration, whole_number
 from lapse.keys.backends.background import run_blocking
 from lapse.keys.backends.dynamodb.calls import RESOLUTION_SECONDS, Calls
 from lapse.keys.backends.dynamodb.items import BUCKETS as BUCKETS_ATTRIBUTE
-from lapse.keys.backends.dynamodb.items import MARKER, Requests
-from lapse.keys.backends.dynamodb.links import Settings
+from lapse.keys.backends.dynamodb.items import MARKER, RequestFactory
+from lapse.keys.backends.dynamodb.links import TableSettings
 from lapse.keys.backends.dynamodb.space import DynamoDBSpace
 from lapse.keys.backends.dynamodb.table import check_marker, make_table
 from lapse.keys.backends.layout import BUCKETS, CACHE, Prefix, partition_keys
@@ -71,7 +71,7 @@ def init_store(url: StoreURL, clock: Clock) -> str:
     return run_blocking(_init(_settings(url), clock))
 
 
-async def _init(settings: Settings, clock: Clock) -> str:
+async def _init(settings: TableSettings, clock: Clock) -> str:
     backend = DynamoDBBackend(settings, clock)
     try:
         return await make_table(backend.calls, clock)
@@ -79,7 +79,7 @@ async def _init(settings: Settings, clock: Clock) -> str:
         await backend.async_close()
 
 
-def _settings(url: StoreURL) -> Settings:
+def _settings(url: StoreURL) -> TableSettings:
     expected = "expected dynamodb://region/table, as in dynamodb://eu-west-1/lapse"
     if url.username is not None or url.password is not None:
         problem = "it holds credentials; they come from the usual AWS chain (environment, ~/.aws, a role)"
@@ -93,7 +93,7 @@ def _settings(url: StoreURL) -> Settings:
         problem = f"it names no table (3 to 255 letters, digits, and . - _); {expected}"
         raise KeysURLError(url=url, problem=problem)
     options: Mapping[str, Any] = url.options
-    return Settings(
+    return TableSettings(
         name=str(url),
         region=url.location,
         table=table[1],
@@ -109,7 +109,7 @@ def _settings(url: StoreURL) -> Settings:
 class DynamoDBBackend(NetworkBackend):
     """Implements `Backend`."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: TableSettings, clock: Clock) -> None:
         """Prepare; the first request opens the connections of its loop."""
         max_skew = settings.max_skew_ns / NS_PER_SECOND
         self.capabilities = Capabilities(
@@ -125,7 +125,7 @@ class DynamoDBBackend(NetworkBackend):
         )
         # Whole seconds by which any clock that is not refused may lag behind the server's.
         margin = -(-settings.max_skew_ns // NS_PER_SECOND) + RESOLUTION_SECONDS
-        self._requests = Requests(settings.table, margin_seconds=margin)
+        self._requests = RequestFactory(settings.table, margin_seconds=margin)
         self._clock = clock
         self.calls = Calls(settings, clock, self._requests.get(MARKER, BUCKETS_ATTRIBUTE))
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.errors import LapseError
 from lapse.core.jitter import backoff
-from lapse.keys.backends.dynamodb.failures import Failure, Kind, check_origin, date_of, understand
+from lapse.keys.backends.dynamodb.failures import Failure, FailureKind, check_origin, date_of, understand
 from lapse.keys.backends.dynamodb.links import Link, Links
 from lapse.keys.errors import BackendError, BackendMisfitError, BackendUnavailableError, OutcomeUnknownError
 from lapse.keys.expiry import NS_PER_SECOND
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.keys.backends.dynamodb.items import Request
-    from lapse.keys.backends.dynamodb.links import Settings
+    from lapse.keys.backends.dynamodb.links import TableSettings
 
 RESOLUTION_SECONDS: Final = 1
 """Of a ``Date`` header, which the server rounds down."""
@@ -161,7 +161,7 @@ class _Attempt:
 class Calls:
     """Sends requests for one store."""
 
-    def __init__(self, settings: Settings, clock: Clock, probe: Request) -> None:
+    def __init__(self, settings: TableSettings, clock: Clock, probe: Request) -> None:
         """``probe`` is a GetItem that is sent when the server's time is needed and nothing else is to be asked."""
         self.settings = settings
         self._clock = clock
@@ -178,7 +178,7 @@ class Calls:
         """Change; whether the condition held. Raises `OutcomeUnknownError` if that is not known."""
         return await self._call(operation, request, _Manner.WRITE) is not None
 
-    async def ask(self, operation: str, request: Request, *accepted: Kind) -> Any:  # noqa: ANN401 - as the driver has it
+    async def ask(self, operation: str, request: Request, *accepted: FailureKind) -> Any:  # noqa: ANN401 - as the driver has it
         """Send what may be repeated and needs no clock; None for a failure of an ``accepted`` kind."""
         return await self._call(operation, lambda _: request, _Manner.PLAIN, accepted)
 
@@ -200,7 +200,7 @@ class Calls:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     async def _call(
-        self, operation: str, request: Callable[[int], Request], manner: _Manner, accepted: Sequence[Kind] = ()
+        self, operation: str, request: Callable[[int], Request], manner: _Manner, accepted: Sequence[FailureKind] = ()
     ) -> Any:  # noqa: ANN401 - as the driver has it
         link = await self._link()
         attempt = _Attempt()
@@ -212,7 +212,7 @@ class Calls:
                     attempt.under_way = True
                     answer = await self._exchange(link, operation, request(now_ns))
                     attempt.under_way = False
-                    if not isinstance(answer, Failure) or answer.kind is Kind.CONDITION:
+                    if not isinstance(answer, Failure) or answer.kind is FailureKind.CONDITION:
                         self._check_clock_after(manner)
                         return None if isinstance(answer, Failure) else answer
                     if answer.kind in accepted:
@@ -278,12 +278,12 @@ class Calls:
 
     def _told(self, failure: Failure, manner: _Manner) -> BackendError:
         settings = self.settings
-        if failure.kind is Kind.NO_TABLE:
+        if failure.kind is FailureKind.NO_TABLE:
             problem = f"there is no table {settings.table} in {settings.region}; {INIT_COMMAND}"
             return BackendMisfitError(backend=settings.name, problem=problem)
-        if failure.kind is Kind.MISFIT:
+        if failure.kind is FailureKind.MISFIT:
             return BackendMisfitError(backend=settings.name, problem=failure.problem)
-        if failure.kind is Kind.DOUBTFUL and manner is _Manner.WRITE:
+        if failure.kind is FailureKind.DOUBTFUL and manner is _Manner.WRITE:
             return OutcomeUnknownError(backend=settings.name, problem=failure.problem)
         return self._unavailable(failure.problem)
 
@@ -301,5 +301,5 @@ class Calls:
         return BackendUnavailableError(backend=self.settings.name, problem=problem)
 
 
-def _may_repeat(kind: Kind, manner: _Manner) -> bool:
-    return kind is Kind.BUSY or (kind is Kind.DOUBTFUL and manner is not _Manner.WRITE)
+def _may_repeat(kind: FailureKind, manner: _Manner) -> bool:
+    return kind is FailureKind.BUSY or (kind is FailureKind.DOUBTFUL and manner is not _Manner.WRITE)

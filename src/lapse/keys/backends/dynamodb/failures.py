@@ -31,7 +31,7 @@ from botocore.exceptions import (
 )
 
 
-class Kind(Enum):
+class FailureKind(Enum):
     """What follows from an error."""
 
     CONDITION = auto()
@@ -57,7 +57,7 @@ class ForeignAnswerError(Exception):
 class Failure(NamedTuple):
     """An error, understood."""
 
-    kind: Kind
+    kind: FailureKind
     problem: str
     cause: BaseException | None = None
 
@@ -100,30 +100,34 @@ _NO_CREDENTIALS: Final = (
     "AWS_SECRET_ACCESS_KEY), in a profile of ~/.aws, or from the role of this machine, container or pod"
 )
 _MEANT: Final = {
-    "ConditionalCheckFailedException": Failure(Kind.CONDITION, "the condition did not hold"),
-    "ResourceNotFoundException": Failure(Kind.NO_TABLE, "there is no such table"),
-    "ResourceInUseException": Failure(Kind.EXISTS, "it is there already, or about to change"),
+    "ConditionalCheckFailedException": Failure(FailureKind.CONDITION, "the condition did not hold"),
+    "ResourceNotFoundException": Failure(FailureKind.NO_TABLE, "there is no such table"),
+    "ResourceInUseException": Failure(FailureKind.EXISTS, "it is there already, or about to change"),
     "ValidationException": Failure(
-        Kind.MISFIT, "its table does not take the requests of Lapse (ValidationException); see lapse keys init"
+        FailureKind.MISFIT, "its table does not take the requests of Lapse (ValidationException); see lapse keys init"
     ),
 }
-_LOST: Final = Failure(Kind.DOUBTFUL, "the connection was lost before the answer came")
+_LOST: Final = Failure(FailureKind.DOUBTFUL, "the connection was lost before the answer came")
 _UNREACHABLE: Final = "its server cannot be reached: "
 _NO_CREDENTIALS_ERRORS: Final = (
     *(NoCredentialsError, PartialCredentialsError, CredentialRetrievalError),
     *(TokenRetrievalError, NoAuthTokenError, ProfileNotFound),
 )
-_UNANSWERED: Final[tuple[tuple[Any, Kind, str], ...]] = (
-    (_NO_CREDENTIALS_ERRORS, Kind.REFUSED, _NO_CREDENTIALS + " ({error})"),
-    (ConnectTimeoutError, Kind.REFUSED, _UNREACHABLE + "no connection within connect_timeout"),
-    (SSLError, Kind.REFUSED, _UNREACHABLE + "no TLS connection could be made"),
-    (ProxyConnectionError, Kind.REFUSED, _UNREACHABLE + "the proxy did not connect"),
-    (EndpointConnectionError, Kind.REFUSED, _UNREACHABLE + "no connection could be made"),
-    (ReadTimeoutError, Kind.DOUBTFUL, "no answer came within the timeout"),
+_UNANSWERED: Final[tuple[tuple[Any, FailureKind, str], ...]] = (
+    (_NO_CREDENTIALS_ERRORS, FailureKind.REFUSED, _NO_CREDENTIALS + " ({error})"),
+    (ConnectTimeoutError, FailureKind.REFUSED, _UNREACHABLE + "no connection within connect_timeout"),
+    (SSLError, FailureKind.REFUSED, _UNREACHABLE + "no TLS connection could be made"),
+    (ProxyConnectionError, FailureKind.REFUSED, _UNREACHABLE + "the proxy did not connect"),
+    (EndpointConnectionError, FailureKind.REFUSED, _UNREACHABLE + "no connection could be made"),
+    (ReadTimeoutError, FailureKind.DOUBTFUL, "no answer came within the timeout"),
     (HTTPClientError, *_LOST[:2]),
-    (ForeignAnswerError, Kind.DOUBTFUL, "an answer came that is not one of DynamoDB; check the endpoint and proxies"),
+    (
+        ForeignAnswerError,
+        FailureKind.DOUBTFUL,
+        "an answer came that is not one of DynamoDB; check the endpoint and proxies",
+    ),
     # All others of the driver's own arise before anything is sent.
-    (BotoCoreError, Kind.REFUSED, "the driver could not send the request ({error})"),
+    (BotoCoreError, FailureKind.REFUSED, "the driver could not send the request ({error})"),
 )
 """The first that fits counts."""
 _BAD_CLOCK: Final = (
@@ -155,10 +159,10 @@ def _answered(error: ClientError) -> Failure:
     if code in _MEANT:
         return _MEANT[code]
     if code in _BUSY:
-        return Failure(Kind.BUSY, f"it is busy ({code})")
+        return Failure(FailureKind.BUSY, f"it is busy ({code})")
     if status >= _SERVER_ERROR:
-        return Failure(Kind.DOUBTFUL, f"it had an internal error ({status} {code})")
-    return Failure(Kind.REFUSED, _refusal(code, str(error).lower(), error.operation_name))
+        return Failure(FailureKind.DOUBTFUL, f"it had an internal error ({status} {code})")
+    return Failure(FailureKind.REFUSED, _refusal(code, str(error).lower(), error.operation_name))
 
 
 def _refusal(code: str, message: str, operation: str) -> str:
@@ -177,7 +181,7 @@ def _unanswered(error: BaseException) -> Failure:
     for kinds, kind, problem in _UNANSWERED:
         if isinstance(error, kinds):
             return Failure(kind, problem.format(error=type(error).__name__))
-    return Failure(Kind.DOUBTFUL, f"the driver failed ({type(error).__name__})")
+    return Failure(FailureKind.DOUBTFUL, f"the driver failed ({type(error).__name__})")
 
 
 def _never_connected(error: EndpointConnectionError) -> bool:

@@ -45,7 +45,7 @@ MARKER: Final = place(partition_keys(Prefix.NULL, 0)[0], b"lapse")
 """Where a table says that it is one of Lapse, and its number of buckets. It has no expiry; prefix 0 is nobody's."""
 
 
-class Requests:
+class RequestFactory:
     """Makes the requests for one table."""
 
     def __init__(self, table: str, *, margin_seconds: int) -> None:

@@ -22,7 +22,7 @@ _OPENING_SECONDS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TableSettings:
     """What a URL says about a table and the way to it."""
 
     name: str
@@ -40,7 +40,7 @@ class Settings:
 class Link:
     """One loop's client. ``slots`` bounds what is under way, so that nobody waits for a connection in the driver."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TableSettings) -> None:
         """Open nothing yet. To be made on the loop that will use it."""
         self.slots = asyncio.Semaphore(settings.connections)
         self.client: Any = None
@@ -61,7 +61,7 @@ class Link:
             await self._stack.aclose()
 
 
-def _client(settings: Settings) -> Any:  # noqa: ANN401 - the driver has no types
+def _client(settings: TableSettings) -> Any:  # noqa: ANN401 - the driver has no types
     config = AioConfig(
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=min(settings.connect_timeout, settings.timeout),
@@ -79,7 +79,7 @@ def _client(settings: Settings) -> Any:  # noqa: ANN401 - the driver has no type
 class Links:
     """The links of all loops that use a store. Loops of several threads may use it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TableSettings) -> None:
         """Start with none."""
         self._settings = settings
         self._links: dict[asyncio.AbstractEventLoop, Link] = {}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.keys.backends.dynamodb.calls import Calls
-    from lapse.keys.backends.dynamodb.items import Attributes, Request, Requests
+    from lapse.keys.backends.dynamodb.items import Attributes, Request, RequestFactory
     from lapse.keys.port import NewItem
 
 _WIDTH: Final = 32
@@ -72,18 +72,18 @@ class Bounds:
         return "pk = :pk AND sk BETWEEN :start AND :stop", values
 
 
-class Source(NamedTuple):
+class RecordSource(NamedTuple):
     """Where records are read."""
 
     calls: Calls
-    requests: Requests
+    requests: RequestFactory
     wall_ns: Callable[[], int]
 
 
 class _Reader:
     """Reads one bucket, ahead of the merge."""
 
-    def __init__(self, source: Source, bounds: Bounds, partition: bytes) -> None:
+    def __init__(self, source: RecordSource, bounds: Bounds, partition: bytes) -> None:
         self._source = source
         self._bounds = bounds
         self._condition, self._values = bounds.condition(partition)
@@ -114,7 +114,7 @@ class _Reader:
 class Merge:
     """The records of several buckets in one order."""
 
-    def __init__(self, source: Source, bounds: Bounds, partitions: Sequence[bytes]) -> None:
+    def __init__(self, source: RecordSource, bounds: Bounds, partitions: Sequence[bytes]) -> None:
         """Read nothing yet."""
         self._readers = [_Reader(source, bounds, partition) for partition in partitions]
         self._heads: list[tuple[str, int]] = []
@@ -154,7 +154,7 @@ _BATCH: Final = 100
 class DynamoDBSpace:
     """Implements `Space` with coroutines."""
 
-    def __init__(self, calls: Calls, requests: Requests, partitions: Sequence[bytes], clock: Clock) -> None:
+    def __init__(self, calls: Calls, requests: RequestFactory, partitions: Sequence[bytes], clock: Clock) -> None:
         """Work on the given partitions, one per bucket."""
         self._calls, self._requests = calls, requests
         self._partitions = partitions
@@ -228,7 +228,7 @@ class DynamoDBSpace:
         bounds = Bounds(start.encode(), None if stop is None else stop.encode())
         if bounds.are_empty:
             return []
-        source = Source(self._calls, self._requests, self._wall_ns)
+        source = RecordSource(self._calls, self._requests, self._wall_ns)
         return await Merge(source, bounds, self._partitions).take(limit)
 
     # --- writing: the time is read when a request is sent, and with it goes the condition that decides ----------------

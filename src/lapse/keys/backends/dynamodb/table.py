@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.keys.backends.dynamodb.calls import INIT_COMMAND, Calls
-from lapse.keys.backends.dynamodb.failures import Kind
+from lapse.keys.backends.dynamodb.failures import FailureKind
 from lapse.keys.backends.dynamodb.items import BUCKETS, EXPIRES_S, MARKER, PARTITION, SORT, Attributes
 from lapse.keys.errors import BackendMisfitError, BackendUnavailableError
 from lapse.keys.expiry import NS_PER_SECOND
@@ -61,7 +61,7 @@ async def make_table(calls: Calls, clock: Clock) -> str:
 
 async def _create(calls: Calls) -> bool:
     table = calls.settings.table
-    if await calls.ask("describe_table", {"TableName": table}, Kind.NO_TABLE) is not None:
+    if await calls.ask("describe_table", {"TableName": table}, FailureKind.NO_TABLE) is not None:
         return False
     request = {
         "TableName": table,
@@ -69,14 +69,14 @@ async def _create(calls: Calls) -> bool:
         "AttributeDefinitions": _TYPES,
         "BillingMode": "PAY_PER_REQUEST",
     }
-    return await calls.ask("create_table", request, Kind.EXISTS) is not None
+    return await calls.ask("create_table", request, FailureKind.EXISTS) is not None
 
 
 async def _wait_until_ready(calls: Calls, clock: Clock) -> None:
     settings = calls.settings
     give_up_ns = clock.monotonic_ns() + _READY_SECONDS * NS_PER_SECOND
     while True:
-        answer = await calls.ask("describe_table", {"TableName": settings.table}, Kind.NO_TABLE)
+        answer = await calls.ask("describe_table", {"TableName": settings.table}, FailureKind.NO_TABLE)
         table: dict[str, Any] = {} if answer is None else answer["Table"]
         if table.get("TableStatus") in {"ACTIVE", "UPDATING"}:
             break
@@ -106,7 +106,7 @@ async def _enable_ttl(calls: Calls) -> None:
             raise BackendMisfitError(backend=settings.name, problem=problem)
         # Refused while it is being changed, by another who makes the same table or by hand.
         request = {**name, "TimeToLiveSpecification": wanted}
-        if await calls.ask("update_time_to_live", request, Kind.MISFIT, Kind.EXISTS) is not None:
+        if await calls.ask("update_time_to_live", request, FailureKind.MISFIT, FailureKind.EXISTS) is not None:
             return
     problem = "the TTL of its table is about to change, which may take an hour; run the same command again then"
     raise BackendUnavailableError(backend=settings.name, problem=problem)

@@ -16,7 +16,7 @@ from redis import exceptions as driver
 from lapse.db.redis.client import RedisClient
 from lapse.db.redis.errors import Errors
 from lapse.db.redis.failures import impossible
-from lapse.db.redis.scripts import Call, load_scripts, packed
+from lapse.db.redis.scripts import ScriptCall, load_scripts, packed
 from lapse.keys.backends.background import run_blocking
 from lapse.keys.backends.layout import Prefix, bucket_of, partition_keys
 from lapse.keys.backends.network import NetworkBackend
@@ -87,10 +87,10 @@ class _Walk:
     is_over: bool = False
     rows: list[tuple[bytes, bytes, int]] = field(default_factory=list)
 
-    def call(self, beyond: bytes, limit: int) -> Call:
+    def call(self, beyond: bytes, limit: int) -> ScriptCall:
         """Return what fetches the next records."""
         names, ends, records = self.partition
-        return Call(_SCAN, (names, ends), (self.start, beyond, limit, records))
+        return ScriptCall(_SCAN, (names, ends), (self.start, beyond, limit, records))
 
 
 class RedisSpace:
@@ -202,9 +202,9 @@ class RedisSpace:
     def _partition(self, key: str) -> Partition:
         return self._only or self._partitions[bucket_of(key, len(self._partitions))]
 
-    def _call(self, script: Script, key: str, *arguments: Argument) -> Call:
+    def _call(self, script: Script, key: str, *arguments: Argument) -> ScriptCall:
         partition = self._partition(key)
-        return Call(script, (partition.names, partition.ends, partition.records + key), arguments)
+        return ScriptCall(script, (partition.names, partition.ends, partition.records + key), arguments)
 
     def _text(self, data: bytes) -> str:
         try:
@@ -233,7 +233,7 @@ class RedisSpace:
 
     async def _advance(self, walks: Sequence[_Walk], beyond: bytes, piece: int) -> None:
         calls = [
-            Call(
+            ScriptCall(
                 _SCAN, (walk.partition.names, walk.partition.ends), (walk.start, beyond, piece, walk.partition.records)
             )
             for walk in walks
@@ -256,11 +256,11 @@ class RedisSpace:
         if failed is not None:
             raise self._client.refused(failed, in_script=True) from failed
 
-    def _insertion(self, items: Sequence[NewItem]) -> Call:
+    def _insertion(self, items: Sequence[NewItem]) -> ScriptCall:
         partition = self._partition(items[0].key)
         records = (partition.records + item.key for item in items)
         arguments = [argument for item in items for argument in (item.value, item.ttl_seconds * 1000)]
-        return Call(_INSERT_MANY, (partition.names, partition.ends, *records), arguments)
+        return ScriptCall(_INSERT_MANY, (partition.names, partition.ends, *records), arguments)
 
     def _sound(self, answers: list[Any]) -> list[Any]:
         for answer in answers:
@@ -326,7 +326,7 @@ class RedisBackend(NetworkBackend):
         """See `Backend`. The first to open a store records its number of buckets."""
         record = f"{self._namespace}:buckets"
         (number,) = await self._client.ask([packed("GET", record)], writes=False)
-        unable = await self._client.run(Call(SCRIPTS["check"], [f"{self._namespace}:check"] * 3, ()))
+        unable = await self._client.run(ScriptCall(SCRIPTS["check"], [f"{self._namespace}:check"] * 3, ()))
         if unable:
             command, reason = unable
             raise impossible(command, reason, self._client.name, _ERRORS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lapse.keys.backends.layout import Prefix
-from lapse.keys.conformance.case import CaseBook, Kind, Rule, expect, expect_that
+from lapse.keys.conformance.case import CaseBook, CaseKind, ContractRule, expect, expect_that
 from lapse.keys.conformance.cases.operations import expect_present
 from lapse.keys.conformance.fixture import LONG, Stage, wait
 
@@ -74,25 +74,25 @@ def _renewed_then_swept(stage: Stage, renew: Callable[[AppKeys, int], object], b
     return None
 
 
-@case(Rule.CLEANUP, kind=Kind.SWEEP)
+@case(ContractRule.CLEANUP, kind=CaseKind.SWEEP)
 def touched_then_swept(stage: Stage) -> str | None:
     """A sweep at the first expiry leaves a record that was touched; a sweep at the second removes it."""
     return _renewed_then_swept(stage, lambda keys, ttl: keys.touch("k", ttl), "a touch", value="v")
 
 
-@case(Rule.CLEANUP, kind=Kind.SWEEP)
+@case(ContractRule.CLEANUP, kind=CaseKind.SWEEP)
 def swapped_then_swept(stage: Stage) -> str | None:
     """A sweep at the first expiry leaves a record that was swapped; a sweep at the second removes it."""
     return _renewed_then_swept(stage, lambda keys, ttl: keys.compare_and_swap("k", "v", "w", ttl), "a swap", value="w")
 
 
-@case(Rule.CLEANUP, kind=Kind.SWEEP)
+@case(ContractRule.CLEANUP, kind=CaseKind.SWEEP)
 def put_again_then_swept(stage: Stage) -> str | None:
     """A sweep at the first expiry leaves a record that was put again; a sweep at the second removes it."""
     return _renewed_then_swept(stage, lambda keys, ttl: keys.put("k", "w", ttl), "a put", value="w")
 
 
-@case(Rule.CLEANUP, kind=Kind.SWEEP)
+@case(ContractRule.CLEANUP, kind=CaseKind.SWEEP)
 def deleted_inserted_then_swept(stage: Stage) -> str | None:
     """A sweep at the first expiry leaves a record deleted and inserted again; a sweep at the second removes it."""
 
@@ -103,7 +103,7 @@ def deleted_inserted_then_swept(stage: Stage) -> str | None:
     return _renewed_then_swept(stage, again, "delete and insert", value="w")
 
 
-@case(Rule.CLEANUP, kind=Kind.SWEEP)
+@case(ContractRule.CLEANUP, kind=CaseKind.SWEEP)
 def expired_inserted_then_swept(stage: Stage) -> str | None:
     """A sweep leaves a record that was inserted over an expired one that nobody had swept yet."""
     keys = stage.app()
@@ -119,7 +119,7 @@ def expired_inserted_then_swept(stage: Stage) -> str | None:
     return None
 
 
-@case(Rule.CLEANUP, kind=Kind.SWEEP)
+@case(ContractRule.CLEANUP, kind=CaseKind.SWEEP)
 def expired_records_are_removed(stage: Stage) -> None:
     """A sweep removes every expired record physically and leaves every live one."""
     if not stage.target.exact_clock:
@@ -135,7 +135,7 @@ def expired_records_are_removed(stage: Stage) -> None:
     expect(len(keys.scan()), 10, "the number of keys in a scan after a sweep")
 
 
-@case(Rule.CLEANUP, kind=Kind.SWEEP)
+@case(ContractRule.CLEANUP, kind=CaseKind.SWEEP)
 def sweeps_come_in_slices(stage: Stage) -> None:
     """A sweep removes at most as many records as it was allowed to, says whether more are left, and comes to an end."""
     if not stage.target.exact_clock:
@@ -155,7 +155,7 @@ def sweeps_come_in_slices(stage: Stage) -> None:
     expect(_stored(stage, keys), 0, "the number of stored records when a sweep says that no more are left")
 
 
-@case(Rule.CLEANUP, kind=Kind.SWEEP)
+@case(ContractRule.CLEANUP, kind=CaseKind.SWEEP)
 def deleted_records_are_removed(stage: Stage) -> None:
     """A delete removes a record physically, or leaves it to the next sweep."""
     if not stage.target.exact_clock:

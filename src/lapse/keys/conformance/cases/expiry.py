@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lapse.keys.conformance.case import CaseBook, Kind, Rule, expect, expect_that
+from lapse.keys.conformance.case import CaseBook, CaseKind, ContractRule, expect, expect_that
 from lapse.keys.conformance.cases.operations import expect_absent, expect_present, record
 from lapse.keys.conformance.fixture import LONG, Stage, now_ns, wait
 from lapse.keys.store import AppKeys
@@ -59,7 +59,7 @@ def _ask_all(keys: AppKeys, which: int, when: str) -> None:
         expect(entry[0](keys, f"{number:02}:{question}"), entry[which], f"{question} {when}")
 
 
-@case(Rule.INSTANT)
+@case(ContractRule.INSTANT)
 def alive_until_the_last_nanosecond(stage: Stage) -> None:
     """One nanosecond before its expiry a key is alive for every operation."""
     clock = stage.only_exact(_EXACT_INSTEAD)
@@ -68,7 +68,7 @@ def alive_until_the_last_nanosecond(stage: Stage) -> None:
     _ask_all(keys, 1, "one nanosecond before the expiry")
 
 
-@case(Rule.INSTANT)
+@case(ContractRule.INSTANT)
 def gone_at_the_instant_of_expiry(stage: Stage) -> None:
     """At the instant of its expiry a key is gone for every operation."""
     clock = stage.only_exact(_EXACT_INSTEAD)
@@ -77,7 +77,7 @@ def gone_at_the_instant_of_expiry(stage: Stage) -> None:
     _ask_all(keys, 2, "at the instant of the expiry")
 
 
-@case(Rule.INSTANT)
+@case(ContractRule.INSTANT)
 def written_between_two_milliseconds(stage: Stage) -> None:
     """A key written between two milliseconds lives its whole TTL, and goes at the expiry that it shows."""
     clock = stage.only_exact(_EXACT_INSTEAD)
@@ -96,7 +96,7 @@ def written_between_two_milliseconds(stage: Stage) -> None:
     expect(keys.ttl_get("k"), None, "ttl_get at the shown expiry")
 
 
-@case(Rule.INSTANT)
+@case(ContractRule.INSTANT)
 def ttl_of_one_lives_one_second(stage: Stage) -> None:
     """A TTL of 1 lives at least one second."""
     if stage.clock is None:
@@ -108,19 +108,19 @@ def ttl_of_one_lives_one_second(stage: Stage) -> None:
     expect(keys.ttl_get("k"), "v", "ttl_get of a TTL of 1 after 0.999999999 s")
 
 
-@case(Rule.INSTANT, kind=Kind.REAL)
+@case(ContractRule.INSTANT, kind=CaseKind.REAL)
 def readers_never_early_and_late_within_the_bound(stage: Stage) -> None:
     """No reader loses a key before its TTL is over, and none sees it later than the stated bound after."""
     _bracket(stage, 1, "ttl_get", "get_item", "query_ttl", "get_many", "scan")
 
 
-@case(Rule.INSTANT, kind=Kind.REAL)
+@case(ContractRule.INSTANT, kind=CaseKind.REAL)
 def inserts_never_early_and_late_within_the_bound(stage: Stage) -> None:
     """No insert takes a key before its TTL is over, and none is refused later than the stated bound after."""
     _bracket(stage, 2, "insert_if_not_exists")
 
 
-@case(Rule.INSTANT, kind=Kind.REAL)
+@case(ContractRule.INSTANT, kind=CaseKind.REAL)
 def swapped_key_never_early_and_late_within_the_bound(stage: Stage) -> None:
     """A key whose TTL was shortened by a swap goes when the new TTL is over, not early and not late."""
     _bracket(stage, 1, "ttl_get", swapped=True)
@@ -159,7 +159,7 @@ def _bracket(stage: Stage, ttl: int, *questions: str, swapped: bool = False) -> 
 # --- what a TTL starts and restarts with -----------------------------------------------------------------------------
 
 
-@case(Rule.TTL)
+@case(ContractRule.TTL)
 def insert_long_swap_short_expire_insert_again(stage: Stage) -> None:
     """A key inserted with a long TTL and swapped to a short one is free for an insert when the short one is over."""
     keys = stage.app()
@@ -171,7 +171,7 @@ def insert_long_swap_short_expire_insert_again(stage: Stage) -> None:
     expect_present(keys, "next", "after that insert")
 
 
-@case(Rule.TTL)
+@case(ContractRule.TTL)
 def insert_long_touch_short_expire_insert_again(stage: Stage) -> None:
     """A key inserted with a long TTL and touched with a short one is free for an insert when the short one is over."""
     keys = stage.app()
@@ -183,7 +183,7 @@ def insert_long_touch_short_expire_insert_again(stage: Stage) -> None:
     expect_present(keys, "next", "after that insert")
 
 
-@case(Rule.TTL)
+@case(ContractRule.TTL)
 def put_long_put_short_expire_insert_again(stage: Stage) -> None:
     """A key put with a long TTL and then with a short one is free for an insert when the short one is over."""
     keys = stage.app()
@@ -205,25 +205,25 @@ def _renewed(stage: Stage, renew: Callable[[AppKeys], object], by: str, *, value
     expect(keys.insert_if_not_exists("k", "other", LONG), False, f"an insert when the key was renewed by {by}")
 
 
-@case(Rule.TTL)
+@case(ContractRule.TTL)
 def swap_restarts_the_ttl(stage: Stage) -> None:
     """A key that was swapped lives on when its first TTL is over."""
     _renewed(stage, lambda keys: keys.compare_and_swap("k", "v", "new", LONG), "a swap", value="new")
 
 
-@case(Rule.TTL)
+@case(ContractRule.TTL)
 def touch_restarts_the_ttl(stage: Stage) -> None:
     """A key that was touched lives on when its first TTL is over."""
     _renewed(stage, lambda keys: keys.touch("k", LONG), "a touch", value="v")
 
 
-@case(Rule.TTL)
+@case(ContractRule.TTL)
 def put_restarts_the_ttl(stage: Stage) -> None:
     """A key that was put again lives on when its first TTL is over."""
     _renewed(stage, lambda keys: keys.put("k", "new", LONG), "a put", value="new")
 
 
-@case(Rule.TTL)
+@case(ContractRule.TTL)
 def delete_and_insert_start_a_new_life(stage: Stage) -> None:
     """A key that was deleted and inserted again lives on when its first TTL is over."""
 
@@ -234,7 +234,7 @@ def delete_and_insert_start_a_new_life(stage: Stage) -> None:
     _renewed(stage, again, "delete and insert", value="new")
 
 
-@case(Rule.TTL)
+@case(ContractRule.TTL)
 def second_life_is_as_good_as_the_first(stage: Stage) -> None:
     """A key that expired and was inserted again expires again, after its own TTL."""
     keys = stage.app()
@@ -246,7 +246,7 @@ def second_life_is_as_good_as_the_first(stage: Stage) -> None:
         expect_absent(keys, f"after the {life} life")
 
 
-@case(Rule.TTL)
+@case(ContractRule.TTL)
 def refused_writes_and_reads_prolong_nothing(stage: Stage) -> None:
     """Refused inserts, swaps and deletes, and reads of any kind, leave the expiry where it is."""
     keys = stage.app()
@@ -263,7 +263,7 @@ def refused_writes_and_reads_prolong_nothing(stage: Stage) -> None:
     expect_absent(keys, "when the TTL is over, after refused writes and reads")
 
 
-@case(Rule.TTL)
+@case(ContractRule.TTL)
 def each_key_has_its_own_ttl(stage: Stage) -> None:
     """Keys written together with different TTLs go one after the other."""
     keys = stage.app()
@@ -280,7 +280,7 @@ def each_key_has_its_own_ttl(stage: Stage) -> None:
     expect_that(left[1] - left[0] >= (LONG - 1) * 1000, "two expiries", wanted="10 minutes apart", saw=left)
 
 
-@case(Rule.TTL)
+@case(ContractRule.TTL)
 def longest_ttl(stage: Stage) -> None:
     """A TTL of 365 days is stored as it is; on an exact clock it ends after 365 days to the nanosecond."""
     keys = stage.app()
@@ -298,7 +298,7 @@ def longest_ttl(stage: Stage) -> None:
 # --- what is told about it -------------------------------------------------------------------------------------------
 
 
-@case(Rule.QUERY_TTL)
+@case(ContractRule.QUERY_TTL)
 def query_ttl_is_never_zero_nor_more_than_the_ttl(stage: Stage) -> None:
     """The TTL that is left is told in milliseconds: never more than was given, never 0 for a live key."""
     clock = stage.only_exact("there query-ttl-is-plausible holds what can be seen")
@@ -321,7 +321,7 @@ def _since(stage: Stage) -> int:
     return stage.clock.monotonic_ns() if stage.clock is not None else 0
 
 
-@case(Rule.QUERY_TTL)
+@case(ContractRule.QUERY_TTL)
 def query_ttl_is_plausible(stage: Stage) -> None:
     """The TTL that is left lies between what must be left and what can be left, and is never 0 up to the end."""
     keys = stage.app()
@@ -343,7 +343,7 @@ def query_ttl_is_plausible(stage: Stage) -> None:
             wait(0.1)
 
 
-@case(Rule.QUERY_TTL)
+@case(ContractRule.QUERY_TTL)
 def expires_at_is_plausible(stage: Stage) -> None:
     """The expiry of an item is an aware UTC time, now plus the TTL, and the same in get_item and scan."""
     keys = stage.app()
@@ -362,7 +362,7 @@ def expires_at_is_plausible(stage: Stage) -> None:
         expect(left, float(LONG), "query_ttl of a record written now")
 
 
-@case(Rule.QUERY_TTL)
+@case(ContractRule.QUERY_TTL)
 def touch_with_the_same_ttl_moves_the_expiry(stage: Stage) -> None:
     """A touch later in a key's life moves its expiry by the time that has passed."""
     keys = stage.app()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from lapse.keys.backends.layout import bucket_of
-from lapse.keys.conformance.case import CaseBook, Rule, Violation, expect, expect_that
+from lapse.keys.conformance.case import CaseBook, ContractRule, Violation, expect, expect_that
 from lapse.keys.conformance.cases.operations import expect_absent, expect_present
 from lapse.keys.conformance.fixture import KIT_APPS, LONG, Session, Stage, is_empty
-from lapse.keys.conformance.target import Target, with_option
+from lapse.keys.conformance.target import StoreTarget, with_option
 from lapse.keys.errors import BackendMisfitError, KeysURLError
 from lapse.keys.store import AppKeys, open_keys
 from lapse.keys.url import parse_url
@@ -36,13 +36,13 @@ def _expect_isolated(one: AppKeys, other: AppKeys) -> None:
     expect([item.key for item in one.scan()], [], "a scan of the first application after its delete")
 
 
-@case(Rule.ISOLATION)
+@case(ContractRule.ISOLATION)
 def applications_are_isolated(stage: Stage) -> None:
     """Two applications have the same key with different values, and nothing done in one is seen in the other."""
     _expect_isolated(stage.app(), stage.app())
 
 
-@case(Rule.ISOLATION)
+@case(ContractRule.ISOLATION)
 def neighbouring_applications_are_isolated(stage: Stage) -> None:
     """Applications are isolated whose ids are neighbours, or differ in one byte only."""
     first = stage.session.draw_app()
@@ -55,7 +55,7 @@ def neighbouring_applications_are_isolated(stage: Stage) -> None:
         two.delete("k")
 
 
-@case(Rule.ISOLATION)
+@case(ContractRule.ISOLATION)
 def first_and_last_application(stage: Stage) -> None:
     """The applications 0 and 4294967295 are isolated from each other and from all others."""
     for app_id in (0, MAX_APP_ID):
@@ -67,7 +67,7 @@ def first_and_last_application(stage: Stage) -> None:
     _expect_isolated(last, stage.app())
 
 
-@case(Rule.ISOLATION)
+@case(ContractRule.ISOLATION)
 def locks_are_no_keys(stage: Stage) -> None:
     """The records of a lock are not seen among the keys of its application."""
     keys = stage.app()
@@ -79,12 +79,12 @@ def locks_are_no_keys(stage: Stage) -> None:
 # --- buckets ---------------------------------------------------------------------------------------------------------
 
 
-def _fresh(target: Target) -> tuple[Session, AppKeys]:
+def _fresh(target: StoreTarget) -> tuple[Session, AppKeys]:
     session = Session(target)
     return session, session.keys.app(session.draw_app())
 
 
-@case(Rule.BUCKETS)
+@case(ContractRule.BUCKETS)
 def buckets_are_not_seen(stage: Stage) -> None:
     """Spread over several buckets, every operation works and a scan is in order, page by page."""
     if stage.target.fresh is None:
@@ -116,7 +116,7 @@ def _expect_spread(keys: AppKeys) -> None:
     expect(keys.scan(), [], "a scan after all deletes")
 
 
-@case(Rule.BUCKETS)
+@case(ContractRule.BUCKETS)
 def another_number_of_buckets_is_refused(stage: Stage) -> str | None:
     """A store that was used with one number of buckets cannot be opened with another."""
     url = stage.target.url

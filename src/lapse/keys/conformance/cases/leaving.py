@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lapse.keys.conformance.case import CaseBook, Kind, Rule, expect
+from lapse.keys.conformance.case import CaseBook, CaseKind, ContractRule, expect
 from lapse.keys.conformance.fixture import Stage, is_empty
 
 BOOK: Final = CaseBook()
@@ -13,7 +13,7 @@ case = BOOK.case
 _SLICES: Final = 20
 
 
-@case(Rule.GUEST, kind=Kind.LAST)
+@case(ContractRule.GUEST, kind=CaseKind.LAST)
 def nothing_left_behind(stage: Stage) -> str:
     """Every application that the kit used is empty again."""
     session = stage.session

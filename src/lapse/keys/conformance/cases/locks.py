@@ -11,7 +11,7 @@ from lapse.core.clock import Clock, SystemClock
 from lapse.keys.backends.background import run_blocking
 from lapse.keys.backends.layout import Prefix
 from lapse.keys.conformance.adapters import Handle, Stalled
-from lapse.keys.conformance.case import CaseBook, Rule, Violation, expect, expect_that
+from lapse.keys.conformance.case import CaseBook, ContractRule, Violation, expect, expect_that
 from lapse.keys.conformance.fixture import LONG, Stage
 from lapse.keys.errors import LockHeldError, LockLostError
 from lapse.keys.store import AppKeys
@@ -35,7 +35,7 @@ def _is_free(lock: KeyLock) -> bool:
         return False
 
 
-@case(Rule.LOCK)
+@case(ContractRule.LOCK)
 def lock_is_exclusive_and_released(stage: Stage) -> None:
     """A lock that is held is refused to everybody else, and free when it was released."""
     keys = stage.app()
@@ -46,7 +46,7 @@ def lock_is_exclusive_and_released(stage: Stage) -> None:
     expect(_is_free(keys.lock("job", LONG)), True, "a lock of the same name after the release")
 
 
-@case(Rule.LOCK)
+@case(ContractRule.LOCK)
 def lock_is_released_when_its_block_fails(stage: Stage) -> None:
     """A lock whose block raised an error is free again."""
     keys = stage.app()
@@ -55,7 +55,7 @@ def lock_is_released_when_its_block_fails(stage: Stage) -> None:
     expect(_is_free(keys.lock("job", LONG)), True, "a lock after its holder's block failed")
 
 
-@case(Rule.LOCK)
+@case(ContractRule.LOCK)
 def fencing_numbers_grow(stage: Stage) -> None:
     """Every holder's fencing number is greater than that of every holder before."""
     keys = stage.app()
@@ -67,7 +67,7 @@ def fencing_numbers_grow(stage: Stage) -> None:
     expect_that(grows, "the fencing numbers of five holders", wanted="each greater than the one before", saw=fences)
 
 
-@case(Rule.LOCK)
+@case(ContractRule.LOCK)
 def lock_is_lost_after_its_expiry(stage: Stage) -> None:
     """A holder that stalls beyond the TTL has lost the lock and says so; the next one has a greater fencing number."""
     clock: Clock = stage.clock or SystemClock()
@@ -93,7 +93,7 @@ def lock_is_lost_after_its_expiry(stage: Stage) -> None:
     expect(_is_free(keys.lock("job", LONG)), True, "a lock after its second holder left")
 
 
-@case(Rule.LOCK)
+@case(ContractRule.LOCK)
 def lock_taken_away_is_noticed(stage: Stage) -> None:
     """A holder whose record was removed learns it at the latest when it releases."""
     keys = stage.app()
@@ -109,7 +109,7 @@ def lock_taken_away_is_noticed(stage: Stage) -> None:
     raise Violation("the end of a block whose lock was removed: expected LockLostError, saw no error")
 
 
-@case(Rule.LOCK)
+@case(ContractRule.LOCK)
 def cancelled_acquire_leaves_nothing_held(stage: Stage) -> None:
     """An acquire that is cancelled, in whatever step, leaves the lock free, or is done and holds it."""
     clock = SystemClock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lapse.keys.conformance.case import CaseBook, Rule, expect
+from lapse.keys.conformance.case import CaseBook, ContractRule, expect
 from lapse.keys.conformance.fixture import LONG, Stage
 
 BOOK: Final = CaseBook(both_colours=True)
@@ -13,7 +13,7 @@ case = BOOK.case
 _CROWD: Final = 120  # more than the 100 or 25 that some servers take in one request
 
 
-@case(Rule.MANY)
+@case(ContractRule.MANY)
 def nothing_asked_nothing_answered(stage: Stage) -> None:
     """No keys are answered by no values, and no items by no answers."""
     keys = stage.app()
@@ -21,7 +21,7 @@ def nothing_asked_nothing_answered(stage: Stage) -> None:
     expect(keys.insert_many([]), [], "insert_many of nothing")
 
 
-@case(Rule.MANY)
+@case(ContractRule.MANY)
 def get_many_of_more_than_a_server_takes_at_once(stage: Stage) -> None:
     """Many inserts and many gets work beyond a server's limit for one request, in order and completely."""
     keys = stage.app()
@@ -39,7 +39,7 @@ def get_many_of_more_than_a_server_takes_at_once(stage: Stage) -> None:
     expect(keys.ttl_get(names[0]), f"value of {names[0]}", "ttl_get of a live key after insert_many")
 
 
-@case(Rule.MANY)
+@case(ContractRule.MANY)
 def get_many_of_the_same_key(stage: Stage) -> None:
     """A key that is asked for twice is answered once."""
     keys = stage.app()
@@ -47,7 +47,7 @@ def get_many_of_the_same_key(stage: Stage) -> None:
     expect(keys.get_many(["a", "b", "a", "b"]), {"a": "1"}, "get_many of a live and an absent key, each twice")
 
 
-@case(Rule.MANY)
+@case(ContractRule.MANY)
 def insert_many_of_the_same_key(stage: Stage) -> None:
     """Of two items with the same key in one call the first wins."""
     keys = stage.app()
@@ -56,7 +56,7 @@ def insert_many_of_the_same_key(stage: Stage) -> None:
     expect(keys.get_many(["a", "b"]), {"a": "first", "b": "only"}, "get_many after that")
 
 
-@case(Rule.MANY)
+@case(ContractRule.MANY)
 def insert_many_goes_on_after_a_refusal(stage: Stage) -> None:
     """An item that is refused does not stop those after it."""
     keys = stage.app()
@@ -70,7 +70,7 @@ def insert_many_goes_on_after_a_refusal(stage: Stage) -> None:
     )
 
 
-@case(Rule.MANY)
+@case(ContractRule.MANY)
 def many_large_values(stage: Stage) -> None:
     """Many large values are inserted and got in one call, beyond a megabyte in all."""
     keys = stage.app()

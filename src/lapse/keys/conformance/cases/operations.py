@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.keys.conformance.case import CaseBook, Rule, Violation, expect, expect_that
+from lapse.keys.conformance.case import CaseBook, ContractRule, Violation, expect, expect_that
 from lapse.keys.conformance.fixture import LONG, Stage
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def expect_lives(keys: AppKeys, seconds: int, what: str, *, at_least: int) -> No
 # --- insert_if_not_exists --------------------------------------------------------------------------------------------
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def insert_absent(stage: Stage) -> None:
     """An insert on an absent key answers True, and every reader sees the record."""
     keys = stage.app()
@@ -77,7 +77,7 @@ def insert_absent(stage: Stage) -> None:
     expect_lives(keys, LONG, "after an insert", at_least=LONG // 2)
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def insert_live(stage: Stage) -> None:
     """An insert on a live key answers False and changes nothing."""
     keys = live(stage)
@@ -87,7 +87,7 @@ def insert_live(stage: Stage) -> None:
     expect(record(keys), before, "the record after a refused insert")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def insert_expired(stage: Stage) -> None:
     """An insert on an expired key answers True and stores the new value with its own TTL."""
     keys = expired(stage)
@@ -99,14 +99,14 @@ def insert_expired(stage: Stage) -> None:
 # --- the readers -----------------------------------------------------------------------------------------------------
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def get_live(stage: Stage) -> None:
     """A get of a live key returns its value, as often as it is asked."""
     keys = live(stage)
     expect([keys.ttl_get("k") for _ in range(3)], ["v"] * 3, "ttl_get of a live key")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def get_absent(stage: Stage) -> None:
     """A get of an absent key returns None, and does not make the key."""
     keys = stage.app()
@@ -115,13 +115,13 @@ def get_absent(stage: Stage) -> None:
     expect(keys.ttl_get("k"), "v", "ttl_get after that insert")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def get_expired(stage: Stage) -> None:
     """A get of an expired key returns None."""
     expect(expired(stage).ttl_get("k"), None, "ttl_get of an expired key")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def get_item_live(stage: Stage) -> None:
     """The item of a live key has its key, its value and its expiry."""
     item = record(live(stage))
@@ -129,31 +129,31 @@ def get_item_live(stage: Stage) -> None:
     expect(item.expires_at.timestamp(), item.expires_ms / 1000, "expires_at of an item, as a time")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def get_item_absent(stage: Stage) -> None:
     """There is no item of an absent key."""
     expect(stage.app().get_item("k"), None, "get_item of an absent key")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def get_item_expired(stage: Stage) -> None:
     """There is no item of an expired key."""
     expect(expired(stage).get_item("k"), None, "get_item of an expired key")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def query_ttl_live(stage: Stage) -> None:
     """The TTL of a live key is what is left of it."""
     expect_lives(live(stage), LONG, "of a live key", at_least=LONG // 2)
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def query_ttl_absent(stage: Stage) -> None:
     """An absent key has no TTL."""
     expect(stage.app().query_ttl("k"), None, "query_ttl of an absent key")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def query_ttl_expired(stage: Stage) -> None:
     """An expired key has no TTL."""
     expect(expired(stage).query_ttl("k"), None, "query_ttl of an expired key")
@@ -162,7 +162,7 @@ def query_ttl_expired(stage: Stage) -> None:
 # --- compare_and_swap ------------------------------------------------------------------------------------------------
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def swap_live_with_the_right_value(stage: Stage) -> None:
     """A swap that expects the live value answers True and replaces it."""
     keys = live(stage)
@@ -170,7 +170,7 @@ def swap_live_with_the_right_value(stage: Stage) -> None:
     expect_present(keys, "new", "after a swap")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def swap_live_with_a_wrong_value(stage: Stage) -> None:
     """A swap that expects another value answers False and changes nothing."""
     keys = live(stage)
@@ -182,7 +182,7 @@ def swap_live_with_a_wrong_value(stage: Stage) -> None:
     expect(record(keys), before, "the record after refused swaps")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def swap_live_for_itself(stage: Stage) -> None:
     """A swap of a value for itself answers True and renews the TTL."""
     keys = stage.app()
@@ -191,7 +191,7 @@ def swap_live_for_itself(stage: Stage) -> None:
     expect_lives(keys, 2 * LONG, "after a swap of a value for itself", at_least=LONG + LONG // 2)
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def swap_absent(stage: Stage) -> None:
     """A swap of an absent key answers False, also when it expects the empty value, and makes no record."""
     keys = stage.app()
@@ -200,7 +200,7 @@ def swap_absent(stage: Stage) -> None:
     expect_absent(keys, "after swaps of an absent key")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def swap_expired(stage: Stage) -> None:
     """A swap of an expired key answers False although the old value is expected, and does not revive it."""
     keys = expired(stage)
@@ -212,7 +212,7 @@ def swap_expired(stage: Stage) -> None:
 # --- compare_and_delete ----------------------------------------------------------------------------------------------
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def delete_if_live_with_the_right_value(stage: Stage) -> None:
     """A compare-and-delete that expects the live value answers True, and the key can be inserted again."""
     keys = live(stage)
@@ -222,7 +222,7 @@ def delete_if_live_with_the_right_value(stage: Stage) -> None:
     expect(keys.insert_if_not_exists("k", "next", LONG), True, "an insert after a compare-and-delete")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def delete_if_live_with_a_wrong_value(stage: Stage) -> None:
     """A compare-and-delete that expects another value answers False; the record stays and still blocks an insert."""
     keys = live(stage)
@@ -235,7 +235,7 @@ def delete_if_live_with_a_wrong_value(stage: Stage) -> None:
     expect(keys.insert_if_not_exists("k", "other", LONG), False, "an insert after a refused compare-and-delete")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def delete_if_absent(stage: Stage) -> None:
     """A compare-and-delete of an absent key answers False, also when it expects the empty value."""
     keys = stage.app()
@@ -243,7 +243,7 @@ def delete_if_absent(stage: Stage) -> None:
     expect(keys.compare_and_delete("k", ""), False, "a compare-and-delete of an absent key expecting the empty value")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def delete_if_expired(stage: Stage) -> None:
     """A compare-and-delete of an expired key answers False although the old value is expected."""
     expect(expired(stage).compare_and_delete("k", "v"), False, "a compare-and-delete of an expired key")
@@ -252,7 +252,7 @@ def delete_if_expired(stage: Stage) -> None:
 # --- put, delete, touch ----------------------------------------------------------------------------------------------
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def put_absent(stage: Stage) -> None:
     """A put on an absent key makes the record, which then blocks an insert."""
     keys = stage.app()
@@ -261,7 +261,7 @@ def put_absent(stage: Stage) -> None:
     expect(keys.insert_if_not_exists("k", "other", LONG), False, "an insert after a put")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def put_live(stage: Stage) -> None:
     """A put on a live key replaces its value and its TTL."""
     keys = live(stage)
@@ -272,7 +272,7 @@ def put_live(stage: Stage) -> None:
     expect_lives(keys, LONG, "after a put with a shorter TTL", at_least=LONG // 2)
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def put_expired(stage: Stage) -> None:
     """A put on an expired key makes a new record with its own TTL."""
     keys = expired(stage)
@@ -281,7 +281,7 @@ def put_expired(stage: Stage) -> None:
     expect_lives(keys, LONG, "after a put on an expired key", at_least=LONG // 2)
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def delete_live(stage: Stage) -> None:
     """A delete of a live key answers True once, and the key can be inserted again."""
     keys = live(stage)
@@ -292,19 +292,19 @@ def delete_live(stage: Stage) -> None:
     expect_present(keys, "next", "after a delete and an insert")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def delete_absent(stage: Stage) -> None:
     """A delete of an absent key answers False."""
     expect(stage.app().delete("k"), False, "a delete of an absent key")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def delete_expired(stage: Stage) -> None:
     """A delete of an expired key answers False."""
     expect(expired(stage).delete("k"), False, "a delete of an expired key")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def touch_live(stage: Stage) -> None:
     """A touch of a live key answers True, restarts its TTL (longer or shorter) and keeps its value."""
     keys = live(stage)
@@ -315,7 +315,7 @@ def touch_live(stage: Stage) -> None:
     expect_present(keys, "v", "after touches")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def touch_absent(stage: Stage) -> None:
     """A touch of an absent key answers False and makes no record."""
     keys = stage.app()
@@ -323,7 +323,7 @@ def touch_absent(stage: Stage) -> None:
     expect_absent(keys, "after a touch of an absent key")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def touch_expired(stage: Stage) -> None:
     """A touch of an expired key answers False and does not revive it."""
     keys = expired(stage)
@@ -336,7 +336,7 @@ def touch_expired(stage: Stage) -> None:
 # --- scan, get_many, insert_many -------------------------------------------------------------------------------------
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def scan_live_absent_and_expired(stage: Stage) -> None:
     """A scan shows live keys only: no expired, no deleted, no absent ones."""
     keys = stage.app()
@@ -349,7 +349,7 @@ def scan_live_absent_and_expired(stage: Stage) -> None:
     expect([(item.key, item.value) for item in keys.scan()], [("live", "v")], "a scan")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def get_many_live_absent_and_expired(stage: Stage) -> None:
     """Of many keys the live ones are returned, with their values."""
     keys = stage.app()
@@ -363,7 +363,7 @@ def get_many_live_absent_and_expired(stage: Stage) -> None:
     expect(keys.get_many(wanted), {"live": "v1", "empty": ""}, "get_many of live, absent, expired and deleted keys")
 
 
-@case(Rule.OPERATIONS)
+@case(ContractRule.OPERATIONS)
 def insert_many_live_absent_and_expired(stage: Stage) -> None:
     """Of many inserts each answers for itself, in order: False on live keys, True on absent and expired ones."""
     keys = stage.app()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from lapse.core.identity import owner_token
 from lapse.keys.backends.layout import Prefix
-from lapse.keys.conformance.case import CaseBook, Kind, Rule, Violation, expect, expect_that
+from lapse.keys.conformance.case import CaseBook, CaseKind, ContractRule, Violation, expect, expect_that
 from lapse.keys.conformance.fixture import LONG, Stage, now_ns
-from lapse.keys.conformance.worker import START, TTL_SECONDS, UNKNOWN, Order, Report
+from lapse.keys.conformance.worker import START, TTL_SECONDS, UNKNOWN, Order, WorkerReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ class _Race:
             self.rounds += 1
             yield f"race:{self.rounds}"
 
-    def run(self, act: str, key: str, *, times: int = 1, seconds: float = _SECONDS) -> list[Report]:
+    def run(self, act: str, key: str, *, times: int = 1, seconds: float = _SECONDS) -> list[WorkerReport]:
         self.stage.note(Prefix.APPLICATION_TTL, self.keys.app_id, key)
         order = Order(act, self.keys.app_id, key, turn=self.rounds, times=times, seconds=seconds)
         return self.crowd.run(order)
@@ -62,7 +62,7 @@ class _Race:
         return f"{rounds}, {self.crowd.description}"
 
 
-def _expect_one(reports: list[Report], what: str) -> tuple[list[str], list[str]]:
+def _expect_one(reports: list[WorkerReport], what: str) -> tuple[list[str], list[str]]:
     """Exactly one won, or it is among those who do not know. Return both."""
     winners = [report.who for report in reports if report.answer is True]
     undecided = [report.who for report in reports if report.answer == UNKNOWN]
@@ -71,13 +71,13 @@ def _expect_one(reports: list[Report], what: str) -> tuple[list[str], list[str]]
     return winners, undecided
 
 
-def _expect_one_winner(reports: list[Report], stored: str | None, what: str) -> None:
+def _expect_one_winner(reports: list[WorkerReport], stored: str | None, what: str) -> None:
     """Exactly one won, and the stored value is the winner's."""
     winners, undecided = _expect_one(reports, what)
     expect_that(stored in (winners or undecided), f"the stored value after {what}", wanted="the winner's", saw=stored)
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def racing_inserts_have_one_winner(stage: Stage) -> str:
     """Of many who insert the same absent key exactly one wins, and the stored value is the winner's."""
     race = _Race(stage)
@@ -86,7 +86,7 @@ def racing_inserts_have_one_winner(stage: Stage) -> str:
     return race.told()
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def racing_inserts_on_an_expired_key_have_one_winner(stage: Stage) -> str:
     """Of many who insert the same expired key exactly one wins, and the stored value is the winner's."""
     race = _Race(stage)
@@ -99,7 +99,7 @@ def racing_inserts_on_an_expired_key_have_one_winner(stage: Stage) -> str:
     return race.told()
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def key_that_expires_during_a_race_has_one_next_owner(stage: Stage) -> str:
     """Of many who insert again and again while a key expires exactly one takes it over."""
     race = _Race(stage)
@@ -110,7 +110,7 @@ def key_that_expires_during_a_race_has_one_next_owner(stage: Stage) -> str:
     return race.told()
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def racing_insert_many_have_one_winner_per_key(stage: Stage) -> str:
     """Of many who insert the same keys in one call each, every key has exactly one winner."""
     race = _Race(stage)
@@ -120,12 +120,12 @@ def racing_insert_many_have_one_winner_per_key(stage: Stage) -> str:
     reports = race.run("insert-many", "race", times=width)
     stored = race.keys.get_many([f"race:{number}" for number in range(width)])
     for number in range(width):
-        per_key = [Report(report.who, report.answer[number]) for report in reports]
+        per_key = [WorkerReport(report.who, report.answer[number]) for report in reports]
         _expect_one_winner(per_key, stored.get(f"race:{number}"), "racing insert_many")
     return race.told()
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def racing_swaps_have_one_winner(stage: Stage) -> str:
     """Of many who swap the same value exactly one wins, and the stored value is the winner's."""
     race = _Race(stage)
@@ -135,14 +135,14 @@ def racing_swaps_have_one_winner(stage: Stage) -> str:
     return race.told()
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def racing_compare_and_deletes_have_one_winner(stage: Stage) -> str:
     """Of many who compare and delete the same record exactly one wins, and the record is gone."""
     _race_of_deletes(race := _Race(stage), "delete-if", "racing compare-and-deletes")
     return race.told()
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def racing_deletes_have_one_winner(stage: Stage) -> str:
     """Of many who delete the same record exactly one is told that it was there, and the record is gone."""
     _race_of_deletes(race := _Race(stage), "delete", "racing deletes")
@@ -157,14 +157,14 @@ def _race_of_deletes(race: _Race, act: str, what: str) -> None:
         expect(race.read(key), None, f"ttl_get after {what}")
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def swap_and_compare_and_delete_exclude_each_other(stage: Stage) -> str:
     """Of many who swap or compare and delete the same value exactly one wins, and leaves what it should."""
     race = _Race(stage)
     for key in race.each_round():
         race.keys.put(key, START, TTL_SECONDS)
         reports = race.run("swap-or-delete-if", key)
-        answers = [Report(report.who, report.answer[1]) for report in reports]
+        answers = [WorkerReport(report.who, report.answer[1]) for report in reports]
         left = {report.who: report.who if report.answer[0] == "swap" else None for report in reports}
         winners, undecided = _expect_one(answers, "racing swaps and compare-and-deletes")
         wanted = {left[who] for who in winners or undecided}
@@ -188,19 +188,19 @@ def _counted(race: _Race, act: str) -> str:
     return f"{total} swaps, {race.told()}"
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def no_update_of_a_counter_is_lost(stage: Stage) -> str:
     """A counter that many raise by compare-and-swap ends at the number of successful swaps."""
     return _counted(_Race(stage), "count")
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def touch_loses_no_update(stage: Stage) -> str:
     """A counter that many raise while many touch it ends at the number of successful swaps."""
     return _counted(_Race(stage), "count-or-touch")
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def touch_revives_no_deleted_key(stage: Stage) -> str:
     """A key that is deleted while many touch it is gone for every reader."""
     race = _Race(stage)
@@ -216,7 +216,7 @@ def touch_revives_no_deleted_key(stage: Stage) -> str:
     return race.told()
 
 
-@case(Rule.ATOMIC, kind=Kind.RACE)
+@case(ContractRule.ATOMIC, kind=CaseKind.RACE)
 def puts_and_deletes_leave_what_somebody_wrote(stage: Stage) -> str:
     """After many puts and deletes a key is absent or has a value that somebody wrote, and every reader agrees."""
     race = _Race(stage)
@@ -239,7 +239,7 @@ def puts_and_deletes_leave_what_somebody_wrote(stage: Stage) -> str:
     return race.told()
 
 
-@case(Rule.LOCK, kind=Kind.RACE)
+@case(ContractRule.LOCK, kind=CaseKind.RACE)
 def racing_locks_have_one_holder_at_a_time(stage: Stage) -> str:
     """Of many who take the same lock again and again never two hold it at once, and no fencing number comes twice."""
     race = _Race(stage)
@@ -268,7 +268,7 @@ def _gather(stage: Stage, act: Callable[[int], object]) -> list[object]:
     return stage.session.loop.run(all_at_once())
 
 
-@case(Rule.ATOMIC)
+@case(ContractRule.ATOMIC)
 def racing_tasks_have_one_winner(stage: Stage) -> str:
     """Of many tasks of one event loop that insert the same key exactly one wins."""
     number = stage.session.draw_app()
@@ -281,7 +281,7 @@ def racing_tasks_have_one_winner(stage: Stage) -> str:
     return f"{_TASKS} tasks of one event loop"
 
 
-@case(Rule.ATOMIC)
+@case(ContractRule.ATOMIC)
 def no_update_by_tasks_is_lost(stage: Stage) -> str:
     """A counter that many tasks of one event loop raise by compare-and-swap ends at the number of successful swaps."""
     number = stage.session.draw_app()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.keys.conformance.case import CaseBook, Rule, expect, shown
+from lapse.keys.conformance.case import CaseBook, ContractRule, expect, shown
 from lapse.keys.conformance.fixture import LONG, Stage
 from lapse.keys.validation import MAX_SCAN_LIMIT
 
@@ -103,7 +103,7 @@ def _pages(keys: AppKeys, prefix: str, limit: int, between: Callable[[str], obje
         between(after)
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_in_byte_order(stage: Stage) -> None:
     """A scan gives keys in the order of their UTF-8 bytes, whatever order they were written in."""
     keys = _filled(stage, _ORDERED)
@@ -111,7 +111,7 @@ def scan_in_byte_order(stage: Stage) -> None:
     expect([item.value for item in keys.scan()], [f"value of {name}" for name in _ORDERED], "the values of a scan")
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_pages_are_complete(stage: Stage) -> None:
     """Pages of any size, put together, give every key once and in order."""
     keys = _filled(stage, _ORDERED)
@@ -119,7 +119,7 @@ def scan_pages_are_complete(stage: Stage) -> None:
         expect(_pages(keys, "", limit), list(_ORDERED), f"all pages of {limit}")
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_limit(stage: Stage) -> None:
     """A page holds as many keys as its limit says, and the first ones."""
     keys = _filled(stage, _ORDERED)
@@ -128,7 +128,7 @@ def scan_limit(stage: Stage) -> None:
     expect(_names(keys, limit=MAX_SCAN_LIMIT), list(_ORDERED), "a scan with the highest limit")
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_after(stage: Stage) -> None:
     """A scan goes on right after a given key, whether or not that key exists."""
     keys = _filled(stage, ("a", "b", "b\0", "ba", "c"))
@@ -139,7 +139,7 @@ def scan_after(stage: Stage) -> None:
     expect(_names(keys, after="z"), [], "a scan after a text greater than every key")
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_after_with_prefix(stage: Stage) -> None:
     """A scan after a key keeps to its prefix, wherever that key lies."""
     keys = _filled(stage, ("a:1", "b:1", "b:2", "b:3", "c:1"))
@@ -149,7 +149,7 @@ def scan_after_with_prefix(stage: Stage) -> None:
     expect(_names(keys, "b:", "b:3"), [], "a scan of the prefix after its last key")
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_prefix_has_a_right_bound(stage: Stage) -> None:
     """A scan of a prefix gives every key that starts with it and no other, not even the next one."""
     keys = _filled(stage, _ORDERED)
@@ -172,7 +172,7 @@ def scan_prefix_has_a_right_bound(stage: Stage) -> None:
         expect(_names(keys, prefix), wanted, f"a scan of the prefix {shown(prefix)}")
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_prefix_of_last_characters(stage: Stage) -> None:
     """The right bound is right where a character has no plain successor: U+D7FF, U+10FFFF and their neighbours."""
     endings = (
@@ -196,7 +196,7 @@ def scan_prefix_of_last_characters(stage: Stage) -> None:
         expect(_pages(keys, prefix, 1), wanted, f"all pages of 1 of the prefix {shown(prefix)}")
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_prefix_is_taken_literally(stage: Stage) -> None:
     """A prefix is text, not a pattern: no wildcards, no case folding."""
     keys = _filled(stage, ("*", "*a", "A", "_", "_a", "a", "a%", "a%b", "ab", "[a]", "?", "?a", "\\", "\\a", "{a}"))
@@ -205,7 +205,7 @@ def scan_prefix_is_taken_literally(stage: Stage) -> None:
         expect(_names(keys, prefix), wanted, f"a scan of the prefix {shown(prefix)}")
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_pages_are_full_beside_expired_keys(stage: Stage) -> None:
     """Expired and deleted keys take no place in a page: a page shorter than its limit is the last."""
     keys = stage.app()
@@ -221,7 +221,7 @@ def scan_pages_are_full_beside_expired_keys(stage: Stage) -> None:
     expect(_pages(keys, "", 5), wanted, "all pages of 5 among expired and deleted keys")
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_shows_a_key_again_after_it_came_back(stage: Stage) -> None:
     """A key that expired or was deleted and was written again is scanned once, with its new value and expiry."""
     keys = stage.app()
@@ -237,7 +237,7 @@ def scan_shows_a_key_again_after_it_came_back(stage: Stage) -> None:
     expect(found, [("deleted", "new"), ("expired", "new"), ("swapped", "new")], "a scan after keys came back")
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_needs_no_cursor(stage: Stage) -> None:
     """Pages go on rightly when the last key of a page is deleted, and others come and go, between two pages."""
     names = [f"{number:02}" for number in range(20)]
@@ -250,7 +250,7 @@ def scan_needs_no_cursor(stage: Stage) -> None:
     expect(_pages(keys, "", 3, disturb), names, "all pages of 3 while others delete and insert")
 
 
-@case(Rule.SCAN)
+@case(ContractRule.SCAN)
 def scan_of_many(stage: Stage) -> None:
     """Several hundred keys are scanned in order, in one page or in many."""
     names = sorted(f"{(number * 7919) % 1000:03}:{number}" for number in range(300))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
-from lapse.keys.conformance.case import CaseBook, Rule, expect, shown
+from lapse.keys.conformance.case import CaseBook, ContractRule, expect, shown
 from lapse.keys.conformance.cases.operations import expect_absent, expect_present
 from lapse.keys.conformance.fixture import LONG, Stage
 from lapse.keys.validation import MAX_KEY_BYTES, MAX_VALUE_BYTES
@@ -77,55 +77,55 @@ def _longest_value(stage: Stage, width: int) -> None:
     _walk_through_a_life(keys, "k", value, value[:-1] + "b")
 
 
-@case(Rule.LIMITS)
+@case(ContractRule.LIMITS)
 def longest_key_of_one_byte_characters(stage: Stage) -> None:
     """A key of 1024 bytes in 1-byte characters goes through every operation."""
     _longest_key(stage, 1)
 
 
-@case(Rule.LIMITS)
+@case(ContractRule.LIMITS)
 def longest_key_of_two_byte_characters(stage: Stage) -> None:
     """A key of 1024 bytes in 2-byte characters goes through every operation."""
     _longest_key(stage, 2)
 
 
-@case(Rule.LIMITS)
+@case(ContractRule.LIMITS)
 def longest_key_of_three_byte_characters(stage: Stage) -> None:
     """A key of 1024 bytes in 3-byte characters goes through every operation."""
     _longest_key(stage, 3)
 
 
-@case(Rule.LIMITS)
+@case(ContractRule.LIMITS)
 def longest_key_of_four_byte_characters(stage: Stage) -> None:
     """A key of 1024 bytes in 4-byte characters goes through every operation."""
     _longest_key(stage, 4)
 
 
-@case(Rule.LIMITS)
+@case(ContractRule.LIMITS)
 def longest_value_of_one_byte_characters(stage: Stage) -> None:
     """A value of 65536 bytes in 1-byte characters goes through every operation, compared to its last byte."""
     _longest_value(stage, 1)
 
 
-@case(Rule.LIMITS)
+@case(ContractRule.LIMITS)
 def longest_value_of_two_byte_characters(stage: Stage) -> None:
     """A value of 65536 bytes in 2-byte characters goes through every operation, compared to its last byte."""
     _longest_value(stage, 2)
 
 
-@case(Rule.LIMITS)
+@case(ContractRule.LIMITS)
 def longest_value_of_three_byte_characters(stage: Stage) -> None:
     """A value of 65536 bytes in 3-byte characters goes through every operation, compared to its last byte."""
     _longest_value(stage, 3)
 
 
-@case(Rule.LIMITS)
+@case(ContractRule.LIMITS)
 def longest_value_of_four_byte_characters(stage: Stage) -> None:
     """A value of 65536 bytes in 4-byte characters goes through every operation, compared to its last byte."""
     _longest_value(stage, 4)
 
 
-@case(Rule.LIMITS)
+@case(ContractRule.LIMITS)
 def longest_key_and_value_together(stage: Stage) -> None:
     """The longest key with the longest value is stored, and found by a scan."""
     keys = stage.app()
@@ -139,7 +139,7 @@ def longest_key_and_value_together(stage: Stage) -> None:
     expect(keys.scan(after=key), [], "a scan after the longest key")
 
 
-@case(Rule.LIMITS)
+@case(ContractRule.LIMITS)
 def shortest_keys(stage: Stage) -> None:
     """A key of one character, of any width, goes through every operation."""
     keys = stage.app()
@@ -147,7 +147,7 @@ def shortest_keys(stage: Stage) -> None:
         _walk_through_a_life(keys, key, "value", "other")
 
 
-@case(Rule.LIMITS)
+@case(ContractRule.LIMITS)
 def empty_value(stage: Stage) -> None:
     """The empty value is a value: it is live, blocks an insert, and can be expected by swap and delete."""
     keys = stage.app()
@@ -155,7 +155,7 @@ def empty_value(stage: Stage) -> None:
     _walk_through_a_life(keys, "k", "other", "")
 
 
-@case(Rule.AS_IS)
+@case(ContractRule.AS_IS)
 def keys_that_look_alike_are_different(stage: Stage) -> None:
     """Keys that differ in form, case, white space, NUL or notation are different keys, and none is refused."""
     keys = stage.app()
@@ -171,7 +171,7 @@ def keys_that_look_alike_are_different(stage: Stage) -> None:
     expect([item.key for item in keys.scan()], sorted(_DIFFERENT), "a scan over all of them")
 
 
-@case(Rule.AS_IS)
+@case(ContractRule.AS_IS)
 def deleting_one_key_leaves_those_that_look_alike(stage: Stage) -> None:
     """A swap, a touch or a delete of one key leaves alone the keys that look like it."""
     keys = stage.app()
@@ -184,7 +184,7 @@ def deleting_one_key_leaves_those_that_look_alike(stage: Stage) -> None:
         expect(left, dict.fromkeys(_DIFFERENT[gone + 1 :], "v"), f"get_many after the delete of the key {shown(key)}")
 
 
-@case(Rule.AS_IS)
+@case(ContractRule.AS_IS)
 def values_come_back_as_they_are(stage: Stage) -> None:
     """A value of any characters comes back unchanged from every reader."""
     keys = stage.app()
@@ -193,7 +193,7 @@ def values_come_back_as_they_are(stage: Stage) -> None:
         expect_present(keys, value, f"of the value {shown(value)}")
 
 
-@case(Rule.AS_IS)
+@case(ContractRule.AS_IS)
 def values_that_look_alike_are_different(stage: Stage) -> None:
     """A swap or delete that expects a value of another form, case, white space or notation is refused."""
     keys = stage.app()
