@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 DOWN_ONLY = "Arrows point down only, and domains do not import each other"
 PURE_CORE = "The core does no I/O and knows no event loop"
-SETTINGS = "Only cli and web read the settings; everything else is given its values"
+SETTINGS = "Only cli, app and web read the settings; everything else is given its values"
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ class Exchange:
     async def request(
         self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
     ) -> None:
-        """Pass a request on and its answer back. Raises `HeadRefusedError`, `UpstreamCutError` while nothing was answered."""
+        """Pass a request on and its answer back. `HeadRefusedError`, `UpstreamCutError`: nothing was answered yet."""
         upstream, answer = await self._begin(front, head, workspace=workspace, address=address)
         again = False
         try:

@@ -39,9 +39,9 @@ from lapse.requests.controllers.manifests import ManifestCapture
 from lapse.requests.controllers.provisioning import NO_REPORTS
 from lapse.requests.controllers.restore import VolumeRestore
 from lapse.requests.expiry import DOMAIN, AnnotationTTL, FinishedRequests
-from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by
+from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by, hold_annotations
 from lapse.requests.lifecycle.keepers import DOMAIN as KEEPERS
-from lapse.requests.lifecycle.keepers import Keepers, hold_annotations
+from lapse.requests.lifecycle.keepers import Keepers
 from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
 
 if TYPE_CHECKING:

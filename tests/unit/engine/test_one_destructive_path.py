@@ -104,10 +104,10 @@ def test_the_one_place_is_found_where_it_is_said_to_be() -> None:
 )
 def test_a_planted_violation_is_caught(planted: str, tmp_path: Path) -> None:
     (tmp_path / "requests").mkdir()
-    (tmp_path / "requests" / "ttl.py").write_text(planted)
+    (tmp_path / "requests" / "expiry.py").write_text(planted)
 
     assert list(found_in(tmp_path)) == ["requests/expiry.py"]
-    assert not is_allowed(SOURCE / "requests" / "ttl.py")
+    assert not is_allowed(SOURCE / "requests" / "expiry.py")
 
 
 def test_a_planted_statement_is_caught(tmp_path: Path) -> None:

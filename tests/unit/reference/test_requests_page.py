@@ -21,6 +21,7 @@ from lapse.requests.controllers.provisioning import FINAL, TRANSIENT
 from lapse.requests.expiry import FinishedRequests
 from lapse.requests.lifecycle import keepers
 from lapse.requests.lifecycle.events import EventReason
+from lapse.requests.lifecycle.keeper import PASSED_ON
 from lapse.requests.lifecycle.keepers import Keepers
 from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.local import places
@@ -124,7 +125,7 @@ def test_the_page_lists_exactly_the_annotations() -> None:
 
     ours = [known.TTL, known.EXPIRES_AT, known.OVERLOOKED, known.SNAPSHOT_CLASS]
     assert set(ours) == {value for name, value in vars(known).items() if name.isupper()}
-    ours += [holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, keepers.PASSED_ON, holds.HELD_DEPENDENTS]
+    ours += [holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, PASSED_ON, holds.HELD_DEPENDENTS]
     assert told == [*ours, places.DIRECTORY, places.RESTORE]
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.requests.lifecycle.keepers import PASSED_ON, changes
+from lapse.requests.lifecycle.keeper import PASSED_ON, changes
 
 HOLD = {"lapse.dev/hold": "true", "lapse.dev/hold-reason": "audit"}
 OTHER = {"lapse.dev/hold": "true", "lapse.dev/hold-until": "2030-01-01T00:00:00Z"}

@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
         return self._answer.begun
 
     async def ask(self, question: bytes) -> RawResponse:
-        """Send a question and return its answer; raises `ConnectionCutError` or `UnreadableError`, and is useless then."""
+        """Send a question and return its answer; useless after `ConnectionCutError` or `UnreadableError`."""
         if self._transport is None or not self.open:
             raise ConnectionCutError("it is closed")
         self._answer = ResponseReader()
@@ -142,7 +142,7 @@ class ConnectionPool:
         self._all: set[Connection] = set()
 
     async def ask(self, question: bytes, *, context: ssl.SSLContext | None, again: bool) -> RawResponse:
-        """Send a question by any connection; raises `OSError`, `TimeoutError`, `ConnectionCutError`, `UnreadableError`."""
+        """Send a question; raises `OSError`, `TimeoutError`, `ConnectionCutError` or `UnreadableError`."""
         kept = self._kept(context)
         if kept is not None:
             try:

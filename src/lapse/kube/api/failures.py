@@ -73,7 +73,7 @@ def read_status(content: bytes) -> ApiStatus | None:
         status = msgspec.json.decode(content, type=ApiStatus, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return status if status.kind == "ApiStatus" else None
+    return status if status.kind == "Status" else None
 
 
 def failure(

@@ -109,7 +109,7 @@ class KubeLease:
         return await self._write(found, changes, started_ns)
 
     async def renew(self) -> bool:
-        """See `lapse.engine.running.election.ElectionLease`. After an unknown outcome the record tells whether it is ours."""
+        """See `lapse.engine.running.election.ElectionLease`. After an unknown outcome the record tells whose it is."""
         if self._held is None:
             return False
         started_ns = self._clock.boottime_ns()

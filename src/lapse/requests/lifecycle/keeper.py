@@ -7,29 +7,36 @@ Doubt keeps. An object that the cache does not have is looked for directly; only
 it is lost. Any other answer (a refusal, a kind that the store no longer knows) means that nothing is known; that may
 last, and is asked again every minute. No answer at all (a timeout, an overload) is an error, and soon asked for again.
 A keeper is not ended while it, what it follows, or anything it owns is held; the hold of what it follows is written on
-the keeper, so that it outlives the followed object (`lapse.requests.lifecycle.keepers`). The keeper is ended by the
-engine's sweep; garbage collection then removes what it owns, except what has another owner.
+the keeper, so that it outlives the followed object. The keeper is ended by the engine's sweep; garbage collection then
+removes what it owns, except what has another owner.
+
+A hold that is passed on: a keeper that has no hold of its own gets the annotations of the hold, and a marker that says
+whose they are and what they were. While they are as the marker says, they follow the request: a changed hold is changed
+there, and a released one is removed. Annotations that somebody else has written on the keeper are left alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown, UnknownReason, decide_by_ttl
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.domain import DELETE
+from lapse.engine.safety.holds import HOLD, HOLD_REASON, HOLD_UNTIL, own_hold_of
 from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.errors import ForbiddenError, UnknownKindError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, KeeperPhase
 from lapse.requests.errors import require
-from lapse.requests.lifecycle.keepers import changes, hold_annotations
 from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
     from lapse.kube.resources import Json, Kind, Object
@@ -38,11 +45,40 @@ if TYPE_CHECKING:
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.lifecycle.keepers import Keepers
 
+PASSED_ON: Final = "lapse.dev/hold-passed-on"
+"""The uid of the object whose hold it is, and a digest of that hold."""
+_HOLD: Final = (HOLD, HOLD_REASON, HOLD_UNTIL)
 FOLLOWS: Final = "follows"
 """The index of the keepers' cache that finds who follows an object."""
 _BACKSTOP_SECONDS: Final = 60.0
 _LOOK_AGAIN_NS: Final = 60_000_000_000
 """A keeper that was due but for what it follows: the sweep looks again, as nothing about the keeper itself changes."""
+
+
+def hold_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the hold that was placed on an object; none where there is none."""
+    if own_hold_of(annotations) is None:
+        return {}
+    return {name: annotations[name] for name in _HOLD if name in annotations}
+
+
+def changes(keeper: Mapping[str, str], followed: Mapping[str, str], *, uid: str) -> dict[str, str | None]:
+    """Return how the annotations of a keeper must change; ``followed`` are those of the object with ``uid``."""
+    there = hold_annotations(keeper)
+    if there and keeper.get(PASSED_ON) != _marker(uid, there):
+        return {}
+    wanted: dict[str, str] = hold_annotations(followed)
+    if wanted:
+        wanted[PASSED_ON] = _marker(uid, wanted)
+    elif PASSED_ON not in keeper:
+        return {}
+    names = (*_HOLD, PASSED_ON)
+    return {name: wanted.get(name) for name in names if keeper.get(name) != wanted.get(name)}
+
+
+def _marker(uid: str, hold: Mapping[str, str]) -> str:
+    text = "\n".join(f"{name}={hold[name]}" for name in _HOLD if name in hold)
+    return f"{uid}/{sha256(text.encode()).hexdigest()[:12]}"
 
 
 class KeeperReason(Reason):

@@ -1,16 +1,8 @@
-"""The domain of the sweep for keepers: those that count down, by deadline, and those whose followed object is lost.
-
-The hold of a request, passed on to its keeper, so that it outlives the request. Pure.
-
-A keeper that has no hold of its own gets the annotations of the hold, and a marker that says whose they are and what
-they were. While they are as the marker says, they follow the request: a changed hold is changed there, and a released
-one is removed. Annotations that somebody else has written on the keeper are left alone.
-"""
+"""The domain of the sweep for keepers: those that count down, by deadline, and those whose followed object is lost."""
 
 from __future__ import annotations
 
 import asyncio
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.address import Address
@@ -18,14 +10,14 @@ from lapse.core.clock import UnixNs
 from lapse.core.decision import DueReason
 from lapse.engine.deadlines import Deadlines
 from lapse.engine.domain import Candidate, Settled
-from lapse.engine.safety.holds import HOLD, HOLD_REASON, HOLD_UNTIL, hold_of, own_hold_of
+from lapse.engine.safety.holds import hold_of
 from lapse.objects.target import ObjectHandle
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, ObjectKeeper
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PersistentVolume
 from lapse.requests.lifecycle.keeper import Followed, Follower, KeeperReason, KeeperState, decide, state_of, with_loss
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from lapse.core.clock import Clock
     from lapse.core.decision import Decision, Reason
@@ -33,37 +25,6 @@ if TYPE_CHECKING:
     from lapse.objects.port import Reader
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.lifecycle.policy import RequestPolicy
-
-PASSED_ON: Final = "lapse.dev/hold-passed-on"
-"""The uid of the object whose hold it is, and a digest of that hold."""
-_HOLD: Final = (HOLD, HOLD_REASON, HOLD_UNTIL)
-
-
-def hold_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the hold that was placed on an object; none where there is none."""
-    if own_hold_of(annotations) is None:
-        return {}
-    return {name: annotations[name] for name in _HOLD if name in annotations}
-
-
-def changes(keeper: Mapping[str, str], followed: Mapping[str, str], *, uid: str) -> dict[str, str | None]:
-    """Return how the annotations of a keeper must change; ``followed`` are those of the object with ``uid``."""
-    there = hold_annotations(keeper)
-    if there and keeper.get(PASSED_ON) != _marker(uid, there):
-        return {}
-    wanted: dict[str, str] = hold_annotations(followed)
-    if wanted:
-        wanted[PASSED_ON] = _marker(uid, wanted)
-    elif PASSED_ON not in keeper:
-        return {}
-    names = (*_HOLD, PASSED_ON)
-    return {name: wanted.get(name) for name in names if keeper.get(name) != wanted.get(name)}
-
-
-def _marker(uid: str, hold: Mapping[str, str]) -> str:
-    text = "\n".join(f"{name}={hold[name]}" for name in _HOLD if name in hold)
-    return f"{uid}/{sha256(text.encode()).hexdigest()[:12]}"
-
 
 DOMAIN: Final = "keepers"
 

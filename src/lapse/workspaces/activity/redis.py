@@ -1,6 +1,6 @@
 """Activity on Redis or Valkey: any number of proxies, and a TTL manager anywhere.
 
-The names of the keys and their meaning stand in ``redis_activity.lua``, one script per operation. The server's clock
+The names of the keys and their meaning stand in ``redis.lua``, one script per operation. The server's clock
 decides, so the clocks of proxies do not matter. All scripts may be repeated, so a lost connection is made again once,
 without anybody noticing; what does not come to an end within the time-outs of the URL is an `ActivityUnavailableError`.
 
