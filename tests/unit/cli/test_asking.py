@@ -322,7 +322,7 @@ async def test_what_changes_while_it_is_deleted_is_not_deleted(
     with pytest.raises(HeldError):
         await _delete(desk, locate("vcr/default/nightly"))
     assert await desk.read(NIGHTLY)
-    assert await SQLiteJournal(desk.store.database).entries() == []
+    assert [row.outcome for row in await SQLiteJournal(desk.store.database).entries()] == [Outcome.HELD]
 
 
 # --- what is left when a request is gone ------------------------------------------------------------------------------

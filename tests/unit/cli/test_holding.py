@@ -66,7 +66,7 @@ def test_what_is_held_is_not_deleted_and_what_is_deleted_can_be_asked_about(hold
     told = holder.told("why", "workspace/lab")
 
     assert "workspace/lab is held (audit), so it is not deleted" in refused
-    assert [row["outcome"] for row in told["journal"]] == ["ended", "intent"]
+    assert [row["outcome"] for row in told["journal"]] == ["ended", "intent", "held"]
     assert told["journal"][0]["actor"].startswith("cli")
     assert "ended (deleted_by_person) by cli" in holder.say("why", "workspace/lab")[0]
 
