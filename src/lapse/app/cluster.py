@@ -30,8 +30,8 @@ from lapse.kube.errors import (
     UnknownKindError,
 )
 from lapse.kube.resources import Document, Kind, ObjectKey
-from lapse.objects.config_map_gate import NAME as BRAKES
-from lapse.requests.admission.rights import HOLDING, REVIEWING, rights_on_brakes, rights_on_lease
+from lapse.objects.config_map_gate import NAME as GATE
+from lapse.requests.admission.rights import HOLDING, REVIEWING, rights_on_gate, rights_on_lease
 from lapse.requests.admission.rights import NEEDED as NEEDED_BY_REQUESTS
 from lapse.requests.api.kinds import OUR_KINDS as REQUEST_KINDS
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CLASS, VOLUME_SNAPSHOT_CONTENT
@@ -113,9 +113,9 @@ def open_client(settings: Settings, *, clock: Clock, user: str | None = None) ->
     return Client(config if user is None else acting_as(config, user), clock=clock, limits=limits)
 
 
-def brakes_key(settings: Settings) -> ObjectKey:
+def gate_key(settings: Settings) -> ObjectKey:
     """Return which ConfigMap says what is frozen: one for all replicas, so it is beside their Lease."""
-    return ObjectKey(settings.lease_namespace, BRAKES)
+    return ObjectKey(settings.lease_namespace, GATE)
 
 
 def guard_on(client: Client, notes: Notes, *, clock: BelievedClock) -> ClockGuard:
@@ -160,7 +160,7 @@ async def look_over(store: KubernetesStore, lease: ObjectKey, *, holding: Iterab
         await Definitions(client).check_server()
         await _look_at_definitions(client)
         watched = [right for kind in holding for right in rights_on(kind, *HOLDING)]
-        shared = [*rights_on_lease(lease.namespace), *rights_on_brakes(lease.namespace)]
+        shared = [*rights_on_lease(lease.namespace), *rights_on_gate(lease.namespace)]
         await _look_at_rights(client, [*NEEDED_BY_REQUESTS, *NEEDED_BY_HISTORY, *shared, *watched])
         await _make_lease(store, lease)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lapse.engine.running.coordinator import Coordinator, Loop, Service
     from lapse.engine.running.leadership import Leadership
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.clock_guard import GuardedBrakes
+    from lapse.engine.safety.clock_guard import GuardedGate
     from lapse.engine.safety.holds import HoldLookup
     from lapse.history.service import Retention
     from lapse.kube.events.recorder import EventRecorder
@@ -52,7 +52,7 @@ class _Shared(TypedDict):
     """What all domains are built with."""
 
     journal: Journal
-    brake: GuardedBrakes
+    gate: GuardedGate
     clock: Clock
     metrics: Metrics
 
@@ -106,8 +106,8 @@ class _Process:
         await look_over(store, lease, holding=holding)
         identity, journal = _identity(), LogJournal()
         recorder = await _recorder(store, lease, identity=identity, clock=clock, metrics=metrics)
-        brakes = await _brakes(store, settings, journal, clock=clock, metrics=metrics)
-        shared: _Shared = {"journal": journal, "brake": brakes, "clock": clock, "metrics": metrics}
+        gate = await _gate(store, settings, journal, clock=clock, metrics=metrics)
+        shared: _Shared = {"journal": journal, "gate": gate, "clock": clock, "metrics": metrics}
         requests = _requests(store, settings, shared, recorder=recorder, holding=holding)
         selected = KubernetesStore(open_client(settings, clock=machine, user=_policies_user(settings)), kinds=KINDS)
         stack.push_async_callback(selected.close)
@@ -124,7 +124,7 @@ class _Process:
         leases = KubernetesStore(open_client(settings, clock=machine))
         stack.push_async_callback(leases.close)
         leadership = _leadership(leases, lease, identity=identity, clock=machine)
-        loops = _loops(requests, records, brakes)
+        loops = _loops(requests, records, gate)
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=loops, leadership=leadership)
         return cls(settings, metrics, store, leases, requests, records, recorder, probes, coordinator)
 
@@ -219,18 +219,18 @@ async def _recorder(
     )
 
 
-async def _brakes(
+async def _gate(
     store: KubernetesStore, settings: Settings, journal: Journal, *, clock: BelievedClock, metrics: Metrics
-) -> GuardedBrakes:
+) -> GuardedGate:
     """Return what stops this process: freezes and budgets of the cluster, and a clock that is in doubt."""
-    from lapse.app.cluster import brakes_key, guard_on
+    from lapse.app.cluster import gate_key, guard_on
     from lapse.app.domains import ACTOR, DOMAINS
-    from lapse.engine.safety.clock_guard import GuardedBrakes
-    from lapse.engine.safety.gate import Brakes
-    from lapse.objects.config_map_gate import RUN, ConfigMapBrakes
+    from lapse.engine.safety.clock_guard import GuardedGate
+    from lapse.engine.safety.gate import SafetyGate
+    from lapse.objects.config_map_gate import RUN, ConfigMapGateStore
 
-    kept = ConfigMapBrakes(store, brakes_key(settings), domains=DOMAINS, clock=clock, journal=journal)
-    brakes = Brakes(
+    kept = ConfigMapGateStore(store, gate_key(settings), domains=DOMAINS, clock=clock, journal=journal)
+    gate = SafetyGate(
         kept,
         budgets=deletion_budgets(settings),
         domains=DOMAINS,
@@ -239,11 +239,11 @@ async def _brakes(
         actor=ACTOR,
         run=RUN,
     )
-    await brakes.look()
+    await gate.look()
     guard = guard_on(store.client, kept, clock=clock)
     # Before the controllers date anything; what is believed is written later, by the replica that leads.
     await guard.prepare()
-    return GuardedBrakes(brakes, guard)
+    return GuardedGate(gate, guard)
 
 
 def _requests(
@@ -263,7 +263,7 @@ def _requests(
         store,
         policy=request_policy(settings),
         journal=TellingJournal(shared["journal"], recorder),
-        brake=shared["brake"],
+        gate=shared["gate"],
         metrics=shared["metrics"],
         clock=shared["clock"],
         conventions=STOCK,
@@ -273,11 +273,11 @@ def _requests(
     )
 
 
-def _loops(requests: Requests, records: Retention, brakes: GuardedBrakes) -> list[Loop]:
+def _loops(requests: Requests, records: Retention, gate: GuardedGate) -> list[Loop]:
     from lapse.engine.safety.clock_guard import ClockLoop
     from lapse.requests.expiry import DOMAIN
 
-    return [*requests.loops, *records.loops, ClockLoop(brakes, domain=DOMAIN)]
+    return [*requests.loops, *records.loops, ClockLoop(gate, domain=DOMAIN)]
 
 
 def _leadership(store: KubernetesStore, lease: ObjectKey, *, identity: str, clock: Clock) -> Leadership:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lapse.engine.running.coordinator import Coordinator
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.budget import Budgets
-    from lapse.engine.safety.clock_guard import GuardedBrakes
+    from lapse.engine.safety.clock_guard import GuardedGate
     from lapse.engine.safety.holds import HoldLookup
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.service import Retention
@@ -147,7 +147,7 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
     journal: Journal,
     metrics: Metrics,
     holds: HoldLookup,
-    brake: GuardedBrakes,
+    gate: GuardedGate,
     clock: Clock,
     left_alone: Collection[str] = (),
     direct: Reader | None = None,
@@ -167,10 +167,10 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
         holds=holds,
         clock=clock,
         interval=loaded.settings.retention_interval,
-        brake=brake,
+        gate=gate,
         left_alone={*LEFT_ALONE, *left_alone},
         history_ttl_is_default=loaded.origins["history_ttl"].layer == "default",
-        notes=brake.notes,
+        notes=gate.notes,
         direct=direct,
         selected=selected,
         actor=actor,

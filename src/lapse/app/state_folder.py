@@ -1,4 +1,4 @@
-"""The object store of a state folder, its clock, and its brakes, which are guarded against a clock that jumps.
+"""The object store of a state folder, its clock, and its gate, which is guarded against a clock that jumps.
 
 The store is one file, ``objects.db``, shared by all processes of the machine and by all domains: commands write to it,
 and the process that runs the controllers sees it within a tenth of a second.
@@ -13,10 +13,10 @@ from lapse.core.believed_clock import BelievedClock, synchronised_ns
 from lapse.core.clock import SystemClock
 from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.safety.budget import Budgets
-from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedBrakes, read_mark
+from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedGate, read_mark
 from lapse.engine.safety.freeze import CLOCK
-from lapse.engine.safety.gate import Brakes
-from lapse.engine.safety.sqlite import TRUST_SECONDS, SQLiteBrakes, note_in
+from lapse.engine.safety.gate import SafetyGate
+from lapse.engine.safety.sqlite import TRUST_SECONDS, SQLiteGateStore, note_in
 from lapse.objects.embedded import open_embedded
 
 if TYPE_CHECKING:
@@ -44,14 +44,18 @@ def open_store(folder: Path, *, clock: Clock) -> EmbeddedStore:
     return store
 
 
-def open_brakes(store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()) -> SQLiteBrakes:
+def open_gate_store(
+    store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()
+) -> SQLiteGateStore:
     """Return where it is written what is frozen in that store; acts of ``actors`` count beside our own."""
-    return SQLiteBrakes(SQLiteJournal(store.database), budgets=budgets, domains=FOLDER_DOMAINS, actors=(ACTOR, *actors))
+    return SQLiteGateStore(
+        SQLiteJournal(store.database), budgets=budgets, domains=FOLDER_DOMAINS, actors=(ACTOR, *actors)
+    )
 
 
 def guard_of(store: EmbeddedStore, *, clock: BelievedClock, sources: Sequence[Source] = ()) -> ClockGuard:
     """Return the clock guard of a process on that folder; ``sources`` know the time beside the machine itself."""
-    return ClockGuard(clock, notes=open_brakes(store), sources=[*sources, *kernel_of(clock)])
+    return ClockGuard(clock, notes=open_gate_store(store), sources=[*sources, *kernel_of(clock)])
 
 
 def kernel_of(clock: BelievedClock) -> list[Source]:
@@ -59,17 +63,17 @@ def kernel_of(clock: BelievedClock) -> list[Source]:
     return [synchronised_ns] if isinstance(clock.machine, SystemClock) else []
 
 
-def brakes_of(
+def gate_of(
     store: EmbeddedStore,
     *,
     budgets: Budgets,
     guard: ClockGuard,
     metrics: Metrics,
     domains: Iterable[str] = FOLDER_DOMAINS,
-) -> GuardedBrakes:
-    """Return the brakes of a process that ends things of ``domains``, as far as that store has the word."""
-    brakes = Brakes(
-        open_brakes(store, budgets=budgets),
+) -> GuardedGate:
+    """Return the gate of a process that ends things of ``domains``, as far as that store has the word."""
+    gate = SafetyGate(
+        open_gate_store(store, budgets=budgets),
         budgets=budgets,
         domains=domains,
         clock=guard.clock,
@@ -77,4 +81,4 @@ def brakes_of(
         actor=ACTOR,
         trust_seconds=TRUST_SECONDS,
     )
-    return GuardedBrakes(brakes, guard)
+    return GuardedGate(gate, guard)

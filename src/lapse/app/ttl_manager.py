@@ -76,14 +76,14 @@ class _Process:
     async def open(cls, loaded: LoadedSettings, stack: AsyncExitStack, *, dry_run: bool) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
-        from lapse.app.state_folder import brakes_of, guard_of, open_store
+        from lapse.app.state_folder import gate_of, guard_of, open_store
         from lapse.app.workspace_record import ServerRecord
         from lapse.app.workspaces import time_of
         from lapse.core.clock import SystemClock
         from lapse.engine.journal.port import SQLiteJournal
         from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.running.metrics import Metrics
-        from lapse.engine.safety.gate import BrakeLoop
+        from lapse.engine.safety.gate import GateLoop
         from lapse.keys.aio import open_keys_async
         from lapse.keys.election import Election
         from lapse.web.server.listener import Endpoint
@@ -107,15 +107,15 @@ class _Process:
         guard = guard_of(state, clock=clock, sources=time_of(store))
         if record is None:
             journal: Journal = SQLiteJournal(state.database)
-            brake = brakes_of(state, budgets=deletion_budgets(settings), guard=guard, metrics=metrics)
+            gate = gate_of(state, budgets=deletion_budgets(settings), guard=guard, metrics=metrics)
         else:
-            journal, brake = record.journal, record.brakes(settings, guard=guard, metrics=metrics)
-        sweeps = ttl_sweeps(store, activity, journal, clock=clock, metrics=metrics, brake=brake, dry_run=dry_run)
+            journal, gate = record.journal, record.gate(settings, guard=guard, metrics=metrics)
+        sweeps = ttl_sweeps(store, activity, journal, clock=clock, metrics=metrics, gate=gate, dry_run=dry_run)
         loop = ttl_loop(sweeps, interval=settings.ttl_manager_interval.seconds)
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
-            loops=[loop, BrakeLoop(brake, domain=DOMAIN)],
+            loops=[loop, GateLoop(gate, domain=DOMAIN)],
             leadership=Election(keys, LEADER, ttl_seconds=_LEADER_SECONDS, clock=machine),
         )
         return cls(settings, metrics, keys, store, probes, coordinator)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from lapse.engine.running.coordinator import Coordinator, Loop, Service
     from lapse.engine.running.logins import LoginFailures
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
+    from lapse.engine.safety.clock_guard import ClockGuard, GuardedGate
     from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.sweeper import CleanupLoop
@@ -116,7 +116,7 @@ class _Shared(TypedDict):
     """What all domains are built with."""
 
     journal: SQLiteJournal
-    brake: GuardedBrakes
+    gate: GuardedGate
     clock: Clock
     metrics: Metrics
 
@@ -224,7 +224,7 @@ class _Process:
         from lapse.engine.journal.port import SQLiteJournal
         from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.running.metrics import Metrics
-        from lapse.engine.safety.gate import BrakeLoop
+        from lapse.engine.safety.gate import GateLoop
         from lapse.keys.aio import open_keys_async
         from lapse.keys.election import Election
         from lapse.keys.sweeper import DOMAIN as KEYS
@@ -245,9 +245,9 @@ class _Process:
         example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
         local = settings.state_dir / "local"
         guard = guard_of(store, clock=clock, sources=[] if workspaces is None else time_of(workspaces.store))
-        brakes = _brakes(store, settings, guard, metrics)
+        gate = _gate(store, settings, guard, metrics)
         shared: _Shared = {
-            "journal": SQLiteJournal(store.database), "brake": brakes, "clock": clock, "metrics": metrics,
+            "journal": SQLiteJournal(store.database), "gate": gate, "clock": clock, "metrics": metrics,
         }  # fmt: skip
         requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
         records = retention(loaded, store, documents=settings.retention_policies, holds=store, **shared)
@@ -255,7 +255,7 @@ class _Process:
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
-            loops=[*_loops(loaded, keys, metrics, clock), *loops, BrakeLoop(brakes, domain=REQUESTS)],
+            loops=[*_loops(loaded, keys, metrics, clock), *loops, GateLoop(gate, domain=REQUESTS)],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=machine),
         )
         return cls(
@@ -372,13 +372,13 @@ class _Process:
         )
 
 
-def _brakes(store: EmbeddedStore, settings: Settings, guard: ClockGuard, metrics: Metrics) -> GuardedBrakes:
+def _gate(store: EmbeddedStore, settings: Settings, guard: ClockGuard, metrics: Metrics) -> GuardedGate:
     from lapse.app.domains import DOMAINS, FOLDER_DOMAINS
-    from lapse.app.state_folder import brakes_of
+    from lapse.app.state_folder import gate_of
     from lapse.app.workspace_record import is_on_server
 
     domains = DOMAINS if is_on_server(settings) else FOLDER_DOMAINS
-    return brakes_of(store, budgets=deletion_budgets(settings), guard=guard, metrics=metrics, domains=domains)
+    return gate_of(store, budgets=deletion_budgets(settings), guard=guard, metrics=metrics, domains=domains)
 
 
 async def _open_workspaces(
@@ -410,8 +410,8 @@ async def _open_workspaces(
 
 def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared, guard: ClockGuard) -> list[Loop]:
     """Return what is done about workspaces again and again, here or by the leader alone."""
-    from lapse.app.workspace_record import BRAKE_LOOP, ServerRecord
-    from lapse.engine.safety.gate import BrakeLoop
+    from lapse.app.workspace_record import GATE_LOOP, ServerRecord
+    from lapse.engine.safety.gate import GateLoop
     from lapse.workspaces.model import DOMAIN
     from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 
@@ -420,11 +420,11 @@ def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared, guard: Clock
     clock, metrics = shared["clock"], shared["metrics"]
     settings, loops = parts.settings, list(parts.loops)
     journal: Journal = shared["journal"]
-    brake, record = shared["brake"], ServerRecord.of(parts.store, settings)
+    gate, record = shared["gate"], ServerRecord.of(parts.store, settings)
     if record is not None:
-        journal, brake = record.journal, record.brakes(settings, guard=guard, metrics=metrics)
-        loops.append(BrakeLoop(brake, domain=DOMAIN, name=BRAKE_LOOP))
-    sweeps = ttl_sweeps(parts.store, parts.activity, journal, clock=clock, metrics=metrics, brake=brake)
+        journal, gate = record.journal, record.gate(settings, guard=guard, metrics=metrics)
+        loops.append(GateLoop(gate, domain=DOMAIN, name=GATE_LOOP))
+    sweeps = ttl_sweeps(parts.store, parts.activity, journal, clock=clock, metrics=metrics, gate=gate)
     return [*loops, ttl_loop(sweeps, interval=settings.ttl_manager_interval.seconds)]
 
 

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from lapse.engine.journal.port import Entry, Journal
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.budget import Ledger
-    from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
-    from lapse.engine.safety.freeze import BrakeState, BrakeStore, Freeze
+    from lapse.engine.safety.clock_guard import ClockGuard, GuardedGate
+    from lapse.engine.safety.freeze import Freeze, GateState, GateStore
     from lapse.settings import Settings
     from lapse.workspaces.store.port import WorkspaceStore
 
 
-BRAKE_LOOP: Final = "workspace-brakes"
+GATE_LOOP: Final = "workspace-brakes"
 """The loop that looks at what is frozen on the server."""
 
 
 def is_on_server(settings: Settings) -> bool:
-    """Whether journal and brakes of workspaces are with their rows, and not in the state folder."""
+    """Whether journal and gate of workspaces are with their rows, and not in the state folder."""
     return not settings.workspaces_url.startswith("file:")
 
 
@@ -42,7 +42,7 @@ class ServerRecord:
     """Journal and freezes on the server of the workspaces."""
 
     journal: Journal
-    freezes: BrakeStore
+    freezes: GateStore
 
     @classmethod
     def of(cls, store: WorkspaceStore, settings: Settings) -> ServerRecord | None:
@@ -53,20 +53,20 @@ class ServerRecord:
     def on(cls, store: WorkspaceStore, settings: Settings) -> ServerRecord:
         """Return those of an open store on a server."""
         from lapse.engine.journal.postgres import PostgresJournal
-        from lapse.engine.safety.postgres import PostgresBrakes
+        from lapse.engine.safety.postgres import PostgresGateStore
 
         journal = PostgresJournal(cast("Postgres", store.database))
         budgets = deletion_budgets(settings)
-        return cls(journal, PostgresBrakes(journal, budgets=budgets, domains=[DOMAIN], actors=[ACTOR]))
+        return cls(journal, PostgresGateStore(journal, budgets=budgets, domains=[DOMAIN], actors=[ACTOR]))
 
-    def brakes(self, settings: Settings, *, guard: ClockGuard, metrics: Metrics) -> GuardedBrakes:
-        """Return the brakes of a process that lets workspaces lapse."""
-        from lapse.engine.safety.clock_guard import GuardedBrakes
-        from lapse.engine.safety.gate import Brakes
+    def gate(self, settings: Settings, *, guard: ClockGuard, metrics: Metrics) -> GuardedGate:
+        """Return the gate of a process that lets workspaces lapse."""
+        from lapse.engine.safety.clock_guard import GuardedGate
+        from lapse.engine.safety.gate import SafetyGate
 
         budgets, clock = deletion_budgets(settings), guard.clock
-        brakes = Brakes(self.freezes, budgets=budgets, domains=[DOMAIN], clock=clock, metrics=metrics, actor=ACTOR)
-        return GuardedBrakes(brakes, guard)
+        gate = SafetyGate(self.freezes, budgets=budgets, domains=[DOMAIN], clock=clock, metrics=metrics, actor=ACTOR)
+        return GuardedGate(gate, guard)
 
 
 class ServerLeftOutError(LapseError):
@@ -74,26 +74,26 @@ class ServerLeftOutError(LapseError):
 
 
 class BothFreezes:
-    """A `BrakeStore` for a person's freeze of everything: what is in the folder and what is on the server."""
+    """A `GateStore` for a person's freeze of everything: what is in the folder and what is on the server."""
 
     keeps_spending = False
 
-    def __init__(self, folder: BrakeStore, server: Callable[[], Awaitable[BrakeStore]]) -> None:
+    def __init__(self, folder: GateStore, server: Callable[[], Awaitable[GateStore]]) -> None:
         """Open the server when the folder is done."""
         self._folder, self._server = folder, server
 
-    async def load(self, now: int) -> BrakeState:
-        """See `BrakeStore`; what was spent is the folder's."""
+    async def load(self, now: int) -> GateState:
+        """See `GateStore`; what was spent is the folder's."""
         here = await self._folder.load(now)
         there = await (await self._server()).load(now)
         return replace(here, frozen={**there.frozen, **here.frozen})
 
-    async def spend(self, state: BrakeState, spent: Ledger) -> BrakeState:
-        """See `BrakeStore`: nobody spends here."""
+    async def spend(self, state: GateState, spent: Ledger) -> GateState:
+        """See `GateStore`: nobody spends here."""
         return replace(state, spent=spent)
 
     async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:
-        """See `BrakeStore`."""
+        """See `GateStore`."""
         await self._folder.freeze(name, freeze, row)
         try:
             await (await self._server()).freeze(name, freeze, row)
@@ -101,7 +101,7 @@ class BothFreezes:
             raise ServerLeftOutError(problem=str(error)) from error
 
     async def resume(self, name: str, row: Entry) -> list[str]:
-        """See `BrakeStore`."""
+        """See `GateStore`."""
         here = await self._folder.resume(name, row)
         try:
             there = await (await self._server()).resume(name, row)
@@ -111,4 +111,4 @@ class BothFreezes:
 
 
 if TYPE_CHECKING:
-    _conforms: type[BrakeStore] = BothFreezes
+    _conforms: type[GateStore] = BothFreezes

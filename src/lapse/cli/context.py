@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from lapse.core.believed_clock import BelievedClock
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
-    from lapse.engine.safety.freeze import BrakeStore
+    from lapse.engine.safety.clock_guard import ClockGuard, GuardedGate
+    from lapse.engine.safety.freeze import GateStore
     from lapse.objects.port import ObjectStore
     from lapse.settings import LoadedSettings, Settings
 
@@ -42,7 +42,7 @@ class Place:
     loaded: LoadedSettings
     guard: ClockGuard
     journal: Journal
-    freezes: BrakeStore
+    freezes: GateStore
     """Where it is written what is frozen."""
     where_frozen: str
     """The same for messages."""
@@ -58,15 +58,15 @@ class Place:
         """What file, environment and flags say."""
         return self.loaded.settings
 
-    def brakes(self, metrics: Metrics, *, actor: str) -> GuardedBrakes:
+    def gate(self, metrics: Metrics, *, actor: str) -> GuardedGate:
         """Return what stops a command that ends things: freezes, budgets and the clock, as for whoever runs."""
         from lapse.app.domains import DOMAINS, FOLDER_DOMAINS
         from lapse.app.process import deletion_budgets
-        from lapse.engine.safety.clock_guard import GuardedBrakes
-        from lapse.engine.safety.gate import Brakes
+        from lapse.engine.safety.clock_guard import GuardedGate
+        from lapse.engine.safety.gate import SafetyGate
         from lapse.objects.config_map_gate import RUN
 
-        brakes = Brakes(
+        gate = SafetyGate(
             self.freezes,
             budgets=deletion_budgets(self.settings),
             domains=DOMAINS if self.is_cluster else FOLDER_DOMAINS,
@@ -75,7 +75,7 @@ class Place:
             actor=actor,
             run=RUN if self.is_cluster else "lapse resume",
         )
-        return GuardedBrakes(brakes, self.guard)
+        return GuardedGate(gate, self.guard)
 
 
 def at_place(
@@ -95,7 +95,7 @@ def at_place(
 
 async def _in_folder(loaded: LoadedSettings, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
     from lapse.app.process import deletion_budgets
-    from lapse.app.state_folder import guard_of, open_brakes
+    from lapse.app.state_folder import guard_of, open_gate_store
     from lapse.cli.desk import Desk, with_store
     from lapse.engine.journal.port import SQLiteJournal
     from lapse.requests.lifecycle.policy import TTLRule
@@ -110,7 +110,7 @@ async def _in_folder(loaded: LoadedSettings, work: Callable[[Place], Coroutine[A
                 loaded=loaded,
                 guard=guard_of(desk.store, clock=desk.clock),
                 journal=SQLiteJournal(desk.store.database),
-                freezes=open_brakes(desk.store, budgets=deletion_budgets(settings), actors=[who()]),
+                freezes=open_gate_store(desk.store, budgets=deletion_budgets(settings), actors=[who()]),
                 where_frozen=str(settings.state_dir),
                 is_cluster=False,
             )
@@ -120,20 +120,20 @@ async def _in_folder(loaded: LoadedSettings, work: Callable[[Place], Coroutine[A
 
 
 async def _on_cluster(loaded: LoadedSettings, work: Callable[[Place], Coroutine[Any, Any, T]], rights: str) -> T:
-    from lapse.app.cluster import DefinitionsMissingError, brakes_key, guard_on, in_plain_words, open_client
+    from lapse.app.cluster import DefinitionsMissingError, gate_key, guard_on, in_plain_words, open_client
     from lapse.app.domains import DOMAINS, KINDS
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import SystemClock
     from lapse.engine.journal.log import LogJournal
     from lapse.kube.errors import UnknownKindError
-    from lapse.objects.config_map_gate import CONFIG_MAP, ConfigMapBrakes
+    from lapse.objects.config_map_gate import CONFIG_MAP, ConfigMapGateStore
     from lapse.objects.kubernetes import KubernetesStore
 
-    machine, key, journal = SystemClock(), brakes_key(loaded.settings), LogJournal()
+    machine, key, journal = SystemClock(), gate_key(loaded.settings), LogJournal()
     clock = BelievedClock(machine)
     client = open_client(loaded.settings, clock=machine)
     store = KubernetesStore(client, kinds=[*KINDS, CONFIG_MAP])
-    freezes = ConfigMapBrakes(store, key, domains=DOMAINS, clock=clock, journal=journal)
+    freezes = ConfigMapGateStore(store, key, domains=DOMAINS, clock=clock, journal=journal)
     place = Place(
         name=client.config.cluster.place,
         store=store,

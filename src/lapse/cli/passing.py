@@ -1,6 +1,6 @@
 """One pass of retention policies, by a person's own command: what the hourly pass does, now, and with a list of it.
 
-It ends what it ends in the person's name, with the same brakes as the process that runs. Exit codes: 0 when everything
+It ends what it ends in the person's name, with the same gate as the process that runs. Exit codes: 0 when everything
 that was due went, or would go; 1 when nothing of it could; 3 when a part of it could.
 """
 
@@ -66,7 +66,7 @@ async def pass_over(
         journal=place.journal,
         metrics=metrics,
         holds=listed_holds(place.store, await _ownable(place)),
-        brake=place.brakes(metrics, actor=who()),
+        gate=place.gate(metrics, actor=who()),
         clock=place.clock,
         left_alone=[settings.lease_namespace] if place.is_cluster else [],
         direct=WithPolicies(place.store, instead) if instead else None,
@@ -91,7 +91,7 @@ async def _ownable(place: Place) -> Callable[[Kind[Any]], Sequence[Kind[Any]]]:
 
 
 async def _doubt(place: Place, refused: set[str]) -> str:
-    """Say what is wrong with the brakes themselves, where something was refused that is not frozen."""
+    """Say what is wrong with the gate itself, where something was refused that is not frozen."""
     from lapse.core.errors import LapseError
 
     if not refused:

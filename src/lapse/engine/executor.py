@@ -29,7 +29,7 @@ from lapse.core.log import current_work, get_logger
 from lapse.engine.domain import Result
 from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.running.metrics import ErrorKind, Metrics
-from lapse.engine.safety.gate import NoBrake
+from lapse.engine.safety.gate import OpenGate
 from lapse.engine.safety.holds import HeldError, Hold, HoldDoubt, held_error
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.domain import Action, Target
     from lapse.engine.journal.port import Journal
-    from lapse.engine.safety.gate import Brake
+    from lapse.engine.safety.gate import Gate
 
 _NS: Final = 1_000_000_000
-_NO_BRAKE: Final = NoBrake()
+_OPEN_GATE: Final = OpenGate()
 _MAY_BE_DONE: Final = frozenset({Outcome.ENDED, Outcome.FAILED})
 """What spends a deletion budget: a failure may be an answer that was lost."""
 _MOST_DIVISIONS: Final = 50
@@ -70,11 +70,11 @@ class Executor:
         clock: Clock,
         metrics: Metrics,
         actor: str,
-        brake: Brake = _NO_BRAKE,
+        gate: Gate = _OPEN_GATE,
         dry_run: bool = False,
     ) -> None:
-        """Ask ``brake`` before every batch; with ``dry_run`` everything happens but the act."""
-        self.target, self.brake, self.actor, self.dry_run = target, brake, actor, dry_run
+        """Ask ``gate`` before every batch; with ``dry_run`` everything happens but the act."""
+        self.target, self.gate, self.actor, self.dry_run = target, gate, actor, dry_run
         self._journal, self._shared = journal, journal.shares(target)
         self._clock, self._metrics = clock, metrics
 
@@ -85,7 +85,7 @@ class Executor:
         against = [self._against(one, over, now) for one, over in zip(actions, held, strict=True)]
         await self._note([row for found in against if found is not None for row in found[1:]])
         free = [one for one, found in zip(actions, against, strict=True) if found is None]
-        done = iter(await self._braked(free))
+        done = iter(await self._gated(free))
         results = [next(done) if found is None else found[0] for found in against]
         self._count(actions, results)
         return results
@@ -124,13 +124,13 @@ class Executor:
         row = replace(row, details={"hold": hold.reason, "until_ns": hold.until})
         return Result(Outcome.HELD, held_error(action.address, hold)), row
 
-    async def _braked(self, actions: Sequence[Action]) -> list[Result]:
-        """Do what the brake allows, as far as it does."""
+    async def _gated(self, actions: Sequence[Action]) -> list[Result]:
+        """Do what the gate allows, as far as it does."""
         results: list[Result] = []
         while len(results) < len(actions):
             left = actions[len(results) :]
-            grant = await self.brake.allow(left[0].domain, len(left))
-            # Read now, because the brake may have been asked for a while: budgets count rows by their time.
+            grant = await self.gate.allow(left[0].domain, len(left))
+            # Read now, because the gate may have been asked for a while: budgets count rows by their time.
             now = UnixNs(self._clock.wall_ns())
             if grant.refusal is not None:
                 rows = [self._row(one, Outcome.REFUSED, now, verdict="unknown", reason=grant.refusal) for one in left]
@@ -146,7 +146,7 @@ class Executor:
                 came = await self._journalled(left[: grant.count], now)
                 done = sum(result.outcome in _MAY_BE_DONE for result in came)
             finally:
-                self.brake.done(grant, ended=done)
+                self.gate.done(grant, ended=done)
             results += came
         return results
 

@@ -49,7 +49,7 @@ HELD_SECONDS: Final = 600.0
 REFUSED_SECONDS: Final = 60.0
 """How often something that a guard was against is tried again."""
 _NOT_YET: Final = frozenset({Outcome.REFUSED, Outcome.WOULD_END})
-"""What the brake knows when to try again."""
+"""What the gate knows when to try again."""
 _BATCHES_PER_SECOND: Final = 10
 _SHORTEST_WAIT_SECONDS: Final = 0.1
 _SOONEST_SECONDS: Final = 0.01
@@ -293,7 +293,7 @@ class Sweep(Generic[S]):
                 await self._failed(candidate, error, page)
             return
         outcomes = [one.outcome for one in results]
-        pause = None if _NOT_YET.isdisjoint(outcomes) else self._executor.brake.pause(self.domain.name)
+        pause = None if _NOT_YET.isdisjoint(outcomes) else self._executor.gate.pause(self.domain.name)
         if any(isinstance(one.problem, RefusedError) for one in results):  # so would be the next, with a row for each
             pull.stopped = True
         next_look = None if pause is None else _later(self._now(), pause)
@@ -302,10 +302,10 @@ class Sweep(Generic[S]):
             page.count(self._settled(candidate, outcome, page, next_check=again))
 
     async def held_back(self) -> float | None:
-        """Return for how many seconds nothing of the domain may be ended, if that is known; asks the brakes."""
-        if await self._executor.brake.objection(self.domain.name) is None:
+        """Return for how many seconds nothing of the domain may be ended, if that is known; asks the gate."""
+        if await self._executor.gate.objection(self.domain.name) is None:
             return None
-        return self._executor.brake.pause(self.domain.name)
+        return self._executor.gate.pause(self.domain.name)
 
     async def _failed(self, candidate: Candidate[S], error: Exception, page: _Page[S]) -> None:
         name, defect = type(error).__name__, not isinstance(error, LapseError)

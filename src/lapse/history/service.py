@@ -28,7 +28,7 @@ from lapse.core.timestamps import to_timestamp
 from lapse.engine.domain import DELETE, Action
 from lapse.engine.executor import Executor
 from lapse.engine.running.metrics import ErrorKind
-from lapse.engine.safety.gate import Brake, NoBrake
+from lapse.engine.safety.gate import Gate, OpenGate
 from lapse.engine.safety.holds import hold_of
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
 from lapse.history.errors import RetentionPolicyError
@@ -75,7 +75,7 @@ SEED_METRIC: Final = "chaos_experiment_history_ttl_deleted"
 _PATIENCE: Final = 128
 """Deletions that fail one after the other before a pass gives up: the rest would fail as well, call by call."""
 _ACTOR: Final = "lapse"
-_NO_BRAKE: Final = NoBrake()
+_OPEN_GATE: Final = OpenGate()
 _DOUBT: Final = frozenset({*UnknownReason, *DoubtReason})
 _RECORDS: Final = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
 _NS: Final = 1_000_000_000
@@ -136,7 +136,7 @@ class Retention:
         holds: HoldLookup,
         clock: Clock,
         interval: Duration,
-        brake: Brake = _NO_BRAKE,
+        gate: Gate = _OPEN_GATE,
         left_alone: Collection[str] = LEFT_ALONE,
         history_ttl_is_default: bool = False,
         notes: Notes | None = None,
@@ -155,7 +155,7 @@ class Retention:
         self._store, self._direct = store, store if direct is None else direct
         self._selected, self._advice = selected, "" if selected is None else GRANT
         self._journal, self._metrics, self._holds, self._clock = journal, metrics, holds, clock
-        self._brake, self._left_alone, self._actor = brake, frozenset(left_alone), actor
+        self._gate, self._left_alone, self._actor = gate, frozenset(left_alone), actor
         self._is_default = history_ttl_is_default
         self._first = FirstPasses(notes or MemoryNotes(), interval=interval, clock=clock)
         self._wanted = [history]
@@ -366,7 +366,7 @@ class Retention:
             clock=self._clock,
             metrics=self._metrics,
             actor=self._actor,
-            brake=self._brake,
+            gate=self._gate,
         )
 
     async def _completed(self, experiment: Experiment) -> ReconcileResult:

@@ -20,7 +20,7 @@ import msgspec
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.safety.budget import TOTAL, Ledger
-from lapse.engine.safety.freeze import ALL, CLOCK, BrakeState, BrakeStore, BrakesUnreadableError, Freeze, Notes
+from lapse.engine.safety.freeze import ALL, CLOCK, Freeze, GateState, GateStore, GateUnreadableError, Notes
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import Kind, ObjectMeta, Struct
 
@@ -61,8 +61,8 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
     by: str
 
 
-class ConfigMapBrakes:
-    """See the module; a `BrakeStore` with `Notes`."""
+class ConfigMapGateStore:
+    """See the module; a `GateStore` with `Notes`."""
 
     keeps_spending: Final = True
 
@@ -81,12 +81,12 @@ class ConfigMapBrakes:
         self._names = {ALL, *domains}
         self._clock, self._chance = clock, chance
 
-    async def load(self, now: int) -> BrakeState:
-        """See `BrakeStore`; the ConfigMap is made if there is none."""
+    async def load(self, now: int) -> GateState:
+        """See `GateStore`; the ConfigMap is made if there is none."""
         return self._state(await self._found())
 
-    async def spend(self, state: BrakeState, spent: Ledger) -> BrakeState:
-        """See `BrakeStore`."""
+    async def spend(self, state: GateState, spent: Ledger) -> GateState:
+        """See `GateStore`."""
         changes = {"data": {_SPENT: msgspec.json.encode(spent).decode()}}
         try:
             return self._state(await self._store.patch(CONFIG_MAP, self._key, changes, version=state.version))
@@ -94,7 +94,7 @@ class ConfigMapBrakes:
             raise ConflictError(kind=CONFIG_MAP.kind, name=self._key, problem="it was deleted") from error
 
     async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:
-        """See `BrakeStore`."""
+        """See `GateStore`."""
         await self._found()
         since = to_timestamp(freeze.since or row.time_ns)
         note = _Note(since=since, reason=freeze.reason[:_LONGEST_REASON], by=freeze.by)
@@ -103,7 +103,7 @@ class ConfigMapBrakes:
         await self._tell(row)
 
     async def resume(self, name: str, row: Entry) -> list[str]:
-        """See `BrakeStore`; with `ALL`, what cannot be read is cleared away as well."""
+        """See `GateStore`; with `ALL`, what cannot be read is cleared away as well."""
         for attempt in range(_ATTEMPTS):
             found = await self._found()
             changes, resumed = self._without(found, name)
@@ -148,7 +148,7 @@ class ConfigMapBrakes:
         if self._journal is not None:
             await self._journal.append(row)
 
-    def _state(self, found: ConfigMap) -> BrakeState:
+    def _state(self, found: ConfigMap) -> GateState:
         data = found.data or {}
         unknown = sorted(key for key in data if key != _SPENT and not key.startswith((_FROZEN, _NOTE)))
         if unknown:
@@ -159,7 +159,7 @@ class ConfigMapBrakes:
             self._unreadable(f"{_SPENT} is not a ledger ({error})")
         if any(count < 0 for slices in spent.values() for count in slices.values()):
             self._unreadable(f"{_SPENT} holds a number below zero")
-        return BrakeState(self._frozen(data), spent, version=found.metadata.resource_version)
+        return GateState(self._frozen(data), spent, version=found.metadata.resource_version)
 
     def _frozen(self, data: Mapping[str, str]) -> dict[str, Freeze]:
         frozen = {}
@@ -188,12 +188,12 @@ class ConfigMapBrakes:
     def _is_readable(self, found: ConfigMap) -> bool:
         try:
             self._state(found)
-        except BrakesUnreadableError:
+        except GateUnreadableError:
             return False
         return True
 
     def _unreadable(self, problem: str) -> NoReturn:
-        raise BrakesUnreadableError(place=f"the ConfigMap {self._key}", problem=problem, run=RUN)
+        raise GateUnreadableError(place=f"the ConfigMap {self._key}", problem=problem, run=RUN)
 
 
 def _read(text: str) -> Freeze:
@@ -206,5 +206,5 @@ def _read(text: str) -> Freeze:
 
 
 if TYPE_CHECKING:
-    _conforms: type[BrakeStore] = ConfigMapBrakes
-    _keeps: type[Notes] = ConfigMapBrakes
+    _conforms: type[GateStore] = ConfigMapGateStore
+    _keeps: type[Notes] = ConfigMapGateStore

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lapse.core.jitter import Chance, chance
 from lapse.engine.executor import Executor
 from lapse.engine.running.metrics import ErrorKind
-from lapse.engine.safety.gate import Brake, NoBrake
+from lapse.engine.safety.gate import Gate, OpenGate
 from lapse.engine.safety.holds import HoldLookup
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.controller.controller import Controller
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 ACTOR: Final = "lapse"
 DOMAINS: Final = (DOMAIN, KEEPERS)
 """What can be frozen, and has a deletion budget."""
-_NO_BRAKE: Final = NoBrake()
+_OPEN_GATE: Final = OpenGate()
 SCAN_INTERVAL_SECONDS: Final = 60.0
 """How long a sweep sleeps at the most; it is woken by the next deadline."""
 _CLAIM: Final = "claim"
@@ -128,7 +128,7 @@ class Requests:
         recorder: Recorder = NO_RECORDER,
         reports: ClaimReports = NO_REPORTS,
         dry_run: bool = False,
-        brake: Brake = _NO_BRAKE,
+        gate: Gate = _OPEN_GATE,
         hold_kinds: Collection[Kind[Any]] = (),
         chance: Chance = chance,
     ) -> None:
@@ -148,7 +148,7 @@ class Requests:
             metrics=metrics,
             actor=ACTOR,
             dry_run=dry_run,
-            brake=brake,
+            gate=gate,
         )
         self.keepers = Keepers(self.caches, direct=reader, policy=policy, clock=clock)
         self.finished = FinishedRequests(self.caches, policy=policy, clock=clock)

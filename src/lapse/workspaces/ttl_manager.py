@@ -28,7 +28,7 @@ from lapse.engine.domain import Candidate, SignalUnavailableError
 from lapse.engine.executor import Executor
 from lapse.engine.journal.port import Outcome
 from lapse.engine.running.metrics import ErrorKind
-from lapse.engine.safety.gate import NoBrake
+from lapse.engine.safety.gate import OpenGate
 from lapse.engine.sweep import OVERDUE_PER_SECOND, Sweep, SweepLoop
 from lapse.workspaces.activity import port as signals
 from lapse.workspaces.activity.port import BATCH, ActivityDoubt, ActivityUnavailableError
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from lapse.engine.domain import Settled
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.gate import Brake
+    from lapse.engine.safety.gate import Gate
     from lapse.workspaces.activity.port import Activity, Signal
     from lapse.workspaces.model import CheckPlace
     from lapse.workspaces.store.port import WorkspaceStore
@@ -69,7 +69,7 @@ _OF_THE_STORE: Final = frozenset({ActivityDoubt.EPOCH_ABSENT, ActivityDoubt.EPOC
 """Doubts that are not about one workspace: the others would hear the same."""
 _UNREAD: Final = signals.ActivityUnknown(ActivityDoubt.UNREADABLE)
 _LOOKED: Final = frozenset({Outcome.NOTED, Outcome.HELD})
-_NO_BRAKE: Final = NoBrake()
+_OPEN_GATE: Final = OpenGate()
 _MS: Final = 1_000_000
 _log = get_logger("lapse.workspaces.ttl_manager")
 
@@ -183,7 +183,7 @@ def ttl_sweeps(  # noqa: PLR0913 - all of them named, one per dependency
     *,
     clock: Clock,
     metrics: Metrics,
-    brake: Brake = _NO_BRAKE,
+    gate: Gate = _OPEN_GATE,
     actor: str = ACTOR,
     dry_run: bool = False,
     batch: int = BATCH,
@@ -196,7 +196,7 @@ def ttl_sweeps(  # noqa: PLR0913 - all of them named, one per dependency
         clock=clock,
         metrics=metrics,
         actor=actor,
-        brake=brake,
+        gate=gate,
         dry_run=dry_run,
     )
     return [

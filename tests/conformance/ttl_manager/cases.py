@@ -9,7 +9,7 @@ import msgspec
 
 from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.freeze import FreezeReason
-from lapse.engine.safety.gate import Grant, NoBrake
+from lapse.engine.safety.gate import Grant, OpenGate
 from lapse.engine.sweep import SweepReport
 from lapse.workspaces.activity import port as signals
 from lapse.workspaces.activity.port import ActivityDoubt, ActivityUnavailableError
@@ -596,7 +596,7 @@ async def a_check_that_fails_does_not_stop_the_other(stage: Stage) -> None:
     assert await stage.desired(rests) is PENDING
 
 
-# --- holds, dry runs, brakes ------------------------------------------------------------------------------------------
+# --- holds, dry runs, gate ------------------------------------------------------------------------------------------
 
 
 @case
@@ -643,7 +643,7 @@ async def a_dry_run_tells_and_does_nothing(stage: Stage) -> None:
     assert (await stage.tick()).standby.ended == 1
 
 
-class Braking(NoBrake):
+class LimitedGate(OpenGate):
     """Allows so many, and then nothing."""
 
     def __init__(self, left: int, *, frozen: bool = False) -> None:
@@ -667,7 +667,7 @@ class Braking(NoBrake):
 async def a_frozen_domain_is_not_even_looked_at(stage: Stage) -> None:
     await stage.settle()
     one = await stage.idle()
-    report = await stage.tick(brake=Braking(10, frozen=True))
+    report = await stage.tick(gate=LimitedGate(10, frozen=True))
     assert (report.standby, report.refusal) == (NOTHING, FreezeReason.FROZEN)
     assert await stage.desired(one) is RUNNING
 
@@ -677,10 +677,10 @@ async def past_its_budget_nothing_more_is_ended(stage: Stage) -> None:
     await stage.settle()
     made = [await stage.running(f"w{number}") for number in range(9)]
     await stage.elapse(STANDBY_TTL + 1)
-    brake = Braking(4)
-    report = await stage.tick(brake=brake, batch=3)
+    gate = LimitedGate(4)
+    report = await stage.tick(gate=gate, batch=3)
     assert report.standby == SweepReport(looked=6, ended=4, refused=2), "and the last page is not even looked at"
-    assert brake.ended == 4
+    assert gate.ended == 4
     states = [await stage.desired(one) for one in made]
     assert (states.count(STANDBY), states.count(RUNNING)) == (4, 5)
     refused = [told for one in made if (told := await stage.told(one)) == [("refused", "budget_spent")]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.engine.running.metrics import Metrics
-from lapse.engine.safety.gate import NoBrake
+from lapse.engine.safety.gate import OpenGate
 from lapse.engine.sweep import SweepReport
 from lapse.workspaces.activity.port import ConnectionId
 from lapse.workspaces.model import (
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import VirtualClock
     from lapse.core.decision import Reason
     from lapse.engine.journal.port import Journal, Row
-    from lapse.engine.safety.gate import Brake
+    from lapse.engine.safety.gate import Gate
     from lapse.workspaces.activity.port import Activity
     from lapse.workspaces.store.port import WorkspaceStore
     from tests.conformance.activity.book import World as ActivityWorld
@@ -79,7 +79,7 @@ class Manager:
 
     async def tick(self, *, proceed: Callable[[], bool] = lambda: True) -> TickReport:
         """Sweep by both rules; the first error is raised after both."""
-        refusal = await self.executor.brake.objection(DOMAIN)
+        refusal = await self.executor.gate.objection(DOMAIN)
         if refusal is not None:
             return TickReport(refusal=refusal)
         reports: list[SweepReport] = []
@@ -130,7 +130,7 @@ class Stage:
         store: WorkspaceStore | None = None,
         activity: Activity | None = None,
         journal: Journal | None = None,
-        brake: Brake | None = None,
+        gate: Gate | None = None,
         dry_run: bool = False,
         batch: int = 1000,
     ) -> Manager:
@@ -140,7 +140,7 @@ class Stage:
             journal or self.journal,
             clock=self.clock,
             metrics=self.metrics,
-            brake=brake or NoBrake(),
+            gate=gate or OpenGate(),
             dry_run=dry_run,
             batch=batch,
         )

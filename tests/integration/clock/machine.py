@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lapse.app.state_folder import brakes_of, guard_of, open_brakes, open_store
+from lapse.app.state_folder import gate_of, guard_of, open_gate_store, open_store
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import Duration
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from lapse.engine.safety.clock_guard import GuardedBrakes, Source
+    from lapse.engine.safety.clock_guard import GuardedGate, Source
     from lapse.objects.embedded import EmbeddedStore
     from lapse.workspaces.store.port import WorkspaceStore
 
@@ -67,8 +67,8 @@ class Machine:
         store = open_store(self.folder, clock=clock)
         workspaces = open_sqlite_store(self.folder / "workspaces.db")
         guard = guard_of(store, clock=clock, sources=sources)
-        brakes = brakes_of(store, budgets=Budgets(), guard=guard, metrics=metrics)
-        process = Process(store, workspaces, clock, metrics, brakes)
+        gate = gate_of(store, budgets=Budgets(), guard=guard, metrics=metrics)
+        process = Process(store, workspaces, clock, metrics, gate)
         filling = asyncio.create_task(process.requests.caches.run())
         try:
             await process.requests.caches.wait_until_synced()
@@ -89,11 +89,11 @@ class Process:
         workspaces: WorkspaceStore,
         clock: BelievedClock,
         metrics: Metrics,
-        brakes: GuardedBrakes,
+        gate: GuardedGate,
     ) -> None:
-        self.store, self.workspaces, self.clock, self.metrics, self.brakes = store, workspaces, clock, metrics, brakes
+        self.store, self.workspaces, self.clock, self.metrics, self.gate = store, workspaces, clock, metrics, gate
         self.journal = SQLiteJournal(store.database)
-        shared: dict[str, Any] = {"journal": self.journal, "metrics": metrics, "clock": clock, "brake": brakes}
+        shared: dict[str, Any] = {"journal": self.journal, "metrics": metrics, "clock": clock, "gate": gate}
         policy = RequestPolicy(request_ttl=SHORT, request_deadline=SHORT, keeper_ttl=SHORT)
         self.requests = Requests(store, policy=policy, **shared)
         maps = {"selector": {"apiVersion": "v1", "kind": "ConfigMap"}, "maxAge": "1h", "dryRun": False}
@@ -106,7 +106,7 @@ class Process:
             **shared,
         )
         activity = InProcessActivity(clock, lease_seconds=60)
-        sweeps = ttl_sweeps(workspaces, activity, self.journal, clock=clock, metrics=metrics, brake=brakes)
+        sweeps = ttl_sweeps(workspaces, activity, self.journal, clock=clock, metrics=metrics, gate=gate)
         self.ttl_loop = ttl_loop(sweeps, interval=60)
 
     @property
@@ -181,7 +181,7 @@ class Process:
     async def resume(self) -> None:
         """Do what a person does with ``lapse resume all``."""
         row = resume_row(ALL, by="ann", now=self.clock.wall_ns())
-        assert await open_brakes(self.store).resume(ALL, row)
+        assert await open_gate_store(self.store).resume(ALL, row)
 
     # --- what came of it ----------------------------------------------------------------------------------------------
 
@@ -215,8 +215,8 @@ class Process:
     async def told(self) -> list[tuple[str, str, str]]:
         """Return what the journal says about whole domains."""
         rows = await self.journal.entries(limit=1_000)
-        brakes = {Outcome.FROZEN, Outcome.RESUMED}
-        return sorted((row.domain, row.outcome, row.reason) for row in rows if row.outcome in brakes)
+        gate = {Outcome.FROZEN, Outcome.RESUMED}
+        return sorted((row.domain, row.outcome, row.reason) for row in rows if row.outcome in gate)
 
     async def would_end(self) -> set[str]:
         """Return the domains of which the journal says what would be ended."""

@@ -37,7 +37,7 @@ async def test_a_right_clock_ends_everything_on_time_also_after_sleep(machine: M
         machine.clock.suspend(120)
         await process.work()
         assert await process.stands() == NONE_STAND
-        await process.brakes.look()
+        await process.gate.look()
         assert (process.frozen(), await process.told()) == ([], [])
 
 
@@ -50,16 +50,16 @@ async def test_a_jump_while_it_runs_ends_nothing_in_any_domain(machine: Machine,
         await process.work()
         machine.clock.jump_wall(seconds)
         if looks:
-            await process.brakes.look()
+            await process.gate.look()
         await process.work()
         assert await process.stands() == ALL_STAND
-        await process.brakes.look()
+        await process.gate.look()
         assert process.frozen() == list(DOMAINS)
         assert await process.told() == FROZEN
 
         await process.resume()
         machine.clock.advance(5)  # what is frozen is not read more often
-        await process.brakes.look()
+        await process.gate.look()
         await process.work()
         assert process.frozen() == []
         assert await process.stands() == (NONE_STAND if seconds > 0 else ALL_STAND), "the clock is believed as it is"
@@ -74,7 +74,7 @@ async def test_a_jump_before_the_start_ends_nothing_in_any_domain(machine: Machi
     machine.clock.jump_wall(seconds)
     async with machine.process() as process:
         await process.work()
-        await process.brakes.look()
+        await process.gate.look()
         assert await process.stands() == ALL_STAND
         assert process.frozen() == list(DOMAINS)
         await process.resume()
@@ -92,7 +92,7 @@ async def test_another_boot_that_is_behind_or_far_ahead_ends_nothing(machine: Ma
     machine.clock.reboot("two", seconds=away)
     async with machine.process() as process:
         await process.work()
-        await process.brakes.look()
+        await process.gate.look()
         assert await process.stands() == ALL_STAND
         assert process.frozen() == list(DOMAINS)
 
@@ -164,7 +164,7 @@ async def test_a_second_clock_that_agrees_lets_everything_go_on(machine: Machine
         await process.fill()
         await process.work()
         machine.clock.jump_wall(seconds)
-        await process.brakes.look()
+        await process.gate.look()
         await process.work()
         assert await process.stands() == (NONE_STAND if seconds > 0 else ALL_STAND)
         assert (process.frozen(), await process.told()) == ([], [])
@@ -178,7 +178,7 @@ async def test_a_second_clock_that_contradicts_from_the_start_stops_everything(m
         await process.fill()
         await process.lose()
         machine.clock.advance(2 * HOUR)
-        await process.brakes.look()
+        await process.gate.look()
         await process.work()
         assert await process.stands() == ALL_STAND
         assert await process.lost_at() is None
@@ -196,13 +196,13 @@ async def test_a_second_clock_that_agrees_later_lets_go_on_what_this_process_has
         await process.work()
     machine.clock.reboot("two", seconds=-YEAR)  # as a machine without a battery does
     async with machine.process([second]) as process:
-        await process.brakes.look()
-        await process.brakes.look()
+        await process.gate.look()
+        await process.gate.look()
         assert process.frozen() == list(DOMAINS)
         machine.clock.jump_wall(YEAR + 2 * HOUR)  # NTP has its say
         known.append(1)
         machine.clock.advance(5)
-        await process.brakes.look()
+        await process.gate.look()
         await process.work()
         assert process.frozen() == []
         assert await process.stands() == NONE_STAND

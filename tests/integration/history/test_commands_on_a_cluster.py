@@ -34,7 +34,7 @@ class Printed(NamedTuple):
 
 @dataclass
 class Cluster:
-    """A namespace of its own for records and brakes, and somebody who runs commands on it."""
+    """A namespace of its own for records and gate, and somebody who runs commands on it."""
 
     kube: KubeServer
     namespace: str

@@ -23,8 +23,8 @@ from lapse.engine.running.coordinator import Turn
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.freeze import FreezeReason
-from lapse.engine.safety.gate import Grant, NoBrake
-from lapse.engine.safety.sqlite import SQLiteBrakes
+from lapse.engine.safety.gate import Grant, OpenGate
+from lapse.engine.safety.sqlite import SQLiteGateStore
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
     OUR_KINDS,
@@ -322,7 +322,7 @@ async def test_a_pass_that_must_stop_tells_nothing_and_the_next_leader_goes_on(w
 
 async def test_where_nobody_chose_a_ttl_passes_are_dry_for_a_whole_interval_over_restarts(world: World) -> None:
     await world.runs(5)
-    notes = SQLiteBrakes(SQLiteJournal(world.store.database), budgets=Budgets(), domains=[], actors=[])
+    notes = SQLiteGateStore(SQLiteJournal(world.store.database), budgets=Budgets(), domains=[], actors=[])
     start = partial(world.retention, history_ttl_is_default=True, notes=notes)
     with capture_logs() as logs:
         await tick(start())
@@ -727,8 +727,8 @@ async def test_who_may_not_delete_is_told_so_and_does_not_try_everything(world: 
     assert await world.reason("history") == "Completed"
 
 
-class Frozen(NoBrake):
-    """A brake that is on."""
+class Frozen(OpenGate):
+    """A gate that refuses everything."""
 
     async def allow(self, domain: str, count: int = 1) -> Grant:
         del domain, count
@@ -737,7 +737,7 @@ class Frozen(NoBrake):
 
 async def test_a_frozen_domain_deletes_nothing_and_the_status_says_what_to_run(world: World) -> None:
     await world.runs(5)
-    await tick(world.retention(brake=Frozen()))
+    await tick(world.retention(gate=Frozen()))
 
     assert len(await world.left()) == 5
     assert await world.reason("history") == "Frozen"

@@ -19,7 +19,7 @@ from lapse.history.policy.rbac import NEEDED_BY_ACCOUNT
 from lapse.history.records import record
 from lapse.kube.auth.access import Right
 from lapse.kube.controller.lease import LEASE
-from lapse.requests.admission.rights import NEEDED, rights_on_brakes, rights_on_lease
+from lapse.requests.admission.rights import NEEDED, rights_on_gate, rights_on_lease
 from lapse.requests.controllers.caches import WATCHED
 from lapse.requests.lifecycle.policy import TTLMode
 from tests.integration.operator.audit import Audit
@@ -246,7 +246,7 @@ def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_
     assert [line for line in operator.log if '"level": "warning"' in line or '"level": "error"' in line] == []
 
     # Those of the roles: see tests/unit/deploy.
-    granted = {*NEEDED, *NEEDED_BY_HISTORY, *rights_on_lease(NAMESPACE), *rights_on_brakes(NAMESPACE)}
+    granted = {*NEEDED, *NEEDED_BY_HISTORY, *rights_on_lease(NAMESPACE), *rights_on_gate(NAMESPACE)}
     assert rights_used(audit) - granted == set()
     assert {right for right in granted - rights_used(audit) if (right.verb, right.resource) not in BY_CHANCE} == set()
     # As the account for policies, and as nobody else, it does what that account may.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.up.test_brakes import finished_requests, left_and_told
+from tests.integration.up.test_gate import finished_requests, left_and_told
 from tests.past import left, record
 from tests.servers.lapse_server import LapseServer, lapse, until
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.app.state_folder import open_brakes, open_store
+from lapse.app.state_folder import open_gate_store, open_store
 from lapse.cli import main
 from lapse.core.clock import SystemClock
 from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.journal.postgres import PostgresJournal
 from lapse.engine.safety.budget import Budgets
-from lapse.engine.safety.postgres import PostgresBrakes
+from lapse.engine.safety.postgres import PostgresGateStore
 from lapse.workspaces.store.postgres import open_postgres_store
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class Person:
         folder = open_store(self.folder / "state", clock=clock)
         store = await open_postgres_store(self.url)
         try:
-            server = PostgresBrakes(PostgresJournal(store.database), budgets=Budgets(), domains=[], actors=[])
-            here, there = await open_brakes(folder).load(0), await server.load(0)
+            server = PostgresGateStore(PostgresJournal(store.database), budgets=Budgets(), domains=[], actors=[])
+            here, there = await open_gate_store(folder).load(0), await server.load(0)
             return set(here.frozen), set(there.frozen)
         finally:
             await store.close()

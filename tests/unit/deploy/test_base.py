@@ -15,7 +15,7 @@ from lapse.engine.safety.holds import HOLD
 from lapse.history.policy.rbac import NEEDED as NEEDED_BY_HISTORY
 from lapse.history.policy.rbac import NEEDED_BY_ACCOUNT, account_user, impersonation
 from lapse.kube.auth.access import Right
-from lapse.requests.admission.rights import NEEDED, rights_on_brakes, rights_on_lease
+from lapse.requests.admission.rights import NEEDED, rights_on_gate, rights_on_lease
 from lapse.requests.controllers.caches import WATCHED
 from lapse.settings import load_settings
 
@@ -123,7 +123,7 @@ def test_policies_act_as_an_account_of_their_own_that_has_rights_on_records_only
 
 def test_what_replicas_share_and_the_account_for_policies_are_all_in_the_namespace_of_its_own() -> None:
     role = granted(only("Role"), NAMESPACE)
-    shared = [*rights_on_lease(NAMESPACE), *rights_on_brakes(NAMESPACE), impersonation(NAMESPACE)]
+    shared = [*rights_on_lease(NAMESPACE), *rights_on_gate(NAMESPACE), impersonation(NAMESPACE)]
     assert sorted(map(str, role)) == sorted(map(str, shared))
 
 

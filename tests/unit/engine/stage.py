@@ -14,7 +14,7 @@ from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.deadlines import Deadlines
 from lapse.engine.domain import DELETE, Action, Candidate, Settled
 from lapse.engine.journal.port import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
-from lapse.engine.safety.gate import Grant, NoBrake
+from lapse.engine.safety.gate import Grant, OpenGate
 from lapse.engine.safety.holds import HOLD, HOLD_UNTIL, Hold, hold_of
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Document, ObjectKey, untyped
@@ -68,8 +68,8 @@ async def end_all(executor: Executor, actions: Sequence[Action]) -> list[Outcome
     return [result.outcome for result in await executor.execute(actions)]
 
 
-class Against(NoBrake):
-    """A brake that refuses everything."""
+class Against(OpenGate):
+    """A gate that refuses everything."""
 
     async def allow(self, domain: str, count: int = 1) -> Grant:
         return Grant(0, UnknownReason.CLOCK_JUMPED)

@@ -16,12 +16,12 @@ from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal import port as journals
 from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.engine.running.metrics import Metrics
-from lapse.engine.safety import sqlite as sqlite_brakes
+from lapse.engine.safety import sqlite as sqlite_gate_store
 from lapse.engine.safety.budget import Budgets
-from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedBrakes, read_mark
-from lapse.engine.safety.freeze import CLOCK, BrakeState, FreezeReason, resume_row
-from lapse.engine.safety.gate import Brakes
-from lapse.engine.safety.sqlite import SQLiteBrakes
+from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedGate, read_mark
+from lapse.engine.safety.freeze import CLOCK, FreezeReason, GateState, resume_row
+from lapse.engine.safety.gate import SafetyGate
+from lapse.engine.safety.sqlite import SQLiteGateStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HOUR, DAY = 3_600, 86_400
 YEAR = 365 * 86_400
-SCRIPTS = (*journals.SCHEMA_SCRIPTS, *sqlite_brakes.SCHEMA_SCRIPTS, *sqlite_brakes.NOTES_SCRIPTS)
+SCRIPTS = (*journals.SCHEMA_SCRIPTS, *sqlite_gate_store.SCHEMA_SCRIPTS, *sqlite_gate_store.NOTES_SCRIPTS)
 
 
 class AwayError(LapseError):
@@ -37,22 +37,22 @@ class AwayError(LapseError):
 
 
 class World:
-    """Brakes in a database, and a clock that can be set."""
+    """A gate in a database, and a clock that can be set."""
 
     def __init__(self, path: Path) -> None:
         file = SQLiteFile(path / "journal.db", synchronous=Synchronous.NORMAL)
         self.database = Database(file, Schema(application_id=0x4C54, scripts=SCRIPTS))
         self.journal = SQLiteJournal(self.database)
         self.clock, self.metrics = VirtualClock(boot_id="one"), Metrics("test")
-        self.store = SQLiteBrakes(self.journal, budgets=Budgets(), domains=["things"], actors=["lapse"])
+        self.store = SQLiteGateStore(self.journal, budgets=Budgets(), domains=["things"], actors=["lapse"])
         self.true_ns = 0
         """What the second clock is ahead of the first one."""
         self.away = False
 
-    def guard(self, *, second: bool = False) -> GuardedBrakes:
+    def guard(self, *, second: bool = False) -> GuardedGate:
         """What a process that starts now has."""
         clock = BelievedClock(self.clock, dry_seconds=HOUR)
-        brakes = Brakes(
+        gate = SafetyGate(
             self.store,
             budgets=Budgets(),
             domains=["things"],
@@ -62,7 +62,7 @@ class World:
             trust_seconds=0,
         )
         sources = [self.second] if second else []
-        return GuardedBrakes(brakes, ClockGuard(clock, notes=self.store, sources=sources))
+        return GuardedGate(gate, ClockGuard(clock, notes=self.store, sources=sources))
 
     async def second(self) -> int:
         if self.away:
@@ -106,7 +106,7 @@ async def test_loops_that_see_a_jump_at_the_same_moment_freeze_the_domain_once(
 ) -> None:
     load = world.store.load
 
-    async def takes_a_while(now: int) -> BrakeState:
+    async def takes_a_while(now: int) -> GateState:
         await world.clock.sleep(0)
         return await load(now)
 

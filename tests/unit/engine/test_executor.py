@@ -147,15 +147,15 @@ async def test_another_object_of_the_same_name_stays(
     assert await things.left() == ["a"]
 
 
-# --- brakes -----------------------------------------------------------------------------------------------------------
+# --- gate -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_brake_that_refuses_prevents_the_act(
+async def test_a_gate_that_refuses_prevents_the_act(
     things: Things, store: EmbeddedStore, any_journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
     thing = await things.add("a")
     target = ObjectTarget(store, store)
-    executor = Executor(target, any_journal, clock=clock, metrics=metrics, actor="test", brake=Against())
+    executor = Executor(target, any_journal, clock=clock, metrics=metrics, actor="test", gate=Against())
 
     assert await end(executor, action_of(thing)) is Outcome.REFUSED
     assert await things.left() == ["a"]

@@ -248,12 +248,10 @@ async def test_a_moment_that_is_already_over_is_not_looked_at_again_at_once(thin
     assert next_deadline > START * NS
 
 
-async def test_what_a_brake_refuses_is_tried_again(
+async def test_what_a_gate_refuses_is_tried_again(
     things: Things, store: EmbeddedStore, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
 ) -> None:
-    executor = Executor(
-        ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="test", brake=Against()
-    )
+    executor = Executor(ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="test", gate=Against())
     await things.add("a")
     report = await make_sweep(things, executor, journal, clock=clock, metrics=metrics).run(proceed=always)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from lapse.app.state_folder import brakes_of, guard_of, open_store
-from lapse.app.workspace_record import BRAKE_LOOP
+from lapse.app.state_folder import gate_of, guard_of, open_store
+from lapse.app.workspace_record import GATE_LOOP
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
@@ -16,7 +16,7 @@ from lapse.engine.running.coordinator import Loop
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budgets
-from lapse.engine.safety.gate import BrakeLoop
+from lapse.engine.safety.gate import GateLoop
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import open_keys_async
@@ -47,10 +47,10 @@ async def exposition() -> str:
         store = open_store(folder, clock=clock)
         stack.push_async_callback(store.close)
         guard = guard_of(store, clock=BelievedClock(clock))
-        brakes = brakes_of(store, budgets=Budgets(), guard=guard, metrics=metrics)
+        gate = gate_of(store, budgets=Budgets(), guard=guard, metrics=metrics)
         journal = SQLiteJournal(store.database)
         requests = LocalRequests.build(
-            store, folder / "local", policy=RequestPolicy(), journal=journal, brake=brakes, clock=clock, metrics=metrics
+            store, folder / "local", policy=RequestPolicy(), journal=journal, gate=gate, clock=clock, metrics=metrics
         ).requests
         retention = Retention(
             store,
@@ -66,8 +66,8 @@ async def exposition() -> str:
         sweeps = ttl_sweeps(workspaces, InProcessActivity(clock), journal, clock=clock, metrics=metrics)
         ttl = ttl_loop(sweeps, interval=60)
         sweep = CleanupLoop(keys, interval=1, metrics=metrics)
-        loops: list[Loop] = [sweep, *requests.loops, *retention.loops, BrakeLoop(brakes, domain="requests"), ttl]
-        names = (Certificate.name, AccessLoop.name, BRAKE_LOOP, *(loop.name for loop in loops))
+        loops: list[Loop] = [sweep, *requests.loops, *retention.loops, GateLoop(gate, domain="requests"), ttl]
+        names = (Certificate.name, AccessLoop.name, GATE_LOOP, *(loop.name for loop in loops))
         metrics.expect_restarts()
         metrics.expect_loops(dict.fromkeys(names, 1.0))
     return metrics.exposition().decode()

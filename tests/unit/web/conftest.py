@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from lapse.app.state_folder import brakes_of, guard_of, open_store
+from lapse.app.state_folder import gate_of, guard_of, open_store
 from lapse.app.workspaces import ticket_records
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
@@ -104,9 +104,7 @@ async def api(
         holds=objects,
         clock=clock,
         interval=Duration.parse("1h"),
-        brake=brakes_of(
-            objects, budgets=Budgets(), guard=guard_of(objects, clock=BelievedClock(clock)), metrics=metrics
-        ),
+        gate=gate_of(objects, budgets=Budgets(), guard=guard_of(objects, clock=BelievedClock(clock)), metrics=metrics),
     )
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=[CleanupLoop(keys, interval=1, metrics=metrics)])

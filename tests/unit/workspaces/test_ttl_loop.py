@@ -13,10 +13,10 @@ from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.running.coordinator import Coordinator, Turn
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budget, Budgets
-from lapse.engine.safety.clock_guard import ClockGuard, GuardedBrakes
+from lapse.engine.safety.clock_guard import ClockGuard, GuardedGate
 from lapse.engine.safety.freeze import FreezeReason
-from lapse.engine.safety.gate import Brakes
-from lapse.engine.safety.sqlite import SQLiteBrakes
+from lapse.engine.safety.gate import SafetyGate
+from lapse.engine.safety.sqlite import SQLiteGateStore
 from lapse.engine.sweep import SweepReport
 from lapse.keys.aio import open_keys_async
 from lapse.keys.election import Election
@@ -95,12 +95,12 @@ async def test_of_two_coordinators_the_leader_ticks_by_time_and_the_other_goes_o
         assert await rests(stage, again) > 0
 
 
-def real_brakes(stage: Stage, budgets: Budgets) -> GuardedBrakes:
+def real_gate(stage: Stage, budgets: Budgets) -> GuardedGate:
     assert isinstance(stage.store, SqliteWorkspaceStore)
     clock = BelievedClock(stage.clock)
-    store = SQLiteBrakes(SQLiteJournal(stage.store.database), budgets=budgets, domains=[DOMAIN], actors=["lapse"])
-    brakes = Brakes(store, budgets=budgets, domains=[DOMAIN], clock=clock, metrics=stage.metrics, actor="lapse")
-    return GuardedBrakes(brakes, ClockGuard(clock, notes=store))
+    store = SQLiteGateStore(SQLiteJournal(stage.store.database), budgets=budgets, domains=[DOMAIN], actors=["lapse"])
+    gate = SafetyGate(store, budgets=budgets, domains=[DOMAIN], clock=clock, metrics=stage.metrics, actor="lapse")
+    return GuardedGate(gate, ClockGuard(clock, notes=store))
 
 
 async def test_a_clock_that_is_a_year_ahead_archives_nothing_and_stops_nobody(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ async def test_a_clock_that_is_a_year_ahead_archives_nothing_and_stops_nobody(tm
         await stage.settle()
         running, asleep = await stage.running("running"), await stage.idle("asleep")
         await stage.store.flush_access({running.id: stage.now})
-        guard = real_brakes(stage, Budgets())
-        assert (await stage.tick(brake=guard)).standby.ended == 1
+        guard = real_gate(stage, Budgets())
+        assert (await stage.tick(gate=guard)).standby.ended == 1
         await stage.stopped(asleep)
         stage.clock.jump_wall(365 * 86_400)
-        report = await stage.tick(brake=guard)
+        report = await stage.tick(gate=guard)
 
         assert (report.refusal, report.archive) == (FreezeReason.CLOCK_JUMPED, SweepReport())
         assert await stage.desired(running) is DesiredState.RUNNING
@@ -120,17 +120,17 @@ async def test_a_clock_that_is_a_year_ahead_archives_nothing_and_stops_nobody(tm
         assert stage.metric('lapse_frozen{domain="workspaces"}') == 1
 
 
-async def test_the_real_brakes_freeze_the_domain_when_its_budget_is_spent(tmp_path: Path) -> None:
+async def test_the_real_gate_freezes_the_domain_when_its_budget_is_spent(tmp_path: Path) -> None:
     async with embedded(tmp_path) as stage:
-        brakes = real_brakes(stage, Budgets(domains={DOMAIN: Budget.parse("3/1h")}))
+        gate = real_gate(stage, Budgets(domains={DOMAIN: Budget.parse("3/1h")}))
         await stage.settle()
         for number in range(5):
             await stage.running(f"w{number}")
         await stage.elapse(STANDBY_TTL + 1)
-        assert (await stage.tick(brake=brakes)).standby == SweepReport(looked=5, ended=3, refused=2)
+        assert (await stage.tick(gate=gate)).standby == SweepReport(looked=5, ended=3, refused=2)
         assert stage.metric('lapse_frozen{domain="workspaces"}') == 1
         await stage.elapse(60)
-        report = await stage.tick(brake=brakes)
+        report = await stage.tick(gate=gate)
         assert (report.standby, report.refusal) == (SweepReport(), FreezeReason.FROZEN)
 
 

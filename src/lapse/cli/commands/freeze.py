@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from lapse.cli.context import Place
-    from lapse.engine.safety.freeze import BrakeStore
+    from lapse.engine.safety.freeze import GateStore
     from lapse.settings import Settings
     from lapse.workspaces.store.port import WorkspaceStore
 
     T = TypeVar("T")
-    Work = Callable[[BrakeStore, int], Awaitable[T]]
+    Work = Callable[[GateStore, int], Awaitable[T]]
 
 Domain = Annotated[str, Parameter(help="requests, keepers, history, retention, workspaces, or all.")]
 
@@ -59,12 +59,12 @@ def freeze(
     _demand(domain, flags, cluster=cluster)
     by = who()
 
-    async def work(store: BrakeStore, now: int) -> Freeze:
+    async def work(store: GateStore, now: int) -> Freeze:
         wanted = Freeze(UnixNs(now), reason, by)
         await store.freeze(domain, wanted, freeze_row(domain, wanted, reason=FreezeReason.BY_PERSON, now=now))
         return wanted
 
-    done, place = _at_brakes(flags, work, domain=domain, cluster=cluster)
+    done, place = _at_gate(flags, work, domain=domain, cluster=cluster)
     result = {"domain": domain, "frozen": True, "since": to_timestamp(done.since or 0), "reason": reason, "by": by}
     said = f"Frozen: {_named(domain)} in {place}. To resume: {_run(flags, cluster=cluster)} {domain}"
     print_result(output, {**result, "place": place}, said)
@@ -88,11 +88,11 @@ def resume(
     _demand(domain, flags, cluster=cluster)
     by = who()
 
-    async def work(store: BrakeStore, now: int) -> tuple[list[str], bool]:
+    async def work(store: GateStore, now: int) -> tuple[list[str], bool]:
         done = await store.resume(domain, resume_row(domain, by=by, now=now))
         return done, ALL in (await store.load(now)).frozen
 
-    (resumed, all_frozen), place = _at_brakes(flags, work, domain=domain, cluster=cluster)
+    (resumed, all_frozen), place = _at_gate(flags, work, domain=domain, cluster=cluster)
     said = f"Resumed: {', '.join(resumed)} in {place}." if resumed else f"Nothing to resume: not frozen in {place}."
     if all_frozen:
         said += f" Still frozen, because everything is frozen; to resume: {_run(flags, cluster=cluster)} {ALL}"
@@ -115,27 +115,27 @@ def _demand(domain: str, flags: FreezeFlags, *, cluster: bool) -> None:
         raise NoSuchDomainError(given=repr(domain), known=f"{', '.join(known[:-1])} or {known[-1]}")
 
 
-def _at_brakes(flags: FreezeFlags, work: Work[T], *, domain: str, cluster: bool) -> tuple[T, str]:
+def _at_gate(flags: FreezeFlags, work: Work[T], *, domain: str, cluster: bool) -> tuple[T, str]:
     """Do some work where what is frozen is written; return also where that is."""
-    from lapse.app.cluster import LeaseNamespaceError, brakes_key
+    from lapse.app.cluster import LeaseNamespaceError, gate_key
     from lapse.cli.context import at_place
     from lapse.kube.errors import NotFoundError
 
-    async def at_brakes(place: Place) -> tuple[T, str]:
+    async def at_gate(place: Place) -> tuple[T, str]:
         try:
             async with _freezes(place, domain) as (store, where):
                 return await work(store, place.clock.wall_ns()), where
         except NotFoundError as error:
-            raise LeaseNamespaceError(namespace=brakes_key(place.settings).namespace) from error
+            raise LeaseNamespaceError(namespace=gate_key(place.settings).namespace) from error
 
     def rights(settings: Settings) -> str:
         return f"get, create and patch on configmaps in {settings.lease_namespace}"
 
-    return at_place(flags, at_brakes, cluster=cluster, rights=rights)
+    return at_place(flags, at_gate, cluster=cluster, rights=rights)
 
 
 @asynccontextmanager
-async def _freezes(place: Place, domain: str) -> AsyncIterator[tuple[BrakeStore, str]]:
+async def _freezes(place: Place, domain: str) -> AsyncIterator[tuple[GateStore, str]]:
     """Give where a domain's freeze is written: for workspaces on a server there, and for everything there as well."""
     from lapse.app.workspace_record import BothFreezes, ServerRecord, is_on_server
     from lapse.engine.safety.freeze import ALL
@@ -149,7 +149,7 @@ async def _freezes(place: Place, domain: str) -> AsyncIterator[tuple[BrakeStore,
         return
     opened: list[WorkspaceStore] = []
 
-    async def server() -> BrakeStore:
+    async def server() -> GateStore:
         if not opened:
             opened.append(await open_workspaces(settings.workspaces_url))
         return ServerRecord.on(opened[0], settings).freezes

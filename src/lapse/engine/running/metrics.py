@@ -154,7 +154,7 @@ class Metrics:
         counter.labels(reason)
         self._further[domain, reason] = counter
 
-    def expect_brakes(self, domains: Iterable[str]) -> None:
+    def expect_frozen(self, domains: Iterable[str]) -> None:
         """Set every series of what can be frozen to zero."""
         for domain in domains:
             self._frozen.labels(domain)

@@ -1,7 +1,7 @@
 """The clock guard: nothing is ended, in any domain, while it is not known what time it is.
 
-One `ClockGuard` for a process, on the `BelievedClock` that all of its domains use, and a `GuardedBrakes` for each store
-of brakes: what ends things is given that one, and looks at the clock before each act.
+One `ClockGuard` for a process, on the `BelievedClock` that all of its domains use, and a `GuardedGate` for each store
+of freezes: the executor is given that gate, which looks at the clock before each act.
 
 A clock in doubt is cleared by a *second source* that agrees with it (the time of a database or of an API server, the
 kernel's word that its clock is synchronised), by a person who resumes a frozen domain, or by coming back. Where no
@@ -27,7 +27,7 @@ from lapse.core.duration import short
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
 from lapse.engine.safety.freeze import CLOCK, FreezeReason
-from lapse.engine.safety.gate import Brake, Grant
+from lapse.engine.safety.gate import Gate, Grant
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.decision import Reason
     from lapse.engine.safety.freeze import Notes
-    from lapse.engine.safety.gate import Brakes
+    from lapse.engine.safety.gate import SafetyGate
 
     Source = Callable[[], Awaitable[int | None]]
     """Returns Unix nanoseconds, None when it does not know; raises a `LapseError` while it is silent."""
@@ -193,16 +193,16 @@ class Watched(Protocol):
     """What `ClockLoop` looks after."""
 
     async def watch(self) -> None:
-        """See `GuardedBrakes.watch`."""
+        """See `GuardedGate.watch`."""
         ...
 
 
-class GuardedBrakes:
-    """`Brakes` that look at the clock before they allow anything; a `Brake`."""
+class GuardedGate:
+    """A `SafetyGate` that looks at the clock before it allows anything; a `Gate`."""
 
-    def __init__(self, brakes: Brakes, guard: ClockGuard) -> None:
+    def __init__(self, gate: SafetyGate, guard: ClockGuard) -> None:
         """Ask ``guard`` first; several of these may share one."""
-        self._brakes, self._guard = brakes, guard
+        self._gate, self._guard = gate, guard
         self._freezing = asyncio.Lock()
         self._stopped: set[str] = set()
         """Domains that were frozen while the clock was in doubt."""
@@ -215,40 +215,40 @@ class GuardedBrakes:
         return self._guard.notes
 
     async def allow(self, domain: str, count: int = 1) -> Grant:
-        """See `Brake`."""
+        """See `Gate`."""
         doubt = await self._guard.doubt()
         if doubt is None:
-            return await self._brakes.allow(domain, count)
+            return await self._gate.allow(domain, count)
         if doubt.dry_ns:
-            against = await self._brakes.objection(domain)
+            against = await self._gate.objection(domain)
             return Grant(0, against, domain, is_dry=against is None)
         against = await self._against(domain, doubt)
         return await self.allow(domain, count) if against is None else Grant(0, against)
 
     def done(self, grant: Grant, *, ended: int) -> None:
-        """See `Brake`."""
-        self._brakes.done(grant, ended=ended)
+        """See `Gate`."""
+        self._gate.done(grant, ended=ended)
 
     async def objection(self, domain: str) -> Reason | None:
-        """See `Brake`."""
+        """See `Gate`."""
         doubt = await self._guard.doubt()
         if doubt is not None and not doubt.dry_ns:
             against = await self._against(domain, doubt)
             if against is not None:
                 return against
-        return await self._brakes.objection(domain)
+        return await self._gate.objection(domain)
 
     def pause(self, domain: str) -> float | None:
-        """See `Brake`."""
+        """See `Gate`."""
         dry_ns = self._guard.clock.dry_ns()
         if dry_ns:
             return dry_ns / _NS
-        pause = self._brakes.pause(domain)
+        pause = self._gate.pause(domain)
         return _RETRY_SECONDS if pause is None and self._guard.clock.in_doubt() else pause
 
     async def look(self) -> None:
         """Read what is frozen, for the metrics, and look at the clock."""
-        await self._brakes.look()
+        await self._gate.look()
         await self.watch()
 
     async def watch(self) -> None:
@@ -258,7 +258,7 @@ class GuardedBrakes:
             await self._thaw()
             await self._guard.write()
         elif not doubt.dry_ns:
-            for domain in self._brakes.domains:
+            for domain in self._gate.domains:
                 if await self._against(domain, doubt) is None:
                     return
 
@@ -270,7 +270,7 @@ class GuardedBrakes:
             return await self._frozen(domain, doubt)
 
     async def _frozen(self, domain: str, doubt: ClockDoubt) -> Reason | None:
-        against = await self._brakes.objection(domain)
+        against = await self._gate.objection(domain)
         if against is FreezeReason.FROZEN:
             self._stopped.add(domain)
         if against is not None:
@@ -282,7 +282,7 @@ class GuardedBrakes:
         way = "ahead" if doubt.off_ns > 0 else "behind"
         why = f"the clock is {short(abs(doubt.off_ns))} {way} of what was expected; set it right, then resume"
         try:
-            await self._brakes.freeze(domain, why, reason=FreezeReason.CLOCK_JUMPED)
+            await self._gate.freeze(domain, why, reason=FreezeReason.CLOCK_JUMPED)
         except LapseError as error:
             _log.warning("clock_in_doubt", effect="nothing is ended", problem=str(error))
             return UnknownReason.CLOCK_JUMPED
@@ -295,7 +295,7 @@ class GuardedBrakes:
         while self._written and self._guard.is_agreed:
             domain, why = next(iter(self._written.items()))
             try:
-                await self._brakes.thaw(domain, why)
+                await self._gate.thaw(domain, why)
             except LapseError as error:
                 _log.warning("domain_not_resumed", domain=domain, problem=str(error))
                 return
@@ -310,15 +310,15 @@ class ClockLoop:
     interval: Final = 10.0
     leader_only: Final = True
 
-    def __init__(self, brakes: Watched, *, domain: str) -> None:
-        """Look at the clock of ``brakes``; failures are those of ``domain``."""
-        self._brakes, self.domain = brakes, domain
+    def __init__(self, gate: Watched, *, domain: str) -> None:
+        """Look at the clock of ``gate``; failures are those of ``domain``."""
+        self._gate, self.domain = gate, domain
 
     async def tick(self) -> float | None:
         """Look once."""
-        await self._brakes.watch()
+        await self._gate.watch()
         return None
 
 
 if TYPE_CHECKING:
-    _conforms: type[Brake] = GuardedBrakes
+    _conforms: type[Gate] = GuardedGate

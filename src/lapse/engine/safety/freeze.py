@@ -1,6 +1,6 @@
 """Frozen domains: what a person, or a budget that is spent, has stopped until a person lets it go on.
 
-`BrakeStore` is where that is written, so that it outlives the process: a table beside the journal, or a ConfigMap.
+`GateStore` is where that is written, so that it outlives the process: a table beside the journal, or a ConfigMap.
 Whoever cannot read it ends nothing: see `lapse.engine.safety.gate`.
 """
 
@@ -25,7 +25,7 @@ CLOCK: Final = "clock"
 """The note that holds what was believed of the clock."""
 
 
-class BrakesUnreadableError(LapseError):
+class GateUnreadableError(LapseError):
     """The freezes in {place} cannot be read: {problem}. Nothing is ended until they can; try {run} all."""
 
 
@@ -50,7 +50,7 @@ class Freeze:
 
 
 @dataclass(frozen=True, slots=True)
-class BrakeState:
+class GateState:
     """What was read at one moment."""
 
     frozen: Mapping[str, Freeze] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class BrakeState:
         return self.frozen.get(ALL) or self.frozen.get(domain)
 
 
-class BrakeStore(Protocol):
+class GateStore(Protocol):
     """Keeps what is frozen and, perhaps, what was spent."""
 
     @property
@@ -74,11 +74,11 @@ class BrakeStore(Protocol):
         """Whether `spend` writes it. Otherwise it is counted from the journal, whose rows come after the acts."""
         ...
 
-    async def load(self, now: int) -> BrakeState:
+    async def load(self, now: int) -> GateState:
         """Read everything; raises a `LapseError` when any of it is in doubt."""
         ...
 
-    async def spend(self, state: BrakeState, spent: Ledger) -> BrakeState:
+    async def spend(self, state: GateState, spent: Ledger) -> GateState:
         """Replace what was spent, if everything is still as in ``state``; raises `ConflictError` otherwise."""
         ...
 

@@ -1,8 +1,8 @@
-"""The brakes: a frozen domain ends nothing, and a domain that ends more than its budget is frozen.
+"""The safety gate: a frozen domain ends nothing, and a domain that ends more than its budget is frozen.
 
-The ender asks before every act (`Brakes.allow`). Nearly always the answer is a subtraction: acts are taken in *blocks*
-from the ledger, and a block is spent in memory. What is frozen is read again when the last look is ``trust_seconds``
-old and something is to be ended; with nothing to end nothing is read.
+The executor asks before every act (`SafetyGate.allow`). Nearly always the answer is a subtraction: acts are taken in
+*blocks* from the ledger, and a block is spent in memory. The freezes are read again when the last reading is
+``trust_seconds`` old and something is to be ended; with nothing to end nothing is read.
 
 Guarantees. In no window is more done than the budget allows, over any number of restarts and of leaders, as long as
 nobody resumes; resuming begins a new count. **Doubt means keep**: while the store cannot be read, or written where it
@@ -25,7 +25,7 @@ from lapse.core.decision import Reason, UnknownReason
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger
-from lapse.engine.safety.freeze import ALL, BrakeState, BrakeStore, Freeze, FreezeReason, freeze_row, resume_row
+from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, GateState, GateStore, freeze_row, resume_row
 from lapse.kube.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Grant:
     """Whether what would be done is to be told instead; then the count is 0."""
 
 
-class Brake(Protocol):
-    """What the ender asks."""
+class Gate(Protocol):
+    """The port through which the executor asks whether it may act."""
 
     async def allow(self, domain: str, count: int = 1) -> Grant:
         """Return the right to do up to ``count`` acts now.
@@ -89,31 +89,31 @@ class Brake(Protocol):
         ...
 
 
-class NoBrake:
-    """Allows everything."""
+class OpenGate:
+    """A gate that allows everything."""
 
     async def allow(self, domain: str, count: int = 1) -> Grant:
-        """See `Brake`."""
+        """See `Gate`."""
         return Grant(count)
 
     def done(self, grant: Grant, *, ended: int) -> None:
-        """See `Brake`."""
+        """See `Gate`."""
 
     async def objection(self, domain: str) -> Reason | None:
-        """See `Brake`."""
+        """See `Gate`."""
         return None
 
     def pause(self, domain: str) -> float | None:
-        """See `Brake`."""
+        """See `Gate`."""
         return None
 
 
-class Brakes:
+class SafetyGate:
     """See the module. Belongs to one event loop; two processes that work by turns share a store."""
 
     def __init__(  # noqa: PLR0913 - all of them named, one per dependency
         self,
-        store: BrakeStore,
+        store: GateStore,
         *,
         budgets: Budgets,
         domains: Iterable[str],
@@ -132,7 +132,7 @@ class Brakes:
         self._lock = asyncio.Lock()
         self._moved = asyncio.Event()
         """Set when an act came to nothing, or none is under way."""
-        self._state: BrakeState | None = None
+        self._state: GateState | None = None
         self._good_until_ns = 0
         self._blocks: dict[str, Block] = {}
         self._retired: list[Block] = []
@@ -145,10 +145,10 @@ class Brakes:
         self._failures = 0
         self._retry_ns = 0
         self._refusals: dict[str, Reason] = {}
-        metrics.expect_brakes(self.domains)
+        metrics.expect_frozen(self.domains)
 
     async def allow(self, domain: str, count: int = 1) -> Grant:
-        """See `Brake`."""
+        """See `Gate`."""
         block = self._usable(domain, count)
         if block is None:
             async with self._lock:
@@ -164,7 +164,7 @@ class Brakes:
         return Grant(granted, None, domain, block)
 
     def done(self, grant: Grant, *, ended: int) -> None:
-        """See `Brake`."""
+        """See `Gate`."""
         if grant.block is not None:
             self._under_way[grant.domain] -= grant.count
             self._any_under_way -= grant.count
@@ -174,7 +174,7 @@ class Brakes:
                 self._moved.set()
 
     async def objection(self, domain: str) -> Reason | None:
-        """See `Brake`."""
+        """See `Gate`."""
         if self._usable(domain, 0) is not None:
             return None
         async with self._lock:
@@ -182,7 +182,7 @@ class Brakes:
         return found if isinstance(found, Reason) else None
 
     def pause(self, domain: str) -> float | None:
-        """See `Brake`."""
+        """See `Gate`."""
         if domain not in self._refusals:
             return None
         wait_ns = max(self._retry_ns, self._good_until_ns) - self._clock.monotonic_ns()
@@ -191,7 +191,7 @@ class Brakes:
     async def freeze(self, domain: str, why: str, *, reason: FreezeReason) -> None:
         """Let nothing of ``domain`` be ended until somebody resumes it; raises what the store raises."""
         async with self._lock:
-            await self._stop(self._state or BrakeState(), domain, why, reason)
+            await self._stop(self._state or GateState(), domain, why, reason)
 
     async def thaw(self, domain: str, why: str) -> None:
         """Let ``domain`` go on, if it is frozen for ``why``; raises what the store raises."""
@@ -279,7 +279,7 @@ class Brakes:
             return True
         return False
 
-    async def _take(self, state: BrakeState, ledger: Ledger, given_up: list[Block]) -> BrakeState:
+    async def _take(self, state: GateState, ledger: Ledger, given_up: list[Block]) -> GateState:
         rests = [block.left for block in given_up]
         for block in given_up:
             block.left = 0  # nobody may spend what is being given back
@@ -292,7 +292,7 @@ class Brakes:
         self._retired = [block for block in given_up if block.under_way or block.left]
         return taken
 
-    async def _fresh(self) -> BrakeState:
+    async def _fresh(self) -> GateState:
         if self._state is not None and self._clock.monotonic_ns() < self._good_until_ns:
             return self._state
         asked_ns, known = self._clock.monotonic_ns(), self._state
@@ -318,13 +318,13 @@ class Brakes:
             ledger, _ = self._budgets.charge(ledger, domain, count, now=self._clock.wall_ns())
         return ledger
 
-    async def _freeze(self, state: BrakeState, domain: str, room: BudgetRoom) -> Reason:
+    async def _freeze(self, state: GateState, domain: str, room: BudgetRoom) -> Reason:
         budget = self._budgets.of(room.account)
         which = "in total" if room.account != domain else f"of {domain}"
         why = f"the deletion budget {which}, {budget}, is spent"
         return await self._stop(state, domain, why, FreezeReason.BUDGET_SPENT)
 
-    async def _stop(self, state: BrakeState, domain: str, why: str, reason: FreezeReason) -> FreezeReason:
+    async def _stop(self, state: GateState, domain: str, why: str, reason: FreezeReason) -> FreezeReason:
         now = UnixNs(self._clock.wall_ns())
         freeze = Freeze(now, why, self._actor)
         await self._store.freeze(domain, freeze, freeze_row(domain, freeze, reason=reason, now=now))
@@ -353,7 +353,7 @@ class Brakes:
             exc_info=error if defect else None,
         )
 
-    def _tell(self, found: BrakeState) -> None:
+    def _tell(self, found: GateState) -> None:
         for domain in self.domains:
             before = None if self._state is None else self._state.freeze_of(domain)
             after = found.freeze_of(domain)
@@ -367,26 +367,26 @@ class Brakes:
 
 
 class Looked(Protocol):
-    """What `BrakeLoop` looks at."""
+    """A gate that `GateLoop` reads."""
 
     async def look(self) -> None:
         """Read what is frozen, for the metrics."""
         ...
 
 
-class BrakeLoop:
+class GateLoop:
     """A `lapse.engine.running.coordinator.Loop` that keeps the metrics right while nothing is to be ended."""
 
     interval: Final = 10.0
     leader_only: Final = False
 
-    def __init__(self, brakes: Looked, *, domain: str, name: str = "brakes") -> None:
-        """Look at ``brakes``, where a look costs next to nothing; failures are those of ``domain``."""
-        self._brakes, self.domain, self.name = brakes, domain, name
+    def __init__(self, gate: Looked, *, domain: str, name: str = "brakes") -> None:
+        """Look at ``gate``, where a look costs next to nothing; failures are those of ``domain``."""
+        self._gate, self.domain, self.name = gate, domain, name
 
     async def tick(self) -> float | None:
         """Look once."""
-        await self._brakes.look()
+        await self._gate.look()
         return None
 
 
@@ -394,10 +394,10 @@ def _lasts(block: Block, now: int) -> bool:
     return block.charge.until is None or now <= block.charge.until
 
 
-def _is_in(block: Block, state: BrakeState) -> bool:
+def _is_in(block: Block, state: GateState) -> bool:
     """Whether a stored ledger still holds what was taken: not, when somebody has resumed or deleted it."""
     return all(state.spent.get(name, {}).get(end, 0) >= block.left for name, end in block.charge.slices)
 
 
 if TYPE_CHECKING:
-    _conforms: tuple[type[Brake], type[Brake]] = (Brakes, NoBrake)
+    _conforms: tuple[type[Gate], type[Gate]] = (SafetyGate, OpenGate)

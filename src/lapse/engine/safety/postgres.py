@@ -11,7 +11,7 @@ from lapse.core.clock import UnixNs
 from lapse.db.postgres.pool import run
 from lapse.engine.journal.postgres import SQL
 from lapse.engine.safety.budget import TOTAL, Budget, Ledger
-from lapse.engine.safety.freeze import ALL, BrakeState, Freeze
+from lapse.engine.safety.freeze import ALL, Freeze, GateState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Sequence
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from lapse.engine.journal.port import Entry
     from lapse.engine.journal.postgres import PostgresJournal
     from lapse.engine.safety.budget import Budgets
-    from lapse.engine.safety.freeze import BrakeStore
+    from lapse.engine.safety.freeze import GateStore
 
 
-class PostgresBrakes:
-    """See the module; a `BrakeStore`."""
+class PostgresGateStore:
+    """See the module; a `GateStore`."""
 
     keeps_spending: Final = False
 
@@ -37,8 +37,8 @@ class PostgresBrakes:
         """Nothing is read yet. ``domains`` are those that the total budget counts, ``actors`` those whose acts do."""
         self._journal, self._budgets, self._domains, self._actors = journal, budgets, tuple(domains), tuple(actors)
 
-    async def load(self, now: int) -> BrakeState:
-        """See `BrakeStore`."""
+    async def load(self, now: int) -> GateState:
+        """See `GateStore`."""
         rows = await self._journal.database.read(SQL["brakes"], {})
         frozen = {name: Freeze(UnixNs(since), reason, by) for name, since, reason, by, _ in rows if since is not None}
         counted_after = {name: row for name, _, _, _, row in rows}
@@ -49,14 +49,14 @@ class PostgresBrakes:
                 spent[domain] = await self._slices([domain], self._budgets.of(domain), now, after)
         if self._budgets.total.most is not None:
             spent[TOTAL] = await self._slices(self._domains, self._budgets.total, now, counted_after.get(TOTAL, 0))
-        return BrakeState(frozen, spent, epoch=repr(sorted(counted_after.items())))
+        return GateState(frozen, spent, epoch=repr(sorted(counted_after.items())))
 
-    async def spend(self, state: BrakeState, spent: Ledger) -> BrakeState:
+    async def spend(self, state: GateState, spent: Ledger) -> GateState:
         """Write nothing: the rows of the acts will tell."""
-        return BrakeState(state.frozen, spent, state.epoch)
+        return GateState(state.frozen, spent, state.epoch)
 
     async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:
-        """See `BrakeStore`."""
+        """See `GateStore`."""
         values = {"name": name, "since": freeze.since or row.time_ns, "reason": freeze.reason, "by": freeze.by}
 
         async def work(cursor: AsyncCursor[Row]) -> None:
@@ -66,7 +66,7 @@ class PostgresBrakes:
         await self._journal.database.transact(work)
 
     async def resume(self, name: str, row: Entry) -> list[str]:
-        """See `BrakeStore`."""
+        """See `GateStore`."""
 
         async def work(cursor: AsyncCursor[Row]) -> list[str]:
             frozen = [str(found) for (found,) in await run(cursor, SQL["frozen"], {})]
@@ -99,4 +99,4 @@ class PostgresBrakes:
 
 
 if TYPE_CHECKING:
-    _conforms: type[BrakeStore] = PostgresBrakes
+    _conforms: type[GateStore] = PostgresGateStore

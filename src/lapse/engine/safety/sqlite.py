@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from lapse.core.clock import UnixNs
 from lapse.db.statements import load_statements
 from lapse.engine.safety.budget import TOTAL, Budget, Ledger
-from lapse.engine.safety.freeze import ALL, CLOCK, BrakeState, BrakeStore, Freeze, Notes
+from lapse.engine.safety.freeze import ALL, CLOCK, Freeze, GateState, GateStore, Notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,8 +34,8 @@ NOTES_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_2"],)
 TRUST_SECONDS: Final = 1.0
 
 
-class SQLiteBrakes:
-    """See the module; a `BrakeStore` with `Notes`. Needs both scripts in the journal's database."""
+class SQLiteGateStore:
+    """See the module; a `GateStore` with `Notes`. Needs both scripts in the journal's database."""
 
     keeps_spending: Final = False
 
@@ -45,19 +45,19 @@ class SQLiteBrakes:
         """Nothing is read yet. ``domains`` are those that the total budget counts, ``actors`` those whose acts do."""
         self._journal, self._budgets, self._domains, self._actors = journal, budgets, tuple(domains), tuple(actors)
 
-    async def load(self, now: int) -> BrakeState:
-        """See `BrakeStore`."""
+    async def load(self, now: int) -> GateState:
+        """See `GateStore`."""
         rows = self._journal.database.read(_SQL["all"])
         frozen = {name: Freeze(UnixNs(since), reason, by) for name, since, reason, by, _ in rows if since is not None}
         counted_after = {name: row for name, _, _, _, row in rows}
-        return BrakeState(frozen, dict(self._spent(counted_after, now)), epoch=repr(sorted(counted_after.items())))
+        return GateState(frozen, dict(self._spent(counted_after, now)), epoch=repr(sorted(counted_after.items())))
 
-    async def spend(self, state: BrakeState, spent: Ledger) -> BrakeState:
+    async def spend(self, state: GateState, spent: Ledger) -> GateState:
         """Write nothing: the rows of the acts will tell."""
-        return BrakeState(state.frozen, spent, state.epoch)
+        return GateState(state.frozen, spent, state.epoch)
 
     async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:
-        """See `BrakeStore`."""
+        """See `GateStore`."""
         write_row = self._journal.writer(row)
 
         def write(cursor: apsw.Cursor) -> None:
@@ -67,7 +67,7 @@ class SQLiteBrakes:
         await self._journal.database.write(write)
 
     async def resume(self, name: str, row: Entry) -> list[str]:
-        """See `BrakeStore`."""
+        """See `GateStore`."""
         write_row = self._journal.writer(row)
 
         def write(cursor: apsw.Cursor) -> list[str]:
@@ -121,5 +121,5 @@ def note_in(database: Database, name: str) -> str | None:
 
 
 if TYPE_CHECKING:
-    _conforms: type[BrakeStore] = SQLiteBrakes
-    _keeps: type[Notes] = SQLiteBrakes
+    _conforms: type[GateStore] = SQLiteGateStore
+    _keeps: type[Notes] = SQLiteGateStore

@@ -62,6 +62,6 @@ def rights_on_lease(namespace: str | None) -> list[Right]:
     return rights_on(LEASE, *SHARED, namespace=namespace)
 
 
-def rights_on_brakes(namespace: str | None) -> list[Right]:
+def rights_on_gate(namespace: str | None) -> list[Right]:
     """Return what it takes to freeze and to be frozen; in the same namespace."""
     return rights_on(CONFIG_MAP, *SHARED, namespace=namespace)

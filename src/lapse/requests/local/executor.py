@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lapse.engine.journal.port import SQLiteJournal
     from lapse.engine.running.coordinator import Service
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.gate import Brake
+    from lapse.engine.safety.gate import Gate
     from lapse.kube.resources import Kind, Object
     from lapse.objects.embedded import EmbeddedStore
     from lapse.objects.port import ObjectStore
@@ -64,12 +64,12 @@ class LocalRequests:
         *,
         policy: RequestPolicy,
         journal: SQLiteJournal,
-        brake: Brake,
+        gate: Gate,
         clock: Clock,
         metrics: Metrics,
     ) -> LocalRequests:
         """Put it together on an open store; archives and volumes go to ``folder``."""
-        requests = Requests(store, policy=policy, journal=journal, metrics=metrics, clock=clock, brake=brake)
+        requests = Requests(store, policy=policy, journal=journal, metrics=metrics, clock=clock, gate=gate)
         places = ExecutorFolders(folder)
         executor = LocalExecutor(store, requests.caches, places=places, clock=clock, metrics=metrics)
         return cls(store, journal, requests, executor)

@@ -20,7 +20,7 @@ from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal.port import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
 from lapse.engine.safety.sqlite import NOTES_SCRIPTS
-from lapse.engine.safety.sqlite import SCHEMA_SCRIPTS as BRAKES_SCRIPTS
+from lapse.engine.safety.sqlite import SCHEMA_SCRIPTS as GATE_SCRIPTS
 from lapse.workspaces.model import WorkspaceId
 from lapse.workspaces.store.sql import COLUMNS, SqlStore, load_sql, translate, workspace_of
 
@@ -42,7 +42,7 @@ _SQL: Final = load_sql("sqlite.sql")
 # Files remember how many of these they have: what is new goes to the end.
 SCHEMA: Final = Schema(
     application_id=0x4C617057,  # "LapW"
-    scripts=(_SQL["schema_1"], *JOURNAL_SCRIPTS, *BRAKES_SCRIPTS, _SQL["schema_2"], _SQL["schema_3"], *NOTES_SCRIPTS),
+    scripts=(_SQL["schema_1"], *JOURNAL_SCRIPTS, *GATE_SCRIPTS, _SQL["schema_2"], _SQL["schema_3"], *NOTES_SCRIPTS),
 )
 _STEPS: Final = {"observe": ("observe_changed", "observe_same")}
 """What takes two statements for each row here, because RETURNING does not tell what was before."""

@@ -1,4 +1,4 @@
-"""The brakes on both stores: a table beside the journal, and a ConfigMap (in the embedded store, by the same port)."""
+"""The safety gate on both stores: a table beside the journal, and a ConfigMap (in the embedded store)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
-from lapse.engine.safety.gate import TRUST_SECONDS, Brakes, Grant
-from lapse.engine.safety.sqlite import SQLiteBrakes
+from lapse.engine.safety.gate import TRUST_SECONDS, Grant, SafetyGate
+from lapse.engine.safety.sqlite import SQLiteGateStore
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import ObjectKey
-from lapse.objects.config_map_gate import CONFIG_MAP, NAME, ConfigMapBrakes
+from lapse.objects.config_map_gate import CONFIG_MAP, NAME, ConfigMapGateStore
 from lapse.objects.embedded import EmbeddedStore, open_embedded
 from tests.unit.engine.stage import NS, play, series
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from lapse.engine.safety.freeze import BrakeStore
+    from lapse.engine.safety.freeze import GateStore
 
 DOMAINS = ("things", "others")
 KEY = ObjectKey("lapse-system", NAME)
@@ -46,13 +46,13 @@ class World:
         self.journal = SQLiteJournal(objects.database)
         self.acts: list[int] = []
 
-    def store(self, budgets: Budgets = SMALL) -> BrakeStore:
+    def store(self, budgets: Budgets = SMALL) -> GateStore:
         if self.form == "table":
-            return SQLiteBrakes(self.journal, budgets=budgets, domains=DOMAINS, actors=["lapse"])
-        return ConfigMapBrakes(self.objects, KEY, domains=DOMAINS, clock=self.clock, journal=self.journal)
+            return SQLiteGateStore(self.journal, budgets=budgets, domains=DOMAINS, actors=["lapse"])
+        return ConfigMapGateStore(self.objects, KEY, domains=DOMAINS, clock=self.clock, journal=self.journal)
 
-    def process(self, budgets: Budgets = SMALL, *, store: BrakeStore | None = None) -> Brakes:
-        return Brakes(
+    def process(self, budgets: Budgets = SMALL, *, store: GateStore | None = None) -> SafetyGate:
+        return SafetyGate(
             store or self.store(budgets),
             budgets=budgets,
             domains=DOMAINS,
@@ -61,12 +61,12 @@ class World:
             actor="lapse",
         )
 
-    async def act(self, brakes: Brakes, domain: str = "things") -> Grant:
+    async def act(self, gate: SafetyGate, domain: str = "things") -> Grant:
         """End something, if it is allowed."""
-        grant = await brakes.allow(domain)
+        grant = await gate.allow(domain)
         if grant.refusal is None:
             await self.ended(domain)
-        brakes.done(grant, ended=grant.count)
+        gate.done(grant, ended=grant.count)
         return grant
 
     async def ended(self, domain: str = "things") -> None:
@@ -75,9 +75,9 @@ class World:
         values = {name: getattr(row, name) for name in row.__struct_fields__}
         await self.journal.append(type(row)(**values | {"outcome": Outcome.ENDED, "uid": f"u{len(self.acts)}"}))
 
-    async def act_until_refused(self, brakes: Brakes, domain: str = "things") -> int:
+    async def act_until_refused(self, gate: SafetyGate, domain: str = "things") -> int:
         count = 0
-        while (await self.act(brakes, domain)).refusal is None:
+        while (await self.act(gate, domain)).refusal is None:
             count += 1
             assert count < 10_000
         return count
@@ -114,14 +114,14 @@ def open_objects(path: Path, clock: VirtualClock) -> EmbeddedStore:
 
 @pytest.fixture(params=["table", "config map"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
-    objects = open_objects(tmp_path / "brakes.db", clock)
+    objects = open_objects(tmp_path / "gate.db", clock)
     yield World(request.param, objects, clock)
     await objects.close()
 
 
 @pytest.fixture
 async def mapped(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
-    objects = open_objects(tmp_path / "brakes.db", clock)
+    objects = open_objects(tmp_path / "gate.db", clock)
     yield World("config map", objects, clock)
     await objects.close()
 
@@ -130,9 +130,9 @@ async def mapped(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
 
 
 async def test_past_the_budget_the_domain_is_frozen_and_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    brakes = world.process()
+    gate = world.process()
     assert world.frozen() == 0
-    assert await world.act_until_refused(brakes) == 20
+    assert await world.act_until_refused(gate) == 20
 
     assert world.frozen() == 1
     assert await world.rows() == [("things", "frozen", "budget_spent", "lapse")]
@@ -143,22 +143,22 @@ async def test_past_the_budget_the_domain_is_frozen_and_says_so(world: World, ca
 
 
 async def test_a_frozen_domain_waits_for_a_person_and_not_for_the_end_of_the_window(world: World) -> None:
-    brakes = world.process()
-    await world.act_until_refused(brakes)
+    gate = world.process()
+    await world.act_until_refused(gate)
     world.clock.advance(10_000)
 
-    grant = await world.act(brakes)
+    grant = await world.act(gate)
     assert grant.refusal is FreezeReason.FROZEN
     assert await world.resume("things") == ["things"]
     world.clock.advance(TRUST_SECONDS)
-    assert await world.act_until_refused(brakes) == 20
+    assert await world.act_until_refused(gate) == 20
     assert [row[1] for row in await world.rows()] == ["frozen", "resumed", "frozen"]
 
 
 async def test_a_restart_neither_thaws_nor_refills(world: World) -> None:
-    brakes = world.process()
+    gate = world.process()
     for _ in range(12):
-        await world.act(brakes)
+        await world.act(gate)
     again = world.process()
     spent = await world.act_until_refused(again)
 
@@ -168,21 +168,21 @@ async def test_a_restart_neither_thaws_nor_refills(world: World) -> None:
 
 
 async def test_resuming_begins_a_new_count_at_once(world: World) -> None:
-    brakes = world.process()
-    await world.act_until_refused(brakes)
+    gate = world.process()
+    await world.act_until_refused(gate)
     await world.resume("things")
     world.clock.advance(TRUST_SECONDS)
 
-    assert await world.act_until_refused(brakes) == 20
+    assert await world.act_until_refused(gate) == 20
     assert await world.act_until_refused(world.process(), "others") == 0  # the total is spent again
     assert await world.resume(ALL) == ["others", "things"]
     assert await world.act_until_refused(world.process(), "others") == 20
 
 
 async def test_the_budget_of_a_domain_does_not_stop_another(world: World) -> None:
-    brakes = world.process(budgets := Budgets(Budget(30, 100 * NS), {"things": Budget(10, 100 * NS)}))
-    assert await world.act_until_refused(brakes) == 10
-    assert await world.act_until_refused(brakes, "others") == 20
+    gate = world.process(budgets := Budgets(Budget(30, 100 * NS), {"things": Budget(10, 100 * NS)}))
+    assert await world.act_until_refused(gate) == 10
+    assert await world.act_until_refused(gate, "others") == 20
 
     assert (world.frozen("things"), world.frozen("others")) == (1, 1)
     state = await world.store(budgets).load(world.clock.wall_ns())
@@ -191,9 +191,9 @@ async def test_the_budget_of_a_domain_does_not_stop_another(world: World) -> Non
 
 
 async def test_without_a_budget_nothing_is_counted_or_written(world: World) -> None:
-    brakes = world.process(Budgets())
+    gate = world.process(Budgets())
     for _ in range(5_000):
-        brakes.done(await brakes.allow("things"), ended=1)
+        gate.done(await gate.allow("things"), ended=1)
 
     assert (await world.store(Budgets()).load(0)).spent == {}
 
@@ -212,26 +212,26 @@ async def test_what_was_spent_comes_back_when_its_slice_has_left_the_window(worl
 
 
 async def test_what_came_to_nothing_is_not_spent(world: World) -> None:
-    brakes = world.process()
+    gate = world.process()
     for _ in range(100):
-        grant = await brakes.allow("things")
+        grant = await gate.allow("things")
         assert grant.refusal is None
-        brakes.done(grant, ended=0)
+        gate.done(grant, ended=0)
 
-    assert await world.act_until_refused(brakes) == 20
+    assert await world.act_until_refused(gate) == 20
 
 
 async def test_a_batch_gets_what_is_left_and_the_next_one_nothing(world: World) -> None:
-    brakes = world.process()
-    first = await brakes.allow("things", 15)
-    second = await brakes.allow("things", 15)
-    waiting = asyncio.create_task(brakes.allow("things", 15))
+    gate = world.process()
+    first = await gate.allow("things", 15)
+    second = await gate.allow("things", 15)
+    waiting = asyncio.create_task(gate.allow("things", 15))
     await world.clock.sleep(0)
     for grant in (first, second):
         for _ in range(grant.count):
             await world.ended()
         assert not waiting.done()
-        brakes.done(grant, ended=grant.count)
+        gate.done(grant, ended=grant.count)
     third = await waiting
 
     assert [first.count, second.count, third.count] == [15, 5, 0]
@@ -239,44 +239,44 @@ async def test_a_batch_gets_what_is_left_and_the_next_one_nothing(world: World) 
 
 
 async def test_nobody_is_disturbed_while_what_is_under_way_may_come_to_nothing(world: World) -> None:
-    brakes = world.process()
-    grants = [await brakes.allow("things") for _ in range(20)]
-    waiting = [asyncio.create_task(brakes.allow("things")) for _ in range(5)]
+    gate = world.process()
+    grants = [await gate.allow("things") for _ in range(20)]
+    waiting = [asyncio.create_task(gate.allow("things")) for _ in range(5)]
     await world.clock.sleep(0)
     for grant in grants[:4]:  # from blocks that others have taken the place of
-        brakes.done(grant, ended=0)
+        gate.done(grant, ended=0)
     for grant in grants[4:]:
         await world.ended()
-        brakes.done(grant, ended=1)
+        gate.done(grant, ended=1)
     for task in asyncio.as_completed(waiting[:4]):
         grant = await task
         assert grant.refusal is None
         await world.ended()
-        brakes.done(grant, ended=1)
+        gate.done(grant, ended=1)
 
     assert (await waiting[4]).refusal is FreezeReason.BUDGET_SPENT
     assert len(world.acts) == 20
 
 
 async def test_acts_under_way_are_counted_before_the_journal_knows_them(world: World) -> None:
-    brakes = world.process()
-    grants = [await brakes.allow("things") for _ in range(15)]
+    gate = world.process()
+    grants = [await gate.allow("things") for _ in range(15)]
     world.clock.advance(TRUST_SECONDS)  # everything is read again
     for _ in range(5):
-        assert (await world.act(brakes)).refusal is None
-    one_more = asyncio.create_task(world.act(brakes))
+        assert (await world.act(gate)).refusal is None
+    one_more = asyncio.create_task(world.act(gate))
     for grant in grants:
         await world.clock.sleep(0)
         assert not one_more.done()
         await world.ended()
-        brakes.done(grant, ended=1)
+        gate.done(grant, ended=1)
 
     assert (await one_more).refusal is FreezeReason.BUDGET_SPENT
 
 
 async def test_many_at_once_get_no_more_than_the_budget(world: World) -> None:
-    brakes = world.process()
-    grants = await asyncio.gather(*(world.act(brakes) for _ in range(200)))
+    gate = world.process()
+    grants = await asyncio.gather(*(world.act(gate) for _ in range(200)))
 
     assert sum(grant.count for grant in grants) == 20
     assert len(await world.rows()) == 1
@@ -284,9 +284,9 @@ async def test_many_at_once_get_no_more_than_the_budget(world: World) -> None:
 
 async def test_a_trickle_does_not_use_up_blocks(world: World) -> None:
     budgets = Budgets(Budget(1_000, 100 * NS))
-    brakes = world.process(budgets)
+    gate = world.process(budgets)
     for _ in range(100):  # one every ten seconds: each in a slice of its own, each with a block of its own
-        assert (await world.act(brakes)).refusal is None
+        assert (await world.act(gate)).refusal is None
         world.clock.advance(10)
 
 
@@ -317,22 +317,22 @@ async def test_in_no_window_is_more_done_than_allowed_over_any_restarts(
     form: str, steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     clock, budget = VirtualClock(), Budget(30, 100 * NS)
-    objects = open_objects(tmp_path_factory.mktemp("brakes") / "o.db", clock)
+    objects = open_objects(tmp_path_factory.mktemp("gate") / "o.db", clock)
     try:
         world = World(form, objects, clock)
-        brakes = world.process(Budgets(budget))
+        gate = world.process(Budgets(budget))
         for what, number in steps:
             if what == "act":
                 for _ in range(number):
-                    await world.act(brakes)
+                    await world.act(gate)
             elif what == "wait":
                 clock.advance(number, ns=number)
             elif what == "restart":
-                brakes = world.process(Budgets(budget))
+                gate = world.process(Budgets(budget))
             else:  # it dies after the act and, where these are one, its row, and before it could take note
-                for _ in range((await brakes.allow("things", number)).count):
+                for _ in range((await gate.allow("things", number)).count):
                     await world.ended()
-                brakes = world.process(Budgets(budget))
+                gate = world.process(Budgets(budget))
             await world.thaw("things")  # by hand, so that only the count can stop it
     finally:
         await objects.close()
@@ -345,26 +345,26 @@ async def test_in_no_window_is_more_done_than_allowed_over_any_restarts(
 
 @pytest.mark.parametrize("name", ["things", ALL])
 async def test_a_freeze_by_a_person_is_seen_while_it_works(world: World, name: str) -> None:
-    brakes = world.process(Budgets())
-    assert (await world.act(brakes)).refusal is None
+    gate = world.process(Budgets())
+    assert (await world.act(gate)).refusal is None
     await world.freeze(name, "look at this first")
     world.clock.advance(TRUST_SECONDS)
 
-    assert (await world.act(brakes)).refusal is FreezeReason.FROZEN
-    assert await brakes.objection("things") is FreezeReason.FROZEN
-    assert brakes.pause("things") == TRUST_SECONDS
-    assert (await world.act(brakes, "others")).refusal is (FreezeReason.FROZEN if name == ALL else None)
+    assert (await world.act(gate)).refusal is FreezeReason.FROZEN
+    assert await gate.objection("things") is FreezeReason.FROZEN
+    assert gate.pause("things") == TRUST_SECONDS
+    assert (await world.act(gate, "others")).refusal is (FreezeReason.FROZEN if name == ALL else None)
     assert (world.frozen("things"), world.frozen("others")) == (1, name == ALL)
 
 
 async def test_a_frozen_domain_stays_so_while_another_one_works(world: World) -> None:
-    brakes = world.process()
-    await world.act(brakes)
+    gate = world.process()
+    await world.act(gate)
     await world.freeze("things")
     world.clock.advance(TRUST_SECONDS)
-    assert (await world.act(brakes, "others")).refusal is None  # which has read everything again
+    assert (await world.act(gate, "others")).refusal is None  # which has read everything again
 
-    assert (await world.act(brakes)).refusal is FreezeReason.FROZEN
+    assert (await world.act(gate)).refusal is FreezeReason.FROZEN
 
 
 async def test_what_is_frozen_twice_goes_on_when_both_are_resumed(world: World) -> None:
@@ -380,12 +380,12 @@ async def test_what_is_frozen_twice_goes_on_when_both_are_resumed(world: World) 
 
 async def test_a_look_shows_in_the_metrics_what_is_frozen(world: World) -> None:
     await world.freeze(ALL)
-    brakes = world.process()
-    await brakes.look()
+    gate = world.process()
+    await gate.look()
     assert (world.frozen("things"), world.frozen("others")) == (1, 1)
     await world.resume(ALL)
     world.clock.advance(TRUST_SECONDS)
-    await brakes.look()
+    await gate.look()
 
     assert (world.frozen("things"), world.frozen("others")) == (0, 0)
 
@@ -400,10 +400,10 @@ async def test_nothing_is_read_while_a_block_lasts(world: World) -> None:
         return await load(now)
 
     play(store, load=counted)
-    brakes = world.process(big, store=store)
+    gate = world.process(big, store=store)
     for _ in range(1_000):
-        await brakes.objection("things")
-        brakes.done(await brakes.allow("things"), ended=1)
+        await gate.objection("things")
+        gate.done(await gate.allow("things"), ended=1)
 
     assert looks == 1
 
@@ -425,10 +425,10 @@ async def test_what_cannot_be_read_ends_nothing_and_is_asked_again_with_back_off
         return await load(now)
 
     play(store, load=failing)
-    brakes = world.process(store=store)
+    gate = world.process(store=store)
     for _ in range(60):
-        assert (await world.act(brakes)).refusal is UnknownReason.UNREADABLE_SIGNAL
-        pause = brakes.pause("things")
+        assert (await world.act(gate)).refusal is UnknownReason.UNREADABLE_SIGNAL
+        pause = gate.pause("things")
         assert pause is not None
         assert pause >= 1
         world.clock.advance(1)
@@ -440,8 +440,8 @@ async def test_what_cannot_be_read_ends_nothing_and_is_asked_again_with_back_off
 
     broken = False
     world.clock.advance(60)
-    assert (await world.act(brakes)).refusal is None
-    assert brakes.pause("things") is None
+    assert (await world.act(gate)).refusal is None
+    assert gate.pause("things") is None
 
 
 async def put(world: World, data: dict[str, str]) -> None:
@@ -502,8 +502,8 @@ async def test_of_two_processes_that_both_work_none_spends_what_the_other_has(ma
     first, second = mapped.process(), mapped.process()
     counts = [0, 0]
     for _ in range(30):
-        for number, brakes in enumerate((first, second)):
-            counts[number] += (await mapped.act(brakes)).refusal is None
+        for number, gate in enumerate((first, second)):
+            counts[number] += (await mapped.act(gate)).refusal is None
 
     assert sum(counts) == 20
     assert min(counts) > 0
@@ -520,9 +520,9 @@ async def test_a_write_that_always_comes_too_late_ends_nothing(mapped: World) ->
 
     writes: list[int] = []
     store.spend = too_late
-    brakes = mapped.process(store=store)
+    gate = mapped.process(store=store)
 
-    assert (await mapped.act(brakes)).refusal is UnknownReason.UNREADABLE_SIGNAL
+    assert (await mapped.act(gate)).refusal is UnknownReason.UNREADABLE_SIGNAL
     assert 2 <= len(writes) <= 20
 
 
@@ -534,28 +534,28 @@ async def test_what_comes_to_nothing_while_a_block_is_taken_is_not_lost(world: W
     async def slow(state: Any, spent: Any) -> Any:  # noqa: ANN401 - as the original
         answer = await spend(state, spent)
         while grants:
-            brakes.done(grants.pop(), ended=0)
+            gate.done(grants.pop(), ended=0)
         return answer
 
     store.spend = slow
-    brakes = world.process(store=store)
+    gate = world.process(store=store)
     for _ in range(200):
-        grant = await brakes.allow("things")
+        grant = await gate.allow("things")
         assert grant.refusal is None
         grants.append(grant)
     while grants:
-        brakes.done(grants.pop(), ended=0)
+        gate.done(grants.pop(), ended=0)
 
-    assert await world.act_until_refused(brakes) == 20
+    assert await world.act_until_refused(gate) == 20
 
 
 async def test_a_block_is_not_spent_beyond_its_slice(mapped: World) -> None:
     end = SMALL.total.slice_end(mapped.clock.wall_ns())
     mapped.clock.advance(ns=end - mapped.clock.wall_ns())
-    brakes = mapped.process()
-    await mapped.act(brakes)  # one of a block of two
+    gate = mapped.process()
+    await mapped.act(gate)  # one of a block of two
     mapped.clock.advance(ns=1)
-    await mapped.act(brakes)
+    await mapped.act(gate)
 
     spent = (await mapped.store().load(0)).spent["all"]
     assert spent == {end: 1, end + 10 * NS: 2}
@@ -572,9 +572,9 @@ async def test_a_freeze_is_written_for_people_too(mapped: World) -> None:
 
 
 async def test_a_config_map_that_is_deleted_is_made_anew(mapped: World) -> None:
-    brakes = mapped.process()
-    await mapped.act(brakes)
+    gate = mapped.process()
+    await mapped.act(gate)
     await mapped.objects.delete(CONFIG_MAP, KEY)
 
-    assert await mapped.act_until_refused(brakes) >= 18
+    assert await mapped.act_until_refused(gate) >= 18
     assert mapped.frozen() == 1

@@ -14,8 +14,8 @@ from lapse.engine.journal.postgres import PostgresJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
-from lapse.engine.safety.gate import Brakes
-from lapse.engine.safety.postgres import PostgresBrakes
+from lapse.engine.safety.gate import SafetyGate
+from lapse.engine.safety.postgres import PostgresGateStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,8 +29,8 @@ class Machine:
 
     def __init__(self, database: Postgres, clock: VirtualClock, budgets: Budgets) -> None:
         self.clock, self.journal = clock, PostgresJournal(database)
-        self.store = PostgresBrakes(self.journal, budgets=budgets, domains=DOMAINS, actors=["lapse"])
-        self.brakes = Brakes(
+        self.store = PostgresGateStore(self.journal, budgets=budgets, domains=DOMAINS, actors=["lapse"])
+        self.gate = SafetyGate(
             self.store,
             budgets=budgets,
             domains=DOMAINS,
@@ -42,10 +42,10 @@ class Machine:
 
     async def end(self, count: int, domain: str = "things", *, actor: str = "lapse") -> int:
         """End as many as are allowed of ``count``."""
-        grant = await self.brakes.allow(domain, count)
+        grant = await self.gate.allow(domain, count)
         if grant.count:
             await self.journal.append(*[self.row(domain, actor)] * grant.count)
-        self.brakes.done(grant, ended=grant.count)
+        self.gate.done(grant, ended=grant.count)
         return grant.count
 
     def row(self, domain: str, actor: str) -> Entry:
@@ -92,9 +92,9 @@ async def test_two_machines_spend_one_budget_and_a_restart_does_not_fill_it(mach
 
     assert [await one.end(2), await other.end(2)] == [2, 2]
     assert await (await machines.another(FEW)).end(9) == 1
-    assert (await other.brakes.allow("things")).refusal is FreezeReason.BUDGET_SPENT
-    assert await one.brakes.objection("things") is FreezeReason.FROZEN, "all of them see it"
-    assert await one.brakes.objection("others") is None
+    assert (await other.gate.allow("things")).refusal is FreezeReason.BUDGET_SPENT
+    assert await one.gate.objection("things") is FreezeReason.FROZEN, "all of them see it"
+    assert await one.gate.objection("others") is None
     assert [row.reason for row in await one.journal.entries(domain="things", limit=1)] == ["budget_spent"]
 
 
@@ -120,7 +120,7 @@ async def test_a_freeze_is_seen_by_all_until_it_is_resumed_and_then_acts_count_a
     freeze = Freeze(UnixNs(now), "enough", "ann")
     await one.store.freeze("things", freeze, freeze_row("things", freeze, reason=FreezeReason.BY_PERSON, now=now))
 
-    assert await other.brakes.objection("things") is FreezeReason.FROZEN
+    assert await other.gate.objection("things") is FreezeReason.FROZEN
     assert (await other.store.load(now)).frozen == {"things": freeze}
     assert await other.store.resume("others", resume_row("others", by="ann", now=now)) == []
     assert await other.store.resume("things", resume_row("things", by="ann", now=now)) == ["things"]
@@ -135,6 +135,6 @@ async def test_all_is_every_domain(machines: Machines) -> None:
     freeze = Freeze(UnixNs(now), "", "ann")
     await one.store.freeze(ALL, freeze, freeze_row(ALL, freeze, reason=FreezeReason.BY_PERSON, now=now))
 
-    assert [await one.brakes.objection(domain) for domain in DOMAINS] == [FreezeReason.FROZEN] * 2
+    assert [await one.gate.objection(domain) for domain in DOMAINS] == [FreezeReason.FROZEN] * 2
     assert await one.store.resume(ALL, resume_row(ALL, by="ann", now=now)) == [ALL]
-    assert await one.brakes.objection("things") is None
+    assert await one.gate.objection("things") is None

@@ -1,4 +1,4 @@
-"""The brakes of a real ``lapse up``: a budget, a restart, and the commands of the person that it waits for."""
+"""The gate of a real ``lapse up``: a budget, a restart, and the commands of the person that it waits for."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def left_and_told(folder: Path) -> tuple[int, list[Row]]:
             rows = await SQLiteJournal(store.database).entries(limit=1_000)
         finally:
             await store.close()
-        brakes = {Outcome.FROZEN, Outcome.RESUMED}
-        return len(page.items), [row for row in reversed(rows) if row.outcome in brakes]
+        gate = {Outcome.FROZEN, Outcome.RESUMED}
+        return len(page.items), [row for row in reversed(rows) if row.outcome in gate]
 
     return asyncio.run(look())
 

@@ -1,4 +1,4 @@
-"""A sweep with brakes, over the real embedded store: how much is ended, and what is not even looked at."""
+"""A sweep with a safety gate, over the real embedded store: how much is ended, and what is not even looked at."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lapse.engine.executor import Executor
 from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
-from lapse.engine.safety.gate import Brakes
-from lapse.engine.safety.sqlite import TRUST_SECONDS, SQLiteBrakes
+from lapse.engine.safety.gate import SafetyGate
+from lapse.engine.safety.sqlite import TRUST_SECONDS, SQLiteGateStore
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.errors import StoreUnavailableError
 from lapse.objects.target import ObjectTarget
@@ -30,8 +30,8 @@ class Process:
     """What one process has in memory; another one on the same file begins without it."""
 
     def __init__(self, things: Things, journal: SQLiteJournal, *, clock: VirtualClock, metrics: Metrics) -> None:
-        self.store = SQLiteBrakes(journal, budgets=BUDGETS, domains=["things"], actors=["lapse"])
-        self.brakes = Brakes(
+        self.store = SQLiteGateStore(journal, budgets=BUDGETS, domains=["things"], actors=["lapse"])
+        self.gate = SafetyGate(
             self.store,
             budgets=BUDGETS,
             domains=["things"],
@@ -46,7 +46,7 @@ class Process:
             clock=clock,
             metrics=metrics,
             actor="lapse",
-            brake=self.brakes,
+            gate=self.gate,
         )
         sweep = Sweep(things, self.executor, journal=journal, clock=clock, metrics=metrics)
         self.loop = SweepLoop(sweep, name="things", interval=60, chance=lambda: 0.5)

@@ -84,7 +84,7 @@ def stands_still(kube: KubeServer, operator: Operator) -> bool:
     return operator.metric(FROZEN) == 1
 
 
-def brakes(kube: KubeServer) -> dict[str, str]:
+def gate(kube: KubeServer) -> dict[str, str]:
     found: dict[str, str] = json.loads(kube.kubectl("get", "configmap", NAME, "-n", NAMESPACE, "-o", "json"))["data"]
     return found
 
@@ -109,7 +109,7 @@ def test_two_operators_share_a_budget_and_a_freeze(
     other = next(one for one in both if one is not first)
     until(lambda: first.metric(FROZEN) == 1 and left(kube) == 30)
     assert journal(*both) == [("requests", "budget_spent")]
-    assert json.loads(brakes(kube)["frozen.requests"])["reason"] == "the deletion budget of requests, 20/1h, is spent"
+    assert json.loads(gate(kube)["frozen.requests"])["reason"] == "the deletion budget of requests, 20/1h, is spent"
     warning = first.event("domain_frozen")
     assert warning is not None
     assert warning["run"] == "lapse resume --cluster requests"
@@ -157,11 +157,11 @@ def test_a_clock_that_the_api_server_contradicts_ends_nothing_until_a_person_res
     operator = operate(ttl="1h", command=clock.command)
     until(lambda: operator.leads)
     if when == "while it runs":
-        until(lambda: "note.clock" in brakes(kube))
+        until(lambda: "note.clock" in gate(kube))
         clock.set(YEAR)
     until(lambda: operator.metric(FROZEN) == 1)
     assert left(kube) == 3
-    reason = json.loads(brakes(kube)["frozen.requests"])["reason"]
+    reason = json.loads(gate(kube)["frozen.requests"])["reason"]
     assert reason.startswith("the clock is 36")
     assert reason.endswith("ahead of what was expected; set it right, then resume")
 
