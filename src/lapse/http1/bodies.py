@@ -1,8 +1,8 @@
-"""Where a body ends: by a length, by chunks, or with the connection. Pure.
+"""Bodies of HTTP/1.1 messages, which end by a length, by chunks, or with the connection. Pure.
 
 A reader is fed what arrives and gives back what belongs to the body, so that it can be written on at once; nothing is
-collected. Chunks are taken apart and made anew on the other side, extensions and trailers left out: two parties that
-disagree about a chunk are how requests are smuggled.
+collected. Chunks are taken apart, extensions and trailers left out, and whoever passes a body on makes chunks of its
+own: two parties that disagree about a chunk are how requests are smuggled.
 
 A piece may hold tens of thousands of chunks. Not all of them are read at once, because nobody else is served meanwhile:
 ``more`` says that some are left, for another turn.
@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from typing import Final, Protocol
 
-from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, HeadRefusedError
+from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, RejectedError, check_trailer
 
-_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
+_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _LONGEST_LINE: Final = 4096
 _TRAILERS: Final = 16_384
 _TURN: Final = 512
@@ -34,7 +34,7 @@ class Body(Protocol):
     """Whether some of what arrived is not read yet: feed it nothing, in another turn."""
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived; return what of it belongs to the body. Raises `HeadRefusedError`."""
+        """Take what arrived; return what of it belongs to the body. Raises `RejectedError`."""
         ...
 
 
@@ -115,7 +115,7 @@ class Chunked:
             return at + len(piece)
         end = data[at : at + self._left]
         if end != b"\r\n"[2 - self._left :][: len(end)]:
-            raise HeadRefusedError(400, "A chunk is not as long as it says.")
+            raise RejectedError(400, "A chunk is not as long as it says.")
         self._left -= len(end)
         return at + len(end)
 
@@ -125,7 +125,7 @@ class Chunked:
             return after
         match = _SIZE.fullmatch(line)
         if match is None:
-            raise HeadRefusedError(400, "A chunk does not say how long it is.")
+            raise RejectedError(400, "A chunk does not say how long it is.")
         size = int(match[1], 16)
         if size:
             self._left = size + 2
@@ -138,8 +138,10 @@ class Chunked:
         if line is not None:
             self._trailers += len(line) + 2
             self.done = not line
-            if b"\n" in line or b"\r" in line or self._trailers > _TRAILERS:
-                raise HeadRefusedError(400, "The trailer after the last chunk is wrong.")
+            if self._trailers > _TRAILERS:
+                raise RejectedError(400, "The trailer after the last chunk is too long.")
+            if line:
+                check_trailer(line)
         return after
 
     def _line(self, data: bytes, at: int) -> tuple[bytes | None, int]:
@@ -147,13 +149,13 @@ class Chunked:
         if end >= 0:
             return data[at:end], end + 2
         if len(data) - at > _LONGEST_LINE or b"\n" in data[at:]:
-            raise HeadRefusedError(400, "A chunk does not say how long it is.")
+            raise RejectedError(400, "A chunk does not say how long it is.")
         self._before = data[at:]
         return None, len(data)
 
 
 def body_of(length: int) -> Body:
-    """Return the reader for a body of this length, as `heads` names it."""
+    """Return the reader for a body of this length, as a head says it."""
     if length == CHUNKED:
         return Chunked()
     return Endless() if length == UNTIL_CLOSE else Counted(length)

@@ -1,11 +1,11 @@
-"""The head of a request or an answer: read strictly, or refused. Pure.
+"""Heads of HTTP/1.1 requests and responses: read strictly, or rejected. Pure.
 
 Two parties that read one head differently are how requests are smuggled. So nothing doubtful passes: a line ends in
 CRLF and only there, a name is a token with its colon right behind, no line is continued, a length is one number, and a
-body has a length or is in chunks, never both. What passed is written anew by `rewriting`; the workspace never sees
-bytes that were not understood here.
+body has a length or is in chunks, never both. Whatever is accepted here, llhttp and h11 read as the same messages if
+they accept it (`tests/unit/http1/test_differential.py`).
 
-Why no library reads them: see docs/explanation/decisions, "A proxy on protocols of our own".
+Why no library reads them: see docs/explanation/decisions, "One HTTP/1.1 codec".
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\
 # Blanks around a value are stripped, not matched: there would be many ways to match them, and all would be tried.
 _FIELD: Final = re.compile(rb"(%s):(%s)" % (_TOKEN, _VALUE))
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 _BARE: Final = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)")
 _ONCE: Final = frozenset(
     {
-        *(b"host", b"content-length", b"transfer-encoding", b"authorization", b"origin", b"upgrade"),
+        *_FRAMING,
+        *(b"host", b"authorization", b"origin", b"upgrade"),
         *(b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-accept"),
     }
 )
@@ -33,7 +35,8 @@ _NOT_BY_US: Final = frozenset({b"CONNECT", b"TRACE"})
 # Named in `Connection`, these would vanish for the workspace although somebody has already relied on them.
 _NEVER_HOP_BY_HOP: Final = frozenset(
     {
-        *(b"host", b"content-length", b"transfer-encoding", b"origin", b"cookie", b"authorization"),
+        *_FRAMING,
+        *(b"host", b"origin", b"cookie", b"authorization"),
         *(b"sec-websocket-key", b"sec-websocket-version"),
     }
 )
@@ -44,11 +47,10 @@ UNTIL_CLOSE: Final = -2
 _NO_BODY_STATUS: Final = frozenset({204, 304})
 
 
-class HeadRefusedError(Exception):
-    """A head that is not passed on. ``status`` is for the client; ``words`` say what was wrong with it."""
+class RejectedError(Exception):
+    """A message that goes no further. ``status`` is what a client is answered; ``words`` say what was wrong."""
 
     def __init__(self, status: int, words: str) -> None:
-        """Say why."""
         super().__init__(words)
         self.status, self.words = status, words
 
@@ -59,7 +61,7 @@ Field = tuple[bytes, bytes, bytes]
 
 @dataclass(slots=True)
 class RequestHead:
-    """What a client asks for. ``length`` is that of the body, or `CHUNKED`."""
+    """The head of a request. ``length`` is that of the body, or `CHUNKED`."""
 
     method: bytes
     target: bytes
@@ -79,7 +81,7 @@ class RequestHead:
 
     @property
     def for_person(self) -> bool:
-        """Whether a person will see the answer: a page is asked for, in a way that can be repeated."""
+        """Whether a person will see the response: a page is asked for, in a way that can be repeated."""
         return self.method in {b"GET", b"HEAD"} and b"text/html" in self.values.get(b"accept", b"")
 
     @property
@@ -91,8 +93,8 @@ class RequestHead:
 
 
 @dataclass(slots=True)
-class AnswerHead:
-    """What a workspace answers. ``length`` is that of the body, `CHUNKED`, or `UNTIL_CLOSE`."""
+class ResponseHead:
+    """The head of a response. ``length`` is that of the body, `CHUNKED`, or `UNTIL_CLOSE`."""
 
     status: int
     reason: bytes
@@ -107,9 +109,9 @@ _NOTHING: Final[frozenset[bytes]] = frozenset()
 
 
 def check_lines(data: bytes | bytearray, start: int) -> None:
-    """Refuse a head whose end has not come if one of its lines, from ``start`` on, never can be right."""
+    """Reject a head whose end has not come if one of its lines, from ``start`` on, never can be right."""
     if _BARE.search(data, start):
-        raise HeadRefusedError(400, "A line of a head must end in CRLF, with no CR or LF before.")
+        raise RejectedError(400, "A line of a head must end in CRLF, with no CR or LF before.")
 
 
 def request_head(data: bytes, *, most_fields: int) -> RequestHead:
@@ -117,56 +119,60 @@ def request_head(data: bytes, *, most_fields: int) -> RequestHead:
     first, *lines = data.split(b"\r\n")
     match = _REQUEST_LINE.fullmatch(first)
     if first.partition(b" ")[0] in _NOT_BY_US:  # CONNECT names no path
-        raise HeadRefusedError(501, "This method is not passed on.")
+        raise RejectedError(501, "This method is not passed on.")
     if match is None:
-        raise HeadRefusedError(400, "The first line is not METHOD /path HTTP/1.1.")
+        raise RejectedError(400, "The first line is not METHOD /path HTTP/1.1.")
     method, target, minor = match.groups()
     fields, values = _fields(lines, most_fields)
     host = values.get(b"host")
     if host is None:
-        raise HeadRefusedError(400, "A request must name its host once.")
+        raise RejectedError(400, "A request must name its host once.")
     options = _options(values)
     length = _request_length(values, minor)
     return RequestHead(method, target, minor[0] - 48, fields, values, options, length, host.lower())
 
 
-def answer_head(data: bytes, *, method: bytes, most_fields: int) -> AnswerHead:
-    """Read the head of an answer to ``method``; what is wrong with it is always 502."""
+def response_head(data: bytes, *, method: bytes, most_fields: int) -> ResponseHead:
+    """Read the head of a response to ``method``."""
     first, *lines = data.split(b"\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
-        raise HeadRefusedError(502, "The workspace's answer is not HTTP/1.")
-    try:
-        fields, values = _fields(lines, most_fields)
-        length = _answer_length(values, int(match[2]), method)
-    except HeadRefusedError as error:
-        raise HeadRefusedError(502, f"The workspace's answer is wrong. {error.words}") from error
+        raise RejectedError(502, "It is not HTTP/1.")
+    fields, values = _fields(lines, most_fields)
+    length = _response_length(values, int(match[2]), method)
     connection = values.get(b"connection")
     options = _NOTHING if connection is None else _names(connection)
     keep = match[1] == b"1" and b"close" not in options and length != UNTIL_CLOSE
-    return AnswerHead(int(match[2]), match[3] or b"", fields, values, options, length, keep)
+    return ResponseHead(int(match[2]), match[3] or b"", fields, values, options, length, keep)
 
 
 def _fields(lines: list[bytes], most: int) -> tuple[list[Field], dict[bytes, bytes]]:
     if len(lines) > most:
-        raise HeadRefusedError(431, f"A head may have {most} fields.")
+        raise RejectedError(431, f"A head may have {most} fields.")
     fields: list[Field] = []
     values: dict[bytes, bytes] = {}
     for line in lines:
         match = _FIELD.fullmatch(line)
         if match is None:
-            raise HeadRefusedError(400, "A line of the head is not Name: value.")
+            raise RejectedError(400, "A line of the head is not Name: value.")
         name, value = match.groups()
         lower, value = name.lower(), value.strip(b" \t")
         if lower in values:
             if lower in _ONCE:
-                raise HeadRefusedError(400, f"{lower.decode()} is given twice.")
+                raise RejectedError(400, f"{lower.decode()} is given twice.")
             value_before = values[lower]
             values[lower] = value_before + (b"; " if lower == b"cookie" else b", ") + value
         else:
             values[lower] = value
         fields.append((lower, value, line))
     return fields, values
+
+
+def check_trailer(line: bytes) -> None:
+    """Reject a line after the last chunk that is no field, or one that would say where a body ends."""
+    match = _FIELD.fullmatch(line)
+    if match is None or match[1].lower() in _FRAMING:
+        raise RejectedError(400, "The trailer after the last chunk is wrong.")
 
 
 def _names(connection: bytes) -> frozenset[bytes]:
@@ -179,13 +185,13 @@ def _options(values: dict[bytes, bytes]) -> frozenset[bytes]:
         return _NOTHING
     options = _names(connection)
     if options & _NEVER_HOP_BY_HOP:
-        raise HeadRefusedError(400, "Connection names a field that must be passed on.")
+        raise RejectedError(400, "Connection names a field that must be passed on.")
     return options
 
 
 def _length(value: bytes) -> int:
     if not _LENGTH.fullmatch(value):
-        raise HeadRefusedError(400, "content-length must be one number.")
+        raise RejectedError(400, "content-length must be one number.")
     return int(value)
 
 
@@ -194,22 +200,24 @@ def _request_length(values: dict[bytes, bytes], minor: bytes) -> int:
     if coding is None:
         return 0 if length is None else _length(length)
     if length is not None:
-        raise HeadRefusedError(400, "A body has a content-length or a transfer-encoding, not both.")
+        raise RejectedError(400, "A body has a content-length or a transfer-encoding, not both.")
     if minor != b"1":
-        raise HeadRefusedError(400, "HTTP/1.0 has no transfer-encoding.")
+        raise RejectedError(400, "HTTP/1.0 has no transfer-encoding.")
     if coding.lower() != b"chunked":
-        raise HeadRefusedError(501, "The only transfer-encoding here is chunked.")
+        raise RejectedError(501, "The only transfer-encoding here is chunked.")
     return CHUNKED
 
 
-def _answer_length(values: dict[bytes, bytes], status: int, method: bytes) -> int:
+def _response_length(values: dict[bytes, bytes], status: int, method: bytes) -> int:
     coding, length = values.get(b"transfer-encoding"), values.get(b"content-length")
     if coding is not None and length is not None:
-        raise HeadRefusedError(502, "A body has a content-length or a transfer-encoding, not both.")
+        raise RejectedError(502, "A body has a content-length or a transfer-encoding, not both.")
     if coding is not None and coding.lower() != b"chunked":
-        raise HeadRefusedError(502, "The only transfer-encoding here is chunked.")
+        raise RejectedError(502, "The only transfer-encoding here is chunked.")
     known = None if length is None else _length(length)
-    if method == b"HEAD" or status in _NO_BODY_STATUS or status < 200:  # noqa: PLR2004 - information has no body
+    if method == b"HEAD" or status in _NO_BODY_STATUS or status < 200:  # noqa: PLR2004 - interim responses have none
+        return 0
+    if method == b"CONNECT" and status < 300:  # noqa: PLR2004 - what follows is the tunnel
         return 0
     if coding is not None:
         return CHUNKED

@@ -16,8 +16,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from lapse.http1.bodies import LAST_CHUNK, body_of, chunk
-from lapse.http1.heads import CHUNKED, HeadRefusedError, request_head
-from lapse.http1.incoming import Incoming
+from lapse.http1.buffer import ReceiveBuffer
+from lapse.http1.heads import CHUNKED, RejectedError, request_head
 from lapse.proxy.pages import reply_bytes
 from lapse.proxy.ports import DirectResponse
 from lapse.proxy.tunnel import end_writing
@@ -102,7 +102,7 @@ class Front(asyncio.Protocol):
         self.closed = False
         self.write_paused = False
         self._paused = False
-        self._incoming = Incoming()
+        self._incoming = ReceiveBuffer()
         self._written = self._flushed = 0
         """Bytes given to the connection, and how many of them it had taken at the last look with progress."""
         self._flushed_at = house.now
@@ -212,9 +212,9 @@ class Front(asyncio.Protocol):
                 self._too_slow_with_head()
         elif phase is Phase.ANSWER and self.request_done:
             if passed > limits.answer_seconds:
-                self._fail(HeadRefusedError(504, "The workspace does not answer."))
+                self._fail(RejectedError(504, "The workspace does not answer."))
         elif phase is not Phase.BUSY and passed > limits.idle_seconds:
-            self._fail(HeadRefusedError(408, "Nothing has moved for too long."))
+            self._fail(RejectedError(408, "Nothing has moved for too long."))
 
     def _takes_nothing(self, now: float, limits: ProxyLimits) -> bool:
         """Whether a client has left an answer lie for too long; one that is still being made has a limit of its own."""
@@ -226,7 +226,7 @@ class Front(asyncio.Protocol):
 
     def _too_slow_with_head(self) -> None:
         if self._incoming:
-            self._refuse(HeadRefusedError(408, "The head of the request took too long."))
+            self._refuse(RejectedError(408, "The head of the request took too long."))
         else:
             self.close()
 
@@ -303,7 +303,7 @@ class Front(asyncio.Protocol):
         try:
             raw = self._incoming.take_head()
             if (len(self._incoming) if raw is None else len(raw)) > limits.head_bytes:
-                raise HeadRefusedError(431, f"The head of a request may have {limits.head_bytes} bytes.")  # noqa: TRY301 - one way out
+                raise RejectedError(431, f"The head of a request may have {limits.head_bytes} bytes.")  # noqa: TRY301 - one way out
             if raw is None:
                 if self.phase is Phase.KEEP:
                     self._enter(Phase.HEAD)
@@ -311,7 +311,7 @@ class Front(asyncio.Protocol):
             head = request_head(raw, most_fields=limits.fields)
             if head.length > limits.body_bytes:
                 raise _too_long(limits)
-        except HeadRefusedError as error:
+        except RejectedError as error:
             self._refuse(error)
             return
         self._body = body_of(head.length) if head.length else None
@@ -319,7 +319,7 @@ class Front(asyncio.Protocol):
         self._enter(Phase.BUSY)
         self._task = asyncio.get_running_loop().create_task(self._house.serve(self, head))
 
-    def _refuse(self, error: HeadRefusedError) -> None:
+    def _refuse(self, error: RejectedError) -> None:
         """Answer a head that cannot be read; what comes behind it cannot be either."""
         self._put(reply_bytes(DirectResponse(error.status, error.words), keep=False, with_body=True))
         self._linger()
@@ -335,7 +335,7 @@ class Front(asyncio.Protocol):
             self._taken += len(piece)
             if self._taken > self._house.limits.body_bytes:
                 raise _too_long(self._house.limits)
-        except HeadRefusedError as error:
+        except RejectedError as error:
             upstream.fail(error)
             return
         if piece:
@@ -414,5 +414,5 @@ class Front(asyncio.Protocol):
                 self.transport.resume_reading()
 
 
-def _too_long(limits: ProxyLimits) -> HeadRefusedError:
-    return HeadRefusedError(413, f"A body may have {limits.body_bytes} bytes.")
+def _too_long(limits: ProxyLimits) -> RejectedError:
+    return RejectedError(413, f"A body may have {limits.body_bytes} bytes.")

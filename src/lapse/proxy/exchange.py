@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, HeadRefusedError
+from lapse.http1.heads import CHUNKED, UNTIL_CLOSE, RejectedError
 from lapse.proxy.tunnel import Tunnel
 from lapse.proxy.upstream import UpstreamCutError
 from lapse.workspaces.tickets import FIELD
@@ -31,7 +31,7 @@ from lapse.workspaces.tickets import FIELD
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lapse.http1.heads import AnswerHead, Field, RequestHead
+    from lapse.http1.heads import Field, RequestHead, ResponseHead
     from lapse.proxy.client_connection import Front
     from lapse.proxy.leases import Leases
     from lapse.proxy.ports import ConnectionId, UpstreamAddress, WorkspaceId
@@ -92,7 +92,7 @@ def without_cookies(value: bytes, names: frozenset[bytes]) -> bytes:
     return b";".join(kept).strip()
 
 
-def answer_bytes(head: AnswerHead, *, keep: bool, chunked: bool, cookies: frozenset[bytes]) -> bytes:
+def answer_bytes(head: ResponseHead, *, keep: bool, chunked: bool, cookies: frozenset[bytes]) -> bytes:
     """Return an answer's head for the client; ``chunked`` if its body goes in chunks."""
     lines = _kept(head, cookies)
     if chunked:
@@ -105,19 +105,19 @@ def answer_bytes(head: AnswerHead, *, keep: bool, chunked: bool, cookies: frozen
     return b"\r\n".join(lines)
 
 
-def upgrade_bytes(head: AnswerHead, cookies: frozenset[bytes]) -> bytes:
+def upgrade_bytes(head: ResponseHead, cookies: frozenset[bytes]) -> bytes:
     """Return the head of an accepted upgrade."""
     lines = _kept(head, cookies)
     lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
     return b"\r\n".join(lines)
 
 
-def information_bytes(head: AnswerHead, cookies: frozenset[bytes]) -> bytes:
+def information_bytes(head: ResponseHead, cookies: frozenset[bytes]) -> bytes:
     """Return an answer that only announces another (100 Continue)."""
     return b"\r\n".join([*_kept(head, cookies), b"\r\n"])
 
 
-def _kept(head: AnswerHead, cookies: frozenset[bytes]) -> list[bytes]:
+def _kept(head: ResponseHead, cookies: frozenset[bytes]) -> list[bytes]:
     lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
     options = head.options
     for field in head.fields:
@@ -159,7 +159,7 @@ class Exchange:
     async def request(
         self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
     ) -> None:
-        """Pass a request on and its answer back. `HeadRefusedError`, `UpstreamCutError`: nothing was answered yet."""
+        """Pass a request on and its answer back. `RejectedError`, `UpstreamCutError`: nothing was answered yet."""
         upstream, answer = await self._begin(front, head, workspace=workspace, address=address)
         again = False
         try:
@@ -196,7 +196,7 @@ class Exchange:
 
     async def _begin(
         self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
-    ) -> tuple[Upstream, AnswerHead]:
+    ) -> tuple[Upstream, ResponseHead]:
         """Send a request on a kept connection or a fresh one; return the connection and the head of the answer."""
         repeatable = head.method in _REPEATABLE and head.length == 0
         kept = self.upstreams.spare(workspace, address) if repeatable else None
@@ -211,7 +211,7 @@ class Exchange:
 
     async def _ask(
         self, front: Front, head: RequestHead, *, upstream: Upstream, address: UpstreamAddress
-    ) -> AnswerHead:
+    ) -> ResponseHead:
         secret = address.secret.encode()
         sent = request_bytes(head, peer=front.peer, scheme=self.scheme, cookies=self.cookies, secret=secret)
         information = partial(self._inform, front, head)
@@ -224,14 +224,14 @@ class Exchange:
             raise
         if answer.status == _SWITCHING and not head.upgrade:
             upstream.abort()
-            raise HeadRefusedError(502, "The workspace switches protocols without being asked to.")
+            raise RejectedError(502, "The workspace switches protocols without being asked to.")
         return answer
 
-    def _inform(self, front: Front, head: RequestHead, answer: AnswerHead) -> None:
+    def _inform(self, front: Front, head: RequestHead, answer: ResponseHead) -> None:
         if head.minor == 1:
             front.write(information_bytes(answer, self.cookies))
 
-    async def _deliver(self, front: Front, head: RequestHead, *, upstream: Upstream, answer: AnswerHead) -> bool:
+    async def _deliver(self, front: Front, head: RequestHead, *, upstream: Upstream, answer: ResponseHead) -> bool:
         """Pass an answer back; return whether the connection to the workspace may be used again."""
         unknown = answer.length in {CHUNKED, UNTIL_CLOSE}
         chunked = unknown and head.minor == 1
@@ -239,21 +239,27 @@ class Exchange:
         front.begin_answer(answer_bytes(answer, keep=keep, chunked=chunked, cookies=self.cookies), chunked=chunked)
         try:
             again = await upstream.relay(answer)
-        except (UpstreamCutError, HeadRefusedError):
+        except (UpstreamCutError, RejectedError):
             front.abort()
             return False
         again = again and front.request_done
         front.end_answer(keep=keep)
         return again
 
-    async def _decline(self, front: Front, head: RequestHead, *, upstream: Upstream, answer: AnswerHead) -> None:
+    async def _decline(self, front: Front, head: RequestHead, *, upstream: Upstream, answer: ResponseHead) -> None:
         """Pass back why there is no websocket; a plain page would leave the client guessing."""
         if answer.status in _SUCCESS:
-            raise HeadRefusedError(502, "The workspace's program speaks plain HTTP at this path, not a websocket.")
+            raise RejectedError(502, "The workspace's program speaks plain HTTP at this path, not a websocket.")
         await self._deliver(front, head, upstream=upstream, answer=answer)
 
     def _join(
-        self, front: Front, upstream: Upstream, *, answer: AnswerHead, workspace: WorkspaceId, connection: ConnectionId
+        self,
+        front: Front,
+        upstream: Upstream,
+        *,
+        answer: ResponseHead,
+        workspace: WorkspaceId,
+        connection: ConnectionId,
     ) -> None:
         if front.transport.is_closing() or upstream.transport.is_closing():
             raise UpstreamCutError
@@ -275,12 +281,12 @@ class Exchange:
 def _key_of(head: RequestHead) -> bytes:
     key = head.values.get(b"sec-websocket-key")
     if head.method != b"GET" or head.length or key is None:
-        raise HeadRefusedError(400, "A websocket begins with a GET without a body and with a Sec-WebSocket-Key.")
+        raise RejectedError(400, "A websocket begins with a GET without a body and with a Sec-WebSocket-Key.")
     return key
 
 
-def _check_consent(answer: AnswerHead, key: bytes) -> None:
+def _check_consent(answer: ResponseHead, key: bytes) -> None:
     digest = hashlib.sha1(key + _WEBSOCKET, usedforsecurity=False).digest()
     consents = answer.values.get(b"upgrade", b"").lower() == b"websocket" and b"upgrade" in answer.options
     if not consents or answer.values.get(b"sec-websocket-accept") != base64.b64encode(digest):
-        raise HeadRefusedError(502, "The workspace's program does not accept this websocket as it should.")
+        raise RejectedError(502, "The workspace's program does not accept this websocket as it should.")

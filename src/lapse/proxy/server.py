@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
 from lapse.http1.connections import ConnectionLimit
-from lapse.http1.heads import HeadRefusedError
+from lapse.http1.heads import RejectedError
 from lapse.proxy import pages
 from lapse.proxy.client_connection import Front, Phase
 from lapse.proxy.exchange import Exchange
@@ -224,7 +224,7 @@ class Proxy:
         """Answer one request, whatever happens."""
         try:
             reply = await self._serve(front, head)
-        except HeadRefusedError as error:
+        except RejectedError as error:
             reply = DirectResponse(error.status, error.words)
         except UpstreamCutError:
             reply = pages.CUT

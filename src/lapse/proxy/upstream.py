@@ -13,14 +13,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from lapse.http1.bodies import body_of
-from lapse.http1.heads import HeadRefusedError, answer_head
-from lapse.http1.incoming import Incoming
+from lapse.http1.buffer import ReceiveBuffer
+from lapse.http1.heads import RejectedError, response_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.http1.bodies import Body
-    from lapse.http1.heads import AnswerHead
+    from lapse.http1.heads import ResponseHead
     from lapse.proxy.limits import ProxyLimits
     from lapse.proxy.ports import UpstreamAddress, WorkspaceId
 
@@ -77,18 +77,18 @@ class Upstream(asyncio.Protocol):
         """Whether announcements wait for a client that takes nothing."""
         self._turn = False
         """Whether what has come in is looked at again in the loop's next round."""
-        self._incoming = Incoming()
+        self._incoming = ReceiveBuffer()
         self._informed = 0
         self._method = b""
         self._taker: Taker | None = None
         self._body: Body | None = None
-        self._waiting: asyncio.Future[AnswerHead] | None = None
+        self._waiting: asyncio.Future[ResponseHead] | None = None
         self._finished: asyncio.Future[None] | None = None
-        self._information: Callable[[AnswerHead], None] | None = None
+        self._information: Callable[[ResponseHead], None] | None = None
 
     # --- one request --------------------------------------------------------------------------------------------------
 
-    def ask(self, request: bytes, method: bytes, *, taker: Taker, information: Callable[[AnswerHead], None]) -> None:
+    def ask(self, request: bytes, method: bytes, *, taker: Taker, information: Callable[[ResponseHead], None]) -> None:
         """Send a request's head; its body may follow by `send`, and `answer` waits for what comes back."""
         self.heard = False
         self._informed = 0
@@ -104,12 +104,12 @@ class Upstream(asyncio.Protocol):
         if not self.closed:
             self.transport.write(data)
 
-    async def answer(self) -> AnswerHead:
-        """Return the head of the answer. Raises `UpstreamCutError`, or `HeadRefusedError` if it is unreadable."""
+    async def answer(self) -> ResponseHead:
+        """Return the head of the answer. Raises `UpstreamCutError`, or `RejectedError` if it is unreadable."""
         assert self._waiting is not None, "nothing was asked"  # noqa: S101 - a mistake of ours
         return await self._waiting
 
-    async def relay(self, head: AnswerHead) -> bool:
+    async def relay(self, head: ResponseHead) -> bool:
         """Pass the answer's body on, to its end; return whether the connection may be used again."""
         body = self._body = body_of(head.length)
         if not body.done and self._incoming:
@@ -228,14 +228,14 @@ class Upstream(asyncio.Protocol):
         if not self._held:
             self.resume_reading()
 
-    def _look_for_head(self, waiting: asyncio.Future[AnswerHead]) -> None:
+    def _look_for_head(self, waiting: asyncio.Future[ResponseHead]) -> None:
         limits = self._limits
         self._held = False
         try:
             while (raw := self._incoming.take_head()) is not None:
                 if len(raw) > limits.head_bytes:
                     break
-                head = answer_head(raw, method=self._method, most_fields=limits.fields)
+                head = response_head(raw, method=self._method, most_fields=limits.fields)
                 if head.status >= _FINAL or head.status == _SWITCHING:
                     waiting.set_result(head)
                     return
@@ -245,23 +245,22 @@ class Upstream(asyncio.Protocol):
                     self.pause_reading()
                     return
             if raw is not None or len(self._incoming) > limits.head_bytes:
-                raise HeadRefusedError(502, "The head of the workspace's answer is too long.")  # noqa: TRY301 - one way out
-        except HeadRefusedError as error:
+                raise RejectedError(502, "Its head is too long.")  # noqa: TRY301 - one way out
+        except RejectedError as error:
             waiting.set_exception(_by_workspace(error))
             self.abort()
 
-    def _inform(self, head: AnswerHead) -> None:
+    def _inform(self, head: ResponseHead) -> None:
         self._informed += 1
         if self._informed > self._limits.informations:
-            words = f"The workspace's program announces its answer more than {self._limits.informations} times."
-            raise HeadRefusedError(502, words)
+            raise RejectedError(502, f"It is announced more than {self._limits.informations} times.")
         if self._information is not None:
             self._information(head)
 
     def _pass_or_fail(self, body: Body, data: bytes) -> None:
         try:
             self._pass(body, data)
-        except HeadRefusedError as error:
+        except RejectedError as error:
             self.fail(error)
             self.abort()
 
@@ -297,9 +296,9 @@ class Upstream(asyncio.Protocol):
         body.done = True
 
 
-def _by_workspace(error: HeadRefusedError) -> HeadRefusedError:
-    """Return what a client is told: whatever is wrong with an answer is 502."""
-    return error if error.status == _BAD_GATEWAY else HeadRefusedError(_BAD_GATEWAY, error.words)
+def _by_workspace(error: RejectedError) -> RejectedError:
+    """Return what a client is told about a response that cannot be passed on."""
+    return RejectedError(_BAD_GATEWAY, f"The workspace's answer is wrong. {error.words}")
 
 
 class Upstreams:
@@ -321,7 +320,7 @@ class Upstreams:
         return None
 
     async def fresh(self, address: UpstreamAddress) -> Upstream:
-        """Connect to this address. Raises `HeadRefusedError`."""
+        """Connect to this address. Raises `RejectedError`."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
@@ -330,9 +329,9 @@ class Upstreams:
                 else:
                     _, upstream = await loop.create_connection(self._make, address.host, address.port)
         except TimeoutError as error:
-            raise HeadRefusedError(504, "The workspace takes no connection.") from error
+            raise RejectedError(504, "The workspace takes no connection.") from error
         except OSError as error:
-            raise HeadRefusedError(502, "The workspace's program does not listen.") from error
+            raise RejectedError(502, "The workspace's program does not listen.") from error
         return upstream
 
     def give_back(self, workspace: WorkspaceId, address: UpstreamAddress, *, upstream: Upstream, now: float) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.http1.heads import answer_head, request_head
+from lapse.http1.heads import response_head, request_head
 from lapse.proxy.exchange import answer_bytes, request_bytes, upgrade_bytes, without_cookies
 
 OWN = frozenset({b"lapse_session"})
@@ -19,7 +19,7 @@ def sent(*lines: str, first: str = "GET /a HTTP/1.1") -> list[str]:
 
 def given_back(*lines: str, keep: bool = True, chunked: bool = False) -> list[str]:
     """The lines that a client gets."""
-    head = answer_head("\r\n".join(["HTTP/1.1 200 OK", *lines]).encode(), method=b"GET", most_fields=100)
+    head = response_head("\r\n".join(["HTTP/1.1 200 OK", *lines]).encode(), method=b"GET", most_fields=100)
     return answer_bytes(head, keep=keep, chunked=chunked, cookies=OWN).decode()[:-4].split("\r\n")
 
 
@@ -120,7 +120,7 @@ def test_a_workspace_sets_cookies_for_itself_only() -> None:
 def test_an_accepted_upgrade_keeps_what_the_peers_agreed_on() -> None:
     lines = ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Accept: x", "Sec-WebSocket-Protocol: chat"]
     data = "\r\n".join(["HTTP/1.1 101 Switching Protocols", *lines]).encode()
-    out = upgrade_bytes(answer_head(data, method=b"GET", most_fields=100), OWN).decode()
+    out = upgrade_bytes(response_head(data, method=b"GET", most_fields=100), OWN).decode()
     assert out.split("\r\n") == [
         "HTTP/1.1 101 Switching Protocols",
         "Sec-WebSocket-Accept: x",

@@ -1,40 +1,53 @@
-"""Connections to one server that are kept open: a question, then its whole answer, then the next question.
+"""Connection pool to one HTTP/1.1 server: a request, then its response, whole or piece by piece, then the next request.
 
-Short calls are most of what controllers do, and the library that watches go through costs nearly twice as much
-processor time for each (`python -m bench.kube_client` shows both). This is what a call needs and nothing else: no
-cookies, no redirections, no streams, no proxy.
+All calls and watches of a client go through it, straight to the server or through an HTTP proxy (for https:// by
+CONNECT). It has what they need and nothing else: no cookies, no redirections.
 
-Guarantees: a question is sent once, but for one that may be repeated (``again``) on a kept connection that the server
-had closed before it heard of it; a connection whose answer is not complete, for whatever reason, is never used again;
-none is kept longer than half a minute, or for another TLS context than it was made with. Not done here: time limits but
-that of connecting, and how many there are.
+Guarantees: a request is sent once, but for one that may be repeated (``repeatable``) on a kept connection that the
+server had closed before it heard of it; a connection whose response was not read to its end, for whatever reason, is
+never used again; none is kept longer than half a minute, or for another TLS context than it was made with; a response
+that is read in pieces is not read ahead of its reader by more than a few. Not done here: time limits but that of
+connecting, and how many connections there are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
+import ssl
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+from urllib.parse import unquote, urlsplit
 
 from aiohappyeyeballs import start_connection
 
+from lapse.http1.heads import RejectedError
+from lapse.http1.responses import ResponseReader
 from lapse.http1.sockets import new_socket
-from lapse.kube.api.http1 import ResponseReader, UnreadableError
 
 if TYPE_CHECKING:
-    import ssl
+    from collections.abc import Awaitable, Callable
 
     from lapse.core.clock import Clock
-    from lapse.kube.api.http1 import RawResponse
+    from lapse.http1.heads import ResponseHead
 
 _KEPT_NS: Final = 30_000_000_000
 _SECOND_FAMILY_SECONDS: Final = 0.25
+_READ_AHEAD: Final = 262_144
+"""Bytes of a response in pieces that may wait for their reader."""
+_SUCCESS: Final = range(200, 300)
+T = TypeVar("T")
+PORTS: Final = {"http": 80, "https": 443}
 
 
 class ConnectionCutError(ConnectionError):
-    """The connection ended before the answer did."""
+    """The connection ended before the response did."""
+
+
+class UnreadableResponseError(ConnectionError):
+    """What came is no response; the message says why."""
 
 
 class ConnectTimeoutError(TimeoutError):
@@ -45,17 +58,56 @@ class NoConnectionError(OSError):
     """There was no connection; the cause says why."""
 
 
+class ProxyRefusedError(ConnectionError):
+    """The proxy did not connect; the message says what it answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyAddress:
+    """An HTTP proxy, and what it wants to see of us."""
+
+    host: str
+    port: int
+    tls: bool
+    authorization: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> ProxyAddress:
+        """Take an address apart, which may hold a user and a password."""
+        parts = urlsplit(url)
+        authorization = ""
+        if parts.username is not None:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            authorization = f"Basic {base64.b64encode(user.encode()).decode()}"
+        port = parts.port or PORTS[parts.scheme]
+        return cls(parts.hostname or "", port, parts.scheme == "https", authorization)
+
+    @property
+    def lines(self) -> str:
+        """The lines of a head that are for the proxy."""
+        return f"Proxy-Authorization: {self.authorization}\r\n" if self.authorization else ""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server listens, and by which name its certificate is checked."""
+    """Where a server listens, by which name its certificate is checked, and the proxy that leads there."""
 
     host: str
     port: int
     server_name: str | None = None
+    proxy: ProxyAddress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WholeResponse:
+    """A response that was read to its end."""
+
+    head: ResponseHead
+    content: bytes
 
 
 class Connection(asyncio.Protocol):
-    """One connection; one question at a time."""
+    """One connection; one request at a time."""
 
     def __init__(self) -> None:
         """Not connected yet."""
@@ -63,94 +115,162 @@ class Connection(asyncio.Protocol):
         self.context: ssl.SSLContext | None = None
         self.since_ns = 0
         """When it was put aside."""
-        self._transport: asyncio.Transport | None = None
-        self._waiting: asyncio.Future[RawResponse] | None = None
-        self._answer = ResponseReader()
+        self.transport: asyncio.Transport | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        self._wants_all = True
+        self._error: Exception | None = None
+        self._pieces: list[bytes] = []
+        self._paused = False
+        self._reader = ResponseReader(b"")
+        self._reader.done = True  # nothing was asked yet
 
     @property
     def heard(self) -> bool:
-        """Whether the server has begun to answer the last question."""
-        return self._answer.begun
+        """Whether the server has begun to answer the last request."""
+        return self._reader.begun
 
-    async def ask(self, question: bytes) -> RawResponse:
-        """Send a question and return its answer; useless after `ConnectionCutError` or `UnreadableError`."""
-        if self._transport is None or not self.open:
+    @property
+    def reusable(self) -> bool:
+        """Whether the response was read to its end, and another request may follow."""
+        return self.open and self._reader.done and self._reader.keep and not self._pieces
+
+    def send(self, request: bytes) -> None:
+        """Send a request; `head`, `read` and `whole` give what comes back."""
+        self._reader = ResponseReader(request[: request.index(b" ")])
+        if self.transport is None or not self.open:
             raise ConnectionCutError("it is closed")
-        self._answer = ResponseReader()
-        self._waiting = asyncio.get_running_loop().create_future()
-        self._transport.write(question)
-        try:
-            return await self._waiting
-        except BaseException:
-            self.abort()  # the rest of the answer may still be under way
-            raise
+        self.transport.write(request)
+
+    async def head(self) -> ResponseHead:
+        """Wait for the head of the response."""
+        while self._reader.head is None:
+            await self._wait(for_all=False)
+        return self._reader.head
+
+    async def read(self) -> bytes:
+        """Wait for more of the body; nothing at its end."""
+        while not self._pieces and not self._reader.done:
+            await self._wait(for_all=False)
+        data = self._take()
+        self._resume()
+        return data
+
+    async def whole(self) -> WholeResponse:
+        """Wait for all of the response, or the rest of its body."""
+        while not self._reader.done:
+            await self._wait(for_all=True)
+        return WholeResponse(cast("ResponseHead", self._reader.head), self._take())
 
     def abort(self) -> None:
         """End it without a farewell, which would outlive the event loop."""
         self.open = False
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
+
+    async def _wait(self, *, for_all: bool) -> None:
+        if self._error is not None:
+            raise self._error
+        if not self.open:
+            raise ConnectionCutError("it is closed")
+        self._resume()
+        self._wants_all = for_all
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def _resume(self) -> None:
+        if self._paused and self.open and self.transport is not None:
+            self._paused = False
+            self.transport.resume_reading()
+
+    def _take(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     # --- called by the event loop -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        self._transport, self.open = cast("asyncio.Transport", transport), True
+        self.transport, self.open = cast("asyncio.Transport", transport), True
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        waiting = self._waiting
-        if waiting is None or waiting.done():
+        reader = self._reader
+        if reader.done:
             self.abort()  # nobody asked
             return
         try:
-            reply = self._answer.feed(data)
-        except UnreadableError as error:
-            waiting.set_exception(error)
-        else:
-            if reply is not None:
-                waiting.set_result(reply)
+            piece = reader.feed(data)
+        except RejectedError as error:
+            self._fail(UnreadableResponseError(error.words))
+            return
+        if piece:
+            self._pieces.append(piece)
+        waiting = self._waiting
+        if reader.done or not self._wants_all:
+            self._wake()
+        if waiting is None and not reader.done and sum(map(len, self._pieces)) > _READ_AHEAD:
+            self._paused = True
+            cast("asyncio.Transport", self.transport).pause_reading()
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`."""
         self.open = False
-        if self._waiting is not None and not self._waiting.done():
-            try:
-                reply = self._answer.end()
-            except UnreadableError as error:
-                self._waiting.set_exception(error)
-            else:
-                if reply is not None:
-                    self._waiting.set_result(reply)
+        try:
+            if self._reader.end():
+                self._wake()
+        except RejectedError as error:
+            self._fail(UnreadableResponseError(error.words))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self.open = False
+        if not self._reader.done:
+            self._fail(ConnectionCutError("the server closed it" if exc is None else type(exc).__name__))
+
+    def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(
-                ConnectionCutError("the server closed it" if exc is None else type(exc).__name__)
-            )
+            self._waiting.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if self._error is None:
+            self._error = error
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
 
 
 class ConnectionPool:
     """See the module. Belongs to one event loop."""
 
-    def __init__(self, place: ServerAddress, *, connect_seconds: float, clock: Clock) -> None:
+    def __init__(self, address: ServerAddress, *, connect_seconds: float, clock: Clock) -> None:
         """Connect to nothing yet."""
-        self._place, self._connect_seconds, self._clock = place, connect_seconds, clock
+        self._address, self._connect_seconds, self._clock = address, connect_seconds, clock
         self._free: deque[Connection] = deque()
         self._all: set[Connection] = set()
 
-    async def ask(self, question: bytes, *, context: ssl.SSLContext | None, again: bool) -> RawResponse:
-        """Send a question; raises `OSError`, `TimeoutError`, `ConnectionCutError` or `UnreadableError`."""
-        kept = self._kept(context)
-        if kept is not None:
-            try:
-                return await self._ask(kept, question)
-            except ConnectionCutError:
-                if kept.heard or not again:
-                    raise
-        return await self._ask(await self._connect(context), question)
+    def __len__(self) -> int:
+        """How many connections there are, in use or kept."""
+        return len(self._all)
+
+    async def call(self, request: bytes, *, context: ssl.SSLContext | None, repeatable: bool) -> WholeResponse:
+        """Send a request and return its whole response; raises `OSError`, which all errors of this module are."""
+        connection, response = await self._exchange(request, Connection.whole, context=context, repeatable=repeatable)
+        self.release(connection)
+        return response
+
+    async def open(self, request: bytes, *, context: ssl.SSLContext | None) -> tuple[Connection, ResponseHead]:
+        """Send a request that may be repeated; return the connection to read its body from, and to `release`."""
+        return await self._exchange(request, Connection.head, context=context, repeatable=True)
+
+    def release(self, connection: Connection) -> None:
+        """Keep a connection for the next request, if its response was read to the end; otherwise end it."""
+        if connection.reusable:
+            connection.since_ns = self._clock.monotonic_ns()
+            self._free.append(connection)
+        else:
+            self._end(connection)
 
     def close(self) -> None:
         """End all of them, also those in use."""
@@ -159,18 +279,31 @@ class ConnectionPool:
         self._all.clear()
         self._free.clear()
 
-    async def _ask(self, connection: Connection, question: bytes) -> RawResponse:
+    async def _exchange(
+        self,
+        request: bytes,
+        receive: Callable[[Connection], Awaitable[T]],
+        *,
+        context: ssl.SSLContext | None,
+        repeatable: bool,
+    ) -> tuple[Connection, T]:
+        kept = self._kept(context)
+        if kept is not None:
+            try:
+                return kept, await self._send(kept, request, receive)
+            except ConnectionCutError:
+                if kept.heard or not repeatable:
+                    raise
+        fresh = await self._connect(context)
+        return fresh, await self._send(fresh, request, receive)
+
+    async def _send(self, connection: Connection, request: bytes, receive: Callable[[Connection], Awaitable[T]]) -> T:
         try:
-            reply = await connection.ask(question)
+            connection.send(request)
+            return await receive(connection)
         except BaseException:
-            self._all.discard(connection)
+            self._end(connection)  # the rest of the response may still be under way
             raise
-        if reply.keep and connection.open:
-            connection.since_ns = self._clock.monotonic_ns()
-            self._free.append(connection)
-        else:
-            self._end(connection)
-        return reply
 
     def _kept(self, context: ssl.SSLContext | None) -> Connection | None:
         """Return the connection that was used last, and end those that nobody needed for long."""
@@ -185,16 +318,14 @@ class ConnectionPool:
         return None
 
     async def _connect(self, context: ssl.SSLContext | None) -> Connection:
-        loop, place = asyncio.get_running_loop(), self._place
-        name: dict[str, Any] = {} if context is None else {"server_hostname": place.server_name or place.host}
+        address = self._address
+        name = address.server_name or address.host
         try:
             async with asyncio.timeout(self._connect_seconds):
-                # Not by the loop itself: of a host with two families, uvloop would wait for one before the other.
-                found = await loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-                made = await start_connection(
-                    found, happy_eyeballs_delay=_SECOND_FAMILY_SECONDS, socket_factory=new_socket
-                )
-                _, connection = await loop.create_connection(Connection, sock=made, ssl=context, **name)
+                if address.proxy is None:
+                    connection = await _connected(address.host, address.port, context, name)
+                else:
+                    connection = await _through(address.proxy, address, context, name)
         except TimeoutError as error:
             raise ConnectTimeoutError from error
         except OSError as error:
@@ -206,3 +337,41 @@ class ConnectionPool:
     def _end(self, connection: Connection) -> None:
         connection.abort()
         self._all.discard(connection)
+
+
+async def _connected(host: str, port: int, context: ssl.SSLContext | None, name: str) -> Connection:
+    loop = asyncio.get_running_loop()
+    # Not by the loop itself: of a host with two families, uvloop would wait for one before the other.
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    made = await start_connection(found, happy_eyeballs_delay=_SECOND_FAMILY_SECONDS, socket_factory=new_socket)
+    server_name = None if context is None else name
+    _, connection = await loop.create_connection(Connection, sock=made, ssl=context, server_hostname=server_name)
+    return connection
+
+
+async def _through(
+    proxy: ProxyAddress, address: ServerAddress, context: ssl.SSLContext | None, name: str
+) -> Connection:
+    """Connect to a proxy and, for a server with TLS, through it; without TLS the proxy passes each request on."""
+    trust = (context or ssl.create_default_context()) if proxy.tls else None
+    connection = await _connected(proxy.host, proxy.port, trust, proxy.host)
+    if context is None:
+        return connection
+    try:
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        target = f"{host}:{address.port}"
+        connection.send(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{proxy.lines}\r\n".encode())
+        await _begin_tls(connection, context, name)
+    except BaseException:
+        connection.abort()
+        raise
+    return connection
+
+
+async def _begin_tls(connection: Connection, context: ssl.SSLContext, name: str) -> None:
+    """Begin TLS with the server, once the proxy says that it is connected."""
+    head = await connection.head()
+    if head.status not in _SUCCESS or connection.transport is None:
+        raise ProxyRefusedError(f"the proxy answered {head.status}")
+    loop = asyncio.get_running_loop()
+    connection.transport = await loop.start_tls(connection.transport, connection, context, server_hostname=name)

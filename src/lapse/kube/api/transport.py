@@ -1,15 +1,15 @@
-"""The way to the API server: connections, time limits, credentials and what goes wrong between two machines.
+"""Transport to the API server: requests and responses, time limits, credentials, and errors of the network.
 
 Every call ends within a time limit. A watch, which may be silent for minutes, ends when it was silent for longer than
-the server would let it run: so a connection that died without a word is noticed. Plain calls share a bounded number of
-connections (`lapse.kube.api.connections`), first come, first served; watches have theirs beside it, through aiohttp, so
-that many of them cannot keep calls from getting through. Through a proxy, calls go by aiohttp as well.
+the server would let it run: so a connection that died without a word is noticed. Calls and watches take one path
+(`lapse.kube.api.connections`), with or without a proxy. Calls share a bounded number of connections, first come, first
+served; watches do not count, so that many of them cannot keep calls from getting through.
 
 Nothing is sent twice, with two exceptions that cannot do harm: a call that was refused for its credentials (the server
 did not look at it) is sent once more with renewed ones, if there are others; and a read whose kept
 connection turned out to be closed already is repeated. Redirections are not followed: a token must not wander.
 
-What goes wrong between two machines, in words of ours: those of libraries name objects, and may quote headers.
+Errors are told in words of ours: those of libraries name objects, and may quote headers.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ import asyncio
 import re
 import ssl
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
-import aiohttp
-
 from lapse.core.log import get_logger
-from lapse.kube.api.connections import ConnectionPool, ConnectTimeoutError, NoConnectionError, ServerAddress
+from lapse.kube.api.connections import (
+    PORTS,
+    ConnectionPool,
+    ConnectTimeoutError,
+    NoConnectionError,
+    ProxyAddress,
+    ProxyRefusedError,
+    ServerAddress,
+    UnreadableResponseError,
+)
 from lapse.kube.api.failures import UNAUTHORIZED
 from lapse.kube.api.rate import RateLimit
-from lapse.kube.api.streams import Streams, abort
 from lapse.kube.auth.credentials import Credential, CredentialSource, UserCredentials
 from lapse.kube.auth.exec_credentials import PluginCredentials
 from lapse.kube.auth.tls import Contexts
@@ -38,47 +43,37 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from lapse.core.clock import Clock
+    from lapse.http1.heads import ResponseHead
+    from lapse.kube.api.connections import Connection, WholeResponse
     from lapse.kube.auth.config import KubeConfig
 
-TROUBLE: Final = (aiohttp.ClientError, TimeoutError, OSError)
-"""What calls and watches raise."""
 
-
-def trouble(error: Exception, *, place: str, seconds: float, connect_seconds: float) -> StoreUnavailableError:
+def network_error(error: OSError, *, place: str, seconds: float, connect_seconds: float) -> StoreUnavailableError:
     """Say what went wrong on the way to ``place``, within which limits."""
     match error:
-        case aiohttp.ClientConnectorCertificateError():
-            problem = _distrust(place, error.certificate_error)
         case NoConnectionError(__cause__=ssl.SSLCertVerificationError() as cause):
-            problem = _distrust(place, cause)
+            reason = cause.verify_message or "it cannot be verified"
+            problem = f"the certificate of {place} is not trusted: {reason}"
+        case NoConnectionError(__cause__=ProxyRefusedError() | UnreadableResponseError() as cause):
+            problem = f"no connection to {place}: {cause}"
         case NoConnectionError(__cause__=OSError() as cause):
             problem = f"no connection to {place}: {cause.strerror or type(cause).__name__}"
-        case aiohttp.ConnectionTimeoutError() | ConnectTimeoutError():
+        case ConnectTimeoutError():
             problem = f"no connection to {place} within {connect_seconds:g} s"
         case TimeoutError():
             problem = f"no answer from {place} within {seconds:g} s"
-        case aiohttp.ClientConnectorError():
-            problem = f"no connection to {place}: {error.os_error.strerror or type(error.os_error).__name__}"
+        case UnreadableResponseError():
+            problem = f"the answer of {place} is not understood: {error}"
         case _:
             problem = f"the connection to {place} was cut ({type(error).__name__})"
     return StoreUnavailableError(problem=problem)
-
-
-def cause_of(error: Exception) -> Exception | None:
-    """Leave out causes that carry the request's headers with them."""
-    return None if isinstance(error, aiohttp.ClientResponseError) else error
-
-
-def _distrust(place: str, error: Exception) -> str:
-    reason = getattr(error, "verify_message", "")
-    return f"the certificate of {place} is not trusted: {reason or 'it cannot be verified'}"
 
 
 _LAST_TURNS: Final = 3
 _SILENCE_SECONDS: Final = 15.0
 """How long after its end by the server's clock a watch may still say nothing."""
 SUCCESS: Final = range(200, 300)
-_PORTS: Final = {"http": 80, "https": 443}
+_TOLD: Final = (b"retry-after", b"date")
 _PATH: Final = re.compile(r"[!-~]+")
 _SAFE: Final = "".join(map(chr, range(0x21, 0x7F)))
 _log = get_logger("lapse.kube.api.transport")
@@ -116,7 +111,6 @@ class Transport:
         """Connect to nothing yet; raises `KubeConfigError` for what can be seen to be wrong."""
         cluster, user = config.cluster, config.user
         self._place, self._limits, self._clock = cluster.place, limits, clock
-        self._proxied = cluster.proxy is not None
         self._contexts = Contexts(cluster, clock=clock)
         plugin = None
         if user.plugin is not None:
@@ -129,12 +123,15 @@ class Transport:
         self._headers += [("Impersonate-Group", group) for group in user.groups]
         self._headers.append(("Accept-Encoding", "gzip" if cluster.compress else "identity"))
         parts = urlsplit(cluster.server)
-        place = ServerAddress(parts.hostname or "", parts.port or _PORTS[parts.scheme], cluster.server_name)
-        self._connections = ConnectionPool(place, connect_seconds=limits.connect_seconds, clock=clock)
+        proxy = None if cluster.proxy is None else ProxyAddress.parse(cluster.proxy)
+        address = ServerAddress(parts.hostname or "", parts.port or PORTS[parts.scheme], cluster.server_name, proxy)
+        self._connections = ConnectionPool(address, connect_seconds=limits.connect_seconds, clock=clock)
         self._turns = asyncio.Semaphore(limits.connections)
         self._prefix, self._host = parts.path, parts.netloc
+        self._for_proxy = ""
+        if proxy is not None and parts.scheme == "http":  # the proxy itself reads each request
+            self._prefix, self._for_proxy = f"http://{parts.netloc}{parts.path}", proxy.lines
         self._fixed: tuple[Credential | None, str] = (None, "")
-        self._streams = Streams(cluster, headers=self._headers)
         self._closed = False
         self.answered_ns: int | None = None
         """When the server last granted something, in boottime. A refusal may be that of something in between."""
@@ -144,92 +141,87 @@ class Transport:
     async def call(
         self, method: str, path: str, *, accept: str, content_type: str | None = None, body: bytes | None = None
     ) -> Response:
-        """Ask and return the whole answer; raises `StoreUnavailableError` when there is none."""
+        """Send a request and return the whole response; raises `StoreUnavailableError` when there is none."""
         headers = {"Accept": accept} if content_type is None else {"Accept": accept, "Content-Type": content_type}
         credential = await self._credentials.current()
-        answer = await self._exchange(method, path, headers, body, credential=credential)
-        if answer.status == UNAUTHORIZED and (renewed := await self._renewed(credential)) is not None:
-            answer = await self._exchange(method, path, headers, body, credential=renewed)
-        return answer
+        response = await self._call(method, path, headers, body, credential=credential)
+        if response.status == UNAUTHORIZED and (renewed := await self._renewed(credential)) is not None:
+            response = await self._call(method, path, headers, body, credential=renewed)
+        return response
 
     async def stream(
         self, path: str, *, accept: str, seconds: float, refusal: Callable[[Response], Exception]
     ) -> AsyncGenerator[bytes, None]:
-        """Ask for what the server sends in the next ``seconds``, piece by piece; raises ``refusal`` of another answer.
+        """Ask for what the server sends in the next ``seconds``, piece by piece.
 
-        Raises `StoreUnavailableError` when the connection ends in any other way than in order.
+        Raises ``refusal`` of a response that is no success, and `StoreUnavailableError` when the connection
+        ends in any other way than in order.
         """
-        limit = self._limits.connect_seconds
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=limit, sock_read=seconds + _SILENCE_SECONDS)
-        ask = partial(self._open, "GET", path, {"Accept": accept}, timeout=timeout)
-        response = None
+        limit = seconds + _SILENCE_SECONDS
+        connection = None
         try:
             credential = await self._credentials.current()
             if self._rate is not None:
                 await self._rate.wait()
-            response = await ask(credential=credential)
-            if response.status == UNAUTHORIZED and (renewed := await self._renewed(credential)) is not None:
-                abort(response)
-                response = await ask(credential=renewed)
-            if response.status not in SUCCESS:
-                raise refusal(Response(response.status, await response.read(), response.headers.get("Retry-After")))
-            async for piece in response.content.iter_any():
+            connection, head = await self._open(path, accept, limit, credential=credential)
+            if head.status == UNAUTHORIZED and (renewed := await self._renewed(credential)) is not None:
+                self._connections.release(connection)
+                connection, head = await self._open(path, accept, limit, credential=renewed)
+            if head.status not in SUCCESS:
+                async with asyncio.timeout(limit):
+                    raise refusal(_response(await connection.whole()))
+            while piece := await _read(connection, limit):
                 self.answered_ns = self._clock.boottime_ns()
                 yield piece
-        except TROUBLE as error:
-            raise self._trouble(error, seconds + _SILENCE_SECONDS) from cause_of(error)
+        except OSError as error:
+            raise self._network_error(error, limit) from error
         finally:
-            if response is not None:
-                abort(response)
+            if connection is not None:
+                self._connections.release(connection)
 
     async def close(self) -> None:
         """End all connections. Idempotent."""
         self._closed = True
         self._connections.close()
-        await self._streams.close()
         for _ in range(_LAST_TURNS):  # aborted connections end in the loop's next turns, TLS ones after what they carry
             await self._clock.sleep(0)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    async def _exchange(
+    async def _call(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None, *, credential: Credential
     ) -> Response:
         if self._rate is not None:
             await self._rate.wait()
         try:
             async with asyncio.timeout(self._limits.request_seconds), self._turns:
-                if self._proxied:
-                    answer = await self._by_library(method, path, headers, body, credential=credential)
-                else:
-                    answer = await self._by_connection(method, path, headers, body, credential=credential)
-        except TROUBLE as error:
-            raise self._trouble(error, self._limits.request_seconds) from cause_of(error)
-        if answer.status in SUCCESS:
+                request, context = self._request(method, path, headers, body, credential=credential)
+                whole = await self._connections.call(request, context=context, repeatable=method == "GET")
+        except OSError as error:
+            raise self._network_error(error, self._limits.request_seconds) from error
+        response = _response(whole)
+        if response.status in SUCCESS:
             self.answered_ns = self._clock.boottime_ns()
-        return answer
+        return response
 
-    async def _by_connection(
+    async def _open(
+        self, path: str, accept: str, limit: float, *, credential: Credential
+    ) -> tuple[Connection, ResponseHead]:
+        request, context = self._request("GET", path, {"Accept": accept}, None, credential=credential)
+        async with asyncio.timeout(limit):
+            return await self._connections.open(request, context=context)
+
+    def _request(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None, *, credential: Credential
-    ) -> Response:
-        self._demand_open()
-        context = self._contexts.context(credential)
+    ) -> tuple[bytes, ssl.SSLContext | None]:
+        """Return a request as it is sent, and the TLS context for it."""
+        if self._closed:
+            raise StoreUnavailableError(problem=f"the client of {self._place} is closed")
         own = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         length = "" if body is None else f"Content-Length: {len(body)}\r\n"
-        where = path if _PATH.fullmatch(path) else quote(path, safe=_SAFE)
-        head = f"{method} {self._prefix}{where} HTTP/1.1\r\n{self._fixed_lines(credential)}{own}{length}\r\n"
-        reply = await self._connections.ask(
-            head.encode() + (body or b""),
-            context=context if isinstance(context, ssl.SSLContext) else None,
-            again=method == "GET",
-        )
-        retry_after, date = (reply.headers.get(name) for name in (b"retry-after", b"date"))
-        return Response(
-            reply.status,
-            reply.content,
-            None if retry_after is None else retry_after.decode("latin-1"),
-            None if date is None else date.decode("latin-1"),
-        )
+        target = path if _PATH.fullmatch(path) else quote(path, safe=_SAFE)
+        head = f"{method} {self._prefix}{target} HTTP/1.1\r\n{self._fixed_lines(credential)}{own}{length}\r\n"
+        return head.encode() + (body or b""), self._contexts.context(credential)
 
     def _fixed_lines(self, credential: Credential) -> str:
         """Return the lines of a request's head that are the same for every call."""
@@ -240,34 +232,9 @@ class Transport:
                 fixed.append(("Authorization", credential.authorization))
             if not all(text.isprintable() for pair in fixed for text in pair):
                 raise CredentialsError(problem="a header would hold characters that none may have")
-            lines = "".join(f"{name}: {value}\r\n" for name, value in fixed)
+            lines = "".join(f"{name}: {value}\r\n" for name, value in fixed) + self._for_proxy
             self._fixed = (credential, lines)
         return lines
-
-    async def _by_library(
-        self, method: str, path: str, headers: dict[str, str], body: bytes | None, *, credential: Credential
-    ) -> Response:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_seconds)
-        response = await self._open(method, path, headers, body=body, credential=credential, timeout=timeout)
-        async with response:
-            told = response.headers
-            return Response(response.status, await response.read(), told.get("Retry-After"), told.get("Date"))
-
-    async def _open(
-        self,
-        method: str,
-        path: str,
-        headers: dict[str, str],
-        *,
-        credential: Credential,
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the library's own, of several parts
-        body: bytes | None = None,
-    ) -> aiohttp.ClientResponse:
-        self._demand_open()
-        if credential.authorization:
-            headers = {**headers, "Authorization": credential.authorization}
-        context = self._contexts.context(credential)
-        return await self._streams.open(method, path, headers=headers, context=context, timeout=timeout, body=body)
 
     async def _renewed(self, refused: Credential) -> Credential | None:
         """Return other credentials than those that were refused, if there are any."""
@@ -275,9 +242,16 @@ class Transport:
         found = await self._credentials.current()
         return None if found == refused else found
 
-    def _demand_open(self) -> None:
-        if self._closed:
-            raise StoreUnavailableError(problem=f"the client of {self._place} is closed")
+    def _network_error(self, error: OSError, seconds: float) -> StoreUnavailableError:
+        return network_error(error, place=self._place, seconds=seconds, connect_seconds=self._limits.connect_seconds)
 
-    def _trouble(self, error: Exception, seconds: float) -> StoreUnavailableError:
-        return trouble(error, place=self._place, seconds=seconds, connect_seconds=self._limits.connect_seconds)
+
+def _response(whole: WholeResponse) -> Response:
+    values = whole.head.values
+    retry_after, date = (values[name].decode("latin-1") if name in values else None for name in _TOLD)
+    return Response(whole.head.status, whole.content, retry_after, date)
+
+
+async def _read(connection: Connection, seconds: float) -> bytes:
+    async with asyncio.timeout(seconds):
+        return await connection.read()

@@ -38,10 +38,10 @@ class Contexts:
         except (ssl.SSLError, UnicodeError, ValueError):
             raise KubeConfigError(problem="certificate-authority holds no certificate in PEM form") from None
 
-    def context(self, credential: Credential) -> ssl.SSLContext | bool:
-        """Return what a request with that credential is sent with; raises `CredentialsError`."""
+    def context(self, credential: Credential) -> ssl.SSLContext | None:
+        """Return what a request with that credential is sent with, None without TLS; raises `CredentialsError`."""
         if self._plain:
-            return True  # means nothing without TLS
+            return None
         authority = self._read_authority()
         if authority != self._authority or credential.certificate != self._certificate:
             try:

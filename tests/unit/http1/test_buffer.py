@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.http1.heads import HeadRefusedError
-from lapse.http1.incoming import Incoming
+from lapse.http1.buffer import ReceiveBuffer
+from lapse.http1.heads import RejectedError
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 def test_a_head_may_arrive_in_any_pieces() -> None:
     for cut in range(len(WHOLE)):
-        incoming = Incoming()
+        incoming = ReceiveBuffer()
         incoming.feed(WHOLE[:cut])
         assert incoming.take_head() is None
         incoming.feed(WHOLE[cut:])
@@ -28,7 +28,7 @@ def test_a_head_may_arrive_in_any_pieces() -> None:
 )
 def test_what_is_taken_is_what_was_fed_in_whatever_pieces(heads: list[bytes], sizes: list[int], behind: bytes) -> None:
     data = b"".join(head + b"\r\n\r\n" for head in heads) + behind
-    incoming, found = Incoming(), []
+    incoming, found = ReceiveBuffer(), []
     for size in [*sizes, len(data)]:
         piece, data = data[:size], data[size:]
         if piece:
@@ -44,20 +44,20 @@ def test_what_is_taken_is_what_was_fed_in_whatever_pieces(heads: list[bytes], si
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\nHost: a\n\n", b"GET / HTTP/1.1\r\nHost: a\n\n", b"GET / \rHTTP"])
 def test_lines_that_end_otherwise_are_refused_at_once(data: bytes) -> None:
     for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
-        incoming = Incoming()
+        incoming = ReceiveBuffer()
 
-        def feed_all(pieces: list[bytes] = pieces, incoming: Incoming = incoming) -> None:
+        def feed_all(pieces: list[bytes] = pieces, incoming: ReceiveBuffer = incoming) -> None:
             for piece in pieces:
                 incoming.feed(piece)
                 incoming.take_head()
 
-        with pytest.raises(HeadRefusedError) as caught:
+        with pytest.raises(RejectedError) as caught:
             feed_all()
         assert caught.value.status == 400
 
 
 def test_many_heads_in_one_piece_are_not_moved_for_each() -> None:
-    incoming = Incoming()
+    incoming = ReceiveBuffer()
     incoming.feed(WHOLE * 40_000)
     begun = time.process_time()
     taken = 0

@@ -1,7 +1,7 @@
-"""Bytes that have come in and are not used yet. Pure.
+"""Receive buffer of one connection: bytes that have arrived and are not used yet. Pure.
 
 Work and copies grow with the bytes that came, not with how they came: a head that drips is not searched again from its
-beginning, and a hundred requests in one piece are not moved a hundred times. Who feeds it sees to it that it stays
+beginning, and a hundred requests in one piece are not moved a hundred times. Whoever feeds it keeps it
 small, by not reading on.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from lapse.http1.heads import END, check_lines
 
 
-class Incoming:
+class ReceiveBuffer:
     """What one connection has sent ahead of its use."""
 
     __slots__ = ("_at", "_data", "_searched")
@@ -43,7 +43,7 @@ class Incoming:
     def take_head(self) -> bytes | None:
         """Return the next head without the empty line at its end; None while that has not come.
 
-        Raises `RefusedError` for the part of a head that can never become a right one.
+        Raises `RejectedError` for the part of a head that can never become a right one.
         """
         data = self._data
         end = data.find(END, max(self._at, self._searched - 3))
