@@ -16,6 +16,7 @@ from lapse.kube.auth.config import Cluster, KubeConfig, User
 from lapse.kube.resources import ObjectKey
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator
 
 Answerer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -31,10 +32,12 @@ class FaultyServer:
     def __init__(self, *script: Answerer) -> None:
         self.script = list(script)
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.targets: list[str] = []
         self.url = ""
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((request.method, request.path_qs, dict(request.headers), await request.read()))
+        self.targets.append(request.raw_path)
         answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         return await answer(request)
 
@@ -46,13 +49,13 @@ class FaultyServer:
         return KubeConfig(cluster=Cluster(server=self.url), user=User(**user))
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[FaultyServer]:
+    async def running(self, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[FaultyServer]:
         app = web.Application(client_max_size=16 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._answer)
         runner = web.AppRunner(app, shutdown_timeout=0.01)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{runner.addresses[0][1]}"
         try:
             yield self
         finally:

@@ -400,16 +400,6 @@ async def test_it_says_who_it_is() -> None:
     assert server.headers[0]["Impersonate-User"] == "jane"
 
 
-async def test_a_proxy_is_asked_instead_of_the_server() -> None:
-    server = FaultyServer(says(200, obj()))
-    async with server.running():
-        cluster = Cluster(server="http://127.0.0.1:9", proxy=server.url)
-        client = Client(KubeConfig(cluster=cluster), environ={})
-        assert (await client.get(THING, KEY)).metadata.name == "a"
-        await client.close()
-    assert server.headers[0]["Host"] == "127.0.0.1:9"
-
-
 async def test_a_large_body_goes_through() -> None:
     server = FaultyServer(says(200, obj()))
     async with client_of(server, limits=CallLimits()) as client:

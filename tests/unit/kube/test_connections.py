@@ -11,7 +11,7 @@ from aiohttp import web
 from lapse.core.clock import SystemClock
 from lapse.kube.api.transport import CallLimits
 from lapse.kube.errors import StoreUnavailableError
-from tests.unit.kube.faulty import KEY, FaultyServer, client_of, cuts, keeps_silent, obj, says
+from tests.unit.kube.faulty import KEY, FaultyServer, client_of, cuts, event, keeps_silent, obj, says, streams
 from tests.unit.kube.scripted import THING
 
 if TYPE_CHECKING:
@@ -137,3 +137,57 @@ async def test_a_path_cannot_smuggle_in_another_request() -> None:
     ((_, path, headers, _),) = server.asked
     assert path == "/apis/a%20b%0DX-Remote-User:%20admin%0D%0D"
     assert "X-Remote-User" not in headers
+
+
+@pytest.mark.parametrize("turns", range(25))
+async def test_a_call_or_a_watch_that_is_given_up_at_any_point_leaves_no_connection_behind(turns: int) -> None:
+    server = FaultyServer(says(200, obj()), streams(event("ADDED", obj()), then="silence"), says(200, obj()))
+
+    async def watch() -> None:
+        async for _ in client.watch(THING, since="1"):
+            pass
+
+    async with client_of(server) as client:
+        for work in (client.get(THING, KEY), watch()):
+            task = asyncio.create_task(work)
+            for _ in range(turns):
+                await CLOCK.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        pool = client._transport._connections
+        assert len(pool) == len(pool._free), "nobody uses those that are not kept"
+        server.script = [says(200, obj())]
+        assert (await client.get(THING, KEY)).metadata.name == "a"
+
+
+async def test_a_connection_is_used_again_after_a_watch_that_ended_in_order() -> None:
+    ports: list[object] = []
+    server = FaultyServer(by(ports, streams(event("ADDED", obj()))), by(ports, says(200, obj())))
+    async with client_of(server) as client:
+        assert len([told async for told in client.watch(THING, since="1")]) == 1
+        await client.get(THING, KEY)
+    assert len(set(ports)) == 1
+
+
+async def test_a_watch_whose_reader_is_slow_is_not_read_ahead_without_end() -> None:
+    line, sent = event("ADDED", obj(owner="x" * 100_000)), 0
+
+    async def pour(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(200):
+            await response.write(line)
+            sent += 1
+        return response
+
+    async with client_of(FaultyServer(pour)) as client:
+        watch = client.watch(THING, since="1")
+        await anext(watch)
+        before = -1
+        while sent > before:  # until the server is held up
+            before = sent
+            await CLOCK.sleep(0.1)
+        assert sent < 150
+        assert len([told async for told in watch]) == 199
+    assert sent == 200

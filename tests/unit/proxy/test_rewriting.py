@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.http1.heads import response_head, request_head
+from lapse.http1.heads import request_head, response_head
 from lapse.proxy.exchange import answer_bytes, request_bytes, upgrade_bytes, without_cookies
 
 OWN = frozenset({b"lapse_session"})
