@@ -65,8 +65,9 @@ _NO_SETTINGS: Final = frozenset(
     PREFIX + name for name in ("CONFIG", "SERVER", "TOKEN", "WORKSPACE", "WORKSPACE_TOKEN", "RUN")
 )
 """Variables of ours that are read, or given to the programs of workspaces, and are no settings."""
-RUNNING_KEYS: Final = ("kube_config", "state_dir", "workspaces_url")
-"""What can lead to programs: a kubeconfig names plugins, and workspaces, wherever they are stored, have commands."""
+RUNNING_KEYS: Final = ("kube_config", "state_dir", "workspaces_url", "domains")
+"""What can lead to programs: a kubeconfig names plugins, and workspaces, wherever they are stored, have commands.
+What a domain of another distribution does with its section, nobody knows."""
 _MAX_PORT: Final = 65_535
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _KIND: Final = re.compile(r"(?:[a-z0-9.-]+/)?v[0-9][a-z0-9]*/[A-Z][A-Za-z0-9]*")
@@ -215,6 +216,18 @@ def _policies(value: object) -> tuple[dict[str, Any], ...]:
     if len(set(names)) < len(names):
         raise ValueError("expected every policy to have a name of its own")
     return tuple(documents)
+
+
+def _sections(value: object) -> dict[str, dict[str, Any]]:
+    """Take sections as they are: what may stand in one, its domain says."""
+    expected = "expected a table for each domain: in the file [domains.NAME], else JSON"
+    try:
+        sections = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        raise ValueError(expected) from None
+    if not isinstance(sections, dict) or not all(isinstance(one, dict) for one in sections.values()):
+        raise ValueError(expected)
+    return sections
 
 
 def _policy_name(document: Mapping[str, Any]) -> str:
@@ -366,6 +379,9 @@ class Settings(BaseSettings):
     )
     workspaces_deletion_budget: DeletionBudget = Field(
         default=OFF, description="deletion_budget for workspaces alone: how many go to standby or to the archive"
+    )
+    domains: Annotated[dict[str, dict[str, Any]], PlainValidator(_sections)] = Field(
+        default={}, description="Settings of domains of your own, a table for each: see a-domain-of-your-own"
     )
     activity_url: Annotated[str, PlainValidator(_activity_url)] = Field(
         default="", description="Where connections are counted: redis://HOST; by default in the process itself"
@@ -548,6 +564,8 @@ def show_value(value: object) -> str:
     """Print a value for people: as it would be written, with a URL's credentials masked."""
     if isinstance(value, list | tuple):
         return ", ".join(_policy_name(one) if isinstance(one, dict) else str(one) for one in value)
+    if isinstance(value, dict):  # sections of domains, whose values may be secrets
+        return ", ".join(value)
     return masked(str(value).lower() if isinstance(value, bool) else str(value))
 
 
@@ -560,7 +578,7 @@ def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: l
             cause = found.get("ctx", {}).get("error")
             rule = str(cause) if cause else found["msg"]
             # A duration is told with its error; documents are long, and what they say may be nobody's business.
-            is_told = isinstance(cause, DurationError) or key == "retention_policies"
+            is_told = isinstance(cause, DurationError) or key in {"retention_policies", "domains"}
             given = "" if is_told else f" = {show_value(values.get(key))!r}"
             problems.append(f"{origins[key]}: {key}{given}: {rule}")
         return None

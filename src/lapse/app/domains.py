@@ -1,25 +1,152 @@
-"""What the domains of one process have in common, wherever it works: their kinds, and what can be frozen.
+"""Domains of other distributions, run by this process: their settings, what they are built from, and their loops.
 
-Domains never import each other, so this is where they meet.
+Each has a section ``[domains.NAME]`` in the settings. Four of its keys mean the same for all of them and are read here
+(`Section`); the rest is the domain's own. A section for a domain that is not installed is an error, because somebody
+counts on it.
+
+They are swept as all others: by one `SweepLoop` each, where the process leads, through the `Executor`, with the same
+freezes, budgets, clock guard and journal. Holds on their things are kept by the engine.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lapse.history.api.kinds import OUR_KINDS as HISTORY_KINDS
-from lapse.history.retention.passes import DOMAINS as HISTORY_DOMAINS
-from lapse.requests.api.upstream import ALL_KINDS as REQUEST_KINDS
-from lapse.requests.service import DOMAINS as REQUEST_DOMAINS
-from lapse.workspaces.model import DOMAIN as WORKSPACES
+import msgspec
+
+from lapse.core.duration import Duration
+from lapse.core.errors import LapseError, UsageError
+from lapse.domains import REGISTRY
+from lapse.engine.executor import Executor
+from lapse.engine.registry import DomainContext, DomainParts, Registration
+from lapse.engine.safety.budget import OFF, Budget
+from lapse.engine.safety.holds import HeldTarget
+from lapse.engine.sweep import Sweep, SweepLoop
 
 if TYPE_CHECKING:
-    from lapse.kube.resources import Kind
+    from lapse.core.address import Address
+    from lapse.core.clock import Clock
+    from lapse.engine.domain import Candidate
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.gate import Gate
+    from lapse.engine.safety.holds import HoldStore
+    from lapse.settings import Settings
 
 ACTOR: Final = "lapse"
 """Who ends things, as the journal names it."""
-KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, *HISTORY_KINDS)
-DOMAINS: Final = (*REQUEST_DOMAINS, *HISTORY_DOMAINS)
-"""What can be frozen, and has a deletion budget, on a cluster."""
-FOLDER_DOMAINS: Final = (*DOMAINS, WORKSPACES)
-"""The same where there is a state folder."""
+
+
+class DomainSettingsError(UsageError):
+    """The section domains.{name} of the settings cannot be used: {problem}."""
+
+
+class NothingThereError(LapseError):
+    """There is no {address}."""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """What the section of every domain may say."""
+
+    enabled: bool = True
+    """Whether it is swept; otherwise only commands about it work."""
+    interval: Duration = Duration.of_seconds(60)
+    """How often it is swept."""
+    deletion_budget: Budget = OFF
+    dry_run: bool = False
+    """Whether to tell only what would be done."""
+
+
+class OwnDomain(NamedTuple):
+    """A domain of another distribution, ready to be swept."""
+
+    registration: Registration
+    section: Section
+    parts: DomainParts
+
+    async def find(self, address: Address) -> Candidate[Any]:
+        """Return the thing of an address; raises `NothingThereError`."""
+        found = await self.parts.domain.find(address)
+        if found is None:
+            raise NothingThereError(address=address)
+        return found
+
+    def loop(self, *, journal: Journal, gate: Gate, clock: Clock, metrics: Metrics, holds: HoldStore) -> SweepLoop:
+        """Return the loop that sweeps it, where this process leads."""
+        executor = Executor(
+            HeldTarget(self.parts.target, holds),
+            journal,
+            clock=clock,
+            metrics=metrics,
+            actor=ACTOR,
+            gate=gate,
+            dry_run=self.section.dry_run,
+        )
+        sweep = Sweep(self.parts.domain, executor, journal=journal, clock=clock, metrics=metrics)
+        return SweepLoop(sweep, name=self.registration.name, interval=self.section.interval.seconds)
+
+
+def section_of(settings: Settings, name: str) -> Section:
+    """Return what a domain's section says of what means the same for all; raises `DomainSettingsError`."""
+    common = {field: settings.domains.get(name, {}).get(field) for field in Section.__struct_fields__}
+    section: Section = _convert(name, {key: value for key, value in common.items() if value is not None}, Section)
+    if section.interval.nanoseconds is None or section.interval.nanoseconds <= 0:
+        raise DomainSettingsError(name=name, problem="interval: expected a duration such as 1m")
+    return section
+
+
+def own_domains(settings: Settings, clock: Clock) -> list[OwnDomain]:
+    """Build the domains of other distributions; raises `DomainSettingsError`, `BrokenDomainError` and their errors."""
+    known = REGISTRY.installed_names()
+    for name in settings.domains:
+        if name not in known:
+            problem = f"no distribution that is installed has such a domain (installed: {', '.join(known) or 'none'})"
+            raise DomainSettingsError(name=name, problem=problem)
+    return [own_domain(one, settings, clock) for one in REGISTRY.installed()]
+
+
+def own_domain(registration: Registration, settings: Settings, clock: Clock) -> OwnDomain:
+    """Build one of them."""
+    name, section = registration.name, section_of(settings, registration.name)
+    given = settings.domains.get(name, {})
+    own = {key: value for key, value in given.items() if key not in Section.__struct_fields__}
+    if registration.settings is not None:
+        own = _convert(name, own, registration.settings)
+    elif own:
+        raise DomainSettingsError(name=name, problem=f"it has no key {next(iter(own))}")
+    context = DomainContext(clock, settings.state_dir, own or None)
+    try:
+        parts = DomainParts(*registration.build(context)) if registration.build is not None else None
+        built = None if parts is None else parts.domain.name
+    except LapseError:
+        raise
+    except Exception as error:
+        raise REGISTRY.broken(name, f"it cannot be built ({type(error).__name__}: {error})") from error
+    if parts is None or built != name:
+        raise REGISTRY.broken(name, f"what it builds is called {built!r}")
+    return OwnDomain(registration, section, parts)
+
+
+def _convert(name: str, given: dict[str, Any], into: type[Any]) -> Any:  # noqa: ANN401 - of the type that was asked for
+    unknown = [key for key in given if key not in into.__struct_fields__]
+    if unknown:
+        raise DomainSettingsError(name=name, problem=f"it has no key {unknown[0]}")
+    try:
+        return msgspec.convert(given, into, dec_hook=_value)
+    except msgspec.ValidationError as error:
+        raise DomainSettingsError(name=name, problem=str(error)) from error
+
+
+def _value(wanted: type[Any], given: object) -> object:
+    """Read what TOML has no type for."""
+    if not isinstance(given, str):
+        raise ValueError(f"expected a text, and not {type(given).__name__}")  # noqa: TRY004 - what msgspec reports with its place
+    if wanted is Path:
+        path = Path(given).expanduser()
+        if not path.is_absolute():
+            raise ValueError("expected an absolute path: a relative one depends on the working directory")
+        return path
+    if wanted in {Duration, Budget}:
+        return wanted.parse(given)
+    raise ValueError(f"settings of the type {wanted.__name__} cannot be read")

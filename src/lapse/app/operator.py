@@ -84,8 +84,8 @@ class _Process:
         """Open it all, and look over the cluster; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.app.cluster import hold_kinds, in_plain_words, look_over, open_client
-        from lapse.app.domains import KINDS
         from lapse.core.clock import SystemClock
+        from lapse.domains import object_kinds
         from lapse.engine.journal.log import LogJournal
         from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.running.metrics import Metrics
@@ -95,10 +95,10 @@ class _Process:
         from lapse.web.server.listener import Endpoint
 
         settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
-        clock = believed_clock(settings, machine)
+        clock, kinds = believed_clock(settings, machine), object_kinds()
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
-        store = KubernetesStore(open_client(settings, clock=machine), kinds=[*KINDS, LEASE])
+        store = KubernetesStore(open_client(settings, clock=machine), kinds=[*kinds, LEASE])
         stack.push_async_callback(store.close)
         lease = ObjectKey(settings.lease_namespace, settings.lease_name)
         with in_plain_words(store.client, rights="of the roles in deploy/base"):
@@ -109,7 +109,7 @@ class _Process:
         gate = await _gate(store, settings, journal, clock=clock, metrics=metrics)
         shared: _Shared = {"journal": journal, "gate": gate, "clock": clock, "metrics": metrics}
         requests = _requests(store, settings, shared, recorder=recorder, holding=holding)
-        selected = KubernetesStore(open_client(settings, clock=machine, user=_policies_user(settings)), kinds=KINDS)
+        selected = KubernetesStore(open_client(settings, clock=machine, user=_policies_user(settings)), kinds=kinds)
         stack.push_async_callback(selected.close)
         records = retention(
             loaded,
@@ -224,16 +224,18 @@ async def _gate(
 ) -> GuardedGate:
     """Return what stops this process: freezes and budgets of the cluster, and a clock that is in doubt."""
     from lapse.app.cluster import gate_key, guard_on
-    from lapse.app.domains import ACTOR, DOMAINS
+    from lapse.app.domains import ACTOR
+    from lapse.domains import REGISTRY
     from lapse.engine.safety.clock_guard import GuardedGate
     from lapse.engine.safety.gate import SafetyGate
     from lapse.objects.config_map_gate import RUN, ConfigMapGateStore
 
-    kept = ConfigMapGateStore(store, gate_key(settings), domains=DOMAINS, clock=clock, journal=journal)
+    domains = REGISTRY.freezable(cluster=True)
+    kept = ConfigMapGateStore(store, gate_key(settings), domains=domains, clock=clock, journal=journal)
     gate = SafetyGate(
         kept,
         budgets=deletion_budgets(settings),
-        domains=DOMAINS,
+        domains=domains,
         clock=clock,
         metrics=metrics,
         actor=ACTOR,

@@ -179,20 +179,13 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
 
 def deletion_budgets(settings: Settings) -> Budgets:
     """Return what the settings say about how much may be ended."""
+    from lapse.app.domains import section_of
+    from lapse.domains import REGISTRY
     from lapse.engine.safety.budget import Budgets
-    from lapse.history.retention.passes import HISTORY, RETENTION
-    from lapse.requests.expiry import DOMAIN as REQUESTS
-    from lapse.requests.lifecycle.keepers import DOMAIN as KEEPERS
-    from lapse.workspaces.model import DOMAIN as WORKSPACES
 
-    domains = {
-        REQUESTS: settings.request_deletion_budget,
-        KEEPERS: settings.keeper_deletion_budget,
-        HISTORY: settings.history_deletion_budget,
-        RETENTION: settings.retention_deletion_budget,
-        WORKSPACES: settings.workspaces_deletion_budget,
-    }
-    return Budgets(settings.deletion_budget, domains)
+    own = {one.name: getattr(settings, one.budget_setting) for one in REGISTRY.built_in if one.budget_setting}
+    others = {name: section_of(settings, name).deletion_budget for name in REGISTRY.installed_names()}
+    return Budgets(settings.deletion_budget, own | others)
 
 
 def probes_listener(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.app.domains import ACTOR, FOLDER_DOMAINS, KINDS
+from lapse.app.domains import ACTOR
 from lapse.core.believed_clock import BelievedClock, synchronised_ns
 from lapse.core.clock import SystemClock
+from lapse.domains import REGISTRY, object_kinds
 from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedGate, read_mark
@@ -38,7 +39,7 @@ def open_store(folder: Path, *, clock: Clock) -> EmbeddedStore:
     A `BelievedClock` goes on from what was last believed in this folder; its times are those of what is created.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    store = open_embedded(folder / FILE_NAME, kinds=KINDS, clock=clock)
+    store = open_embedded(folder / FILE_NAME, kinds=object_kinds(), clock=clock)
     if isinstance(clock, BelievedClock):
         clock.recall(read_mark(note_in(store.database, CLOCK)), is_fresh_within=REFRESH_SECONDS)
     return store
@@ -48,9 +49,8 @@ def open_gate_store(
     store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()
 ) -> SQLiteGateStore:
     """Return where it is written what is frozen in that store; acts of ``actors`` count beside our own."""
-    return SQLiteGateStore(
-        SQLiteJournal(store.database), budgets=budgets, domains=FOLDER_DOMAINS, actors=(ACTOR, *actors)
-    )
+    journal, domains = SQLiteJournal(store.database), REGISTRY.freezable()
+    return SQLiteGateStore(journal, budgets=budgets, domains=domains, actors=(ACTOR, *actors))
 
 
 def guard_of(store: EmbeddedStore, *, clock: BelievedClock, sources: Sequence[Source] = ()) -> ClockGuard:
@@ -69,13 +69,13 @@ def gate_of(
     budgets: Budgets,
     guard: ClockGuard,
     metrics: Metrics,
-    domains: Iterable[str] = FOLDER_DOMAINS,
+    domains: Iterable[str] | None = None,
 ) -> GuardedGate:
-    """Return the gate of a process that ends things of ``domains``, as far as that store has the word."""
+    """Return the gate of a process that ends things of ``domains``, as far as that store has the word; None: all."""
     gate = SafetyGate(
         open_gate_store(store, budgets=budgets),
         budgets=budgets,
-        domains=domains,
+        domains=REGISTRY.freezable() if domains is None else domains,
         clock=guard.clock,
         metrics=metrics,
         actor=ACTOR,

@@ -216,24 +216,26 @@ class _Process:
     async def open(cls, loaded: LoadedSettings, stack: AsyncExitStack, *, example: bool) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
+        from lapse.app.domains import own_domains
         from lapse.app.state_folder import guard_of, open_store
         from lapse.app.up import ensure_example
         from lapse.app.workspaces import time_of
         from lapse.core.clock import SystemClock
-        from lapse.core.decision import DueReason
         from lapse.engine.journal.port import SQLiteJournal
         from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.running.metrics import Metrics
         from lapse.engine.safety.gate import GateLoop
+        from lapse.engine.safety.sqlite import SQLiteHolds
         from lapse.keys.aio import open_keys_async
         from lapse.keys.election import Election
-        from lapse.keys.sweeper import DOMAIN as KEYS
+        from lapse.keys.registration import KEYS
         from lapse.requests.expiry import DOMAIN as REQUESTS
         from lapse.requests.local.executor import LocalRequests
 
         settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         clock = believed_clock(settings, machine)
-        metrics.expect_domain(KEYS, reasons=[DueReason.TTL_EXPIRED])
+        KEYS.expect_series(metrics)
+        others = own_domains(settings, clock)
         doors = _Doors.open(settings, stack)
         access = _Access.open(settings, stack, doors=doors, clock=machine, metrics=metrics)
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=machine, sweep=False))
@@ -252,6 +254,7 @@ class _Process:
         requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
         records = retention(loaded, store, documents=settings.retention_policies, holds=store, **shared)
         loops: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces, shared, guard)]
+        loops += [one.loop(holds=SQLiteHolds(store.database), **shared) for one in others if one.section.enabled]
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
@@ -373,11 +376,13 @@ class _Process:
 
 
 def _gate(store: EmbeddedStore, settings: Settings, guard: ClockGuard, metrics: Metrics) -> GuardedGate:
-    from lapse.app.domains import DOMAINS, FOLDER_DOMAINS
     from lapse.app.state_folder import gate_of
     from lapse.app.workspace_record import is_on_server
+    from lapse.domains import REGISTRY
+    from lapse.workspaces.model import DOMAIN as WORKSPACES
 
-    domains = DOMAINS if is_on_server(settings) else FOLDER_DOMAINS
+    elsewhere = {WORKSPACES} if is_on_server(settings) else set()
+    domains = [name for name in REGISTRY.freezable() if name not in elsewhere]
     return gate_of(store, budgets=deletion_budgets(settings), guard=guard, metrics=metrics, domains=domains)
 
 

@@ -18,7 +18,8 @@ import lapse
 from lapse.cli.output import ExitCode, OutputError, message, stderr, stdout
 from lapse.cli.registering import examples
 from lapse.cli.usage import explain
-from lapse.core.errors import LapseError, UsageError
+from lapse.core.errors import LapseError
+from lapse.domains import REGISTRY
 
 app = App(
     "lapse",
@@ -58,15 +59,9 @@ app.command(
         "lapse ttl-manager --activity-url redis://redis:6379 --dry-run",
     ),
 )
-app.command("lapse.cli.commands.keys:app", name="keys", help="Read and write expiring keys; prove a backend.")
-app.command("lapse.cli.commands.requests:app", name="requests", help="Capture and restore; see what lapses when.")
-app.command(
-    "lapse.cli.commands.history:app", name="history", help="Records of what experiments did, and how long they stay."
-)
-app.command(
-    "lapse.cli.commands.retention:app", name="retention", help="Limit the age and the number of objects of any kind."
-)
-app.command("lapse.cli.commands.workspaces:app", name="workspaces", help="Create, open, stop and archive workspaces.")
+for _domain in REGISTRY.built_in:
+    if _domain.noun is not None:
+        app.command(_domain.noun.commands, name=_domain.name, help=_domain.noun.help)
 app.command(
     "lapse.cli.commands.busy:busy",
     name="busy",
@@ -117,6 +112,7 @@ def _give_up_stdout() -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
+        _add_noun(arguments)
         result = app(
             arguments,
             console=stdout(),
@@ -129,13 +125,20 @@ def _run(arguments: list[str]) -> int:
     except OutputError as error:
         _give_up_stdout()
         return _fail(str(error), ExitCode.FAILED)
-    except UsageError as error:
-        return _fail(str(error), ExitCode.USAGE)
     except LapseError as error:
-        return _fail(str(error), ExitCode.FAILED)
+        return _fail(str(error), error.exit_code)
     return result if isinstance(result, int) else ExitCode.DONE
 
 
-def _fail(text: str, code: ExitCode) -> int:
+def _add_noun(arguments: list[str]) -> None:
+    """Add the commands of an installed domain when they are asked for; no other command imports a foreign domain."""
+    word = next(iter(arguments), "")
+    if word[:1].isalpha() and word not in app and word in REGISTRY.installed_names():
+        noun = REGISTRY.get(word).noun
+        if noun is not None:
+            app.command(noun.commands, name=word, help=noun.help)
+
+
+def _fail(text: str, code: int) -> int:
     message(f"lapse: {text}", style="red")
     return code

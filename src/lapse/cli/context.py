@@ -60,8 +60,8 @@ class Place:
 
     def gate(self, metrics: Metrics, *, actor: str) -> GuardedGate:
         """Return what stops a command that ends things: freezes, budgets and the clock, as for whoever runs."""
-        from lapse.app.domains import DOMAINS, FOLDER_DOMAINS
         from lapse.app.process import deletion_budgets
+        from lapse.domains import REGISTRY
         from lapse.engine.safety.clock_guard import GuardedGate
         from lapse.engine.safety.gate import SafetyGate
         from lapse.objects.config_map_gate import RUN
@@ -69,7 +69,7 @@ class Place:
         gate = SafetyGate(
             self.freezes,
             budgets=deletion_budgets(self.settings),
-            domains=DOMAINS if self.is_cluster else FOLDER_DOMAINS,
+            domains=REGISTRY.freezable(cluster=self.is_cluster),
             clock=self.clock,
             metrics=metrics,
             actor=actor,
@@ -121,9 +121,9 @@ async def _in_folder(loaded: LoadedSettings, work: Callable[[Place], Coroutine[A
 
 async def _on_cluster(loaded: LoadedSettings, work: Callable[[Place], Coroutine[Any, Any, T]], rights: str) -> T:
     from lapse.app.cluster import DefinitionsMissingError, gate_key, guard_on, in_plain_words, open_client
-    from lapse.app.domains import DOMAINS, KINDS
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import SystemClock
+    from lapse.domains import REGISTRY, object_kinds
     from lapse.engine.journal.log import LogJournal
     from lapse.kube.errors import UnknownKindError
     from lapse.objects.config_map_gate import CONFIG_MAP, ConfigMapGateStore
@@ -132,8 +132,8 @@ async def _on_cluster(loaded: LoadedSettings, work: Callable[[Place], Coroutine[
     machine, key, journal = SystemClock(), gate_key(loaded.settings), LogJournal()
     clock = BelievedClock(machine)
     client = open_client(loaded.settings, clock=machine)
-    store = KubernetesStore(client, kinds=[*KINDS, CONFIG_MAP])
-    freezes = ConfigMapGateStore(store, key, domains=DOMAINS, clock=clock, journal=journal)
+    store = KubernetesStore(client, kinds=[*object_kinds(), CONFIG_MAP])
+    freezes = ConfigMapGateStore(store, key, domains=REGISTRY.freezable(cluster=True), clock=clock, journal=journal)
     place = Place(
         name=client.config.cluster.place,
         store=store,
@@ -150,7 +150,7 @@ async def _on_cluster(loaded: LoadedSettings, work: Callable[[Place], Coroutine[
                 return await work(place)
             except UnknownKindError as error:
                 kind, version = error.details["kind"], error.details["api_version"]
-                if (version, kind) not in {(one.api_version, one.kind) for one in KINDS}:
+                if (version, kind) not in {(one.api_version, one.kind) for one in object_kinds()}:
                     raise
                 raise DefinitionsMissingError(place=place.name, kinds=f"{kind} ({version})") from error
     finally:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lapse.cli.flags import WorkspaceFlags
-from lapse.core.address import Address, AddressError
+from lapse.core.address import AddressError
 from lapse.core.clock import Clock, SystemClock
+from lapse.domains import REGISTRY
 from lapse.workspaces.model import Ms
 from lapse.workspaces.opening import open_workspaces
 
@@ -103,7 +104,7 @@ def name_of(text: str) -> str:
     """Return the name that an argument means."""
     if "/" not in text:
         return text
-    address = Address.parse(text)
+    address = REGISTRY.parse(text)
     if address.kind != "workspace":
         raise AddressError(text=text, problem="it does not name a workspace, as workspace/NAME does")
     return address.name

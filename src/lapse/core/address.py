@@ -1,9 +1,9 @@
 """Addresses: one grammar for everything that can lapse, in the CLI, in HTTP paths, in the journal and on the dashboard.
 
-``vcr/NAMESPACE/NAME``, ``vrr/...``, ``mcr/...``, ``history/NAMESPACE/NAME``, ``keeper/NAME``, ``workspace/NAME``,
-``key/APP/NAME``, and ``KIND.GROUP/NAMESPACE/NAME`` (or ``KIND.GROUP/NAME`` when it has no namespace) for what a
-retention policy selects; a kind of the core group is written without a dot, and an upper-case first letter tells a
-Kubernetes kind from ours.
+``KIND/SCOPE/NAME``, or ``KIND/NAME`` for a kind whose things have no scope: ``vcr/NAMESPACE/NAME``, ``keeper/NAME``,
+``key/APP/NAME``. Which kinds there are, domains say (`AddressKind`). And ``KIND.GROUP/NAMESPACE/NAME`` (or
+``KIND.GROUP/NAME`` when it has no namespace) for any object of Kubernetes; a kind of the core group is written without
+a dot, and an upper-case first letter tells a Kubernetes kind from ours.
 
 Odd characters are percent-encoded, so an address is one ASCII word without spaces; `str` and `Address.parse` are exact
 inverses.
@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote_to_bytes
 
 from lapse.core.errors import UsageError
 
-_SCOPED: Final = {"vcr": "NAMESPACE", "vrr": "NAMESPACE", "mcr": "NAMESPACE", "history": "NAMESPACE", "key": "APP"}
-_UNSCOPED: Final = frozenset({"keeper", "workspace"})
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
 _KUBERNETES_KIND: Final = re.compile(r"[A-Z][A-Za-z0-9]*(?:\.[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?)?")
 _PLAIN: Final = "-_.~:@+=,"  # beside letters and digits, what needs no encoding in a path segment
 _ALL_PLAIN: Final = re.compile(f"[A-Za-z0-9{re.escape(_PLAIN)}]*")
-_MAX_APP: Final = 2**32 - 1
 
 
 class AddressError(UsageError, ValueError):
@@ -32,6 +32,20 @@ class AddressError(UsageError, ValueError):
     Expected KIND/NAMESPACE/NAME as in vcr/default/nightly, key/APP/NAME, keeper/NAME, workspace/NAME or
     KIND.GROUP/NAMESPACE/NAME, with odd characters percent-encoded.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class AddressKind:
+    """A kind of our own."""
+
+    name: str
+    scope: str | None = None
+    """What its scope is called, in capitals; None: its things have none."""
+    problem_of: Callable[[str], str | None] | None = None
+    """Says what is wrong with a scope, if anything is; None: every scope is right."""
+
+
+NO_KINDS: Final[Mapping[str, AddressKind]] = {}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,38 +62,32 @@ class Address:
         return "/".join((self.kind, *map(_encode, parts)))
 
     @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read an address; raises `AddressError`."""
+    def parse(cls, text: str, kinds: Mapping[str, AddressKind] = NO_KINDS) -> Address:
+        """Read an address of one of ``kinds``, by name, or of a kind of Kubernetes; raises `AddressError`."""
         kind, *encoded = text.split("/")
         parts = [_decode(text, part) for part in encoded]
         if not all(parts):
             raise AddressError(text=text, problem="a part is empty")
-        _check_shape(text, kind, len(parts))
-        if kind == "key" and not _is_app_id(parts[0]):
-            raise AddressError(text=text, problem=f"the application id must be a whole number from 0 to {_MAX_APP}")
+        _check_shape(text, kind, parts, kinds)
         return cls(kind, parts[0] if len(parts) > 1 else None, parts[-1])
 
 
-def _check_shape(text: str, kind: str, parts: int) -> None:
-    if kind in _SCOPED:
-        if parts != 2:  # noqa: PLR2004 - scope and name, as the message says
-            raise AddressError(text=text, problem=f"{kind} takes {_SCOPED[kind]}/NAME")
-    elif kind in _UNSCOPED:
-        if parts != 1:
-            raise AddressError(text=text, problem=f"{kind} takes one NAME")
+def _check_shape(text: str, kind: str, parts: list[str], kinds: Mapping[str, AddressKind]) -> None:
+    known = kinds.get(kind)
+    if known is not None:
+        if len(parts) != (1 if known.scope is None else 2):
+            takes = "one NAME" if known.scope is None else f"{known.scope}/NAME"
+            raise AddressError(text=text, problem=f"{kind} takes {takes}")
+        problem = None if known.problem_of is None else known.problem_of(parts[0])
+        if problem is not None:
+            raise AddressError(text=text, problem=problem)
     elif not _KUBERNETES_KIND.fullmatch(kind):
-        known = ", ".join(sorted((*_SCOPED, *_UNSCOPED)))
-        raise AddressError(text=text, problem=f"{kind!r} is not a kind (known: {known}, or a Kubernetes Kind.group)")
-    elif parts not in {1, 2}:
+        listed = ", ".join([*sorted(kinds), "or a Kubernetes Kind.group"])
+        raise AddressError(text=text, problem=f"{kind!r} is not a kind (known: {listed})")
+    elif len(parts) not in {1, 2}:
         raise AddressError(
             text=text, problem="a Kubernetes kind takes NAMESPACE/NAME, or NAME when it has no namespace"
         )
-
-
-def _is_app_id(text: str) -> bool:
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_APP))):
-        return False
-    return str(int(text)) == text and int(text) <= _MAX_APP
 
 
 def _encode(part: str) -> str:

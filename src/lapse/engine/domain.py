@@ -189,6 +189,14 @@ class Domain(Protocol[S]):
         ...
 
 
+class FindableDomain(Domain[S], Protocol[S]):
+    """A domain whose things can be looked up by their address."""
+
+    async def find(self, address: Address) -> Candidate[S] | None:
+        """Return one thing as it is now; None when there is none. Raises a `LapseError` when that cannot be told."""
+        ...
+
+
 def deletion_by_person(
     *,
     domain: str,

@@ -73,6 +73,8 @@ class BackendError(LapseError):
 class BackendUnavailableError(BackendError):
     """The keys backend {backend} cannot be used now: {problem}. Nothing was changed by this call."""
 
+    status = 503
+
 
 class OutcomeUnknownError(BackendError):
     """The keys backend {backend} did not say whether the write was applied: {problem}.
@@ -80,9 +82,13 @@ class OutcomeUnknownError(BackendError):
     Read the key before you decide.
     """
 
+    status = 504
+
 
 class BackendClosedError(BackendError):
     """This keys store is closed; open it again with open_keys."""
+
+    status = 503
 
 
 class BackendMisfitError(BackendError):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from lapse.core.decision import DueReason
 from lapse.core.log import get_logger
 from lapse.keys.errors import BackendError
+from lapse.keys.registration import KEYS
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.port import Backend
 
-DOMAIN: Final = "keys"
+DOMAIN: Final = KEYS.name
 _PAUSE_SECONDS: Final = 0.001  # between slices: lets waiting readers and writers run
 
 
@@ -46,7 +47,7 @@ class CleanupLoop:
         self.interval, self._clock = interval, clock
         self._keys = keys
         self._metrics = metrics
-        metrics.expect_domain(DOMAIN, reasons=[DueReason.TTL_EXPIRED])
+        KEYS.expect_series(metrics)
 
     async def tick(self) -> float | None:
         """Remove one slice, in a thread."""

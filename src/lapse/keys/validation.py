@@ -31,6 +31,14 @@ MAX_SCAN_LIMIT: Final = 10_000
 MAX_BUCKETS: Final = 2**16
 
 
+def app_number(text: str) -> int | None:
+    """Read an application id as it stands in an address, a scope or a path; one spelling only, so that all mean one."""
+    if text.isascii() and text.isdigit() and (text == "0" or text[0] != "0") and len(text) <= len(str(MAX_APP_ID)):
+        number = int(text)
+        return number if number <= MAX_APP_ID else None
+    return None
+
+
 def check_key(key: str) -> None:
     """Raise unless ``key`` is 1 to 1024 bytes of UTF-8."""
     if not isinstance(key, str):

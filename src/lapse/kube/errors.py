@@ -22,17 +22,25 @@ class ObjectError(LapseError):
 class NotFoundError(ObjectError):
     """There is no {kind} {name}."""
 
+    status = 404
+
 
 class AlreadyExistsError(ObjectError):
     """There is a {kind} {name} already."""
+
+    status = 409
 
 
 class ConflictError(ObjectError):
     """The {kind} {name} is not the one that was read: {problem}. Read it again and decide again."""
 
+    status = 412
+
 
 class InvalidError(ObjectError):
     """The {kind} {name} is not valid: {problem}."""
+
+    status = 422
 
 
 class ForbiddenError(ObjectError):
@@ -46,9 +54,13 @@ class UnknownKindError(ObjectError):
 class GoneError(ObjectError):
     """The changes since version {version} are no longer kept. List again and watch from there."""
 
+    status = 410
+
 
 class StoreUnavailableError(ObjectError):
     """The object store cannot be used now: {problem}. Nothing can be concluded from that."""
+
+    status = 503
 
     @property
     def retry_after(self) -> float | None:

@@ -29,6 +29,7 @@ from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import REQUEST_KINDS, TTL
 from lapse.requests.controllers.finalise import Finaliser, R, Request, conditions_of
 from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
+from lapse.requests.registration import REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.lifecycle.policy import RequestPolicy
 
-DOMAIN: Final = "requests"
+DOMAIN: Final = REQUESTS.name
 _LONGEST_WAIT_SECONDS: Final = 60.0
 _SHORTEST_WAIT_SECONDS: Final = 30.0
 _SHOWN: Final = 200

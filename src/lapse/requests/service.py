@@ -33,16 +33,16 @@ from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLA
 from lapse.requests.controllers.base import PLAIN
 from lapse.requests.controllers.caches import Caches
 from lapse.requests.controllers.capture import OverlookedContents, VolumeCapture
-from lapse.requests.controllers.detach import Detach, DetachReason
+from lapse.requests.controllers.detach import Detach
 from lapse.requests.controllers.finalise import Finaliser
 from lapse.requests.controllers.manifests import ManifestCapture
 from lapse.requests.controllers.provisioning import NO_REPORTS
 from lapse.requests.controllers.restore import VolumeRestore
 from lapse.requests.expiry import DOMAIN, AnnotationTTL, FinishedRequests
 from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by, hold_annotations
-from lapse.requests.lifecycle.keepers import DOMAIN as KEEPERS
 from lapse.requests.lifecycle.keepers import Keepers
 from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
+from lapse.requests.registration import REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from lapse.requests.controllers.provisioning import ClaimReports
 
 ACTOR: Final = "lapse"
-DOMAINS: Final = (DOMAIN, KEEPERS)
 """What can be frozen, and has a deletion budget."""
 _OPEN_GATE: Final = OpenGate()
 SCAN_INTERVAL_SECONDS: Final = 60.0
@@ -152,7 +151,7 @@ class Requests:
         )
         self.keepers = Keepers(self.caches, direct=reader, policy=policy, clock=clock)
         self.finished = FinishedRequests(self.caches, policy=policy, clock=clock)
-        metrics.expect_sweep(DOMAIN, reasons=(*self.finished.reasons, DetachReason.DETACHED))
+        metrics.expect_sweep(DOMAIN, reasons=REQUESTS.reasons())
         make = partial(Sweep, executor=self.executor, journal=journal, clock=clock, metrics=metrics)
         self.loops = [_loop(make(self.keepers), "keepers", self.keepers)]
         if policy.request_ttl_mode is TTLMode.SCANNER:

@@ -21,6 +21,7 @@ import msgspec
 
 from lapse.core.errors import UsageError
 from lapse.workspaces.errors import InvalidPageSizeError, InvalidWorkspaceError
+from lapse.workspaces.registration import WORKSPACES
 
 DEFAULT_SUFFIX: Final = "w.localhost"
 _HTTP_PORT: Final = 80
@@ -52,7 +53,7 @@ OpId = NewType("OpId", str)
 Ms = NewType("Ms", int)
 """A point in time: whole milliseconds since the Unix epoch."""
 
-DOMAIN: Final = "workspaces"
+DOMAIN: Final = WORKSPACES.name
 """In the journal, in metrics, and where it is frozen."""
 DEFAULT_STANDBY_TTL_SECONDS: Final = 300
 DEFAULT_ARCHIVE_TTL_SECONDS: Final = 86_400

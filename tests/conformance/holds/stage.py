@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lapse.app.domains import KINDS
 from lapse.cli.commands.requests import _delete
 from lapse.cli.desk import Desk
 from lapse.core.believed_clock import BelievedClock
@@ -14,6 +13,7 @@ from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
 from lapse.db.sqlite.file import Synchronous
+from lapse.domains import object_kinds
 from lapse.engine.safety.holds import HeldError
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.history.policy.default_policy import history_document
@@ -253,7 +253,7 @@ def reference(kind: Kind[Any], obj: Object) -> Json:
 @asynccontextmanager
 async def opened(folder: Path, *, elsewhere: bool, policy: RequestPolicy | None = None) -> AsyncIterator[Stage]:
     clock = VirtualClock()
-    store = open_embedded(folder / "objects.db", kinds=KINDS, clock=clock, synchronous=Synchronous.NORMAL)
+    store = open_embedded(folder / "objects.db", kinds=object_kinds(), clock=clock, synchronous=Synchronous.NORMAL)
     world = World(
         store,
         clock,

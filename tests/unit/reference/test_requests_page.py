@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.core.address import Address
+from lapse.domains import REGISTRY
 from lapse.engine.safety import holds
 from lapse.kube.conditions import Condition
 from lapse.kube.crd.schema import schema_of
@@ -146,7 +146,7 @@ def test_the_names_on_the_page_are_those_that_are_made() -> None:
 def test_every_address_on_the_page_is_one() -> None:
     for row in table(PAGE, "address", "of"):
         address = row["address"].strip("`")
-        assert str(Address.parse(address)) == address
+        assert str(REGISTRY.parse(address)) == address
 
 
 def test_the_defaults_on_the_page_are_those_of_the_policy() -> None:

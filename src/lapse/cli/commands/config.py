@@ -27,7 +27,11 @@ def show(flags: Flags = NO_FLAGS, *, output: OutputOption = Output.TABLE) -> Non
 @app.command
 def check(flags: Flags = NO_FLAGS) -> None:
     """Check file, environment and flags; exit with 64 and a list of everything that is wrong, with its line."""
+    from lapse.app.domains import own_domains
+    from lapse.core.clock import SystemClock
+
     loaded = flags.load()
+    own_domains(loaded.settings, SystemClock())
     _warn(loaded.warnings)
     message(f"The settings are valid ({loaded.file or 'no file'}).")
 

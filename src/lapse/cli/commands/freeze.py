@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from lapse.cli.context import InCluster, who
 from lapse.cli.flags import NO_FREEZE_FLAGS, FreezeFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, print_result
-from lapse.core.errors import UsageError
+from lapse.domains import REGISTRY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,15 +28,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Work = Callable[[GateStore, int], Awaitable[T]]
 
-Domain = Annotated[str, Parameter(help="requests, keepers, history, retention, workspaces, or all.")]
-
-
-class NoSuchDomainError(UsageError):
-    """There is no domain {given}. Expected {known}."""
-
-
-class KeysCannotBeFrozenError(UsageError):
-    """Keys cannot be frozen: a key is gone at the instant of its expiry, whether or not anything removes it."""
+Domain = Annotated[str, Parameter(help=f"{', '.join(REGISTRY.freezable())}, or all.")]
 
 
 def freeze(
@@ -104,15 +96,17 @@ def resume(
 
 
 def _demand(domain: str, flags: FreezeFlags, *, cluster: bool) -> None:
-    from lapse.app.domains import DOMAINS, FOLDER_DOMAINS
+    from lapse.engine.registry import UnsupportedVerbError, Verb, no_such_domain
     from lapse.engine.safety.freeze import ALL
 
-    if domain == "keys":
-        raise KeysCannotBeFrozenError
     on_cluster = cluster or flags.kube_config is not None or flags.kube_context is not None
-    known = (*(DOMAINS if on_cluster else FOLDER_DOMAINS), ALL)
-    if domain not in known:
-        raise NoSuchDomainError(given=repr(domain), known=f"{', '.join(known[:-1])} or {known[-1]}")
+    known = (*REGISTRY.freezable(cluster=on_cluster), ALL)
+    if domain in known:
+        return
+    reasons = {one.name: one.unsupported[Verb.FREEZE] for one in REGISTRY.built_in if not one.supports(Verb.FREEZE)}
+    if domain in reasons:
+        raise UnsupportedVerbError(problem=reasons[domain])
+    raise no_such_domain(domain, known)
 
 
 def _at_gate(flags: FreezeFlags, work: Work[T], *, domain: str, cluster: bool) -> tuple[T, str]:

@@ -250,10 +250,11 @@ def show(
 
 
 def _address(text: str) -> ObjectKey:
-    from lapse.core.address import Address, AddressError
+    from lapse.core.address import AddressError
+    from lapse.domains import REGISTRY
     from lapse.kube.resources import ObjectKey
 
-    address = Address.parse(text if text.count("/") > 1 else f"history/{text}")
+    address = REGISTRY.parse(text if text.count("/") > 1 else f"history/{text}")
     if address.kind != "history":
         raise AddressError(text=text, problem="it does not name a record, as history/NAMESPACE/NAME does")
     return ObjectKey(address.scope, address.name)

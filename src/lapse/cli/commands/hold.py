@@ -1,32 +1,33 @@
 """``lapse hold`` and ``lapse release``: nothing lapses while it is held.
 
-A hold stands in what it holds, so nothing has to run, and a decision that was made before loses its compare. It stops
-Lapse and nobody else: who stops, archives or deletes something by hand still can.
+A hold on a workspace stands in its row, so a decision that was made before loses its compare. A hold on a thing of a
+domain of your own is kept by the engine, in the state folder. Either way nothing has to run. A hold stops Lapse and
+nobody else: who stops, archives or deletes something by hand still can.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from lapse.cli.flags import NO_WORKSPACE_FLAGS, WorkspaceFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, print_result
-from lapse.core.errors import UsageError
+from lapse.domains import REGISTRY
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from lapse.cli.workspace_desk import WorkspaceDesk
+    from lapse.core.address import Address
+    from lapse.engine.domain import Candidate
+    from lapse.engine.registry import Registration
+    from lapse.engine.safety.holds import Hold, HoldStore
     from lapse.workspaces.model import Workspace
 
+    OnThing = Callable[[HoldStore, Candidate[Any], int], Awaitable[Hold | None]]
+
 Place = Annotated[str, Parameter(name="ADDRESS", help="As in workspace/lab.")]
-
-
-class KeysCannotBeHeldError(UsageError):
-    """Keys cannot be held: a key is gone at the instant of its expiry. Give it more time with lapse keys touch."""
-
-
-class NotHeldHereError(UsageError):
-    """{address} is not a workspace/NAME. Objects are held by an annotation, lapse.dev/hold=true."""
 
 
 def hold(
@@ -43,14 +44,17 @@ def hold(
 ) -> int:
     """Keep a workspace from lapsing until the hold ends or is released.
 
-    A second hold replaces the first. People can still stop and archive it.
+    Things of domains of your own are held in the same way. A second hold replaces
+    the first. People can still stop, archive and delete what is held.
     """
     from lapse.cli.workspace_desk import change
     from lapse.core.timestamps import read_end
     from lapse.workspaces.model import Ms
     from lapse.workspaces.view import address_of, as_json, end_of_hold
 
-    _demand_workspace(address)
+    asked, owner = _owner(address)
+    if owner.build is not None:
+        return _hold_own(asked, owner, flags, reason=reason, until=until, output=output)
 
     async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
         end = read_end(until, desk.clock.wall_ns())
@@ -70,7 +74,9 @@ def release(
     from lapse.cli.workspace_desk import change
     from lapse.workspaces.view import address_of, as_json
 
-    _demand_workspace(address)
+    asked, owner = _owner(address)
+    if owner.build is not None:
+        return _release_own(asked, owner, flags, output=output)
     was_held = False
 
     async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
@@ -84,12 +90,68 @@ def release(
     return ExitCode.DONE
 
 
-def _demand_workspace(text: str) -> None:
-    """Refuse what cannot be held, or not like this."""
-    from lapse.core.address import Address
+def _owner(text: str) -> tuple[Address, Registration]:
+    """Return what is meant, and its domain; refuses what cannot be held, or not like this."""
+    from lapse.engine.registry import Verb
 
-    kind = Address.parse(text).kind
-    if kind == "key":
-        raise KeysCannotBeHeldError
-    if kind != "workspace":
-        raise NotHeldHereError(address=text)
+    asked = REGISTRY.parse(text)
+    return asked, REGISTRY.demand(Verb.HOLD, asked)
+
+
+# --- domains of other distributions -----------------------------------------------------------------------------------
+
+
+def _hold_own(
+    asked: Address, owner: Registration, flags: WorkspaceFlags, *, reason: str, until: str, output: Output
+) -> int:
+    from lapse.cli.context import who
+    from lapse.core.timestamps import read_end
+    from lapse.engine.safety.holds import Hold, PlacedHold
+
+    by = who()
+
+    async def place(holds: HoldStore, found: Candidate[Any], now: int) -> Hold:
+        hold = Hold(reason, read_end(until, now))
+        await holds.hold(PlacedHold(owner.name, found.uid, str(found.address), hold, now, by))
+        return hold
+
+    uid, hold = _on_thing(asked, owner, flags, place)
+    said = f"Held: {asked}. To let it go: lapse release {asked}"
+    print_result(output, _as_json(asked, owner, uid, hold), said)
+    return ExitCode.DONE
+
+
+def _release_own(asked: Address, owner: Registration, flags: WorkspaceFlags, *, output: Output) -> int:
+    from lapse.core.clock import UnixNs
+
+    async def remove(holds: HoldStore, found: Candidate[Any], now: int) -> Hold | None:
+        hold = await holds.release(owner.name, found.uid)
+        return hold if hold is not None and hold.active(UnixNs(now)) else None
+
+    uid, hold = _on_thing(asked, owner, flags, remove)
+    said = "Nothing to release: not held" if hold is None else "Released"
+    print_result(output, _as_json(asked, owner, uid, None), f"{said}: {asked}.")
+    return ExitCode.DONE
+
+
+def _on_thing(asked: Address, owner: Registration, flags: WorkspaceFlags, work: OnThing) -> tuple[str, Hold | None]:
+    """Do something to the hold on a thing of the state folder's domains; return the thing's uid as well."""
+    from lapse.app.domains import own_domain
+    from lapse.cli.desk import Desk, at_desk
+    from lapse.engine.safety.sqlite import SQLiteHolds
+
+    settings = flags.load().settings
+
+    async def at(desk: Desk) -> tuple[str, Hold | None]:
+        found = await own_domain(owner, settings, desk.clock).find(asked)
+        return found.uid, await work(SQLiteHolds(desk.store.database), found, desk.clock.wall_ns())
+
+    return at_desk(flags, at)
+
+
+def _as_json(asked: Address, owner: Registration, uid: str, hold: Hold | None) -> dict[str, Any]:
+    from lapse.core.timestamps import to_timestamp
+
+    until = None if hold is None or hold.until is None else to_timestamp(hold.until)
+    shown = None if hold is None else {"reason": hold.reason, "until": until}
+    return {"address": str(asked), "domain": owner.name, "uid": uid, "hold": shown}

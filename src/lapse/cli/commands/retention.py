@@ -216,12 +216,12 @@ def rbac(*policy: Files, flags: GrantFlags = NO_GRANT_FLAGS, cluster: InCluster 
     account that policies act as: --retention-account in --lease-namespace. The
     names of their resources are looked up on the cluster, if one is named.
     """
-    from lapse.app.domains import KINDS
     from lapse.cli.context import at_place
+    from lapse.domains import object_kinds
     from lapse.history.policy.rbac import to_text
 
     policies = [one for _, one in _read_policies(policy)]
-    kinds: Sequence[Kind[Any]] = KINDS
+    kinds: Sequence[Kind[Any]] = object_kinds()
     if cluster or flags.kube_config is not None or flags.kube_context is not None:
 
         async def work(place: Place) -> list[Kind[Any]]:

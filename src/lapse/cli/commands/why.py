@@ -17,15 +17,16 @@ from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
     from lapse.cli.workspace_desk import WorkspaceDesk
+    from lapse.core.address import Address
+    from lapse.core.clock import UnixNs
+    from lapse.core.decision import Decision
     from lapse.engine.journal.port import Row
+    from lapse.engine.registry import Registration
+    from lapse.engine.safety.holds import Hold
     from lapse.workspaces.explaining import Explanation
     from lapse.workspaces.model import Ms
 
 _ROWS: Final = 5
-
-
-class NotExplainedHereError(UsageError):
-    """{address} is not a workspace/NAME. For others see lapse requests get and lapse history show."""
 
 
 class NeverError(UsageError):
@@ -47,15 +48,18 @@ def why(
 ) -> int:
     """Tell why a workspace is kept or lapses, when that will be, and what would keep it.
 
-    For a workspace that is gone, it shows the last rows of the journal.
+    Things of domains of your own are explained in the same way. For what is gone,
+    it shows the last rows of the journal.
     """
     from lapse.cli.workspace_desk import at_store
-    from lapse.core.address import Address
+    from lapse.domains import REGISTRY
+    from lapse.engine.registry import Verb
     from lapse.workspaces import explaining
 
-    asked = Address.parse(address)
-    if asked.kind != "workspace":
-        raise NotExplainedHereError(address=address)
+    asked = REGISTRY.parse(address)
+    owner = REGISTRY.demand(Verb.WHY, asked)
+    if owner.build is not None:
+        return _why_own(asked, owner, flags, at=at, output=output)
 
     async def work(desk: WorkspaceDesk) -> tuple[Explanation | None, list[Row]]:
         return await _explain(desk, asked, at)
@@ -96,13 +100,65 @@ async def _journal(desk: WorkspaceDesk, address: str) -> list[Row]:
 
 
 def _moment(text: str, now: int) -> Ms:
-    from lapse.core.timestamps import read_moment
     from lapse.workspaces.model import Ms
+
+    return Ms(_moment_ns(text, now) // 1_000_000)
+
+
+def _moment_ns(text: str, now: int) -> int:
+    from lapse.core.timestamps import read_moment
 
     moment = read_moment(text, now)
     if moment is None:
         raise NeverError
-    return Ms(moment // 1_000_000)
+    return moment
+
+
+def _why_own(asked: Address, owner: Registration, flags: WhyFlags, *, at: str | None, output: Output) -> int:
+    """Explain a thing of another distribution's domain, by its own decision."""
+    from lapse.app.domains import NothingThereError, own_domain
+    from lapse.cli.desk import Desk, at_desk
+    from lapse.core.clock import UnixNs
+    from lapse.engine.journal.port import SQLiteJournal
+    from lapse.engine.safety.sqlite import SQLiteHolds
+
+    settings = flags.load().settings
+
+    async def work(desk: Desk) -> tuple[dict[str, Any], list[Row]]:
+        rows = await SQLiteJournal(desk.store.database).entries(address=str(asked), limit=_ROWS)
+        own, now = own_domain(owner, settings, desk.clock), desk.clock.wall_ns()
+        try:
+            found = await own.find(asked)
+        except NothingThereError:
+            if not rows:
+                raise
+            return {"verdict": "gone"}, rows
+        moment = UnixNs(now if at is None else _moment_ns(at, now))
+        kept = await SQLiteHolds(desk.store.database).held(owner.name, [found.uid])
+        return _decided(own.parts.domain.decide(found, moment), kept.get(found.uid, found.hold), moment), rows
+
+    told, rows = at_desk(flags, work)
+    if output is Output.JSON:
+        print_json({"address": str(asked), "domain": owner.name, **told, "journal": [_row(row) for row in rows]})
+        return ExitCode.DONE
+    facts = [("address", str(asked)), *[(fact, text) for fact, text in told.items() if text]]
+    print_table(("fact", "value"), [*facts, *map(_told, rows)])
+    return ExitCode.DONE
+
+
+def _decided(decision: Decision, hold: Hold | None, now: UnixNs) -> dict[str, Any]:
+    from lapse.core.decision import Due, Keep
+    from lapse.core.timestamps import to_timestamp
+
+    verdict, anchor, deadline = decision.verdict, decision.anchor, decision.deadline
+    word = "due" if isinstance(verdict, Due) else "keep" if isinstance(verdict, Keep) else "unknown"
+    return {
+        "verdict": word,
+        "reason": verdict.reason.value,
+        "anchor": None if anchor is None else to_timestamp(anchor),
+        "deadline": None if deadline is None else to_timestamp(deadline),
+        "hold": hold.reason or "yes" if hold is not None and hold.active(now) else None,
+    }
 
 
 def _row(row: Row) -> dict[str, Any]:

@@ -11,7 +11,7 @@ second owner, which would save it: two owners may be ended at the same moment, e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 from lapse.core.errors import LapseError
 from lapse.core.timestamps import from_timestamp
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lapse.core.clock import UnixNs
+    from lapse.engine.domain import Action, Also, Result, Target
     from lapse.objects.port import Deletion
 
 HOLD: Final = "lapse.dev/hold"
@@ -34,6 +35,8 @@ _RELEASED: Final = frozenset({"", "false"})
 
 class HeldError(LapseError):
     """{address} is held{reason}, so it is not deleted."""
+
+    status = 409
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,64 @@ class HoldLookup(Protocol):
         dependants, down the chain.
         """
         ...
+
+
+class PlacedHold(NamedTuple):
+    """A hold on one thing of a domain that has no place for it."""
+
+    domain: str
+    uid: str
+    address: str
+    """For people who look into the record; the uid is what counts."""
+    hold: Hold
+    since: int
+    by: str
+
+
+class HoldStore(Protocol):
+    """Keeps holds by domain and uid, for domains that have no place for them."""
+
+    async def held(self, domain: str, uids: Sequence[str]) -> Mapping[str, Hold]:
+        """Return the holds there are, over or not, by uid; raises when they cannot be read."""
+        ...
+
+    async def hold(self, placed: PlacedHold) -> None:
+        """Hold a thing; an earlier hold on it is replaced."""
+        ...
+
+    async def release(self, domain: str, uid: str) -> Hold | None:
+        """Remove a hold, and return it; None when there was none."""
+        ...
+
+
+class HeldTarget:
+    """A `Target` whose things are also kept by the holds in a store; everything else is the inner target's.
+
+    Holds are read before the act and not in its transaction: one that is placed while the act is under way is too late.
+    Where they cannot be read, everything is kept.
+    """
+
+    def __init__(self, target: Target, holds: HoldStore) -> None:
+        """Keep what ``holds`` has, beside what the target itself finds held."""
+        self._target, self._holds = target, holds
+        self.batch, self.database = target.batch, target.database
+
+    async def holds_over(self, actions: Sequence[Action], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
+        """See `lapse.engine.domain.Target`."""
+        found = await self._target.holds_over(actions, now)
+        if not actions:
+            return found
+        kept = await self._holds.held(actions[0].domain, [one.uid for one in actions])
+        active = {uid: hold for uid, hold in kept.items() if hold.active(now)}
+        return [active.get(action.uid, over) for action, over in zip(actions, found, strict=True)]
+
+    async def apply(self, actions: Sequence[Action], *, also: Also | None) -> Sequence[Result]:
+        """See `lapse.engine.domain.Target`."""
+        return await self._target.apply(actions, also=also)
+
+    async def is_in_doubt(self, error: Exception) -> bool:
+        """See `lapse.engine.domain.Target`."""
+        return await self._target.is_in_doubt(error)
 
 
 def held_error(address: object, hold: Hold) -> HeldError:

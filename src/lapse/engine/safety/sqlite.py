@@ -1,4 +1,4 @@
-"""What is frozen, in the database of the journal; what was spent is counted from the journal's rows.
+"""What is frozen and what is held, in the database of the journal; what was spent is counted from the journal's rows.
 
 A freeze and its row are one transaction. Every process of the machine sees it within `TRUST_SECONDS`, because that is
 how often it is read while anything is being ended: a read takes microseconds.
@@ -9,13 +9,15 @@ person who lets the engine end things, by a command, that person's rows count as
 
 from __future__ import annotations
 
+import json
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.clock import UnixNs
 from lapse.db.statements import load_statements
 from lapse.engine.safety.budget import TOTAL, Budget, Ledger
 from lapse.engine.safety.freeze import ALL, CLOCK, Freeze, GateState, GateStore, Notes
+from lapse.engine.safety.holds import Hold, HoldStore, PlacedHold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +33,8 @@ SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"],)
 """For whoever opens the database that the journal lives in."""
 NOTES_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_2"],)
 """The same, for notes. Files remember how many scripts they have, so it comes after all that there were before."""
+HOLDS_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_3"],)
+"""The same, for holds."""
 TRUST_SECONDS: Final = 1.0
 
 
@@ -114,6 +118,43 @@ class SQLiteGateStore:
         return slices
 
 
+class SQLiteHolds:
+    """A `HoldStore`. Needs `HOLDS_SCRIPTS` in its database."""
+
+    def __init__(self, database: Database) -> None:
+        """Read nothing yet."""
+        self._database = database
+
+    async def held(self, domain: str, uids: Sequence[str]) -> dict[str, Hold]:
+        """See `HoldStore`."""
+        rows = self._database.read(_SQL["held"], (domain, json.dumps(uids)))
+        return {uid: _hold(reason, until) for uid, reason, until in rows}
+
+    async def hold(self, placed: PlacedHold) -> None:
+        """See `HoldStore`."""
+        hold = placed.hold
+        row = (placed.domain, placed.uid, placed.address, hold.reason, hold.until, placed.since, placed.by)
+
+        def write(cursor: apsw.Cursor) -> None:
+            cursor.execute(_SQL["hold"], row)
+
+        await self._database.write(write)
+
+    async def release(self, domain: str, uid: str) -> Hold | None:
+        """See `HoldStore`."""
+
+        def write(cursor: apsw.Cursor) -> Hold | None:
+            for reason, until in cursor.execute(_SQL["release"], (domain, uid)).fetchall():
+                return _hold(str(reason), until)
+            return None
+
+        return await self._database.write(write)
+
+
+def _hold(reason: str, until: Any) -> Hold:  # noqa: ANN401 - a whole number or None, as the schema says
+    return Hold(reason, None if until is None else UnixNs(until))
+
+
 def note_in(database: Database, name: str) -> str | None:
     """Return a note of an open database."""
     rows = database.read(_SQL["note"], (name,))
@@ -123,3 +164,4 @@ def note_in(database: Database, name: str) -> str | None:
 if TYPE_CHECKING:
     _conforms: type[GateStore] = SQLiteGateStore
     _keeps: type[Notes] = SQLiteGateStore
+    _holds: type[HoldStore] = SQLiteHolds

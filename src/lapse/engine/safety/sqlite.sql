@@ -18,6 +18,32 @@ CREATE TABLE safety_notes (
     text TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- name: schema_3
+-- Holds on things of domains that have no place for them. until_ns is null for one that has no end.
+CREATE TABLE holds (
+    domain   TEXT    NOT NULL,
+    uid      TEXT    NOT NULL,
+    address  TEXT    NOT NULL,
+    reason   TEXT    NOT NULL,
+    until_ns INTEGER,
+    since_ns INTEGER NOT NULL,
+    by       TEXT    NOT NULL,
+    PRIMARY KEY (domain, uid)
+) STRICT, WITHOUT ROWID;
+
+-- name: hold
+INSERT INTO holds (domain, uid, address, reason, until_ns, since_ns, by) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (domain, uid) DO UPDATE SET
+    address = excluded.address, reason = excluded.reason, until_ns = excluded.until_ns,
+    since_ns = excluded.since_ns, by = excluded.by
+
+-- name: release
+DELETE FROM holds WHERE domain = ? AND uid = ? RETURNING reason, until_ns
+
+-- name: held
+-- The uids are a list in JSON: a statement has room for so many parameters only.
+SELECT uid, reason, until_ns FROM holds WHERE domain = ? AND uid IN (SELECT value FROM json_each(?))
+
 -- name: note
 SELECT text FROM safety_notes WHERE name = ?
 

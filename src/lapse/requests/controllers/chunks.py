@@ -62,6 +62,8 @@ class ObjectTooLargeError(LapseError):
 class ManifestsUnreadableError(LapseError):
     """The manifests of checkpoint {checkpoint} cannot be trusted: {problem}. Nothing of it was used."""
 
+    status = 409
+
 
 @dataclass(frozen=True, slots=True)
 class PackedChunk:

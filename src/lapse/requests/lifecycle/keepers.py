@@ -15,6 +15,7 @@ from lapse.objects.target import ObjectHandle
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, ObjectKeeper
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PersistentVolume
 from lapse.requests.lifecycle.keeper import Followed, Follower, KeeperReason, KeeperState, decide, state_of, with_loss
+from lapse.requests.registration import KEEPERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.lifecycle.policy import RequestPolicy
 
-DOMAIN: Final = "keepers"
+DOMAIN: Final = KEEPERS.name
 
 
 class Keepers:

@@ -35,6 +35,7 @@ from lapse.keys.validation import (
     MAX_KEY_BYTES,
     MAX_TTL_SECONDS,
     MAX_VALUE_BYTES,
+    app_number,
     check_ttl,
     check_value,
 )
@@ -46,7 +47,6 @@ from lapse.web.api.errors import (
     PreconditionFailedError,
     UnknownParameterError,
 )
-from lapse.web.auth.scopes import app_number
 
 PAGE_LIMIT: Final = 1_000
 """Records of one page at most: values may be 64 KiB each, and the page is built in memory."""

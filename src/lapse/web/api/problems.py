@@ -1,7 +1,8 @@
 """Every error as problem+json (RFC 9457): what was wrong, a code for programs, and the id of the request.
 
-``code`` is the name of the exception, which never changes; ``detail`` is for people; ``instance`` is the request's
-id, which the log has as well. No traceback and no input of the request ever reaches a problem document.
+Status and ``code`` are the error's own (`lapse.core.errors`); a code never changes. ``detail`` is for people;
+``instance`` is the request's id, which the log has as well. No traceback and no input of the request ever
+reaches a problem document.
 """
 
 from __future__ import annotations
@@ -18,22 +19,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lapse.core.errors import LapseError, UsageError
+from lapse.core.errors import LapseError
+from lapse.domains import REGISTRY
 from lapse.engine.running.metrics import ErrorKind, Metrics
-from lapse.engine.safety.holds import HeldError
-from lapse.keys.errors import BackendClosedError, BackendUnavailableError, OutcomeUnknownError
-from lapse.keys.sweeper import DOMAIN
-from lapse.kube.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    GoneError,
-    InvalidError,
-    NotFoundError,
-    ObjectError,
-    StoreUnavailableError,
-)
-from lapse.requests.controllers.chunks import ManifestsUnreadableError
-from lapse.requests.expiry import DOMAIN as REQUESTS
+from lapse.keys.registration import KEYS
 from lapse.web.api.errors import (
     InternalError,
     InvalidRequestError,
@@ -42,19 +31,6 @@ from lapse.web.api.errors import (
     NoSuchRouteError,
     RequestError,
 )
-from lapse.workspaces import errors as workspaces
-from lapse.workspaces.activity.port import ActivityUnavailableError
-from lapse.workspaces.errors import (
-    ChangedMeanwhileError,
-    LeaseOverError,
-    NotRunningError,
-    OperationUnderWayError,
-    PortInUseError,
-    UnknownWorkspaceError,
-    WorkspaceExistsError,
-    WorkspaceStoreError,
-)
-from lapse.workspaces.model import DOMAIN as WORKSPACES
 
 MEDIA_TYPE: Final = "application/problem+json"
 REQUEST_ID: Final = "lapse.request_id"
@@ -77,39 +53,7 @@ class Problem(BaseModel):
     """Where the request does not have the expected form."""
 
 
-# The most special first.
-_STATUS: Final[Sequence[tuple[type[LapseError], int]]] = (
-    (UsageError, HTTPStatus.UNPROCESSABLE_ENTITY),
-    (BackendUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (BackendClosedError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (OutcomeUnknownError, HTTPStatus.GATEWAY_TIMEOUT),
-    (NotFoundError, HTTPStatus.NOT_FOUND),
-    (AlreadyExistsError, HTTPStatus.CONFLICT),
-    (HeldError, HTTPStatus.CONFLICT),
-    (ManifestsUnreadableError, HTTPStatus.CONFLICT),
-    (GoneError, HTTPStatus.GONE),
-    (ConflictError, HTTPStatus.PRECONDITION_FAILED),
-    (InvalidError, HTTPStatus.UNPROCESSABLE_ENTITY),
-    (StoreUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (UnknownWorkspaceError, HTTPStatus.NOT_FOUND),
-    (WorkspaceExistsError, HTTPStatus.CONFLICT),
-    (OperationUnderWayError, HTTPStatus.CONFLICT),
-    (PortInUseError, HTTPStatus.CONFLICT),
-    (NotRunningError, HTTPStatus.CONFLICT),
-    (LeaseOverError, HTTPStatus.CONFLICT),
-    (ChangedMeanwhileError, HTTPStatus.PRECONDITION_FAILED),
-    (ActivityUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (workspaces.WorkspaceOutcomeUnknownError, HTTPStatus.GATEWAY_TIMEOUT),
-    (WorkspaceStoreError, HTTPStatus.SERVICE_UNAVAILABLE),
-)
 _BY_STATUS: Final[Mapping[int, type[RequestError]]] = {404: NoSuchRouteError, 405: MethodNotAllowedError}
-
-
-def status_of(error: LapseError) -> int:
-    """Return the HTTP status of an error."""
-    if isinstance(error, RequestError):
-        return error.status
-    return next((int(status) for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
 def problem(
@@ -120,13 +64,13 @@ def problem(
     errors: Sequence[Mapping[str, str]] = (),
 ) -> Response:
     """Describe ``error`` to a client."""
-    status = status_of(error)
+    status = error.status
     document: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": str(error),
-        "code": type(error).__name__,
+        "code": error.code,
         "instance": instance,
     }
     if errors:
@@ -141,24 +85,18 @@ def install(app: FastAPI, metrics: Metrics) -> None:
 
     async def on_lapse_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, LapseError)  # noqa: S101 - registered for nothing else
-        if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            metrics.failed(_domain_of(error), ErrorKind.REQUEST)
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            metrics.failed(REGISTRY.domain_of(error, default=KEYS.name), ErrorKind.REQUEST)
         return problem(error, request.scope[REQUEST_ID])
 
     async def on_unexpected(request: Request, _: Exception) -> Response:
-        metrics.failed(DOMAIN, ErrorKind.REQUEST)
+        metrics.failed(KEYS.name, ErrorKind.REQUEST)
         return problem(InternalError(), request.scope[REQUEST_ID])
 
     app.add_exception_handler(LapseError, on_lapse_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, on_unexpected)
-
-
-def _domain_of(error: LapseError) -> str:
-    if isinstance(error, WorkspaceStoreError):
-        return WORKSPACES
-    return REQUESTS if isinstance(error, ObjectError) else DOMAIN
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:

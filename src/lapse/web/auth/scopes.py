@@ -3,20 +3,22 @@
 ``admin`` may do everything and ``read`` every GET; ``keys:APP`` everything with the keys of one application,
 ``workspaces:OWNER`` everything with the workspaces of one owner. ``monitor`` sees what runs and lists of what there is,
 without anybody's values: no key, no document, no command. ``operate``, ``approve``, ``holds`` and ``legal`` see the
-same, and each may do one kind of thing besides; what that is stands in `FURTHER`, by route. A route that is not there
-is for ``admin``, and for ``read`` if it only reads, so that one added without a thought is closed.
+same, and each may do one kind of thing besides; what that is, domains say in their registrations (`FURTHER`). A
+route that is not there is for ``admin``, and for ``read`` if it only reads, so that one added without a thought is
+closed.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
 from lapse.core.errors import UsageError
-from lapse.keys.validation import MAX_APP_ID
+from lapse.domains import REGISTRY
+from lapse.engine.registry import NoSuchDomainError, Registration, ScopeForm
+from lapse.keys.validation import app_number
 
 ADMIN: Final = "admin"
 READ: Final = "read"
@@ -29,30 +31,29 @@ PLAIN: Final = (ADMIN, OPERATE, APPROVE, HOLDS, LEGAL, READ, MONITOR)
 """The scopes that are about everything, rather than about an application or an owner."""
 _LOOKING: Final = frozenset({MONITOR, OPERATE, APPROVE, HOLDS, LEGAL})
 _LISTS: Final = (
-    *("/", "/status", "/api/v1/docs", "/api/v1/openapi.json"),
-    *("/requests/{kind}", "/claims", "/keepers", "/artifacts/{kind}", "/history", "/retention", "/workspaces"),
+    *("GET /", "GET /status", "GET /api/v1/docs", "GET /api/v1/openapi.json"),
+    *(route for one in REGISTRY.built_in for route in one.routes.get(Registration.LISTS, ())),
 )
-FURTHER: Final[Mapping[tuple[str, str], frozenset[str]]] = {
-    **{("GET", path): _LOOKING for path in _LISTS},
-    ("POST", "/history/prune"): frozenset({OPERATE}),
-    ("POST", "/retention/lint"): frozenset({OPERATE}),
-    ("POST", "/retention/{name}/run"): frozenset({OPERATE}),
-    ("POST", "/workspaces/{name}/start"): frozenset({OPERATE}),
-    ("POST", "/workspaces/{name}/stop"): frozenset({OPERATE}),
-    ("POST", "/workspaces/{name}/archive"): frozenset({OPERATE}),
-    ("POST", "/workspaces/{name}/hold"): frozenset({HOLDS}),
-    ("POST", "/workspaces/{name}/release"): frozenset({HOLDS}),
-}
+
+
+def _further() -> dict[tuple[str, str], frozenset[str]]:
+    found: dict[str, frozenset[str]] = dict.fromkeys(_LISTS, _LOOKING)
+    for one in REGISTRY.built_in:
+        for scope in one.routes.keys() - {Registration.LISTS}:
+            found |= {route: found.get(route, frozenset()) | {scope} for route in one.routes[scope]}
+    return {(method, path): scopes for route, scopes in found.items() for method, path in [route.split(" ")]}
+
+
+FURTHER: Final[Mapping[tuple[str, str], frozenset[str]]] = _further()
 """By method and path of a route, as its router has it: which scopes beside admin and read may do it."""
 _OWNED: Final = "workspaces:"
 _BUSY: Final = "busy:"
 """Of the token of a workspace's own program, with the workspace's id: no token that people make has it."""
 _READING: Final = frozenset({"GET", "HEAD"})
-_OWNER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,252}")
 
 
 class ScopeError(UsageError, ValueError):
-    """{text!r} is not a scope. Expected {plain}, keys:APP as in keys:7, or workspaces:OWNER as in workspaces:alice."""
+    """{text!r} is not a scope. Expected {expected}."""
 
 
 def check_scope(text: str) -> str:
@@ -60,19 +61,19 @@ def check_scope(text: str) -> str:
     kind, colon, argument = text.partition(":")
     if not colon and kind in PLAIN:
         return text
-    if kind == "keys" and app_number(argument) is not None:
+    form = _form_of(kind) if colon else None
+    if form is not None and form.is_valid(argument):
         return text
-    if kind == "workspaces" and _OWNER.fullmatch(argument):
-        return text
-    raise ScopeError(text=text, plain=", ".join(PLAIN))
+    forms = [(one.name, one.scope) for one in REGISTRY.built_in if one.scope is not None]
+    told = [f"{name}:{form.argument} as in {name}:{form.example}" for name, form in forms]
+    raise ScopeError(text=text, expected=", ".join([*PLAIN, *told[:-1], f"or {told[-1]}"]))
 
 
-def app_number(text: str) -> int | None:
-    """Read an application id as it stands in a scope or a path; one spelling only, so that both mean the same."""
-    if text.isascii() and text.isdigit() and (text == "0" or text[0] != "0") and len(text) <= len(str(MAX_APP_ID)):
-        number = int(text)
-        return number if number <= MAX_APP_ID else None
-    return None
+def _form_of(domain: str) -> ScopeForm | None:
+    try:
+        return REGISTRY.get(domain).scope
+    except NoSuchDomainError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,8 @@ Signal = Connected | Timer | Quiet | ActivityUnknown
 class ActivityUnavailableError(LapseError):
     """The activity store {backend} cannot be used now: {problem}. No workspace counts as idle until it can."""
 
+    status = 503
+
 
 class ActivityClosedError(ActivityUnavailableError):
     """The activity store is closed; open it again."""

@@ -1,0 +1,46 @@
+"""The registration of the keys domain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.address import AddressKind
+from lapse.core.decision import DueReason
+from lapse.engine.registry import Noun, Registration, ScopeForm, Verb
+from lapse.keys.validation import MAX_APP_ID, app_number
+
+if TYPE_CHECKING:
+    from lapse.core.errors import LapseError
+
+
+def _app_problem(text: str) -> str | None:
+    return None if _is_app(text) else f"the application id must be a whole number from 0 to {MAX_APP_ID}"
+
+
+def _is_app(text: str) -> bool:
+    return app_number(text) is not None
+
+
+def _errors() -> tuple[type[LapseError], ...]:
+    from lapse.keys.errors import BackendError
+
+    return (BackendError,)
+
+
+KEYS: Final = Registration(
+    name="keys",
+    kinds=(AddressKind("key", "APP", _app_problem),),
+    reasons=lambda: (DueReason.TTL_EXPIRED,),
+    unsupported={
+        Verb.FREEZE: "Keys cannot be frozen: a key is gone at the instant of its expiry, whether or not anything "
+        "removes it",
+        Verb.HOLD: "Keys cannot be held: a key is gone at the instant of its expiry. Give it more time with "
+        "lapse keys touch",
+        Verb.WHY: "Only workspaces and domains of your own are explained here. For others see lapse requests get and "
+        "lapse history show",
+    },
+    errors=_errors,
+    scope=ScopeForm("APP", "7", _is_app),
+    noun=Noun("lapse.cli.commands.keys:app", "Read and write expiring keys; prove a backend."),
+)
+DOMAINS: Final = (KEYS,)

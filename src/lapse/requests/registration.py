@@ -1,0 +1,69 @@
+"""The registrations of the domains of requests and of keepers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.address import AddressKind
+from lapse.engine.registry import Noun, Registration, Verb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lapse.core.decision import Reason
+    from lapse.core.errors import LapseError
+
+_UNSUPPORTED: Final = {
+    Verb.HOLD: "Objects are held by an annotation, lapse.dev/hold=true",
+    Verb.WHY: "Only workspaces and domains of your own are explained here. For others see lapse requests get and "
+    "lapse history show",
+}
+
+
+def _request_reasons() -> Iterable[Reason]:
+    from lapse.requests.controllers.detach import DetachReason
+    from lapse.requests.expiry import FinishedRequests
+
+    return (*FinishedRequests.reasons, DetachReason.DETACHED)
+
+
+def _keeper_reasons() -> Iterable[Reason]:
+    from lapse.requests.lifecycle.keepers import Keepers
+
+    return Keepers.reasons
+
+
+def _object_kinds() -> Iterable[Any]:
+    from lapse.requests.api.upstream import ALL_KINDS
+
+    return ALL_KINDS
+
+
+def _errors() -> tuple[type[LapseError], ...]:
+    from lapse.kube.errors import ObjectError
+
+    return (ObjectError,)
+
+
+REQUESTS: Final = Registration(
+    name="requests",
+    kinds=tuple(AddressKind(kind, "NAMESPACE") for kind in ("vcr", "vrr", "mcr")),
+    reasons=_request_reasons,
+    unsupported=_UNSUPPORTED,
+    is_on_cluster=True,
+    object_kinds=_object_kinds,
+    errors=_errors,
+    budget_setting="request_deletion_budget",
+    routes={Registration.LISTS: ("GET /requests/{kind}", "GET /claims", "GET /artifacts/{kind}")},
+    noun=Noun("lapse.cli.commands.requests:app", "Capture and restore; see what lapses when."),
+)
+KEEPERS: Final = Registration(
+    name="keepers",
+    kinds=(AddressKind("keeper"),),
+    reasons=_keeper_reasons,
+    unsupported=_UNSUPPORTED,
+    is_on_cluster=True,
+    budget_setting="keeper_deletion_budget",
+    routes={Registration.LISTS: ("GET /keepers",)},
+)
+DOMAINS: Final = (REQUESTS, KEEPERS)
