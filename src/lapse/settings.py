@@ -2,12 +2,15 @@
 
 Every key has one flat name. ``keys_url`` is ``url`` under ``[keys]`` in the file, ``LAPSE_KEYS_URL`` in the
 environment and ``--keys-url`` on the command line. A flag wins over the environment, the environment over the file,
-the file over the default, and `Loaded.origins` remembers which one it was.
+the file over the default, and `LoadedSettings.origins` remembers which one it was. A key is declared once, here, with
+its default as a person would write it, the function that reads it and its meaning: the flags of all commands and the
+help of each are made from that (`lapse.cli.flags`), and a test compares the reference page with it. So that help texts
+stay quick, what reads a value imports its domain when there is a value to read, not before.
 
 Everything that is wrong is reported at once, with the line of the file where there is one. An unknown key in the
 file is an error; an unknown ``LAPSE_`` variable is only a warning, because the environment belongs to other
-programs as well (test runs, wrappers, newer versions of Lapse). Read by `cli` and `web` only: everything below is
-given its values.
+programs as well (test runs, wrappers, newer versions of Lapse). Read by `cli`, `app` and `web` only: everything below
+is given its values.
 
 A file that another user owns or may write is refused. From ``./lapse.toml`` nothing is taken that can lead to a program
 that is run: a folder that somebody else has filled, such as a download, must not decide that by being the working
@@ -20,32 +23,24 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
-
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 from lapse.core.masking import masked
-from lapse.engine.safety.budget import OFF, Budget
 from lapse.files.ownership import distrust
-from lapse.history.errors import HistorySettingError
-from lapse.history.policy import default_policy as configured
-from lapse.history.policy.rbac import ACCOUNT
-from lapse.requests.api.kinds import KeeperMode
-from lapse.requests.lifecycle.policy import RestoreOwnership, TTLMode
-from lapse.workspaces.model import DEFAULT_ARCHIVE_TTL_SECONDS, DEFAULT_STANDBY_TTL_SECONDS, LONGEST_TTL_SECONDS
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from lapse.engine.safety.budget import Budget
+    from lapse.requests.api.kinds import KeeperMode
+    from lapse.requests.lifecycle.policy import RestoreOwnership, TTLMode
+
+T = TypeVar("T")
 PREFIX: Final = "LAPSE_"
 CONFIG_VARIABLE: Final = "LAPSE_CONFIG"
 FILE_NAME: Final = "lapse.toml"
@@ -74,8 +69,20 @@ _KIND: Final = re.compile(r"(?:[a-z0-9.-]+/)?v[0-9][a-z0-9]*/[A-Z][A-Za-z0-9]*")
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
+_DECLARED: Final = "declared"
+
+
 class SettingsError(UsageError, ValueError):
     """The settings cannot be used:{listing}"""  # noqa: D400 - a list follows
+
+
+class ValuesError(ValueError):
+    """Values that no setting may have, with the reason by key."""
+
+    def __init__(self, problems: Mapping[str, ValueError]) -> None:
+        """Name the keys."""
+        super().__init__("; ".join(f"{key}: {problem}" for key, problem in problems.items()))
+        self.problems = problems
 
 
 # --- the field types -------------------------------------------------------------------------------------------------
@@ -85,7 +92,7 @@ def _duration(value: object) -> Duration:
     if isinstance(value, Duration):
         return value
     if not isinstance(value, str):
-        raise ValueError("expected a text with a unit, such as 10m or 1h30m")  # noqa: TRY004 - pydantic collects ValueError only
+        raise ValueError("expected a text with a unit, such as 10m or 1h30m")  # noqa: TRY004 - problems are collected by this type
     return Duration.parse(value)
 
 
@@ -104,7 +111,7 @@ def _lifetime(value: object) -> Duration:
 
 
 def _port(value: object) -> int:
-    # By hand, because the lax mode that accepts the environment's text also accepts true and 8750.0.
+    # The environment has text only; true is an int to Python, and no port.
     number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MAX_PORT:
         raise ValueError(f"expected a port number from 0 to {_MAX_PORT}; 0 picks a free one")
@@ -175,6 +182,8 @@ def _keys_url(value: object) -> str:
 
 
 def _keeper_mode(value: object) -> KeeperMode:
+    from lapse.requests.api.kinds import KeeperMode
+
     modes = [KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL]
     if value not in modes:
         raise ValueError(f"expected {' or '.join(modes)}")
@@ -182,6 +191,8 @@ def _keeper_mode(value: object) -> KeeperMode:
 
 
 def _budget(value: object) -> Budget:
+    from lapse.engine.safety.budget import Budget
+
     if isinstance(value, Budget):
         return value
     if not isinstance(value, str):
@@ -190,10 +201,13 @@ def _budget(value: object) -> Budget:
 
 
 def _history_ttl(value: object) -> Duration:
+    from lapse.history.errors import HistorySettingError
+    from lapse.history.policy.default_policy import read_ttl
+
     if value == 0 and not isinstance(value, bool):  # the one number that means the same in every unit
         return Duration(0)
     try:
-        return configured.read_ttl(value) if isinstance(value, str) else _duration(value)
+        return read_ttl(value) if isinstance(value, str) else _duration(value)
     except HistorySettingError as error:
         # Without the flag: the value may come from elsewhere, and its origin is told anyway.
         raise ValueError(f"{error.details['problem']}; expected {error.details['expected']}") from error
@@ -201,6 +215,8 @@ def _history_ttl(value: object) -> Duration:
 
 def _policies(value: object) -> tuple[dict[str, Any], ...]:
     """Take documents as they are: whether each can be used is told with its status, and others go on beside it."""
+    from lapse.history.policy.default_policy import POLICY_NAME
+
     expected = "expected a list of RetentionPolicy documents: in the file each is [[retention.policies]], else JSON"
     try:
         documents = json.loads(value) if isinstance(value, str) else value
@@ -211,8 +227,8 @@ def _policies(value: object) -> tuple[dict[str, Any], ...]:
     names = [_policy_name(one) for one in documents]
     if not all(_OBJECT_NAME.fullmatch(name) for name in names):
         raise ValueError("expected metadata.name in every policy: lower-case letters, digits and dashes")
-    if configured.POLICY_NAME in names:
-        raise ValueError(f"expected another name than {configured.POLICY_NAME}: that policy is made of history_ttl")
+    if POLICY_NAME in names:
+        raise ValueError(f"expected another name than {POLICY_NAME}: that policy is made of history_ttl")
     if len(set(names)) < len(names):
         raise ValueError("expected every policy to have a name of its own")
     return tuple(documents)
@@ -256,8 +272,10 @@ def _activity_url(value: object) -> str:
 
 
 def _workspace_ttl(value: object) -> Duration:
-    duration, longest = _duration(value), LONGEST_TTL_SECONDS
-    if duration.is_never or duration.seconds % 1 or not 1 <= duration.seconds <= longest:
+    from lapse.workspaces.model import LONGEST_TTL_SECONDS
+
+    duration = _duration(value)
+    if duration.is_never or duration.seconds % 1 or not 1 <= duration.seconds <= LONGEST_TTL_SECONDS:
         raise ValueError("expected whole seconds from 1s to 3650d; to keep a workspace for good, hold it")
     return duration
 
@@ -276,19 +294,28 @@ def _yes_or_no(value: object) -> bool:
     return value.lower() == "true"
 
 
-def _choice(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
+def _one_of(*known: str) -> Callable[[object], Any]:
+    """Return what reads one of a few words, whatever their case."""
+
+    def read(value: object) -> str:
+        text = value.lower() if isinstance(value, str) else value
+        if text not in known:
+            raise ValueError(f"expected {', '.join(known[:-1])} or {known[-1]}")
+        return str(text)
+
+    return read
 
 
-Interval = Annotated[Duration, PlainValidator(_interval)]
-Port = Annotated[int, PlainValidator(_port)]
-Count = Annotated[int, PlainValidator(_count)]
-Host = Annotated[str, PlainValidator(_host)]
-Switch = Annotated[bool, PlainValidator(_yes_or_no)]
-WorkspaceTTL = Annotated[Duration, PlainValidator(_workspace_ttl)]
-DeletionBudget = Annotated[Budget, PlainValidator(_budget)]
-LogFormat = Annotated[Literal["auto", "console", "json"], BeforeValidator(_choice)]
-LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_choice)]
+def _ttl_mode(value: object) -> TTLMode:
+    from lapse.requests.lifecycle.policy import TTLMode
+
+    return TTLMode(_one_of(*TTLMode)(value))
+
+
+def _restore_ownership(value: object) -> RestoreOwnership:
+    from lapse.requests.lifecycle.policy import RestoreOwnership
+
+    return RestoreOwnership(_one_of(*RestoreOwnership)(value))
 
 
 def default_state_dir() -> Path:
@@ -297,194 +324,227 @@ def default_state_dir() -> Path:
     return Path(base).expanduser().absolute() / "lapse"
 
 
-class Settings(BaseSettings):
-    """The effective values. Built by `load_settings`."""
+# --- the model -------------------------------------------------------------------------------------------------------
 
-    # Without decoding: the library would take a variable of a type it does not know for JSON.
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True, enable_decoding=False
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key, as it is declared."""
+
+    written: object
+    """The default as a person would write it, or a function that returns it."""
+    read: Callable[[object], Any]
+    """Returns the value that was meant; raises ValueError, which says what was expected."""
+    meaning: str
+    """For people: the reference and the help of the flag."""
+
+    @property
+    def start(self) -> object:
+        """The default before it is read."""
+        return self.written() if callable(self.written) else self.written
+
+    @property
+    def default(self) -> Any:  # noqa: ANN401 - of the key's own type
+        """The value where nobody says anything, unless it follows from another key."""
+        return self.read(self.start)
+
+
+def setting(written: object, read: Callable[[object], T], meaning: str) -> T:
+    """Declare a key; types come from ``read``, which every value goes through, defaults included."""
+    declared = Setting(written, read, meaning)
+    found: T = field(default_factory=lambda: declared.start, metadata={_DECLARED: declared})
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The effective values. Built by `load_settings`; raises `ValuesError` for what cannot be used."""
+
+    state_dir: Path = setting(default_state_dir, _path, "Folder for the embedded stores and the tokens")
+    keys_url: str = setting("", _keys_url, "Where keys are stored, such as memory:// or file:///path/keys.db")
+    keys_sweep_interval: Duration = setting(
+        "1s",
+        _interval,
+        "Pause between rounds that remove expired keys physically, such as 1s; never turns them off",
+    )
+    request_ttl: Duration = setting("10m", _interval, "How long a finished request stays, such as 10m; never keeps it")
+    request_ttl_mode: TTLMode = setting(
+        "scanner",
+        _ttl_mode,
+        "scanner: request_ttl decides when a finished request goes; annotation: the request's own annotation does",
+    )
+    request_deadline: Duration = setting(
+        "24h", _interval, "When a request that does not finish fails, such as 24h; never lets it wait"
+    )
+    keeper_mode: KeeperMode = setting(
+        "FollowObjectWithTTL",
+        _keeper_mode,
+        "FollowObject: snapshots go with their request; FollowObjectWithTTL: keeper_ttl later",
+    )
+    keeper_ttl: Duration = setting("24h", _lifetime, "How long snapshots outlive their request, such as 24h")
+    restore_ownership: RestoreOwnership = setting(
+        "user", _restore_ownership, "user: restored data is the user's; keeper: it goes with the keeper"
+    )
+    deletion_budget: Budget = setting(
+        "100000/1h",
+        _budget,
+        "How much may be ended in any window, such as 10000/1h; past it a domain is frozen until lapse resume;"
+        " off sets no limit",
+    )
+    request_deletion_budget: Budget = setting("off", _budget, "The same for requests alone")
+    keeper_deletion_budget: Budget = setting("off", _budget, "The same for keepers alone")
+    history_namespace: str = setting("chaos-system", _object_name, "Where records of experiments are kept")
+    history_ttl: Duration = setting(
+        "720h", _history_ttl, "How old records become, such as 720h, at least 1h; 0 for any age"
+    )
+    history_retention_limit: int = setting(100, _count, "How many records of each experiment stay; 0 for all")
+    history_keep_last_success: int = setting(
+        0, _count, "How many successful records of each experiment stay, whatever their age and number"
+    )
+    retention_interval: Duration = setting(
+        "1h",
+        _interval,
+        "Pause between passes over records, and over what policies select, such as 1h; never turns them off",
+    )
+    retention_policies: tuple[dict[str, Any], ...] = setting(
+        (), _policies, "RetentionPolicy documents for the embedded store, as a JSON list; better in the file"
+    )
+    retention_account: str = setting(
+        "lapse-retention",
+        _object_name,
+        "The service account that policies act as on a cluster, in the namespace of the operator",
+    )
+    history_deletion_budget: Budget = setting(
+        "off",
+        _budget,
+        "How many records may be ended in any window, such as 1000/1h; past it history is frozen; off sets no limit",
+    )
+    retention_deletion_budget: Budget = setting("off", _budget, "The same for what retention policies select")
+    workspaces_url: str = setting(
+        "",
+        _workspaces_url,
+        "Where workspaces are stored, such as postgresql://HOST/DATABASE; otherwise a file in state_dir",
+    )
+    workspaces_beyond_loopback: bool = setting(
+        "false",
+        _yes_or_no,
+        "true: serve workspaces also where other machines can call; who may create one can run programs here",
+    )
+    workspaces_stop_on_exit: bool = setting(
+        "true", _yes_or_no, "false: leave the programs of workspaces running when Lapse stops"
+    )
+    workspaces_deletion_budget: Budget = setting(
+        "off",
+        _budget,
+        "How many workspaces may go to standby or to the archive in any window, such as 1000/1h; off sets no limit",
+    )
+    domains: dict[str, dict[str, Any]] = setting(
+        {}, _sections, "Settings of domains of your own, a table for each: see a-domain-of-your-own"
+    )
+    activity_url: str = setting(
+        "",
+        _activity_url,
+        "Where connections are counted, such as redis://HOST:6379; otherwise in the process itself",
+    )
+    default_standby_ttl: Duration = setting(
+        "5m", _workspace_ttl, "How long a new workspace may be idle before it is stopped, such as 5m"
+    )
+    default_archive_ttl: Duration = setting(
+        "24h", _workspace_ttl, "How long a new workspace stays in standby before it is archived, such as 24h"
+    )
+    ttl_manager_interval: Duration = setting(
+        "1m", _lifetime, "Pause between looks for workspaces whose TTL is over, such as 1m"
+    )
+    idle_timer: Duration = setting(
+        "5m", _lifetime, "How long a workspace counts as in use after its last connection, such as 5m"
+    )
+    busy_most: Duration = setting(
+        "24h", _lifetime, "How long one lapse busy keeps a workspace from lapsing at most, such as 24h"
+    )
+    proxy_host: str = setting(
+        "127.0.0.1", _host, "Address of the workspace proxy; other than loopback needs workspaces_beyond_loopback"
+    )
+    proxy_port: int = setting(8752, _port, "Port of the workspace proxy; 0 picks a free one")
+    proxy_suffix: str = setting(
+        "w.localhost", _suffix, "What follows the name of a workspace in its host name, such as w.example.com"
+    )
+    proxy_scheme: Literal["http", "https"] = setting(
+        "http",
+        _one_of("http", "https"),
+        "http, or https when something in front of the proxy ends TLS on port 443",
+    )
+    proxy_lease: Duration = setting(
+        "30s",
+        _lifetime,
+        "How long a connection counts after its proxy has died, such as 30s; the same for all that share activity_url",
+    )
+    proxy_max_connections: int = setting(
+        4096, _count, "Connections to the workspace proxy, websockets included; 0 for no limit"
+    )
+    proxy_max_connections_per_peer: int = setting(
+        1024, _count, "The same from one address; 0 where a reverse proxy stands in front"
+    )
+    kube_config: str = setting(
+        "", _text, "The kubeconfig to read; otherwise KUBECONFIG, the pod's service account or ~/.kube/config"
+    )
+    kube_context: str = setting("", _text, "Which context of the kubeconfig to use; otherwise its current one")
+    kube_qps: int = setting(0, _count, "Calls a second to the API server; 0 for no limit")
+    kube_burst: int = setting(0, _count, "Calls at once after a rest; 0 is what kube_qps allows in a second")
+    lease_namespace: str = setting(
+        "lapse-system", _object_name, "Namespace of the Lease that the replicas of an operator share"
+    )
+    lease_name: str = setting(
+        "lapse-operator", _object_name, "Name of the Lease that the replicas of an operator share"
+    )
+    hold_kinds: tuple[str, ...] = setting(
+        (), _kinds, "Kinds beside our own whose holds keep their owners on a cluster, such as v1/ConfigMap"
+    )
+    http_host: str = setting("127.0.0.1", _host, "Address of the API and the pages; other than loopback needs a token")
+    http_port: int = setting(8750, _port, "Port of the API and the pages; 0 picks a free one")
+    http_allowed_hosts: tuple[str, ...] = setting(
+        (),
+        _hosts,
+        "Further names under which clients may call, such as that of a reverse proxy, separated by commas",
+    )
+    http_max_connections: int = setting(512, _count, "Connections to the API and the pages; 0 for no limit")
+    http_max_connections_per_peer: int = setting(
+        256, _count, "The same from one address; 0 where a reverse proxy stands in front"
+    )
+    webhook_host: str = setting("127.0.0.1", _host, "Address of the admission webhook")
+    webhook_port: int = setting(8443, _port, "Port of the admission webhook; 0 picks a free one")
+    webhook_cert_file: str = setting(
+        "", _text, "Certificate of the admission webhook, in PEM form; read again when it is replaced"
+    )
+    webhook_key_file: str = setting("", _text, "Private key of that certificate, in PEM form")
+    probes_host: str = setting("127.0.0.1", _host, "Address of /healthz, /readyz and /metrics")
+    probes_port: int = setting(8751, _port, "Port of /healthz, /readyz and /metrics; 0 picks a free one")
+    log_format: Literal["auto", "console", "json"] = setting(
+        "auto",
+        _one_of("auto", "console", "json"),
+        "auto, console or json; auto is console on a terminal and json otherwise",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", _one_of("debug", "info", "warning", "error"), "debug, info, warning or error"
     )
 
-    state_dir: Annotated[Path, PlainValidator(_path)] = Field(
-        default_factory=default_state_dir, description="Folder for the embedded stores and the tokens"
-    )
-    keys_url: Annotated[str, PlainValidator(_keys_url)] = Field(
-        default="", description="Where keys are stored; by default keys.db in state_dir"
-    )
-    keys_sweep_interval: Interval = Field(
-        default=Duration.of_seconds(1),
-        description="Pause between rounds that remove expired keys physically; never turns them off",
-    )
-    request_ttl: Interval = Field(
-        default=Duration.parse("10m"), description="How long a finished request stays; never keeps it"
-    )
-    request_ttl_mode: Annotated[TTLMode, BeforeValidator(_choice)] = Field(
-        default=TTLMode.SCANNER,
-        description="What ends a finished request: scanner is request_ttl, annotation is the request's own TTL",
-    )
-    request_deadline: Interval = Field(
-        default=Duration.parse("24h"), description="When a request that does not finish fails; never lets it wait"
-    )
-    keeper_mode: Annotated[KeeperMode, PlainValidator(_keeper_mode)] = Field(
-        default=KeeperMode.FOLLOW_OBJECT_WITH_TTL,
-        description="How long snapshots stay: FollowObject with the request, FollowObjectWithTTL keeper_ttl longer",
-    )
-    keeper_ttl: Annotated[Duration, PlainValidator(_lifetime)] = Field(
-        default=Duration.parse("24h"), description="How long snapshots outlive their request"
-    )
-    restore_ownership: Annotated[RestoreOwnership, BeforeValidator(_choice)] = Field(
-        default=RestoreOwnership.USER,
-        description="Who owns restored data: user, or keeper to delete it with the keeper",
-    )
-    deletion_budget: DeletionBudget = Field(
-        default=Budget.parse("100000/1h"),
-        description="How much may be ended in any window; past it a domain is frozen until lapse resume; off: no limit",
-    )
-    request_deletion_budget: DeletionBudget = Field(default=OFF, description="The same for requests alone")
-    keeper_deletion_budget: DeletionBudget = Field(default=OFF, description="The same for keepers alone")
-    history_namespace: Annotated[str, PlainValidator(_object_name)] = Field(
-        default=configured.DEFAULT_NAMESPACE, description="Where records of experiments are kept"
-    )
-    history_ttl: Annotated[Duration, PlainValidator(_history_ttl)] = Field(
-        default=configured.DEFAULT_TTL, description="How old records become: 0 for any age, or at least 1h"
-    )
-    history_retention_limit: Count = Field(
-        default=configured.DEFAULT_LIMIT, description="How many records of each experiment stay; 0 for all"
-    )
-    history_keep_last_success: Count = Field(
-        default=0, description="How many successful records of each experiment stay whatever their age and number"
-    )
-    retention_interval: Interval = Field(
-        default=Duration.parse("1h"), description="Pause between passes over records, and over what policies select"
-    )
-    retention_policies: Annotated[tuple[dict[str, Any], ...], PlainValidator(_policies)] = Field(
-        default=(), description="RetentionPolicy documents for the embedded store"
-    )
-    retention_account: Annotated[str, PlainValidator(_object_name)] = Field(
-        default=ACCOUNT, description="The service account in lease_namespace that policies act as on a cluster"
-    )
-    history_deletion_budget: DeletionBudget = Field(default=OFF, description="deletion_budget for records alone")
-    retention_deletion_budget: DeletionBudget = Field(
-        default=OFF, description="deletion_budget for what other policies select alone"
-    )
-    workspaces_url: Annotated[str, PlainValidator(_workspaces_url)] = Field(
-        default="", description="Where workspaces are stored; by default workspaces.db in state_dir"
-    )
-    workspaces_beyond_loopback: Switch = Field(
-        default=False,
-        description="Serve workspaces also where other machines can call: who may create one can run programs here",
-    )
-    workspaces_stop_on_exit: Switch = Field(
-        default=True, description="Stop the programs of workspaces when Lapse stops; otherwise they run on"
-    )
-    workspaces_deletion_budget: DeletionBudget = Field(
-        default=OFF, description="deletion_budget for workspaces alone: how many go to standby or to the archive"
-    )
-    domains: Annotated[dict[str, dict[str, Any]], PlainValidator(_sections)] = Field(
-        default={}, description="Settings of domains of your own, a table for each: see a-domain-of-your-own"
-    )
-    activity_url: Annotated[str, PlainValidator(_activity_url)] = Field(
-        default="", description="Where connections are counted: redis://HOST; by default in the process itself"
-    )
-    default_standby_ttl: WorkspaceTTL = Field(
-        default=Duration.of_seconds(DEFAULT_STANDBY_TTL_SECONDS),
-        description="How long a new workspace may be idle before it is stopped",
-    )
-    default_archive_ttl: WorkspaceTTL = Field(
-        default=Duration.of_seconds(DEFAULT_ARCHIVE_TTL_SECONDS),
-        description="How long a new workspace stays in standby before it is archived",
-    )
-    ttl_manager_interval: Annotated[Duration, PlainValidator(_lifetime)] = Field(
-        default=Duration.parse("1m"), description="Pause between looks for workspaces whose TTL is over"
-    )
-    idle_timer: Annotated[Duration, PlainValidator(_lifetime)] = Field(
-        default=Duration.parse("5m"), description="How long a workspace counts as in use after its last connection"
-    )
-    busy_most: Annotated[Duration, PlainValidator(_lifetime)] = Field(
-        default=Duration.parse("24h"), description="How long one lapse busy keeps a workspace from lapsing at most"
-    )
-    proxy_host: Host = Field(default="127.0.0.1", description="Address of the workspace proxy")
-    proxy_port: Port = Field(default=8752, description="Port of the workspace proxy")
-    proxy_suffix: Annotated[str, PlainValidator(_suffix)] = Field(
-        default="w.localhost", description="What follows the name of a workspace in its host name"
-    )
-    proxy_scheme: Annotated[Literal["http", "https"], BeforeValidator(_choice)] = Field(
-        default="http",
-        description="Scheme of workspace addresses: https when something in front of the proxy ends TLS on port 443",
-    )
-    proxy_lease: Annotated[Duration, PlainValidator(_lifetime)] = Field(
-        default=Duration.parse("30s"), description="How long a connection counts after its proxy has died"
-    )
-    proxy_max_connections: Count = Field(
-        default=4096, description="Connections to the workspace proxy, websockets included; 0 for no limit"
-    )
-    proxy_max_connections_per_peer: Count = Field(
-        default=1024, description="The same from one address; 0 where a reverse proxy stands in front"
-    )
-    kube_config: Annotated[str, PlainValidator(_text)] = Field(
-        default="", description="The kubeconfig to read; by default KUBECONFIG, the service account, ~/.kube/config"
-    )
-    kube_context: Annotated[str, PlainValidator(_text)] = Field(
-        default="", description="Which context of the kubeconfig to use; by default its current one"
-    )
-    kube_qps: Count = Field(default=0, description="Calls a second to the API server; 0 for no limit")
-    kube_burst: Count = Field(
-        default=0, description="Calls at once after a rest; 0 is what kube_qps allows in a second"
-    )
-    lease_namespace: Annotated[str, PlainValidator(_object_name)] = Field(
-        default="lapse-system", description="Namespace of the Lease that the replicas of an operator share"
-    )
-    lease_name: Annotated[str, PlainValidator(_object_name)] = Field(
-        default="lapse-operator", description="Name of the Lease that the replicas of an operator share"
-    )
-    hold_kinds: Annotated[tuple[str, ...], PlainValidator(_kinds)] = Field(
-        default=(), description="Kinds beside our own whose holds keep their owners on a cluster, such as v1/ConfigMap"
-    )
-    http_host: Host = Field(
-        default="127.0.0.1", description="Address of the API and the pages; other than loopback needs a token"
-    )
-    http_port: Port = Field(default=8750, description="Port of the API and the pages")
-    http_allowed_hosts: Annotated[tuple[str, ...], PlainValidator(_hosts)] = Field(
-        default=(), description="Further names under which clients may call, such as that of a reverse proxy"
-    )
-    http_max_connections: Count = Field(default=512, description="Connections to the API and the pages; 0 for no limit")
-    http_max_connections_per_peer: Count = Field(
-        default=256, description="The same from one address; 0 where a reverse proxy stands in front"
-    )
-    webhook_host: Host = Field(default="127.0.0.1", description="Address of the admission webhook")
-    webhook_port: Port = Field(default=8443, description="Port of the admission webhook")
-    webhook_cert_file: Annotated[str, PlainValidator(_text)] = Field(
-        default="",
-        description="Certificate of the admission webhook, in PEM form; read again when it is replaced",
-    )
-    webhook_key_file: Annotated[str, PlainValidator(_text)] = Field(
-        default="", description="Private key of that certificate, in PEM form"
-    )
-    probes_host: Host = Field(default="127.0.0.1", description="Address of /healthz, /readyz and /metrics")
-    probes_port: Port = Field(default=8751, description="Port of /healthz, /readyz and /metrics")
-    log_format: LogFormat = Field(default="auto", description="auto is console on a terminal and json otherwise")
-    log_level: LogLevel = Field(default="info", description="The least important events to log")
+    def __post_init__(self) -> None:
+        """Read every value by the rule of its key, then fill in the defaults that follow from other keys."""
+        problems: dict[str, ValueError] = {}
+        for key, declared in SETTINGS.items():
+            try:
+                # Frozen for everybody else.
+                object.__setattr__(self, key, declared.read(getattr(self, key)))
+            except ValueError as error:
+                problems[key] = error
+        if problems:
+            raise ValuesError(problems)
+        for key, name in (("keys_url", "keys.db"), ("workspaces_url", "workspaces.db")):
+            if not getattr(self, key):
+                object.__setattr__(self, key, (self.state_dir / name).as_uri())
 
-    @model_validator(mode="after")
-    def _derive(self) -> Settings:
-        if not self.keys_url:
-            # Frozen for everybody else: this default follows from another key.
-            object.__setattr__(self, "keys_url", (self.state_dir / "keys.db").as_uri())
-        if not self.workspaces_url:
-            object.__setattr__(self, "workspaces_url", (self.state_dir / "workspaces.db").as_uri())
-        return self
 
-    @classmethod
-    def settings_customise_sources(  # noqa: PLR0917 - the library's signature
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - the library's signature
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - their signature
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - their signature
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - their signature
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take only what is passed in: `load_settings` stacks the layers itself, because it must know each origin."""
-        return (init_settings,)
+SETTINGS: Final[Mapping[str, Setting]] = {one.name: one.metadata[_DECLARED] for one in fields(Settings)}
+"""Every key that there is, in the order of the reference."""
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
@@ -516,7 +576,7 @@ class LoadedSettings:
 
     def shown(self) -> Iterator[tuple[str, str, str]]:
         """Give key, value and origin as text, secrets masked."""
-        for key in Settings.model_fields:
+        for key in SETTINGS:
             yield key, show_value(getattr(self.settings, key)), str(self.origins[key])
 
 
@@ -527,7 +587,7 @@ def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str 
     """
     path, is_named = _find_file(config)
     values: dict[str, Any] = {}
-    origins = {key: Origin("default") for key in Settings.model_fields}
+    origins = {key: Origin("default") for key in SETTINGS}
     problems: list[str] = []
     if path is not None:
         for key, value, origin in _read_file(path, problems, is_named=is_named):
@@ -551,8 +611,10 @@ def _read_environment() -> Iterator[tuple[str, Any, Origin]]:
     for name, key in FOUNDING_SECONDS.items():
         if name in os.environ:
             yield key, _in_seconds(os.environ[name]), Origin("environment", name)
-    for key, value in EnvSettingsSource(Settings)().items():
-        yield key, value, Origin("environment", PREFIX + key.upper())
+    given = {name.upper(): value for name, value in os.environ.items()}
+    for key in SETTINGS:
+        if PREFIX + key.upper() in given:
+            yield key, given[PREFIX + key.upper()], Origin("environment", PREFIX + key.upper())
 
 
 def _in_seconds(text: str) -> str:
@@ -572,28 +634,27 @@ def show_value(value: object) -> str:
 def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: list[str]) -> Settings | None:
     try:
         return Settings(**values)
-    except ValidationError as error:
-        for found in error.errors(include_url=False):
-            key = str(found["loc"][0])
-            cause = found.get("ctx", {}).get("error")
-            rule = str(cause) if cause else found["msg"]
+    except ValuesError as error:
+        for key, problem in error.problems.items():
             # A duration is told with its error; documents are long, and what they say may be nobody's business.
-            is_told = isinstance(cause, DurationError) or key in {"retention_policies", "domains"}
+            is_told = isinstance(problem, DurationError) or key in {"retention_policies", "domains"}
             given = "" if is_told else f" = {show_value(values.get(key))!r}"
-            problems.append(f"{origins[key]}: {key}{given}: {rule}")
+            problems.append(f"{origins[key]}: {key}{given}: {problem}")
         return None
 
 
 def _odd_variables() -> Iterator[str]:
     for name in sorted(os.environ):
         key = name.removeprefix(PREFIX).lower()
-        known = name in _NO_SETTINGS or name in FOUNDING_SECONDS or key in Settings.model_fields
+        known = name in _NO_SETTINGS or name in FOUNDING_SECONDS or key in SETTINGS
         if name.startswith(PREFIX) and not known:
             yield f"the environment variable {name} is not a setting{_closest(key, lambda near: PREFIX + near.upper())}"
 
 
 def _odd_values(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
-    if warning := configured.ttl_warning(settings.history_ttl):
+    from lapse.history.policy.default_policy import ttl_warning
+
+    if warning := ttl_warning(settings.history_ttl):
         yield f"{origins['history_ttl']}: {warning}"
     if settings.retention_interval.is_never and origins["history_ttl"].layer == "default":
         yield (
@@ -603,7 +664,7 @@ def _odd_values(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[s
 
 
 def _closest(key: str, spell: Any = str) -> str:  # noqa: ANN401 - any way to print a name
-    near = get_close_matches(key, list(Settings.model_fields), n=1)
+    near = get_close_matches(key, list(SETTINGS), n=1)
     return f"; did you mean {spell(near[0])}?" if near else ""
 
 
@@ -644,7 +705,7 @@ def _read_file(path: Path, problems: list[str], *, is_named: bool) -> Iterator[t
     for dotted, value in _flatten(document):
         key = dotted.replace(".", "_")
         where = f"{path}:{lines[dotted]}" if dotted in lines else str(path)
-        if key not in Settings.model_fields:
+        if key not in SETTINGS:
             problems.append(f"{where}: {dotted}: no such key{_closest(key, _in_file)}")
         elif key in seen:
             problems.append(f"{where}: {dotted}: the key {key} is given twice")
@@ -687,7 +748,7 @@ def _unreadable(path: Path, error: Exception) -> str:
 
 def _flatten(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
-        if isinstance(value, dict) and f"{above}{name}".replace(".", "_") not in Settings.model_fields:
+        if isinstance(value, dict) and f"{above}{name}".replace(".", "_") not in SETTINGS:
             yield from _flatten(value, f"{above}{name}.")
         else:
             yield above + name, value

@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from lapse.cli.flags import Flags
+from lapse.cli.flags import AllFlags
 from lapse.core.duration import NEVER, Duration
-from lapse.settings import FOUNDING_NAMES, FOUNDING_SECONDS, Settings, SettingsError, load_settings, show_value
+from lapse.settings import (
+    FOUNDING_NAMES,
+    FOUNDING_SECONDS,
+    SETTINGS,
+    Settings,
+    SettingsError,
+    load_settings,
+    show_value,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -64,13 +72,13 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(monkeyp
     }
 
 
-@pytest.mark.parametrize("key", list(Settings.model_fields))
+@pytest.mark.parametrize("key", list(SETTINGS))
 def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = {"keys_url": "memory://", "keys_sweep_interval": "2s", "http_allowed_hosts": "a.example.org"}
     samples |= {"http_port": "1", "probes_port": "1", "log_format": "json", "log_level": "debug", "state_dir": "/x"}
     samples |= {"request_ttl": "5m", "request_ttl_mode": "annotation", "request_deadline": "5m", "keeper_ttl": "5m"}
     samples |= {"keeper_mode": "FollowObject", "restore_ownership": "keeper"}
-    samples |= dict.fromkeys([name for name in Settings.model_fields if name.endswith("deletion_budget")], "500/1h")
+    samples |= dict.fromkeys([name for name in SETTINGS if name.endswith("deletion_budget")], "500/1h")
     samples |= {"history_namespace": "records", "history_ttl": "2000h", "retention_interval": "2h"}
     samples |= {"history_retention_limit": "7", "history_keep_last_success": "1"}
     samples |= {"retention_policies": '[{"metadata": {"name": "jobs"}, "spec": {"maxCount": 3}}]'}
@@ -81,7 +89,7 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"workspaces_beyond_loopback": "true", "workspaces_stop_on_exit": "false", "proxy_scheme": "https"}
     samples |= dict.fromkeys(("default_standby_ttl", "default_archive_ttl", "ttl_manager_interval"), "7m")
     samples |= {"idle_timer": "7m", "busy_most": "7h", "proxy_lease": "7s", "proxy_port": "1"}
-    samples |= dict.fromkeys([name for name in Settings.model_fields if "_max_connections" in name], "77")
+    samples |= dict.fromkeys([name for name in SETTINGS if "_max_connections" in name], "77")
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
     write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n", "config/lapse/lapse.toml")
@@ -95,7 +103,7 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
 
 
 def test_there_is_a_flag_for_every_key() -> None:
-    assert {field.name for field in fields(Flags)} == {"config", *Settings.model_fields}
+    assert {field.name for field in fields(AllFlags)} == {"config", *SETTINGS}
 
 
 def test_policies_are_tables_in_the_file_and_shown_by_name() -> None:

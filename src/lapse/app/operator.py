@@ -19,7 +19,6 @@ from lapse.app.process import (
     retention,
     stay,
 )
-from lapse.cli.flags import NO_OPERATOR_FLAGS, OperatorFlags
 
 if TYPE_CHECKING:
     import asyncio
@@ -57,12 +56,9 @@ class _Shared(TypedDict):
     metrics: Metrics
 
 
-def operator(flags: OperatorFlags = NO_OPERATOR_FLAGS) -> int:
-    """Carry out requests on a Kubernetes cluster, and end what has lapsed there.
-
-    Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
-    """
-    return stay("lapse.operator", flags.load(), _Process.open)
+def run(loaded: LoadedSettings) -> int:
+    """Work until a signal comes."""
+    return stay("lapse.operator", loaded, _Process.open)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lapse.app.process import believed_clock, probes_listener, stay
-from lapse.cli.flags import NO_PROXY_PROCESS_FLAGS, ProxyProcessFlags
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,12 +26,9 @@ class ActivityNotSharedError(UsageError):
     """A separate proxy needs activity_url, as in redis://HOST:6379: no other process can count its connections."""
 
 
-def proxy(flags: ProxyProcessFlags = NO_PROXY_PROCESS_FLAGS) -> int:
-    """Serve workspaces to their owners, each on a host name of its own, beside lapse up.
-
-    Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
-    """
-    return stay("lapse.proxy", flags.load(), _Process.open)
+def run(loaded: LoadedSettings) -> int:
+    """Serve until a signal comes."""
+    return stay("lapse.proxy", loaded, _Process.open)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Final
 
 from lapse.app.process import believed_clock, deletion_budgets, probes_listener, stay
-from lapse.cli.flags import NO_TTL_MANAGER_FLAGS, TTLManagerFlags
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,18 +41,8 @@ class ActivityMissingError(UsageError):
     """A TTL manager must know the connections: set activity_url (or --activity-url) to the Redis of the proxies."""
 
 
-def ttl_manager(
-    flags: TTLManagerFlags = NO_TTL_MANAGER_FLAGS,
-    *,
-    dry_run: Annotated[
-        bool, Parameter(help="Only write to the journal what would be done.", negative=(), show_default=False)
-    ] = False,
-) -> int:
-    """Stop idle workspaces and archive those long in standby, beside proxies and stores that run elsewhere.
-
-    Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
-    """
-    loaded = flags.load()
+def run(loaded: LoadedSettings, *, dry_run: bool) -> int:
+    """Tick until a signal comes; a dry run only writes to the journal what would be done."""
     if not loaded.settings.activity_url:
         raise ActivityMissingError
     return stay("lapse.ttl_manager", loaded, partial(_Process.open, dry_run=dry_run))

@@ -16,9 +16,7 @@ import socket
 import sys
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Annotated, Final, TypedDict
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from lapse.app.process import (
     NotSyncedError,
@@ -31,7 +29,6 @@ from lapse.app.process import (
     stay,
 )
 from lapse.app.workspaces import node_of, user_name
-from lapse.cli.flags import NO_SERVER_FLAGS, ServerFlags
 from lapse.core.errors import LapseError
 from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceExistsError
 from lapse.workspaces.model import Ms, NewWorkspace
@@ -125,18 +122,9 @@ class OpenBindError(LapseError):
     """{address} is open to other machines and there is no token; run lapse tokens create --name NAME --scope admin."""
 
 
-def up(
-    flags: ServerFlags = NO_SERVER_FLAGS,
-    *,
-    example: Annotated[
-        bool, Parameter(help="Create a workspace to try, once.", negative=(), show_default=False)
-    ] = False,
-) -> int:
-    """Run everything that is enabled: loops, HTTP API, start page.
-
-    Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
-    """
-    return stay("lapse.up", flags.load(), partial(_Process.open, example=example))
+def run(loaded: LoadedSettings, *, example: bool, tell: Callable[..., None]) -> int:
+    """Work until a signal comes; ``tell`` says something to the person at the terminal, if there is one."""
+    return stay("lapse.up", loaded, partial(_Process.open, example=example, tell=tell))
 
 
 @dataclass(frozen=True)
@@ -209,16 +197,18 @@ class _Process:
     """None where they are not served."""
     example: bool
     """Whether there is a workspace to try."""
+    tell: Callable[..., None]
     doors: _Doors
     coordinator: Coordinator
 
     @classmethod
-    async def open(cls, loaded: LoadedSettings, stack: AsyncExitStack, *, example: bool) -> _Process:
+    async def open(
+        cls, loaded: LoadedSettings, stack: AsyncExitStack, *, example: bool, tell: Callable[..., None]
+    ) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
         from lapse.app.domains import own_domains
         from lapse.app.state_folder import guard_of, open_store
-        from lapse.app.up import ensure_example
         from lapse.app.workspaces import time_of
         from lapse.core.clock import SystemClock
         from lapse.engine.journal.port import SQLiteJournal
@@ -262,7 +252,19 @@ class _Process:
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=machine),
         )
         return cls(
-            settings, machine, clock, metrics, access, keys, requests, records, workspaces, example, doors, coordinator
+            settings,
+            machine,
+            clock,
+            metrics,
+            access,
+            keys,
+            requests,
+            records,
+            workspaces,
+            example,
+            tell,
+            doors,
+            coordinator,
         ).built()
 
     def built(self) -> _Process:
@@ -315,17 +317,16 @@ class _Process:
 
     def announce(self) -> None:
         """Tell where it listens."""
-        from lapse.cli.output import message
         from lapse.core.log import get_logger
         from lapse.web.auth.sessions import ticket_url
 
         http, probes, proxy = self.doors.http.url, self.doors.probes.url, self.doors.proxy
         if sys.stderr.isatty():  # a ticket is for a person, and never for a log
             link = ticket_url(http, self.access.sessions.issue(self.access.owner_id))
-            message(f"Lapse runs (Ctrl-C stops it). Open it in your browser: {link}", style="bold")
-            message("The link works once, within ten minutes; lapse open prints another.")
+            self.tell(f"Lapse runs (Ctrl-C stops it). Open it in your browser: {link}", style="bold")
+            self.tell("The link works once, within ten minutes; lapse open prints another.")
             if self.example:
-                message("An example workspace is there: lapse workspaces open example prints its address.")
+                self.tell("An example workspace is there: lapse workspaces open example prints its address.")
         log = get_logger("lapse.up")
         shown = {"proxy": proxy.url} if proxy is not None else {}
         log.info("listening", http=http, probes=probes, **shown)

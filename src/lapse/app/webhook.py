@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lapse.app.process import probes_listener, stay
-from lapse.cli.flags import NO_WEBHOOK_FLAGS, WebhookFlags
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,14 +28,9 @@ class NoCertificateError(UsageError):
     """An admission webhook needs a certificate: set {setting} (or --{flag}) to a file in PEM form."""
 
 
-def webhook(flags: WebhookFlags = NO_WEBHOOK_FLAGS) -> int:
-    """Judge manifest captures and retention policies for a Kubernetes API server.
-
-    People may capture only what they may read, and write policies only about what they may delete.
-
-    Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
-    """
-    return stay("lapse.webhook", flags.load(), _Process.open)
+def run(loaded: LoadedSettings) -> int:
+    """Serve until a signal comes."""
+    return stay("lapse.webhook", loaded, _Process.open)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,10 @@ class TicketsNotSharedError(UsageError):
     """No other process could use a ticket made here: keys_url is {url}, which only this process can read. {instead}."""
 
 
+class LogElsewhereError(LapseError):
+    """{address} runs on {node}, and its output is there; ask on that machine."""
+
+
 def proxy_endpoint(settings: Settings, stack: AsyncExitStack) -> Endpoint:
     """Bind the proxy's port; raises `OpenProxyError` where that would open it without anybody having said so."""
     from lapse.web.server.listener import Endpoint
@@ -108,7 +112,6 @@ def node_of(settings: Settings) -> str | None:
 
 def log_of(settings: Settings, workspace: Workspace) -> Path:
     """Return the file that the program of a workspace of this machine writes to."""
-    from lapse.cli.workspace_logs import LogElsewhereError
     from lapse.workspaces.runtime.process import log_path
     from lapse.workspaces.view import address_of
 

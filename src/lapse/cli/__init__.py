@@ -33,7 +33,9 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 # By name, so that `lapse --help` imports no backend and no web framework; hence the help texts here.
-app.command("lapse.app.up:up", name="up", help="Run everything that is enabled: loops, HTTP API, start page.")
+app.command(
+    "lapse.cli.commands.processes:up", name="up", help="Run everything that is enabled: loops, HTTP API, start page."
+)
 app.command(
     "lapse.cli.commands.tokens:open_page",
     name="open",
@@ -41,17 +43,21 @@ app.command(
     help_epilogue=examples("lapse open", "lapse open --browser"),
 )
 app.command(
-    "lapse.app.proxy:proxy",
+    "lapse.cli.commands.processes:proxy",
     name="proxy",
     help="Serve workspaces to their owners, beside lapse up.",
     help_epilogue=examples("lapse proxy --activity-url redis://redis:6379 --proxy-port 8762"),
 )
-app.command("lapse.app.operator:operator", name="operator", help="Carry out requests on a Kubernetes cluster.")
 app.command(
-    "lapse.app.webhook:webhook", name="webhook", help="Check captures and policies before a cluster stores them."
+    "lapse.cli.commands.processes:operator", name="operator", help="Carry out requests on a Kubernetes cluster."
 )
 app.command(
-    "lapse.app.ttl_manager:ttl_manager",
+    "lapse.cli.commands.processes:webhook",
+    name="webhook",
+    help="Check captures and policies before a cluster stores them.",
+)
+app.command(
+    "lapse.cli.commands.processes:ttl_manager",
     name="ttl-manager",
     help="Stop and archive idle workspaces.",
     help_epilogue=examples(

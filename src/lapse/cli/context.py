@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 
-from lapse.cli.flags import PlaceFlags
+from lapse.cli.flags import Flags
 
 if TYPE_CHECKING:
     from lapse.core.believed_clock import BelievedClock
@@ -79,7 +79,7 @@ class Place:
 
 
 def at_place(
-    flags: PlaceFlags,
+    flags: Flags,
     work: Callable[[Place], Coroutine[Any, Any, T]],
     *,
     cluster: bool,
@@ -87,9 +87,10 @@ def at_place(
 ) -> T:
     """Do some work at the place that the flags name, and close it; ``rights`` are those that it needs on a cluster."""
     loaded = flags.load()
-    named = flags.kube_config is not None or flags.kube_context is not None
     return asyncio.run(
-        _on_cluster(loaded, work, rights(loaded.settings)) if cluster or named else _in_folder(loaded, work)
+        _on_cluster(loaded, work, rights(loaded.settings))
+        if cluster or flags.names_cluster
+        else _in_folder(loaded, work)
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lapse.app.state_folder import open_store
-from lapse.cli.flags import StateFlags
+from lapse.cli.flags import Flags
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock
 from lapse.core.errors import LapseError
@@ -81,7 +81,7 @@ def typed(kind: Kind[Any], body: Json) -> Any:  # noqa: ANN401 - an object of ``
         raise InvalidError(kind=kind.kind, name=body["metadata"]["name"], problem=str(error)) from error
 
 
-def at_desk(flags: StateFlags, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
+def at_desk(flags: Flags, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
     """Do some work on the store of the state folder, and close it."""
     settings = flags.load().settings
     return asyncio.run(with_store(settings.state_dir, TTLRule(settings.request_ttl), work))

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from lapse.cli.flags import WorkspaceFlags
+from lapse.cli.flags import Flags
 from lapse.core.address import AddressError
 from lapse.core.clock import Clock, SystemClock
 from lapse.domains import REGISTRY
@@ -75,7 +75,7 @@ async def signals_of(desk: WorkspaceDesk, workspaces: Sequence[Workspace]) -> Ma
         await store.close()
 
 
-def at_store(flags: WorkspaceFlags, work: Callable[[WorkspaceDesk], Awaitable[T]]) -> T:
+def at_store(flags: Flags, work: Callable[[WorkspaceDesk], Awaitable[T]]) -> T:
     """Do some work on the store, and close it."""
     settings = flags.load().settings
 
@@ -90,7 +90,7 @@ def at_store(flags: WorkspaceFlags, work: Callable[[WorkspaceDesk], Awaitable[T]
 
 
 def change(
-    flags: WorkspaceFlags, name: str, how: Callable[[WorkspaceDesk, Workspace], Awaitable[Workspace]]
+    flags: Flags, name: str, how: Callable[[WorkspaceDesk, Workspace], Awaitable[Workspace]]
 ) -> tuple[Workspace, Ms]:
     """Change the workspace of a name or address, and return it with the time."""
 

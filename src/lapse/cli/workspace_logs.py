@@ -23,10 +23,6 @@ _BLOCK: Final = 64 * 1024
 LOOK_SECONDS: Final = 0.25
 
 
-class LogElsewhereError(LapseError):
-    """{address} runs on {node}, and its output is there; ask on that machine."""
-
-
 class LogUnreadableError(LapseError):
     """The output in {path} cannot be read: {problem}."""
 

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 
 from cyclopts import Parameter
 
-from lapse.cli.flags import NO_BUSY_FLAGS, BusyFlags
+from lapse.cli.flags import BusyFlags
 from lapse.cli.output import message
 from lapse.cli.usage import check_program
 from lapse.core.errors import LapseError, UsageError
@@ -77,7 +77,7 @@ def busy(
     most: Annotated[
         str, Parameter(metavar="DURATION", help="How long to keep it from lapsing; the command itself is not ended.")
     ] = "12h",
-    flags: BusyFlags = NO_BUSY_FLAGS,
+    flags: BusyFlags = BusyFlags(),
 ) -> int:
     """Run a command, and keep its workspace from lapsing meanwhile.
 

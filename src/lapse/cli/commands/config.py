@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from lapse.cli.flags import NO_FLAGS, Flags
+from lapse.cli.flags import AllFlags
 from lapse.cli.output import Output, OutputOption, message, print_json, print_table
 
 app = App("config", help="Show and check the configuration.")
 
 
 @app.command
-def show(flags: Flags = NO_FLAGS, *, output: OutputOption = Output.TABLE) -> None:
+def show(flags: AllFlags = AllFlags(), *, output: OutputOption = Output.TABLE) -> None:
     """Print every setting with its effective value and where that came from; passwords are masked.
 
     A flag wins over the environment, the environment over the file, the file over the default.
@@ -25,7 +25,7 @@ def show(flags: Flags = NO_FLAGS, *, output: OutputOption = Output.TABLE) -> Non
 
 
 @app.command
-def check(flags: Flags = NO_FLAGS) -> None:
+def check(flags: AllFlags = AllFlags()) -> None:
     """Check file, environment and flags; exit with 64 and a list of everything that is wrong, with its line."""
     from lapse.app.domains import own_domains
     from lapse.core.clock import SystemClock

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
-from lapse.cli.flags import NO_DEFINITIONS_FLAGS, DefinitionsFlags
+from lapse.cli.flags import DefinitionsFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text
 from lapse.cli.registering import commands_of
 from lapse.core.duration import Duration, DurationError
@@ -68,7 +68,7 @@ class TimeoutFormatError(UsageError):
 
 @_command("lapse crds install", "lapse crds install --kube-context staging")
 def install(
-    flags: DefinitionsFlags = NO_DEFINITIONS_FLAGS,
+    flags: DefinitionsFlags = DefinitionsFlags(),
     *,
     timeout: Annotated[str, Parameter(metavar="DURATION", help="How long to wait until each is served.")] = "30s",
     output: OutputOption = Output.TABLE,
@@ -100,7 +100,7 @@ async def _install(flags: DefinitionsFlags, seconds: float, done: list[Json]) ->
 
 @_command("lapse crds diff", "lapse crds diff --detailed-exitcode || lapse crds install")
 def diff(
-    flags: DefinitionsFlags = NO_DEFINITIONS_FLAGS,
+    flags: DefinitionsFlags = DefinitionsFlags(),
     *,
     detailed_exitcode: Annotated[
         bool, Parameter(help="Exit with 2 when something differs.", show_default=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App, Parameter
 
-from lapse.cli.flags import NO_WORKSPACE_FLAGS, WorkspaceFlags
+from lapse.cli.flags import WorkspaceFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, print_result
 from lapse.cli.registering import commands_of
 
@@ -13,7 +13,7 @@ _command = commands_of(app)
 
 
 @_command("lapse db init --workspaces-url postgresql://lapse@db.example.org/lapse")
-def init(*, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+def init(*, flags: WorkspaceFlags = WorkspaceFlags(), output: OutputOption = Output.TABLE) -> int:
     """Make the tables of Lapse, or bring them up to date.
 
     Either all tables are made or none; tables that exist stay.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from cyclopts import Parameter
 
 from lapse.cli.context import InCluster, who
-from lapse.cli.flags import NO_FREEZE_FLAGS, FreezeFlags
+from lapse.cli.flags import FreezeFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, print_result
 from lapse.domains import REGISTRY
 
@@ -34,7 +34,7 @@ Domain = Annotated[str, Parameter(help=f"{', '.join(REGISTRY.freezable())}, or a
 def freeze(
     domain: Domain,
     /,
-    flags: FreezeFlags = NO_FREEZE_FLAGS,
+    flags: FreezeFlags = FreezeFlags(),
     *,
     reason: Annotated[str, Parameter(metavar="TEXT", help="The reason, for others to read.")] = "",
     cluster: InCluster = False,
@@ -66,7 +66,7 @@ def freeze(
 def resume(
     domain: Domain,
     /,
-    flags: FreezeFlags = NO_FREEZE_FLAGS,
+    flags: FreezeFlags = FreezeFlags(),
     *,
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
@@ -99,7 +99,7 @@ def _demand(domain: str, flags: FreezeFlags, *, cluster: bool) -> None:
     from lapse.engine.registry import UnsupportedVerbError, Verb, no_such_domain
     from lapse.engine.safety.freeze import ALL
 
-    on_cluster = cluster or flags.kube_config is not None or flags.kube_context is not None
+    on_cluster = cluster or flags.names_cluster
     known = (*REGISTRY.freezable(cluster=on_cluster), ALL)
     if domain in known:
         return
@@ -163,11 +163,8 @@ def _run(flags: FreezeFlags, *, cluster: bool) -> str:
     """Return the command that works on the same place."""
     from lapse.settings import show_value
 
-    given = {"--kube-config": flags.kube_config, "--kube-context": flags.kube_context}
-    given |= {"--lease-namespace": flags.lease_namespace, "--state-dir": flags.state_dir}
-    if flags.workspaces_url is not None:
-        given["--workspaces-url"] = show_value(flags.workspaces_url)  # without its password
-    named = [f"{name} {shlex.quote(value)}" for name, value in given.items() if value is not None]
+    # Shown, that is without the password of a URL.
+    named = [f"--{key.replace('_', '-')} {shlex.quote(show_value(given))}" for key, given in flags.given.items()]
     return " ".join(["lapse resume", *(["--cluster"] if cluster else []), *named])
 
 

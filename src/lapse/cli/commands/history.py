@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter, Token
 
 from lapse.cli.context import InCluster
-from lapse.cli.flags import NO_HISTORY_PLACE_FLAGS, NO_RECORDING_FLAGS, HistoryPlaceFlags, RecordingFlags
+from lapse.cli.flags import HistoryFlags, RecordFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table
 from lapse.cli.passing import DetailedExitcode, DryRun
 from lapse.cli.registering import commands_of
@@ -124,7 +124,7 @@ def list_records(
         str | None, Parameter(name=["--namespace", "-n"], metavar="NAME", help="Only of experiments in this namespace.")
     ] = None,
     limit: Annotated[int, Parameter(metavar="N", help="How many to print at most; 0 for all.")] = 100,
-    flags: HistoryPlaceFlags = NO_HISTORY_PLACE_FLAGS,
+    flags: HistoryFlags = HistoryFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -223,7 +223,7 @@ def show(
     record: Annotated[str, Parameter(help="The NAME of a record, or history/NAMESPACE/NAME.")],
     /,
     *,
-    flags: HistoryPlaceFlags = NO_HISTORY_PLACE_FLAGS,
+    flags: HistoryFlags = HistoryFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -381,7 +381,7 @@ def record(
     /,
     *,
     run: Run = NO_RUN,
-    flags: RecordingFlags = NO_RECORDING_FLAGS,
+    flags: RecordFlags = RecordFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -471,7 +471,7 @@ def prune(
         bool, Parameter(help="Delete also if no pass has ever deleted by the default TTL.", show_default=False)
     ] = False,
     detailed_exitcode: DetailedExitcode = False,
-    flags: HistoryPlaceFlags = NO_HISTORY_PLACE_FLAGS,
+    flags: HistoryFlags = HistoryFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:

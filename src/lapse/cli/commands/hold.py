@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from lapse.cli.flags import NO_WORKSPACE_FLAGS, WorkspaceFlags
+from lapse.cli.flags import WorkspaceFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, print_result
 from lapse.domains import REGISTRY
 
@@ -33,7 +33,7 @@ Place = Annotated[str, Parameter(name="ADDRESS", help="As in workspace/lab.")]
 def hold(
     address: Place,
     /,
-    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    flags: WorkspaceFlags = WorkspaceFlags(),
     *,
     reason: Annotated[str, Parameter(metavar="TEXT", help="The reason, for others to read.")],
     until: Annotated[
@@ -67,9 +67,7 @@ def hold(
     return ExitCode.DONE
 
 
-def release(
-    address: Place, /, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, *, output: OutputOption = Output.TABLE
-) -> int:
+def release(address: Place, /, flags: WorkspaceFlags = WorkspaceFlags(), *, output: OutputOption = Output.TABLE) -> int:
     """End a hold. A workspace whose time is over lapses at the next look."""
     from lapse.cli.workspace_desk import change
     from lapse.workspaces.view import address_of, as_json

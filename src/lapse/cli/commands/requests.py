@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.flags import NO_STATE_FLAGS, StateFlags
+from lapse.cli.flags import StateFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.cli.registering import commands_of
 from lapse.cli.watching import NO_WAIT, Timeout, Waiting
@@ -121,7 +121,7 @@ def capture(
     mode: Mode = CaptureMode.SNAPSHOT,
     namespace: Namespace = "default",
     waiting: Waiting = NO_WAIT,
-    flags: StateFlags = NO_STATE_FLAGS,
+    flags: StateFlags = StateFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Ask for a capture of a volume or a directory.
@@ -159,7 +159,7 @@ def restore(
     ] = None,
     namespace: Namespace = "default",
     waiting: Waiting = NO_WAIT,
-    flags: StateFlags = NO_STATE_FLAGS,
+    flags: StateFlags = StateFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Ask for a new claim and directory with captured data.
@@ -185,7 +185,7 @@ def capture_manifests(
     ],
     namespace: Namespace = "default",
     waiting: Waiting = NO_WAIT,
-    flags: StateFlags = NO_STATE_FLAGS,
+    flags: StateFlags = StateFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Ask for a copy of the manifests of objects."""
@@ -238,7 +238,7 @@ def _outcome(place: Located, summary: Summary, directory: str | None) -> str:
 def list_objects(
     *kind: Kinds,
     scope: Scope = DEFAULT_SCOPE,
-    flags: StateFlags = NO_STATE_FLAGS,
+    flags: StateFlags = StateFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """List requests, their keepers and their artifacts.
@@ -269,7 +269,7 @@ def list_objects(
     "lapse requests get vcr/default/nightly",
     "lapse requests get keeper/ret-vcr-1 -o json",
 )
-def get(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+def get(address: Place, /, *, flags: StateFlags = StateFlags(), output: OutputOption = Output.TABLE) -> int:
     """Show one object with its keeper and artifact.
 
     With -o json it is the whole document.
@@ -308,7 +308,7 @@ def watch(
     ] = None,
     timeout: Timeout = "never",
     scope: Scope = DEFAULT_SCOPE,
-    flags: StateFlags = NO_STATE_FLAGS,
+    flags: StateFlags = StateFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Print what happens, until Ctrl-C or --timeout.
@@ -404,7 +404,7 @@ class _Printer:
 @_command(
     "lapse requests delete vcr/default/nightly",
 )
-def delete(address: Place, /, *, flags: StateFlags = NO_STATE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+def delete(address: Place, /, *, flags: StateFlags = StateFlags(), output: OutputOption = Output.TABLE) -> int:
     """Delete a request before its time, or a claim.
 
     What a capture has made is kept for a while longer, by its keeper. What a
@@ -456,7 +456,7 @@ def show(
     checkpoint: Annotated[str, Parameter(help="The name of a checkpoint, as lapse requests list mcp shows it.")],
     /,
     *,
-    flags: StateFlags = NO_STATE_FLAGS,
+    flags: StateFlags = StateFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Print the manifests of a checkpoint, proven to be what was captured.

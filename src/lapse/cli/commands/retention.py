@@ -13,12 +13,9 @@ from cyclopts import App, Parameter
 
 from lapse.cli.context import InCluster
 from lapse.cli.flags import (
-    NO_GRANT_FLAGS,
-    NO_PLACE_FLAGS,
-    NO_RETENTION_FLAGS,
     GrantFlags,
+    LintFlags,
     PlaceFlags,
-    RetentionFlags,
 )
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text
 from lapse.cli.passing import DetailedExitcode, DryRun
@@ -82,7 +79,7 @@ def run(
     *policy: Files,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
-    flags: PlaceFlags = NO_PLACE_FLAGS,
+    flags: PlaceFlags = PlaceFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -117,7 +114,7 @@ def status(
     policy: Annotated[str | None, Parameter(help="One policy, to show all about it; or a file with policies.")] = None,
     /,
     *,
-    flags: PlaceFlags = NO_PLACE_FLAGS,
+    flags: PlaceFlags = PlaceFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -168,7 +165,7 @@ def _named(given: str) -> list[str]:
 def lint(
     *policy: Files,
     strict: Annotated[bool, Parameter(help="Exit with 1 for warnings too.", show_default=False)] = False,
-    flags: RetentionFlags = NO_RETENTION_FLAGS,
+    flags: LintFlags = LintFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Find mistakes in the policies of files.
@@ -209,7 +206,7 @@ def _sentence(text: str) -> str:
 
 
 @_command("lapse retention rbac policies.yaml | kubectl apply -f -", "lapse retention rbac policies.yaml --cluster")
-def rbac(*policy: Files, flags: GrantFlags = NO_GRANT_FLAGS, cluster: InCluster = False) -> int:
+def rbac(*policy: Files, flags: GrantFlags = GrantFlags(), cluster: InCluster = False) -> int:
     """Print the roles that policies need on a cluster.
 
     With their bindings, as YAML for kubectl apply -f -. They are for the service
@@ -222,7 +219,7 @@ def rbac(*policy: Files, flags: GrantFlags = NO_GRANT_FLAGS, cluster: InCluster 
 
     policies = [one for _, one in _read_policies(policy)]
     kinds: Sequence[Kind[Any]] = object_kinds()
-    if cluster or flags.kube_config is not None or flags.kube_context is not None:
+    if cluster or flags.names_cluster:
 
         async def work(place: Place) -> list[Kind[Any]]:
             return [await place.store.resolve(one.api_version, one.kind) for one in policies]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from lapse.cli.flags import NO_OPEN_FLAGS, NO_STATE_FLAGS, OpenFlags, StateFlags
+from lapse.cli.flags import OpenFlags, StateFlags
 from lapse.cli.output import Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.cli.registering import examples
 from lapse.core.errors import LapseError, UsageError
@@ -64,7 +64,7 @@ def _store(flags: StateFlags) -> Iterator[TokenStore]:
 
 @app.command
 def create(
-    flags: StateFlags = NO_STATE_FLAGS,
+    flags: StateFlags = StateFlags(),
     *,
     name: Annotated[str, Parameter(help="A name to recognise it by in a list.")],
     scope: Annotated[list[str], Parameter(help="What it allows; give it several times for several.", negative=())],
@@ -81,7 +81,7 @@ def create(
 
 
 @app.command(name="list")
-def list_tokens(flags: StateFlags = NO_STATE_FLAGS, *, output: OutputOption = Output.TABLE) -> None:
+def list_tokens(flags: StateFlags = StateFlags(), *, output: OutputOption = Output.TABLE) -> None:
     """List all tokens, revoked ones included, without their secrets."""
     with _store(flags) as store:
         rows = [_row(token) for token in store.list()]
@@ -96,7 +96,7 @@ def list_tokens(flags: StateFlags = NO_STATE_FLAGS, *, output: OutputOption = Ou
 @app.command
 def revoke(
     token_id: Annotated[str, Parameter(name="ID", help="The id, as lapse tokens list shows it.")],
-    flags: StateFlags = NO_STATE_FLAGS,
+    flags: StateFlags = StateFlags(),
     *,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -108,7 +108,7 @@ def revoke(
 
 @app.command(help_epilogue=examples("lapse tokens owner", "lapse tokens owner --header | curl -H @- URL"))
 def owner(
-    flags: StateFlags = NO_STATE_FLAGS,
+    flags: StateFlags = StateFlags(),
     *,
     header: Annotated[
         bool, Parameter(help="As an Authorization header, for curl -H @-.", negative=(), show_default=False)
@@ -128,7 +128,7 @@ def owner(
 
 
 def open_page(
-    flags: OpenFlags = NO_OPEN_FLAGS,
+    flags: OpenFlags = OpenFlags(),
     *,
     browser: Annotated[bool, Parameter(help="Open it in a browser, too.", negative=(), show_default=False)] = False,
     output: OutputOption = Output.TABLE,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from lapse.cli.flags import NO_WHY_FLAGS, WhyFlags
+from lapse.cli.flags import WhyFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, print_json, print_table
 from lapse.core.errors import UsageError
 
@@ -36,7 +36,7 @@ class NeverError(UsageError):
 def why(
     address: Annotated[str, Parameter(name="ADDRESS", help="As in workspace/lab.")],
     /,
-    flags: WhyFlags = NO_WHY_FLAGS,
+    flags: WhyFlags = WhyFlags(),
     *,
     at: Annotated[
         str | None,

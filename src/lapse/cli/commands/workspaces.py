@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.flags import NO_OPEN_WORKSPACE_FLAGS, NO_WORKSPACE_FLAGS, OpenWorkspaceFlags, WorkspaceFlags
+from lapse.cli.flags import OpenWorkspaceFlags, WorkspaceFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_text
 from lapse.cli.registering import commands_of
 from lapse.cli.usage import check_program
@@ -121,7 +121,7 @@ def create(  # noqa: PLR0913 - one per option, all of them named
         bool, Parameter(help="Do not start it until it is started by hand or opened.", show_default=False)
     ] = False,
     waiting: Waiting = NO_WAIT,
-    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    flags: WorkspaceFlags = WorkspaceFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Create a workspace: a program that is stopped while nobody uses it.
@@ -173,7 +173,7 @@ def list_workspaces(
     *,
     owner: Annotated[str | None, Parameter(metavar="NAME", help="Only this owner's.")] = None,
     limit: Annotated[int, Parameter(metavar="N", help="How many to print at most; 0 for all.")] = 100,
-    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    flags: WorkspaceFlags = WorkspaceFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """List workspaces by name.
@@ -223,7 +223,7 @@ async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[
 
 
 @_command("lapse workspaces show lab", "lapse workspaces show workspace/lab -o json")
-def show(name: Name, /, *, flags: WorkspaceFlags = NO_WORKSPACE_FLAGS, output: OutputOption = Output.TABLE) -> int:
+def show(name: Name, /, *, flags: WorkspaceFlags = WorkspaceFlags(), output: OutputOption = Output.TABLE) -> int:
     """Show one workspace: wanted and observed state, when it lapses."""
     from lapse.cli.workspace_desk import at_store, name_of, signals_of
 
@@ -334,7 +334,7 @@ def start(
     /,
     *,
     waiting: Waiting = NO_WAIT,
-    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    flags: WorkspaceFlags = WorkspaceFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Let a workspace run, from standby or from the archive.
@@ -350,7 +350,7 @@ def stop(
     /,
     *,
     waiting: Waiting = NO_WAIT,
-    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    flags: WorkspaceFlags = WorkspaceFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Stop a workspace; its data stays in place.
@@ -366,7 +366,7 @@ def archive(
     /,
     *,
     waiting: Waiting = NO_WAIT,
-    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    flags: WorkspaceFlags = WorkspaceFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Stop a workspace and move its data to the archive.
@@ -421,7 +421,7 @@ def ttl(
     *,
     standby: StandbyTTL = None,
     archive: ArchiveTTL = None,
-    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    flags: WorkspaceFlags = WorkspaceFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Change the TTLs of a workspace; they count from its last access."""
@@ -467,7 +467,7 @@ def set_workspace(  # noqa: PLR0913 - one per option, all of them named
     ] = None,
     restart: Annotated[bool, Parameter(help="Stop and start it, if it runs.", show_default=False)] = False,
     timeout: Timeout = "60s",
-    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    flags: WorkspaceFlags = WorkspaceFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Change command, port, owner, TTLs or probe of a workspace.
@@ -542,7 +542,7 @@ def logs(
     *,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Go on until Ctrl-C.", show_default=False)] = False,
     tail: Annotated[int | None, Parameter(metavar="N", help="Only the last lines.")] = None,
-    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    flags: WorkspaceFlags = WorkspaceFlags(),
 ) -> int:
     """Print what the program of a workspace wrote since its last start."""
     from lapse.app.workspaces import log_of
@@ -571,7 +571,7 @@ def delete(
     *,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", show_default=False)] = False,
     waiting: Waiting = NO_WAIT,
-    flags: WorkspaceFlags = NO_WORKSPACE_FLAGS,
+    flags: WorkspaceFlags = WorkspaceFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Delete a workspace with its data and its archive.
@@ -621,7 +621,7 @@ def open_workspace(
     /,
     *,
     browser: Annotated[bool, Parameter(help="Open it in a browser, too.", show_default=False)] = False,
-    flags: OpenWorkspaceFlags = NO_OPEN_WORKSPACE_FLAGS,
+    flags: OpenWorkspaceFlags = OpenWorkspaceFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Print an address that opens a workspace in a browser.
