@@ -16,8 +16,7 @@ from cyclopts import App, CycloptsError
 
 import lapse
 from lapse.cli.output import ExitCode, OutputError, message, stderr, stdout
-from lapse.cli.registering import examples
-from lapse.cli.usage import explain
+from lapse.cli.usage import examples, explain
 from lapse.core.errors import LapseError
 from lapse.domains import REGISTRY
 

@@ -1,14 +1,17 @@
-"""Where commands work: the object store of the state folder, or a cluster; open for one command.
+"""Command context: what one command works on, the state folder of this machine or a Kubernetes cluster.
 
-Commands are the same for both. Nothing has to run: what a command writes or freezes is read by whoever runs later.
+Stores are opened when a command first asks for them, and closed when it ends, last opened first. Nothing has to run:
+the process that runs `lapse up` or `lapse operator` shares what is opened here, and carries out what a command asks
+for. Commands are the same for both places; what only one of them has says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from cyclopts import Parameter
 
@@ -16,50 +19,115 @@ from lapse.cli.flags import Flags
 
 if TYPE_CHECKING:
     from lapse.core.believed_clock import BelievedClock
+    from lapse.core.clock import Clock
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.clock_guard import ClockGuard, GuardedGate
     from lapse.engine.safety.freeze import GateStore
+    from lapse.kube.api.client import Client
+    from lapse.objects.config_map_gate import ConfigMapGateStore
+    from lapse.objects.embedded import EmbeddedStore
+    from lapse.objects.kubernetes import KubernetesStore
     from lapse.objects.port import ObjectStore
     from lapse.settings import LoadedSettings, Settings
+    from lapse.workspaces.activity.port import Signal
+    from lapse.workspaces.model import Ms, Workspace, WorkspaceId
+    from lapse.workspaces.store.port import WorkspaceStore
 
 T = TypeVar("T")
+Work = Callable[["Context"], Coroutine[Any, Any, T]]
 InCluster = Annotated[
     bool,
     Parameter(
         help="On the cluster that kubectl would use, instead of the state folder.", negative=(), show_default=False
     ),
 ]
+_MS: Final = 1_000_000
 
 
-@dataclass(frozen=True)
-class Place:
-    """An open store, and what belongs to it."""
+class Context:
+    """The state folder of this machine, for one command."""
 
-    name: str
-    """For messages."""
-    store: ObjectStore
-    loaded: LoadedSettings
-    guard: ClockGuard
-    journal: Journal
-    freezes: GateStore
-    """Where it is written what is frozen."""
-    where_frozen: str
-    """The same for messages."""
-    is_cluster: bool
+    is_cluster = False
 
-    @property
-    def clock(self) -> BelievedClock:
-        """What is decided by."""
-        return self.guard.clock
+    def __init__(self, loaded: LoadedSettings, stack: AsyncExitStack, *, machine: Clock | None = None) -> None:
+        """Open nothing yet; ``stack`` closes what is opened."""
+        from lapse.core.believed_clock import BelievedClock
+        from lapse.core.clock import SystemClock
+
+        self.loaded = loaded
+        self.machine: Clock = machine or SystemClock()
+        """The machine's own clock, which the times of workspaces are by."""
+        self._believed = BelievedClock(self.machine)
+        self._stack = stack
+        self._workspaces: WorkspaceStore | None = None
 
     @property
     def settings(self) -> Settings:
         """What file, environment and flags say."""
         return self.loaded.settings
 
+    @property
+    def clock(self) -> BelievedClock:
+        """What domains other than workspaces decide by: it goes on from what was last believed in the folder."""
+        _ = self.embedded  # opening it recalls that
+        return self._believed
+
+    @property
+    def name(self) -> str:
+        """The place, for messages."""
+        return str(self.settings.state_dir)
+
+    @property
+    def where_frozen(self) -> str:
+        """Where `freezes` are, for messages."""
+        return self.name
+
+    # --- objects ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def embedded(self) -> EmbeddedStore:
+        """The object store of the state folder, which cannot be had on a cluster. Raises `StateFolderError`."""
+        from lapse.app.state_folder import open_store
+        from lapse.files.ownership import StateFolderError
+
+        folder = self.settings.state_dir
+        try:
+            store = open_store(folder, clock=self._believed)
+        except OSError as error:
+            raise StateFolderError(path=folder, problem=error.strerror or str(error)) from error
+        self._stack.push_async_callback(store.close)
+        return store
+
+    @property
+    def store(self) -> ObjectStore:
+        """Objects, wherever they are."""
+        return self.embedded
+
+    @cached_property
+    def journal(self) -> Journal:
+        """The journal of what is ended there."""
+        from lapse.engine.journal.port import SQLiteJournal
+
+        return SQLiteJournal(self.embedded.database)
+
+    @cached_property
+    def guard(self) -> ClockGuard:
+        """The clock guard of that place."""
+        from lapse.app.state_folder import guard_of
+
+        return guard_of(self.embedded, clock=self.clock)
+
+    @cached_property
+    def freezes(self) -> GateStore:
+        """Where it is written what is frozen."""
+        from lapse.app.process import deletion_budgets
+        from lapse.app.state_folder import open_gate_store
+
+        return open_gate_store(self.embedded, budgets=deletion_budgets(self.settings), actors=[who()])
+
     def gate(self, metrics: Metrics, *, actor: str) -> GuardedGate:
-        """Return what stops a command that ends things: freezes, budgets and the clock, as for whoever runs."""
+        """Return what stops a command that ends things: freezes, budgets and the clock, as for a process that stays."""
         from lapse.app.process import deletion_budgets
         from lapse.domains import REGISTRY
         from lapse.engine.safety.clock_guard import GuardedGate
@@ -77,85 +145,170 @@ class Place:
         )
         return GuardedGate(gate, self.guard)
 
+    # --- workspaces ---------------------------------------------------------------------------------------------------
 
-def at_place(
-    flags: Flags,
-    work: Callable[[Place], Coroutine[Any, Any, T]],
-    *,
-    cluster: bool,
-    rights: Callable[[Settings], str],
-) -> T:
-    """Do some work at the place that the flags name, and close it; ``rights`` are those that it needs on a cluster."""
-    loaded = flags.load()
-    return asyncio.run(
-        _on_cluster(loaded, work, rights(loaded.settings))
-        if cluster or flags.names_cluster
-        else _in_folder(loaded, work)
-    )
+    @property
+    def now(self) -> Ms:
+        """The time, as workspaces have it."""
+        from lapse.workspaces.model import Ms
+
+        return Ms(self.machine.wall_ns() // _MS)
+
+    async def workspaces(self) -> WorkspaceStore:
+        """Return the workspace store: that of the state folder, or a database that several machines share."""
+        from lapse.workspaces.opening import open_workspaces
+
+        if self._workspaces is None:
+            self._workspaces = await open_workspaces(self.settings.workspaces_url)
+            self._stack.push_async_callback(self._workspaces.close)
+        return self._workspaces
+
+    async def workspace_journal(self) -> Journal:
+        """Return the journal of workspaces, which is with their rows on a server, else in the state folder."""
+        from lapse.app.workspace_record import ServerRecord
+
+        record = ServerRecord.of(await self.workspaces(), self.settings)
+        return self.journal if record is None else record.journal
+
+    async def signals(self, workspaces: Sequence[Workspace]) -> Mapping[WorkspaceId, Signal]:
+        """Return who is connected to which workspace; nothing where that is known to lapse up alone."""
+        from lapse.workspaces.activity.port import ActivityDoubt, ActivityUnavailableError, ActivityUnknown
+        from lapse.workspaces.opening import open_activity
+
+        settings, ids = self.settings, [one.id for one in workspaces]
+        if not settings.activity_url or not ids:
+            return {}
+        store = open_activity(settings.activity_url, clock=self.machine, lease_seconds=settings.proxy_lease.seconds)
+        try:
+            return await store.read(ids)
+        except ActivityUnavailableError:
+            return dict.fromkeys(ids, ActivityUnknown(ActivityDoubt.UNREACHABLE))
+        finally:
+            await store.close()
 
 
-async def _in_folder(loaded: LoadedSettings, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
-    from lapse.app.process import deletion_budgets
-    from lapse.app.state_folder import guard_of, open_gate_store
-    from lapse.cli.desk import Desk, with_store
-    from lapse.engine.journal.port import SQLiteJournal
-    from lapse.requests.lifecycle.policy import TTLRule
+class ClusterContext(Context):
+    """A Kubernetes cluster, for one command; the journal is the log, and what is frozen stands in a ConfigMap."""
 
-    settings = loaded.settings
+    is_cluster = True
 
-    async def at_desk(desk: Desk) -> T:
-        return await work(
-            Place(
-                name=str(settings.state_dir),
-                store=desk.store,
-                loaded=loaded,
-                guard=guard_of(desk.store, clock=desk.clock),
-                journal=SQLiteJournal(desk.store.database),
-                freezes=open_gate_store(desk.store, budgets=deletion_budgets(settings), actors=[who()]),
-                where_frozen=str(settings.state_dir),
-                is_cluster=False,
-            )
-        )
+    @property
+    def clock(self) -> BelievedClock:
+        """What domains decide by; the guard brings in the time of the API server."""
+        return self._believed
 
-    return await with_store(settings.state_dir, TTLRule(settings.request_ttl), at_desk)
+    @property
+    def name(self) -> str:
+        """The place, for messages."""
+        return self._client.config.cluster.place
 
+    @property
+    def where_frozen(self) -> str:
+        """Where `freezes` are, for messages."""
+        from lapse.app.cluster import gate_key
 
-async def _on_cluster(loaded: LoadedSettings, work: Callable[[Place], Coroutine[Any, Any, T]], rights: str) -> T:
-    from lapse.app.cluster import DefinitionsMissingError, gate_key, guard_on, in_plain_words, open_client
-    from lapse.core.believed_clock import BelievedClock
-    from lapse.core.clock import SystemClock
-    from lapse.domains import REGISTRY, object_kinds
-    from lapse.engine.journal.log import LogJournal
-    from lapse.kube.errors import UnknownKindError
-    from lapse.objects.config_map_gate import CONFIG_MAP, ConfigMapGateStore
-    from lapse.objects.kubernetes import KubernetesStore
+        return f"the ConfigMap {gate_key(self.settings)} of {self.name}"
 
-    machine, key, journal = SystemClock(), gate_key(loaded.settings), LogJournal()
-    clock = BelievedClock(machine)
-    client = open_client(loaded.settings, clock=machine)
-    store = KubernetesStore(client, kinds=[*object_kinds(), CONFIG_MAP])
-    freezes = ConfigMapGateStore(store, key, domains=REGISTRY.freezable(cluster=True), clock=clock, journal=journal)
-    place = Place(
-        name=client.config.cluster.place,
-        store=store,
-        loaded=loaded,
-        guard=guard_on(client, freezes, clock=clock),
-        journal=journal,
-        freezes=freezes,
-        where_frozen=f"the ConfigMap {key} of {client.config.cluster.place}",
-        is_cluster=True,
-    )
-    try:
-        with in_plain_words(client, rights=rights):
+    @property
+    def store(self) -> ObjectStore:
+        """Objects of the cluster."""
+        return self._kubernetes
+
+    @cached_property
+    def journal(self) -> Journal:
+        """The log."""
+        from lapse.engine.journal.log import LogJournal
+
+        return LogJournal()
+
+    @cached_property
+    def guard(self) -> ClockGuard:
+        """The clock guard of that place, which asks the API server for the time."""
+        from lapse.app.cluster import guard_on
+
+        return guard_on(self._client, self.freezes, clock=self.clock)
+
+    @cached_property
+    def freezes(self) -> ConfigMapGateStore:
+        """Where it is written what is frozen."""
+        from lapse.app.cluster import gate_key
+        from lapse.domains import REGISTRY
+        from lapse.objects.config_map_gate import ConfigMapGateStore
+
+        key = gate_key(self.settings)
+        domains = REGISTRY.freezable(cluster=True)
+        return ConfigMapGateStore(self.store, key, domains=domains, clock=self.clock, journal=self.journal)
+
+    @property
+    def _client(self) -> Client:
+        return self._kubernetes.client
+
+    @cached_property
+    def _kubernetes(self) -> KubernetesStore:
+        from lapse.app.cluster import open_client
+        from lapse.domains import object_kinds
+        from lapse.objects.config_map_gate import CONFIG_MAP
+        from lapse.objects.kubernetes import KubernetesStore
+
+        client = open_client(self.settings, clock=self.machine)
+        store = KubernetesStore(client, kinds=[*object_kinds(), CONFIG_MAP])
+        self._stack.push_async_callback(store.close)
+        return store
+
+    async def carry_out(self, work: Work[T], *, rights: str) -> T:
+        """Do some work, with errors that say what is missing; ``rights`` are those that it needs."""
+        from lapse.app.cluster import DefinitionsMissingError, in_plain_words
+        from lapse.domains import object_kinds
+        from lapse.kube.errors import UnknownKindError
+
+        with in_plain_words(self._client, rights=rights):
             try:
-                return await work(place)
+                return await work(self)
             except UnknownKindError as error:
                 kind, version = error.details["kind"], error.details["api_version"]
                 if (version, kind) not in {(one.api_version, one.kind) for one in object_kinds()}:
                     raise
-                raise DefinitionsMissingError(place=place.name, kinds=f"{kind} ({version})") from error
-    finally:
-        await store.close()
+                raise DefinitionsMissingError(place=self.name, kinds=f"{kind} ({version})") from error
+
+
+def in_context(
+    flags: Flags, work: Work[T], *, cluster: bool = False, rights: Callable[[Settings], str] = lambda _: ""
+) -> T:
+    """Do some work where the flags say, and close what it opened; ``rights`` are those that it needs on a cluster."""
+    loaded = flags.load()
+
+    async def run() -> T:
+        async with AsyncExitStack() as stack:
+            if cluster or flags.names_cluster:
+                return await ClusterContext(loaded, stack).carry_out(work, rights=rights(loaded.settings))
+            return await work(Context(loaded, stack))
+
+    return asyncio.run(run())
+
+
+def change_workspace(
+    flags: Flags, name: str, how: Callable[[Context, Workspace], Awaitable[Workspace]]
+) -> tuple[Workspace, Ms]:
+    """Change the workspace of a name or address, and return it with the time."""
+
+    async def work(context: Context) -> tuple[Workspace, Ms]:
+        store = await context.workspaces()
+        return await how(context, await store.by_name(workspace_name(name))), context.now
+
+    return in_context(flags, work)
+
+
+def workspace_name(text: str) -> str:
+    """Return the name that an argument means: NAME, or workspace/NAME."""
+    from lapse.core.address import AddressError
+    from lapse.domains import REGISTRY
+
+    if "/" not in text:
+        return text
+    address = REGISTRY.parse(text)
+    if address.kind != "workspace":
+        raise AddressError(text=text, problem="it does not name a workspace, as workspace/NAME does")
+    return address.name
 
 
 def who() -> str:

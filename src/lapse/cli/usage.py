@@ -1,13 +1,16 @@
-"""What to say to a command line that cannot be understood: what was wrong, what was meant, where to read more.
+"""Usage of commands: how they are registered with examples, and what is said to a line that cannot be understood.
 
-Arguments may be secrets, so none is repeated here except what can only be the name of a command or an option.
+A noun's commands are listed in the order of their file. The help of a command is its docstring, line by line as it
+stands: hence the short lines of such docstrings. Of a line that is wrong, it is told what was wrong, what was meant and
+where to read more; arguments may be secrets, so none is repeated except what can only be the name of a command or an
+option.
 """
 
 from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cyclopts import (
     App,
@@ -21,9 +24,37 @@ from cyclopts import (
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Command = Callable[..., int]
 
 _OPTION: Final = re.compile(r"--[a-z][a-z-]*|-[a-zA-Z]")
+
+
+class NumberError(UsageError):
+    """{name} is {given}. Expected {expected}."""
+
+
+class Register(Protocol):
+    """Decorates a command with its examples."""
+
+    def __call__(self, *lines: str, name: str | None = None) -> Callable[[Command], Command]:
+        """Register it under its own name, or another one."""
+        ...
+
+
+def commands_of(app: App) -> Register:
+    """Return the decorator for the commands of an application."""
+
+    def register(*lines: str, name: str | None = None) -> Callable[[Command], Command]:
+        return app.command(name=name, help_epilogue=examples(*lines), sort_key=len(list(app)))
+
+    return register
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a help text."""
+    return "\n".join(["Examples:", "", *(f"  {line}" for line in lines)])
 
 
 def explain(error: CycloptsError) -> str:

@@ -9,6 +9,12 @@ from __future__ import annotations
 import os
 import stat
 
+from lapse.core.errors import LapseError
+
+
+class StateFolderError(LapseError):
+    """The state folder {path} cannot be used: {problem}. Name another one as state_dir, or set LAPSE_STATE_DIR."""
+
 
 def distrust(found: os.stat_result) -> str | None:
     """Return why another user decides about what ``found`` is about, to stand behind its name; None if none does."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lapse.cli.commands.requests import _delete
-from lapse.cli.desk import Desk
-from lapse.core.believed_clock import BelievedClock
+from lapse.cli.context import Context
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
@@ -25,7 +24,8 @@ from lapse.objects.embedded import EmbeddedStore, open_embedded
 from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, KeeperMode
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode, TTLRule
+from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
+from lapse.settings import LoadedSettings, Settings
 from tests.integration.requests.world import Wire, World, keeper_key
 
 if TYPE_CHECKING:
@@ -174,11 +174,13 @@ class Stage:
     async def by_person(self) -> Target:
         request = await self.world.completed(VOLUME_CAPTURE_REQUEST)
         place = Located(VOLUME_CAPTURE_REQUEST, request.metadata.key)
-        desk = Desk(self.store, BelievedClock(self.world.clock), TTLRule(Duration.parse("10m")), self.world.folder)
+        loaded = LoadedSettings(Settings(state_dir=self.world.folder), {}, None)
+        context = Context(loaded, AsyncExitStack(), machine=self.world.clock)
+        context.embedded = self.store
 
         async def delete() -> None:
             try:
-                await _delete(desk, place)
+                await _delete(context, place)
             except HeldError:
                 await self.store.get(OBJECT_KEEPER, keeper_key(request))
 

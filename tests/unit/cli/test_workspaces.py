@@ -17,7 +17,7 @@ import pytest
 
 from lapse.app.workspaces import ticket_records
 from lapse.cli import main
-from lapse.cli.workspace_logs import print_log
+from lapse.cli.output import print_log
 from lapse.core.clock import SystemClock
 from lapse.keys.aio import open_keys_async
 from lapse.workspaces.model import Ms, NewWorkspace, ObservedStatus, Operation, OpId, WorkspaceId

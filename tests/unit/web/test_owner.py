@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
+from lapse.files.ownership import StateFolderError
 from lapse.web.api.errors import TokenInvalidError
 from lapse.web.auth.owner import FILE_NAME, owner_of
-from lapse.web.auth.state import StateDatabase, StateFolderError
+from lapse.web.auth.state import StateDatabase
 from lapse.web.auth.tokens import TokenStore
 
 if TYPE_CHECKING:

@@ -119,11 +119,11 @@ def _seconds(most: str) -> float:
 
 
 async def _place(workspace: str | None, server: str | None, flags: BusyFlags) -> BusyWorkspace:
-    from lapse.cli.workspace_desk import name_of
+    from lapse.cli.context import workspace_name
 
     named = os.environ.get(SERVER) if server is None else server
     inside, own = os.environ.get(WORKSPACE), os.environ.get(OWN_TOKEN)
-    name = inside if workspace is None else name_of(workspace)
+    name = inside if workspace is None else workspace_name(workspace)
     if not name:
         raise NoWorkspaceError
     token = own if name == inside and own else os.environ.get(TOKEN)

@@ -1,12 +1,8 @@
-"""``lapse crds``: the definitions of our kinds, on a cluster or as YAML.
+"""``lapse crds``: the definitions of all kinds of ours, whichever domain they belong to, on a cluster or as YAML.
 
 The cluster is that of ``lapse operator`` with the same settings. What went wrong is one line; what was done before it
-went wrong is printed too.
-
-The definitions of all kinds of ours, whichever domain they belong to.
-
-``python -m lapse.cli.commands.crds FOLDER`` writes them, one file each, with a Kustomization that lists them; a test
-demands that those in the repository are what this writes.
+went wrong is printed too. ``python -m lapse.cli.commands.crds FOLDER`` writes the definitions, one file each, with a
+Kustomization that lists them; a test demands that those in the repository are what this writes.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from cyclopts import App, Parameter
 
 from lapse.cli.flags import DefinitionsFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text
-from lapse.cli.registering import commands_of
+from lapse.cli.usage import commands_of
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 from lapse.history.api import crd as of_history
@@ -44,10 +40,6 @@ def all_definitions() -> list[Json]:
         *map(of_requests.crd, requests.OUR_KINDS),
         *map(of_history.crd, history.OUR_KINDS),
     ]
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]), all_definitions())
 
 
 app = App(
@@ -91,10 +83,10 @@ def install(
 
 async def _install(flags: DefinitionsFlags, seconds: float, done: list[Json]) -> None:
     async with _definitions(flags, verbs="get, create and patch") as definitions:
-        for wanted in _wanted():
+        for wanted in all_definitions():
             result = await definitions.install(wanted)
             done.append({"definition": wanted["metadata"]["name"], "result": str(result)})
-        for wanted in _wanted():
+        for wanted in all_definitions():
             await definitions.wait_until_served(wanted["metadata"]["name"], seconds=seconds)
 
 
@@ -121,7 +113,7 @@ def diff(
 
 async def _compare(flags: DefinitionsFlags) -> list[Comparison]:
     async with _definitions(flags, verbs="get") as definitions:
-        return [await definitions.compare(wanted) for wanted in _wanted()]
+        return [await definitions.compare(wanted) for wanted in all_definitions()]
 
 
 def _rows(pending: list[Comparison]) -> list[list[str]]:
@@ -146,14 +138,8 @@ def print_definitions() -> int:
     """Write the definitions as YAML. Needs no cluster."""
     from lapse.kube.crd.definition import to_yaml
 
-    print_text("---\n".join(to_yaml(wanted) for wanted in _wanted()).removesuffix("\n"))
+    print_text("---\n".join(to_yaml(wanted) for wanted in all_definitions()).removesuffix("\n"))
     return ExitCode.DONE
-
-
-def _wanted() -> list[Json]:
-    from lapse.cli.commands.crds import all_definitions
-
-    return all_definitions()
 
 
 def _seconds(text: str) -> float:
@@ -181,3 +167,7 @@ async def _definitions(flags: DefinitionsFlags, *, verbs: str) -> AsyncIterator[
             yield definitions
     finally:
         await client.close()
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), all_definitions())

@@ -6,7 +6,7 @@ from cyclopts import App, Parameter
 
 from lapse.cli.flags import WorkspaceFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, print_result
-from lapse.cli.registering import commands_of
+from lapse.cli.usage import commands_of
 
 app = App("db", help="Make the tables of Lapse on PostgreSQL.", default_parameter=Parameter(negative=()))
 _command = commands_of(app)

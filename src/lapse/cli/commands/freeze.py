@@ -20,7 +20,7 @@ from lapse.domains import REGISTRY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from lapse.cli.context import Place
+    from lapse.cli.context import Context
     from lapse.engine.safety.freeze import GateStore
     from lapse.settings import Settings
     from lapse.workspaces.store.port import WorkspaceStore
@@ -112,24 +112,24 @@ def _demand(domain: str, flags: FreezeFlags, *, cluster: bool) -> None:
 def _at_gate(flags: FreezeFlags, work: Work[T], *, domain: str, cluster: bool) -> tuple[T, str]:
     """Do some work where what is frozen is written; return also where that is."""
     from lapse.app.cluster import LeaseNamespaceError, gate_key
-    from lapse.cli.context import at_place
+    from lapse.cli.context import in_context
     from lapse.kube.errors import NotFoundError
 
-    async def at_gate(place: Place) -> tuple[T, str]:
+    async def at_gate(context: Context) -> tuple[T, str]:
         try:
-            async with _freezes(place, domain) as (store, where):
-                return await work(store, place.clock.wall_ns()), where
+            async with _freezes(context, domain) as (store, where):
+                return await work(store, context.clock.wall_ns()), where
         except NotFoundError as error:
-            raise LeaseNamespaceError(namespace=gate_key(place.settings).namespace) from error
+            raise LeaseNamespaceError(namespace=gate_key(context.settings).namespace) from error
 
     def rights(settings: Settings) -> str:
         return f"get, create and patch on configmaps in {settings.lease_namespace}"
 
-    return at_place(flags, at_gate, cluster=cluster, rights=rights)
+    return in_context(flags, at_gate, cluster=cluster, rights=rights)
 
 
 @asynccontextmanager
-async def _freezes(place: Place, domain: str) -> AsyncIterator[tuple[GateStore, str]]:
+async def _freezes(context: Context, domain: str) -> AsyncIterator[tuple[GateStore, str]]:
     """Give where a domain's freeze is written: for workspaces on a server there, and for everything there as well."""
     from lapse.app.workspace_record import BothFreezes, ServerRecord, is_on_server
     from lapse.engine.safety.freeze import ALL
@@ -137,9 +137,9 @@ async def _freezes(place: Place, domain: str) -> AsyncIterator[tuple[GateStore, 
     from lapse.workspaces.model import DOMAIN as WORKSPACES
     from lapse.workspaces.opening import open_workspaces
 
-    settings = place.settings
-    if place.is_cluster or not is_on_server(settings) or domain not in {WORKSPACES, ALL}:
-        yield place.freezes, place.where_frozen
+    settings = context.settings
+    if context.is_cluster or not is_on_server(settings) or domain not in {WORKSPACES, ALL}:
+        yield context.freezes, context.where_frozen
         return
     opened: list[WorkspaceStore] = []
 
@@ -151,7 +151,7 @@ async def _freezes(place: Place, domain: str) -> AsyncIterator[tuple[GateStore, 
     where = show_value(settings.workspaces_url)
     try:
         if domain == ALL:
-            yield BothFreezes(place.freezes, server), f"{place.where_frozen} and {where}"
+            yield BothFreezes(context.freezes, server), f"{context.where_frozen} and {where}"
         else:
             yield await server(), where
     finally:
@@ -160,7 +160,7 @@ async def _freezes(place: Place, domain: str) -> AsyncIterator[tuple[GateStore, 
 
 
 def _run(flags: FreezeFlags, *, cluster: bool) -> str:
-    """Return the command that works on the same place."""
+    """Return the command that works on the same context."""
     from lapse.settings import show_value
 
     # Shown, that is without the password of a URL.

@@ -15,14 +15,14 @@ from cyclopts import App, Parameter, Token
 from lapse.cli.context import InCluster
 from lapse.cli.flags import HistoryFlags, RecordFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table
-from lapse.cli.passing import DetailedExitcode, DryRun
-from lapse.cli.registering import commands_of
+from lapse.cli.retention_pass import DetailedExitcode, DryRun
+from lapse.cli.usage import NumberError, commands_of
 from lapse.core.errors import LapseError, UsageError
 from lapse.core.timestamps import from_timestamp
 from lapse.history.api.kinds import ExecutionStatus
 
 if TYPE_CHECKING:
-    from lapse.cli.context import Place
+    from lapse.cli.context import Context
     from lapse.history.api.kinds import ChaosExperimentHistory, HistorySpec
     from lapse.history.policy.policy import Policy
     from lapse.history.view import Seen
@@ -57,10 +57,6 @@ class StatusError(UsageError):
 
 class RunTimeError(UsageError):
     """{flag} is {given!r}, which is not a time. Expected one such as 2026-01-31T12:00:00Z, with a time zone."""
-
-
-class NumberError(UsageError):
-    """{name} is {given}. Expected 0 for all, or a number above 0."""
 
 
 class RecordSourceError(UsageError):
@@ -133,16 +129,16 @@ def list_records(
     EXPIRES tells when each one goes by the policies that are in force; limits
     given as flags take the place of those of the history.
     """
-    from lapse.cli.context import at_place
+    from lapse.cli.context import in_context
 
     if limit < 0:
-        raise NumberError(name="--limit", given=limit)
+        raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above 0")
     wanted = experiment or (namespace, None)
 
-    async def work(place: Place) -> tuple[list[Seen], int]:
-        return await _look(place, wanted), place.clock.wall_ns()
+    async def work(context: Context) -> tuple[list[Seen], int]:
+        return await _look(context, wanted), context.clock.wall_ns()
 
-    found, now = at_place(flags, work, cluster=cluster, rights=_reading)
+    found, now = in_context(flags, work, cluster=cluster, rights=_reading)
     found = [one for one in found if (status is None or one.status == status) and _is_in(one, namespace)]
     shown = found[:limit] if limit else found
     if output is Output.JSON:
@@ -181,34 +177,34 @@ def _expires(seen: Seen, now: int) -> str:
     return f"in {short(at - now)}" if at > now else "now"
 
 
-async def _look(place: Place, wanted: tuple[str | None, str | None]) -> list[Seen]:
+async def _look(context: Context, wanted: tuple[str | None, str | None]) -> list[Seen]:
     from lapse.core.clock import UnixNs
     from lapse.history.view import experiment_filter, is_of, look
 
-    policies = await _policies(place)
+    policies = await _policies(context)
     found = await look(
-        place.store,
+        context.store,
         policies,
-        namespace=place.settings.history_namespace,
+        namespace=context.settings.history_namespace,
         labels=experiment_filter(policies, *wanted),
-        now=UnixNs(place.clock.wall_ns()),
+        now=UnixNs(context.clock.wall_ns()),
     )
     return [one for one in found if is_of(one, *wanted)]
 
 
-async def _policies(place: Place) -> list[Policy]:
+async def _policies(context: Context) -> list[Policy]:
     """Return what is in force, or what would be with the flags that were given."""
     from lapse.app.process import history_policy_document
     from lapse.history.policy.policy import Policy
     from lapse.history.view import in_force
 
-    own = Policy.read(history_policy_document(place.settings))
-    return await in_force(place.store, own, instead=_is_asked(place))
+    own = Policy.read(history_policy_document(context.settings))
+    return await in_force(context.store, own, instead=_is_asked(context))
 
 
-def _is_asked(place: Place) -> bool:
+def _is_asked(context: Context) -> bool:
     """Whether limits were given on the command line: they take the place of those that are in force."""
-    return any(place.loaded.origins[name].layer == "flag" for name in _LIMITS)
+    return any(context.loaded.origins[name].layer == "flag" for name in _LIMITS)
 
 
 def _reading(settings: Settings) -> str:
@@ -231,17 +227,17 @@ def show(
 
     What the run did is there as well; with -o json as the whole document.
     """
-    from lapse.cli.context import at_place
+    from lapse.cli.context import in_context
 
     address = _address(record) if "/" in record else None
 
-    async def work(place: Place) -> tuple[Seen, Json, int]:
+    async def work(context: Context) -> tuple[Seen, Json, int]:
         from lapse.kube.resources import ObjectKey
 
-        key = address or ObjectKey(place.settings.history_namespace, record)
-        return *await _read(place, key), place.clock.wall_ns()
+        key = address or ObjectKey(context.settings.history_namespace, record)
+        return *await _read(context, key), context.clock.wall_ns()
 
-    seen, document, now = at_place(flags, work, cluster=cluster, rights=_reading)
+    seen, document, now = in_context(flags, work, cluster=cluster, rights=_reading)
     if output is Output.JSON:
         print_json({**seen.as_json(now), "retention": _opinions(seen, now), "object": document})
     else:
@@ -260,7 +256,7 @@ def _address(text: str) -> ObjectKey:
     return ObjectKey(address.scope, address.name)
 
 
-async def _read(place: Place, key: ObjectKey) -> tuple[Seen, Json]:
+async def _read(context: Context, key: ObjectKey) -> tuple[Seen, Json]:
     from dataclasses import replace
 
     from lapse.core.clock import UnixNs
@@ -271,11 +267,11 @@ async def _read(place: Place, key: ObjectKey) -> tuple[Seen, Json]:
 
     kind: Kind[Any] = CHAOS_EXPERIMENT_HISTORY
     try:
-        found = await place.store.get(replace(kind, type=Document), key)
+        found = await context.store.get(replace(kind, type=Document), key)
     except NotFoundError as error:
-        raise NoSuchRecordError(name=key, place=place.name) from error
-    policies = await _policies(place)
-    seen = await look_at(place.store, found.metadata, policies, now=UnixNs(place.clock.wall_ns()))
+        raise NoSuchRecordError(name=key, place=context.name) from error
+    policies = await _policies(context)
+    seen = await look_at(context.store, found.metadata, policies, now=UnixNs(context.clock.wall_ns()))
     return seen, kind.body(found)
 
 
@@ -392,8 +388,8 @@ def record(
     A name, labels and annotations of the document are kept, so a hold in it
     counts from the beginning.
     """
-    from lapse.cli.context import at_place
-    from lapse.cli.files import read_file
+    from lapse.cli.context import in_context
+    from lapse.cli.input import read_file
 
     if (file is None) == (not run.is_told):
         raise RecordSourceError(problem="A file and flags are given" if run.is_told else "Nothing is given")
@@ -401,22 +397,22 @@ def record(
     specs = [_spec(one) for one in documents]
     done: list[tuple[ChaosExperimentHistory, bool]] = []
 
-    async def work(place: Place) -> None:
+    async def work(context: Context) -> None:
         from lapse.history.records import write_record
         from lapse.kube.errors import NotFoundError
 
-        namespace = place.settings.history_namespace
+        namespace = context.settings.history_namespace
         for _, given in specs:
             if given.namespace not in {None, namespace}:
                 raise RecordNamespaceError(given=given.namespace, expected=namespace)
         for spec, given in specs:
             try:
-                done.append(await write_record(place.store, spec, namespace=namespace, given=given))
+                done.append(await write_record(context.store, spec, namespace=namespace, given=given))
             except NotFoundError as error:
                 raise HistoryNamespaceError(namespace=namespace) from error
 
     try:
-        at_place(flags, work, cluster=cluster, rights=_writing)
+        in_context(flags, work, cluster=cluster, rights=_writing)
     except LapseError as error:
         if not done:
             raise
@@ -484,20 +480,20 @@ def prune(
     ever deleted by its default, it lists what would be deleted and asks.
     """
     from lapse.app.process import history_policy_document
-    from lapse.cli.context import at_place
-    from lapse.cli.files import says_yes
-    from lapse.cli.passing import Done, finish, pass_over
+    from lapse.cli.context import in_context
+    from lapse.cli.input import says_yes
+    from lapse.cli.retention_pass import Done, finish, pass_over
     from lapse.history.policy.default_policy import POLICY_NAME
 
-    async def work(place: Place, *, sure: bool) -> Done:
-        instead = [history_policy_document(place.settings)] if _is_asked(place) else []
-        return await pass_over(place, only={POLICY_NAME}, instead=instead, dry_run=dry_run, yes=sure)
+    async def work(context: Context, *, sure: bool) -> Done:
+        instead = [history_policy_document(context.settings)] if _is_asked(context) else []
+        return await pass_over(context, only={POLICY_NAME}, instead=instead, dry_run=dry_run, yes=sure)
 
-    done = at_place(flags, partial(work, sure=yes), cluster=cluster, rights=_ending)
+    done = in_context(flags, partial(work, sure=yes), cluster=cluster, rights=_ending)
     code = finish(done, output, pending=detailed_exitcode)
     if not done.waits_for_yes or not says_yes(f"Delete {len(done.told)} of these records now?", unasked=False):
         return code
-    done = at_place(flags, partial(work, sure=True), cluster=cluster, rights=_ending)
+    done = in_context(flags, partial(work, sure=True), cluster=cluster, rights=_ending)
     return finish(done, output, pending=detailed_exitcode)
 
 

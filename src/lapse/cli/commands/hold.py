@@ -18,7 +18,7 @@ from lapse.domains import REGISTRY
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from lapse.cli.workspace_desk import WorkspaceDesk
+    from lapse.cli.context import Context
     from lapse.core.address import Address
     from lapse.engine.domain import Candidate
     from lapse.engine.registry import Registration
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     OnThing = Callable[[HoldStore, Candidate[Any], int], Awaitable[Hold | None]]
 
-Place = Annotated[str, Parameter(name="ADDRESS", help="As in workspace/lab.")]
+Held = Annotated[str, Parameter(name="ADDRESS", help="As in workspace/lab.")]
 
 
 def hold(
-    address: Place,
+    address: Held,
     /,
     flags: WorkspaceFlags = WorkspaceFlags(),
     *,
@@ -45,9 +45,9 @@ def hold(
     """Keep a workspace from lapsing until the hold ends or is released.
 
     Things of domains of your own are held in the same way. A second hold replaces
-    the first. People can still stop, archive and delete what is held.
+    the first. People can still stop and archive a workspace.
     """
-    from lapse.cli.workspace_desk import change
+    from lapse.cli.context import change_workspace
     from lapse.core.timestamps import read_end
     from lapse.workspaces.model import Ms
     from lapse.workspaces.view import address_of, as_json, end_of_hold
@@ -56,20 +56,20 @@ def hold(
     if owner.build is not None:
         return _hold_own(asked, owner, flags, reason=reason, until=until, output=output)
 
-    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
-        end = read_end(until, desk.clock.wall_ns())
+    async def how(context: Context, found: Workspace) -> Workspace:
+        end = read_end(until, context.machine.wall_ns())
         end_ms = None if end is None else Ms(end // 1_000_000)
-        return await desk.store.hold(found.id, reason, until=end_ms, now=desk.now)
+        return await (await context.workspaces()).hold(found.id, reason, until=end_ms, now=context.now)
 
-    held, now = change(flags, address, how)
+    held, now = change_workspace(flags, address, how)
     said = f"Held: {address_of(held)}{end_of_hold(held)}. To let it go: lapse release {address_of(held)}"
     print_result(output, as_json(held, now=now), said)
     return ExitCode.DONE
 
 
-def release(address: Place, /, flags: WorkspaceFlags = WorkspaceFlags(), *, output: OutputOption = Output.TABLE) -> int:
+def release(address: Held, /, flags: WorkspaceFlags = WorkspaceFlags(), *, output: OutputOption = Output.TABLE) -> int:
     """End a hold. A workspace whose time is over lapses at the next look."""
-    from lapse.cli.workspace_desk import change
+    from lapse.cli.context import change_workspace
     from lapse.workspaces.view import address_of, as_json
 
     asked, owner = _owner(address)
@@ -77,12 +77,16 @@ def release(address: Place, /, flags: WorkspaceFlags = WorkspaceFlags(), *, outp
         return _release_own(asked, owner, flags, output=output)
     was_held = False
 
-    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
+    async def how(context: Context, found: Workspace) -> Workspace:
         nonlocal was_held
-        was_held = found.held(desk.now)
-        return found if found.hold_reason is None else await desk.store.release(found.id, now=desk.now)
+        was_held = found.held(context.now)
+        return (
+            found
+            if found.hold_reason is None
+            else await (await context.workspaces()).release(found.id, now=context.now)
+        )
 
-    released, now = change(flags, address, how)
+    released, now = change_workspace(flags, address, how)
     said = "Released" if was_held else "Nothing to release: not held"
     print_result(output, as_json(released, now=now), f"{said}: {address_of(released)}.")
     return ExitCode.DONE
@@ -135,16 +139,15 @@ def _release_own(asked: Address, owner: Registration, flags: WorkspaceFlags, *, 
 def _on_thing(asked: Address, owner: Registration, flags: WorkspaceFlags, work: OnThing) -> tuple[str, Hold | None]:
     """Do something to the hold on a thing of the state folder's domains; return the thing's uid as well."""
     from lapse.app.domains import own_domain
-    from lapse.cli.desk import Desk, at_desk
+    from lapse.cli.context import in_context
     from lapse.engine.safety.sqlite import SQLiteHolds
 
-    settings = flags.load().settings
+    async def at(context: Context) -> tuple[str, Hold | None]:
+        clock = context.clock
+        found = await own_domain(owner, context.settings, clock).find(asked)
+        return found.uid, await work(SQLiteHolds(context.embedded.database), found, clock.wall_ns())
 
-    async def at(desk: Desk) -> tuple[str, Hold | None]:
-        found = await own_domain(owner, settings, desk.clock).find(asked)
-        return found.uid, await work(SQLiteHolds(desk.store.database), found, desk.clock.wall_ns())
-
-    return at_desk(flags, at)
+    return in_context(flags, at)
 
 
 def _as_json(asked: Address, owner: Registration, uid: str, hold: Hold | None) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.files import value_from, values_from
+from lapse.cli.input import value_from, values_from
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_text
-from lapse.cli.registering import commands_of, examples
+from lapse.cli.usage import commands_of, examples
 from lapse.core.clock import SystemClock
 from lapse.core.duration import MILLISECOND, SECOND, Duration
-from lapse.core.errors import LapseError, UsageError
+from lapse.core.errors import UsageError
 from lapse.keys.errors import InvalidAppIdError, InvalidLimitError, InvalidTTLError
 from lapse.keys.port import Item
 from lapse.keys.store import AppKeys, open_keys
@@ -43,10 +43,6 @@ class TTLMissingError(UsageError):
 
 class TTLTwiceError(UsageError):
     """The TTL is given twice. Write either --ttl or --ttl-seconds."""
-
-
-class StateFolderError(LapseError):
-    """The folder {path} cannot be made: {problem}. Set LAPSE_STATE_DIR to another one, or name a store with --url."""
 
 
 _MOST_DIGITS: Final = 20  # twice what any number here needs; Python itself refuses thousands with an error of its own
@@ -103,7 +99,8 @@ Value = Annotated[str, Parameter(help="At most 65536 bytes of UTF-8; - reads std
 
 
 def _configured() -> str:
-    from lapse.settings import load_settings  # brings pydantic, which a command with --url need not wait for
+    from lapse.files.ownership import StateFolderError
+    from lapse.settings import load_settings  # not for a command with --url, which need not wait for it
 
     settings = load_settings().settings
     if settings.keys_url.startswith(settings.state_dir.as_uri()):
@@ -116,7 +113,7 @@ def _configured() -> str:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Place:
+class KeysOf:
     """Whose keys, and where."""
 
     app: AppId
@@ -191,9 +188,9 @@ def init(
     "lapse keys get alpha:ABC123 --app 7",
     "lapse keys get alpha:ABC123 --app 7 -o json",
 )
-def get(key: Key, /, *, place: Place, output: OutputOption = Output.TABLE) -> int:
+def get(key: Key, /, *, store: KeysOf, output: OutputOption = Output.TABLE) -> int:
     """Print the value of a live key."""
-    with place.opened() as keys:
+    with store.opened() as keys:
         item = keys.get_item(key)
     if output is Output.JSON:
         print_json(_as_json(item) if item else {"key": key, "value": None, "expires_at": None, "ttl_seconds": None})
@@ -208,13 +205,15 @@ def get(key: Key, /, *, place: Place, output: OutputOption = Output.TABLE) -> in
     "lapse keys insert alpha:ABC123 device:XYZ789 --app 7 --ttl 15m",
     "lapse keys insert alpha:ABC123 - --app 7 --ttl 15m < secret.txt",
 )
-def insert(key: Key, value: Value, /, *, place: Place, life: Life = NO_TTL, output: OutputOption = Output.TABLE) -> int:
+def insert(
+    key: Key, value: Value, /, *, store: KeysOf, life: Life = NO_TTL, output: OutputOption = Output.TABLE
+) -> int:
     """Write a key unless a live one is there.
 
     Of many callers at once, one succeeds.
     """
     seconds, secret = life.seconds(), value_from(value, "Value")
-    with place.opened() as keys:
+    with store.opened() as keys:
         done = keys.insert_if_not_exists(key, secret, seconds)
     said = ("inserted", "a live key is already there; nothing was changed")
     return _outcome(output, {"key": key, "inserted": done}, done=done, said=said)
@@ -224,10 +223,10 @@ def insert(key: Key, value: Value, /, *, place: Place, life: Life = NO_TTL, outp
     "lapse keys put alpha:ABC123 device:XYZ789 --app 7 --ttl 15m",
     "lapse keys put alpha:ABC123 - --app 7 --ttl-seconds 900 < secret.txt",
 )
-def put(key: Key, value: Value, /, *, place: Place, life: Life = NO_TTL, output: OutputOption = Output.TABLE) -> int:
+def put(key: Key, value: Value, /, *, store: KeysOf, life: Life = NO_TTL, output: OutputOption = Output.TABLE) -> int:
     """Write a key; one that is there is replaced."""
     seconds, secret = life.seconds(), value_from(value, "Value")
-    with place.opened() as keys:
+    with store.opened() as keys:
         keys.put(key, secret, seconds)
     print_result(output, {"key": key, "put": True}, "put")
     return ExitCode.DONE
@@ -243,7 +242,7 @@ def swap(
     new: Value,
     /,
     *,
-    place: Place,
+    store: KeysOf,
     life: Life = NO_TTL,
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -255,7 +254,7 @@ def swap(
     """
     seconds = life.seconds()
     before, after = values_from(expected, new, ("Expected value", "New value"))
-    with place.opened() as keys:
+    with store.opened() as keys:
         done = keys.compare_and_swap(key, before, after, seconds)
     said = ("swapped", "no live key with the expected value; nothing was changed")
     return _outcome(output, {"key": key, "swapped": done}, done=done, said=said)
@@ -269,7 +268,7 @@ def delete(
     key: Key,
     /,
     *,
-    place: Place,
+    store: KeysOf,
     if_value: Annotated[
         str | None,
         Parameter(metavar="VALUE", help="Only if this is the live value; - reads stdin.", allow_leading_hyphen=True),
@@ -278,7 +277,7 @@ def delete(
 ) -> int:
     """Delete a live key."""
     expected = None if if_value is None else value_from(if_value, "Expected value")
-    with place.opened() as keys:
+    with store.opened() as keys:
         done = keys.delete(key) if expected is None else keys.compare_and_delete(key, expected)
     absent = _ABSENT if expected is None else "no live key with the expected value"
     return _outcome(
@@ -289,10 +288,10 @@ def delete(
 @_command(
     "lapse keys touch alpha:ABC123 --app 7 --ttl 1h",
 )
-def touch(key: Key, /, *, place: Place, life: Life = NO_TTL, output: OutputOption = Output.TABLE) -> int:
+def touch(key: Key, /, *, store: KeysOf, life: Life = NO_TTL, output: OutputOption = Output.TABLE) -> int:
     """Restart the TTL of a live key; its value stays."""
     seconds = life.seconds()
-    with place.opened() as keys:
+    with store.opened() as keys:
         done = keys.touch(key, seconds)
     said = ("touched", f"{_ABSENT}; nothing was changed")
     return _outcome(output, {"key": key, "touched": done}, done=done, said=said)
@@ -301,9 +300,9 @@ def touch(key: Key, /, *, place: Place, life: Life = NO_TTL, output: OutputOptio
 @_command(
     "lapse keys ttl alpha:ABC123 --app 7",
 )
-def ttl(key: Key, /, *, place: Place, output: OutputOption = Output.TABLE) -> int:
+def ttl(key: Key, /, *, store: KeysOf, output: OutputOption = Output.TABLE) -> int:
     """Print how long a live key still lives."""
-    with place.opened() as keys:
+    with store.opened() as keys:
         seconds = keys.query_ttl(key)
     if output is Output.JSON:
         print_json({"key": key, "ttl_seconds": seconds})
@@ -320,7 +319,7 @@ def ttl(key: Key, /, *, place: Place, output: OutputOption = Output.TABLE) -> in
 )
 def scan(
     *,
-    place: Place,
+    store: KeysOf,
     prefix: Annotated[str, Parameter(metavar="TEXT", help="Only keys that start with this.", show_default=False)] = "",
     after: Annotated[
         str | None, Parameter(metavar="KEY", help="Only keys after this one: the last of the page before.")
@@ -332,7 +331,7 @@ def scan(
 ) -> int:
     """List live keys in byte order, without their values."""
     check_scan(prefix, after, limit)
-    with place.opened() as keys:
+    with store.opened() as keys:
         items = list(_pages(keys, prefix, after, limit)) if all_pages else keys.scan(prefix, after, limit)
     more = not all_pages and len(items) == limit
     if output is Output.JSON:

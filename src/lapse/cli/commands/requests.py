@@ -14,16 +14,16 @@ from cyclopts import App, Parameter, Token
 
 from lapse.cli.flags import StateFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_text
-from lapse.cli.registering import commands_of
-from lapse.cli.watching import NO_WAIT, Timeout, Waiting
+from lapse.cli.usage import commands_of
+from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import UsageError
 from lapse.requests.api.kinds import CaptureMode
 
 if TYPE_CHECKING:
-    from lapse.cli.asking import Capture, CaptureManifests, Restore
-    from lapse.cli.desk import Desk
-    from lapse.cli.watching import ObjectChange
+    from lapse.cli.context import Context
+    from lapse.cli.waiting import ObjectChange
     from lapse.requests.addresses import Located
+    from lapse.requests.submission import Capture, CaptureManifests, Restore
     from lapse.requests.view import Summary
 
 app = App(
@@ -74,7 +74,7 @@ Mode = Annotated[
     ),
 ]
 Name = Annotated[str, Parameter(help="Of the new request: lower-case letters, digits, - and .")]
-Place = Annotated[str, Parameter(name="ADDRESS", help="As in vcr/default/nightly.")]
+ObjectAddress = Annotated[str, Parameter(name="ADDRESS", help="As in vcr/default/nightly.")]
 Namespace = Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME", help="The namespace.")]
 EveryNamespace = Annotated[
     bool, Parameter(name=["--all-namespaces", "-A"], help="In all namespaces.", show_default=False)
@@ -91,7 +91,7 @@ class Scope:
 
     def chosen(self) -> str | None:
         """Return the namespace, None for all of them."""
-        from lapse.cli.asking import check_namespace
+        from lapse.requests.submission import check_namespace
 
         return None if self.all_namespaces else check_namespace(self.namespace)
 
@@ -129,7 +129,7 @@ def capture(
     A snapshot is a copy of the directory as it is now; it is kept for a while
     after the request is gone.
     """
-    from lapse.cli.asking import Capture
+    from lapse.requests.submission import Capture
 
     asked = Capture.checked(name, namespace=namespace, directory=directory, claim=claim, mode=mode)
     return _ask(asked, flags, output, waiting)
@@ -166,7 +166,7 @@ def restore(
 
     What is restored is yours: it stays when request and snapshot are gone.
     """
-    from lapse.cli.asking import Restore
+    from lapse.requests.submission import Restore
 
     asked = Restore.checked(name, namespace=namespace, source=source, to=to, claim=claim)
     return _ask(asked, flags, output, waiting)
@@ -189,30 +189,31 @@ def capture_manifests(
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Ask for a copy of the manifests of objects."""
-    from lapse.cli.asking import CaptureManifests
+    from lapse.requests.submission import CaptureManifests
 
     asked = CaptureManifests.checked(name, namespace=namespace, targets=target)
     return _ask(asked, flags, output, waiting)
 
 
 def _ask(asked: Capture | Restore | CaptureManifests, flags: StateFlags, output: Output, waiting: Waiting) -> int:
-    from lapse.cli.desk import at_desk
-    from lapse.cli.watching import until_ready
+    from lapse.cli.context import in_context
+    from lapse.cli.waiting import until_ready
 
     waiting.check()
 
-    async def work(desk: Desk) -> tuple[Located, Summary, str | None]:
-        from lapse.cli.asking import restored_to
+    async def work(context: Context) -> tuple[Located, Summary, str | None]:
+        from lapse.cli.requests_view import summary_of
         from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
+        from lapse.requests.submission import restored_to
 
-        place = await asked.ask(desk)
+        place = await asked.ask(context.store)
         if not waiting.wait:
-            return place, desk.summary(place.kind, await desk.read(place)), None
-        summary = await until_ready(desk, place, waiting.timeout)
-        directory = await restored_to(desk, place) if place.kind is VOLUME_RESTORE_REQUEST else None
+            return place, summary_of(context, place.kind, await context.store.get(place.kind, place.key)), None
+        summary = await until_ready(context, place, waiting.timeout)
+        directory = await restored_to(context.store, place) if place.kind is VOLUME_RESTORE_REQUEST else None
         return place, summary, directory
 
-    place, summary, directory = at_desk(flags, work)
+    place, summary, directory = in_context(flags, work)
     where = {"directory": directory} if directory else {}
     print_result(output, summary.as_json() | where, _outcome(place, summary, directory))
     return ExitCode.FAILED if summary.state.ready is False else ExitCode.DONE
@@ -246,16 +247,16 @@ def list_objects(
     Keepers and artifacts are listed with the namespace of the request that
     they were made for. EXPIRES tells when each one goes.
     """
-    from lapse.cli.desk import at_desk
-    from lapse.cli.facts import COLUMNS, row, summaries
+    from lapse.cli.context import in_context
+    from lapse.cli.requests_view import COLUMNS, row, summaries
     from lapse.requests.addresses import find_kinds
 
     kinds, chosen = find_kinds(kind), scope.chosen()
 
-    async def work(desk: Desk) -> tuple[list[Summary], int]:
-        return await summaries(desk, kinds, chosen), desk.clock.wall_ns()
+    async def work(context: Context) -> tuple[list[Summary], int]:
+        return await summaries(context, kinds, chosen), context.clock.wall_ns()
 
-    found, now = at_desk(flags, work)
+    found, now = in_context(flags, work)
     if output is Output.JSON:
         print_json({"items": [summary.as_json() for summary in found]})
     elif found:
@@ -269,23 +270,22 @@ def list_objects(
     "lapse requests get vcr/default/nightly",
     "lapse requests get keeper/ret-vcr-1 -o json",
 )
-def get(address: Place, /, *, flags: StateFlags = StateFlags(), output: OutputOption = Output.TABLE) -> int:
+def get(address: ObjectAddress, /, *, flags: StateFlags = StateFlags(), output: OutputOption = Output.TABLE) -> int:
     """Show one object with its keeper and artifact.
 
     With -o json it is the whole document.
     """
-    from lapse.cli.asking import or_lapsed
-    from lapse.cli.desk import at_desk, typed
-    from lapse.cli.facts import facts
+    from lapse.cli.context import in_context
+    from lapse.cli.requests_view import document_of, facts
     from lapse.requests.addresses import locate
 
     place = locate(address)
 
-    async def work(desk: Desk) -> Any:  # noqa: ANN401 - a document, or facts
-        document = await or_lapsed(desk, place, desk.document(place))
-        return document if output is Output.JSON else await facts(desk, place, typed(place.kind, document))
+    async def work(context: Context) -> Any:  # noqa: ANN401 - a document, or facts
+        document = await document_of(context, place)
+        return document if output is Output.JSON else await facts(context, place, document)
 
-    found = at_desk(flags, work)
+    found = in_context(flags, work)
     if output is Output.JSON:
         print_json(found)
     else:
@@ -315,7 +315,7 @@ def watch(
 
     With -o json every line is a JSON document of its own.
     """
-    from lapse.cli.watching import timeout_seconds
+    from lapse.cli.waiting import timeout_seconds
     from lapse.requests.addresses import find_kinds, locate
 
     if until_ready is not None and until_gone is not None:
@@ -329,19 +329,19 @@ def watch(
 
 
 def _wait_until_ready(place: Located, timeout: str, flags: StateFlags, output: Output) -> int:
-    from lapse.cli.desk import at_desk
-    from lapse.cli.watching import until_ready
+    from lapse.cli.context import in_context
+    from lapse.cli.waiting import until_ready
 
-    summary = at_desk(flags, lambda desk: until_ready(desk, place, timeout))
+    summary = in_context(flags, lambda context: until_ready(context, place, timeout))
     print_result(output, summary.as_json(), _outcome(place, summary, None))
     return ExitCode.DONE if summary.state.ready else ExitCode.FAILED
 
 
 def _wait_until_gone(place: Located, timeout: str, flags: StateFlags, output: Output) -> int:
-    from lapse.cli.desk import at_desk
-    from lapse.cli.watching import until_gone
+    from lapse.cli.context import in_context
+    from lapse.cli.waiting import until_gone
 
-    was_there = at_desk(flags, lambda desk: until_gone(desk, place, timeout))
+    was_there = in_context(flags, lambda context: until_gone(context, place, timeout))
     said = f"{place} is gone." if was_there else f"{place} is not there."
     print_result(output, {"address": str(place.address), "gone": True, "was_there": was_there}, said)
     return ExitCode.DONE
@@ -353,14 +353,14 @@ def _print_changes(
     import asyncio
     from contextlib import suppress
 
-    from lapse.cli.desk import at_desk
-    from lapse.cli.facts import SHOWN_KINDS, is_shown
-    from lapse.cli.watching import follow
+    from lapse.cli.context import in_context
+    from lapse.cli.requests_view import SHOWN_KINDS, is_shown
+    from lapse.cli.waiting import follow
 
     chosen = tuple(kinds)
 
-    async def work(desk: Desk) -> None:
-        printer = _Printer(desk, output)
+    async def work(context: Context) -> None:
+        printer = _Printer(context, output)
 
         def report(one: ObjectChange) -> None:
             if is_shown(one.summary, chosen, namespace):
@@ -368,24 +368,24 @@ def _print_changes(
 
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await follow(desk, chosen or SHOWN_KINDS, namespace, report)
+                await follow(context, chosen or SHOWN_KINDS, namespace, report)
 
-    at_desk(flags, work)
+    in_context(flags, work)
     return ExitCode.DONE
 
 
 class _Printer:
     """Prints reports, each once: a change that would read as the line before it is left out."""
 
-    def __init__(self, desk: Desk, output: Output) -> None:
-        self._desk, self._output = desk, output
+    def __init__(self, context: Context, output: Output) -> None:
+        self._context, self._output = context, output
         self._last: dict[str, str] = {}
 
     def report(self, report: ObjectChange) -> None:
         """Print one line."""
         from lapse.core.timestamps import to_timestamp
 
-        now, summary, state = self._desk.clock.wall_ns(), report.summary, report.summary.state
+        now, summary, state = self._context.clock.wall_ns(), report.summary, report.summary.state
         if self._output is Output.JSON:
             body = report.kind.body(report.object)
             print_json({"event": report.what.value, "summary": summary.as_json(), "object": body})
@@ -404,43 +404,44 @@ class _Printer:
 @_command(
     "lapse requests delete vcr/default/nightly",
 )
-def delete(address: Place, /, *, flags: StateFlags = StateFlags(), output: OutputOption = Output.TABLE) -> int:
+def delete(address: ObjectAddress, /, *, flags: StateFlags = StateFlags(), output: OutputOption = Output.TABLE) -> int:
     """Delete a request before its time, or a claim.
 
     What a capture has made is kept for a while longer, by its keeper. What a
     restore has made stays, and so does the directory of a claim. A request
     that is held, or has made something that is held, is not deleted.
     """
-    from lapse.cli.desk import at_desk
+    from lapse.cli.context import in_context
     from lapse.requests.addresses import locate
     from lapse.requests.deleting import demand_deletable
 
     place = locate(address)
     demand_deletable(place)
-    said = at_desk(flags, lambda desk: _delete(desk, place))
+    said = in_context(flags, lambda context: _delete(context, place))
     print_result(output, {"address": str(place.address), "deleted": True}, f"{place} is deleted. {said}".rstrip())
     return ExitCode.DONE
 
 
-async def _delete(desk: Desk, place: Located) -> str:
-    from lapse.cli.asking import keeps_what_was_made, or_lapsed
-    from lapse.engine.journal.port import SQLiteJournal
+async def _delete(context: Context, place: Located) -> str:
     from lapse.requests.api.kinds import REQUEST_KINDS
     from lapse.requests.deleting import consequence, delete_by_person
+    from lapse.requests.lifecycle.policy import TTLRule
+    from lapse.requests.submission import keeper_of, keeps_what_was_made, or_lapsed
 
-    found = await or_lapsed(desk, place, desk.read(place))
-    keeper = await desk.keeper_of(place, found.metadata.uid)
-    keeps = keeper is not None and await keeps_what_was_made(desk, place, keeper)
-    journal = SQLiteJournal(desk.store.database)
+    store, now = context.embedded, context.clock.wall_ns()
+    reading = store.get(place.kind, place.key)
+    found = await or_lapsed(store, place, reading, rule=TTLRule(context.settings.request_ttl), now=now)
+    keeper = await keeper_of(store, place, found.metadata.uid)
+    keeps = keeper is not None and await keeps_what_was_made(store, place, keeper)
     await delete_by_person(
-        desk.store,
+        store,
         place,
         found,
         keeper=keeper,
-        holds=desk.store,
-        journal=journal,
+        holds=store,
+        journal=context.journal,
         actor="cli",
-        clock=desk.clock,
+        clock=context.clock,
     )
     return consequence(keeper, keeps=keeps) if place.kind in REQUEST_KINDS else ""
 
@@ -464,12 +465,12 @@ def show(
     Every chunk must be there, in order, with its checksum; otherwise nothing
     is printed. With -o json it is one JSON array of manifests.
     """
-    from lapse.cli.asking import check_name
-    from lapse.cli.desk import at_desk
+    from lapse.cli.context import in_context
     from lapse.requests.controllers.manifests import read_checkpoint
+    from lapse.requests.submission import check_name
 
     name = check_name(checkpoint.removeprefix("mcp/"), "CHECKPOINT")
-    found = at_desk(flags, lambda desk: read_checkpoint(desk.store, name))
+    found = in_context(flags, lambda context: read_checkpoint(context.store, name))
     if output is Output.JSON:
         print_json(found)
         return ExitCode.DONE

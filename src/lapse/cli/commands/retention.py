@@ -18,12 +18,12 @@ from lapse.cli.flags import (
     PlaceFlags,
 )
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text
-from lapse.cli.passing import DetailedExitcode, DryRun
-from lapse.cli.registering import commands_of
+from lapse.cli.retention_pass import DetailedExitcode, DryRun
+from lapse.cli.usage import commands_of
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
-    from lapse.cli.context import Place
+    from lapse.cli.context import Context
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.policy.lint import Finding
     from lapse.history.policy.policy import Policy
@@ -57,7 +57,7 @@ class NoSuchPolicyError(LapseError):
 
 def _read_policies(files: Sequence[str]) -> list[tuple[RetentionPolicy, Policy]]:
     """Return the policies of files; raises a usage error for one that cannot be used, and when there is no file."""
-    from lapse.cli.files import read_files
+    from lapse.cli.input import read_files
     from lapse.history.api.kinds import RETENTION_POLICY
     from lapse.history.policy.documents import read_document
     from lapse.history.policy.policy import Policy
@@ -89,20 +89,20 @@ def run(
     protect what they keep. A policy with dryRun, which is true until it is
     set to false, ends nothing.
     """
-    from lapse.cli.context import at_place
-    from lapse.cli.passing import Done, finish, pass_over
+    from lapse.cli.context import in_context
+    from lapse.cli.retention_pass import Done, finish, pass_over
 
     documents = [one for one, _ in _read_policies(policy)]
     names = [one.metadata.name for one in documents]
     if len(set(names)) < len(names):
         raise SameNameError(name=next(name for name in names if names.count(name) > 1))
 
-    async def work(place: Place) -> Done:
-        return await pass_over(place, only=names, instead=documents, dry_run=dry_run)
+    async def work(context: Context) -> Done:
+        return await pass_over(context, only=names, instead=documents, dry_run=dry_run)
 
     kinds = ", ".join(sorted({one.spec.selector.kind for one in documents}))
     rights = f"list and delete on what the policies select ({kinds}), list on retentionpolicies"
-    done = at_place(flags, work, cluster=cluster, rights=lambda _: rights)
+    done = in_context(flags, work, cluster=cluster, rights=lambda _: rights)
     return finish(done, output, pending=detailed_exitcode)
 
 
@@ -122,21 +122,21 @@ def status(
 
     The policies of the settings are among them, once a process runs with them.
     """
-    from lapse.cli.context import at_place
+    from lapse.cli.context import in_context
     from lapse.history.reports import COLUMNS, facts, row, summary
 
     names = None if policy is None else _named(policy)
 
-    async def work(place: Place) -> tuple[list[RetentionPolicy], int]:
+    async def work(context: Context) -> tuple[list[RetentionPolicy], int]:
         from lapse.history.policy.policies import load_policies
 
-        loaded = await load_policies(place.store)
+        loaded = await load_policies(context.store)
         found = {one.metadata.name: one for one, _ in (*loaded.policies, *loaded.broken)}
         for missing in set(names or ()) - set(found):
-            raise NoSuchPolicyError(name=missing, place=place.name)
-        return [found[name] for name in (sorted(found) if names is None else names)], place.clock.wall_ns()
+            raise NoSuchPolicyError(name=missing, place=context.name)
+        return [found[name] for name in (sorted(found) if names is None else names)], context.clock.wall_ns()
 
-    found, now = at_place(flags, work, cluster=cluster, rights=lambda _: "list on retentionpolicies")
+    found, now = in_context(flags, work, cluster=cluster, rights=lambda _: "list on retentionpolicies")
     if output is Output.JSON:
         print_json(summary(found[0]) if names == [policy] else {"items": [summary(one) for one in found]})
     elif names == [policy]:
@@ -174,7 +174,7 @@ def lint(
     that overlap, and more. Looks at the files and at nothing else. Exits with 1
     when something is an error.
     """
-    from lapse.cli.files import read_files
+    from lapse.cli.input import read_files
     from lapse.history.policy.lint import Severity
     from lapse.history.policy.lint import lint as findings
 
@@ -213,7 +213,7 @@ def rbac(*policy: Files, flags: GrantFlags = GrantFlags(), cluster: InCluster = 
     account that policies act as: --retention-account in --lease-namespace. The
     names of their resources are looked up on the cluster, if one is named.
     """
-    from lapse.cli.context import at_place
+    from lapse.cli.context import in_context
     from lapse.domains import object_kinds
     from lapse.history.policy.rbac import to_text
 
@@ -221,10 +221,10 @@ def rbac(*policy: Files, flags: GrantFlags = GrantFlags(), cluster: InCluster = 
     kinds: Sequence[Kind[Any]] = object_kinds()
     if cluster or flags.names_cluster:
 
-        async def work(place: Place) -> list[Kind[Any]]:
-            return [await place.store.resolve(one.api_version, one.kind) for one in policies]
+        async def work(context: Context) -> list[Kind[Any]]:
+            return [await context.store.resolve(one.api_version, one.kind) for one in policies]
 
-        kinds = at_place(flags, work, cluster=True, rights=lambda _: "to ask which kinds there are")
+        kinds = in_context(flags, work, cluster=True, rights=lambda _: "to ask which kinds there are")
     settings = flags.load().settings
     text = to_text(policies, namespace=settings.lease_namespace, account=settings.retention_account, kinds=kinds)
     print_text(text.rstrip("\n"))

@@ -16,7 +16,7 @@ from cyclopts import App, Parameter
 
 from lapse.cli.flags import OpenFlags, StateFlags
 from lapse.cli.output import Output, OutputOption, message, print_json, print_result, print_table, print_text
-from lapse.cli.registering import examples
+from lapse.cli.usage import examples
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from lapse.cli.output import ExitCode, Output, OutputOption, print_json, print_t
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from lapse.cli.workspace_desk import WorkspaceDesk
+    from lapse.cli.context import Context
     from lapse.core.address import Address
     from lapse.core.clock import UnixNs
     from lapse.core.decision import Decision
@@ -51,7 +51,7 @@ def why(
     Things of domains of your own are explained in the same way. For what is gone,
     it shows the last rows of the journal.
     """
-    from lapse.cli.workspace_desk import at_store
+    from lapse.cli.context import in_context
     from lapse.domains import REGISTRY
     from lapse.engine.registry import Verb
     from lapse.workspaces import explaining
@@ -61,10 +61,10 @@ def why(
     if owner.build is not None:
         return _why_own(asked, owner, flags, at=at, output=output)
 
-    async def work(desk: WorkspaceDesk) -> tuple[Explanation | None, list[Row]]:
-        return await _explain(desk, asked, at)
+    async def work(context: Context) -> tuple[Explanation | None, list[Row]]:
+        return await _explain(context, asked, at)
 
-    told, rows = at_store(flags, work)
+    told, rows = in_context(flags, work)
     if output is Output.JSON:
         body = {"address": str(asked), "verdict": "gone"} if told is None else explaining.as_json(told)
         print_json({**body, "journal": [_row(row) for row in rows]})
@@ -74,29 +74,27 @@ def why(
     return ExitCode.DONE
 
 
-async def _explain(desk: WorkspaceDesk, asked: Any, at: str | None) -> tuple[Explanation | None, list[Row]]:  # noqa: ANN401 - an address, whose module is not imported for help
-    from lapse.cli.workspace_desk import signals_of
+async def _explain(context: Context, asked: Any, at: str | None) -> tuple[Explanation | None, list[Row]]:  # noqa: ANN401 - an address, whose module is not imported for help
     from lapse.workspaces.errors import UnknownWorkspaceError
     from lapse.workspaces.explaining import explain
 
-    rows = await _journal(desk, str(asked))
+    rows = await _journal(context, str(asked))
     try:
-        found = await desk.store.by_name(asked.name)
+        found = await (await context.workspaces()).by_name(asked.name)
     except UnknownWorkspaceError:
         if not rows:
             raise
         return None, rows
     # Of another time nobody knows who will be there.
-    signal = (await signals_of(desk, [found])).get(found.id) if at is None else None
-    now = desk.now if at is None else _moment(at, desk.clock.wall_ns())
-    return explain(found, signal, now, lease_seconds=desk.settings.proxy_lease.seconds), rows
+    signal = (await context.signals([found])).get(found.id) if at is None else None
+    now = context.now if at is None else _moment(at, context.machine.wall_ns())
+    return explain(found, signal, now, lease_seconds=context.settings.proxy_lease.seconds), rows
 
 
-async def _journal(desk: WorkspaceDesk, address: str) -> list[Row]:
-    from lapse.cli.workspace_desk import journal_of
+async def _journal(context: Context, address: str) -> list[Row]:
 
-    async with journal_of(desk) as journal:
-        return await journal.entries(address=address, limit=_ROWS)
+    journal = await context.workspace_journal()
+    return await journal.entries(address=address, limit=_ROWS)
 
 
 def _moment(text: str, now: int) -> Ms:
@@ -117,16 +115,13 @@ def _moment_ns(text: str, now: int) -> int:
 def _why_own(asked: Address, owner: Registration, flags: WhyFlags, *, at: str | None, output: Output) -> int:
     """Explain a thing of another distribution's domain, by its own decision."""
     from lapse.app.domains import NothingThereError, own_domain
-    from lapse.cli.desk import Desk, at_desk
+    from lapse.cli.context import in_context
     from lapse.core.clock import UnixNs
-    from lapse.engine.journal.port import SQLiteJournal
     from lapse.engine.safety.sqlite import SQLiteHolds
 
-    settings = flags.load().settings
-
-    async def work(desk: Desk) -> tuple[dict[str, Any], list[Row]]:
-        rows = await SQLiteJournal(desk.store.database).entries(address=str(asked), limit=_ROWS)
-        own, now = own_domain(owner, settings, desk.clock), desk.clock.wall_ns()
+    async def work(context: Context) -> tuple[dict[str, Any], list[Row]]:
+        rows = await context.journal.entries(address=str(asked), limit=_ROWS)
+        own, now = own_domain(owner, context.settings, context.clock), context.clock.wall_ns()
         try:
             found = await own.find(asked)
         except NothingThereError:
@@ -134,10 +129,10 @@ def _why_own(asked: Address, owner: Registration, flags: WhyFlags, *, at: str | 
                 raise
             return {"verdict": "gone"}, rows
         moment = UnixNs(now if at is None else _moment_ns(at, now))
-        kept = await SQLiteHolds(desk.store.database).held(owner.name, [found.uid])
+        kept = await SQLiteHolds(context.embedded.database).held(owner.name, [found.uid])
         return _decided(own.parts.domain.decide(found, moment), kept.get(found.uid, found.hold), moment), rows
 
-    told, rows = at_desk(flags, work)
+    told, rows = in_context(flags, work)
     if output is Output.JSON:
         print_json({"address": str(asked), "domain": owner.name, **told, "journal": [_row(row) for row in rows]})
         return ExitCode.DONE

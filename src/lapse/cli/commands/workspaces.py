@@ -13,15 +13,14 @@ from cyclopts import App, Parameter, Token
 
 from lapse.cli.flags import OpenWorkspaceFlags, WorkspaceFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_text
-from lapse.cli.registering import commands_of
-from lapse.cli.usage import check_program
-from lapse.cli.watching import NO_WAIT, Timeout, Waiting
+from lapse.cli.usage import NumberError, check_program, commands_of
+from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lapse.cli.workspace_desk import WorkspaceDesk
+    from lapse.cli.context import Context
     from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Changes, Ms, Workspace, WorkspaceId
     from lapse.workspaces.store.port import WorkspaceStore
@@ -54,10 +53,6 @@ class NotDeletedError(LapseError):
 
 class NoCommandError(UsageError):
     """Say what the workspace runs, after --, as in lapse workspaces create lab --port 9000 -- python3 serve.py."""
-
-
-class NumberError(UsageError):
-    """{name} is {given}. Expected {expected}."""
 
 
 class ProxyPortUnknownError(UsageError):
@@ -132,7 +127,7 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     reached past the proxy, without its check of the user.
     """
     from lapse.app.workspaces import node_of, user_name
-    from lapse.cli.workspace_desk import at_store
+    from lapse.cli.context import in_context
     from lapse.workspaces import asking
     from lapse.workspaces.model import DesiredState, NewWorkspace
     from lapse.workspaces.view import address_of
@@ -142,22 +137,24 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     check_program(command)
     waiting.check()
 
-    async def work(desk: WorkspaceDesk) -> tuple[Workspace, Ms]:
-        standby, archive = desk.settings.default_standby_ttl, desk.settings.default_archive_ttl
+    async def work(context: Context) -> tuple[Workspace, Ms]:
+        standby, archive = context.settings.default_standby_ttl, context.settings.default_archive_ttl
         new = NewWorkspace(
             name=name,
             owner=user_name() if owner is None else owner,
             command=command,
             port=port,
-            node_id=node_of(desk.settings),
+            node_id=node_of(context.settings),
             desired_state=DesiredState.PENDING if no_start else DesiredState.RUNNING,
             standby_ttl_seconds=int(standby.seconds) if standby_ttl is None else standby_ttl,
             archive_ttl_seconds=int(archive.seconds) if archive_ttl is None else archive_ttl,
             probe=probe,
         )
-        return await _waited(desk, await asking.create(desk.store, new, now=desk.now), waiting), desk.now
+        return await _waited(
+            context, await asking.create(await context.workspaces(), new, now=context.now), waiting
+        ), context.now
 
-    made, now = at_store(flags, work)
+    made, now = in_context(flags, work)
     if waiting.wait:
         return _outcome(made, now, output)
     then = "It starts when it is opened." if no_start else "lapse up starts it."
@@ -185,14 +182,14 @@ def list_workspaces(
     if limit < 0:
         raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above 0")
 
-    from lapse.cli.workspace_desk import at_store, signals_of
+    from lapse.cli.context import in_context
 
-    async def work(desk: WorkspaceDesk) -> tuple[list[Workspace], bool, Mapping[WorkspaceId, Signal], Ms]:
-        found = await _read(desk.store, owner=owner, most=limit)
+    async def work(context: Context) -> tuple[list[Workspace], bool, Mapping[WorkspaceId, Signal], Ms]:
+        found = await _read(await context.workspaces(), owner=owner, most=limit)
         shown = found[:limit] if limit else found
-        return shown, bool(limit and len(found) > limit), await signals_of(desk, shown), desk.now
+        return shown, bool(limit and len(found) > limit), await context.signals(shown), context.now
 
-    shown, more, signals, now = at_store(flags, work)
+    shown, more, signals, now = in_context(flags, work)
     if output is Output.JSON:
         print_json({"items": [_told(one, now) for one in shown], "next": shown[-1].name if more else None})
     elif shown:
@@ -225,13 +222,13 @@ async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[
 @_command("lapse workspaces show lab", "lapse workspaces show workspace/lab -o json")
 def show(name: Name, /, *, flags: WorkspaceFlags = WorkspaceFlags(), output: OutputOption = Output.TABLE) -> int:
     """Show one workspace: wanted and observed state, when it lapses."""
-    from lapse.cli.workspace_desk import at_store, name_of, signals_of
+    from lapse.cli.context import in_context, workspace_name
 
-    async def work(desk: WorkspaceDesk) -> tuple[Workspace, Signal | None, Ms]:
-        found = await desk.store.by_name(name_of(name))
-        return found, (await signals_of(desk, [found])).get(found.id), desk.now
+    async def work(context: Context) -> tuple[Workspace, Signal | None, Ms]:
+        found = await (await context.workspaces()).by_name(workspace_name(name))
+        return found, (await context.signals([found])).get(found.id), context.now
 
-    found, signal, now = at_store(flags, work)
+    found, signal, now = in_context(flags, work)
     if output is Output.JSON:
         print_json(_told(found, now))
     else:
@@ -377,16 +374,18 @@ def archive(
 
 
 def _ask(verb: str, name: str, *, waiting: Waiting, flags: WorkspaceFlags, output: Output) -> int:
-    from lapse.cli.workspace_desk import change
+    from lapse.cli.context import change_workspace
     from lapse.workspaces.asking import Verb, ask
     from lapse.workspaces.view import address_of
 
     waiting.check()
 
-    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
-        return await _waited(desk, await ask(desk.store, Verb(verb), found, now=desk.now), waiting)
+    async def how(context: Context, found: Workspace) -> Workspace:
+        return await _waited(
+            context, await ask(await context.workspaces(), Verb(verb), found, now=context.now), waiting
+        )
 
-    changed, now = change(flags, name, how)
+    changed, now = change_workspace(flags, name, how)
     if waiting.wait:
         return _outcome(changed, now, output)
     said = f"{address_of(changed)}: {changed.desired_state.value} is wanted; it is {changed.observed_status.value}."
@@ -394,11 +393,11 @@ def _ask(verb: str, name: str, *, waiting: Waiting, flags: WorkspaceFlags, outpu
     return ExitCode.DONE
 
 
-async def _waited(desk: WorkspaceDesk, asked: Workspace, waiting: Waiting) -> Workspace:
+async def _waited(context: Context, asked: Workspace, waiting: Waiting) -> Workspace:
     """Return a workspace as it became, if that is to be waited for."""
-    from lapse.cli.workspace_waiting import until_as_wanted
+    from lapse.cli.waiting import until_as_wanted
 
-    return await until_as_wanted(desk, asked, waiting.timeout) if waiting.wait else asked
+    return await until_as_wanted(context, asked, waiting.timeout) if waiting.wait else asked
 
 
 def _outcome(found: Workspace, now: Ms, output: Output) -> int:
@@ -425,16 +424,16 @@ def ttl(
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Change the TTLs of a workspace; they count from its last access."""
-    from lapse.cli.workspace_desk import change
+    from lapse.cli.context import change_workspace
     from lapse.workspaces.view import address_of
 
     if standby is None and archive is None:
         raise NoTTLGivenError
 
-    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
-        return await desk.store.set_ttls(found.id, standby=standby, archive=archive, now=desk.now)
+    async def how(context: Context, found: Workspace) -> Workspace:
+        return await (await context.workspaces()).set_ttls(found.id, standby=standby, archive=archive, now=context.now)
 
-    changed, now = change(flags, name, how)
+    changed, now = change_workspace(flags, name, how)
     idle, kept = _duration(changed.standby_ttl_seconds), _duration(changed.archive_ttl_seconds)
     said = f"{address_of(changed)}: stopped after {idle} idle, archived after {kept} in standby."
     print_result(output, _told(changed, now), said)
@@ -475,7 +474,7 @@ def set_workspace(  # noqa: PLR0913 - one per option, all of them named
     Its data stays. A program that runs goes on as it is until its next start;
     --restart stops it and starts it again, within --timeout each.
     """
-    from lapse.cli.workspace_desk import change
+    from lapse.cli.context import change_workspace
     from lapse.workspaces.model import Changes
 
     changes = Changes(
@@ -492,26 +491,28 @@ def set_workspace(  # noqa: PLR0913 - one per option, all of them named
     waiting = Waiting(wait=True, timeout=timeout)
     waiting.check()
 
-    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
-        changed = await _configure(desk, found, changes)
-        return await _restarted(desk, changed, waiting) if restart else changed
+    async def how(context: Context, found: Workspace) -> Workspace:
+        changed = await _configure(context, found, changes)
+        return await _restarted(context, changed, waiting) if restart else changed
 
-    changed, now = change(flags, name, how)
+    changed, now = change_workspace(flags, name, how)
     if restart:
         return _outcome(changed, now, output)
     print_result(output, _told(changed, now), _what_was_set(changed, changes))
     return ExitCode.DONE
 
 
-async def _configure(desk: WorkspaceDesk, found: Workspace, changes: Changes) -> Workspace:
+async def _configure(context: Context, found: Workspace, changes: Changes) -> Workspace:
     from lapse.app.workspaces import node_of
     from lapse.workspaces import asking
 
-    node = node_of(desk.settings)
-    return await asking.configure(desk.store, found, changes, node=node, version=found.version, now=desk.now)
+    node = node_of(context.settings)
+    return await asking.configure(
+        await context.workspaces(), found, changes, node=node, version=found.version, now=context.now
+    )
 
 
-async def _restarted(desk: WorkspaceDesk, changed: Workspace, waiting: Waiting) -> Workspace:
+async def _restarted(context: Context, changed: Workspace, waiting: Waiting) -> Workspace:
     """Stop what runs and start it again; one that does not run is left as it is."""
     from lapse.workspaces.asking import Verb, ask
     from lapse.workspaces.model import ObservedStatus
@@ -519,7 +520,7 @@ async def _restarted(desk: WorkspaceDesk, changed: Workspace, waiting: Waiting) 
     if changed.observed_status is not ObservedStatus.RUNNING:
         return changed
     for verb in (Verb.STOP, Verb.START):
-        changed = await _waited(desk, await ask(desk.store, verb, changed, now=desk.now), waiting)
+        changed = await _waited(context, await ask(await context.workspaces(), verb, changed, now=context.now), waiting)
         if changed.error_reason is not None:
             break
     return changed
@@ -546,19 +547,19 @@ def logs(
 ) -> int:
     """Print what the program of a workspace wrote since its last start."""
     from lapse.app.workspaces import log_of
-    from lapse.cli.workspace_desk import at_store, name_of
-    from lapse.cli.workspace_logs import LOOK_SECONDS, print_log
+    from lapse.cli.context import in_context, workspace_name
+    from lapse.cli.output import LOOK_SECONDS, print_log
     from lapse.workspaces.view import address_of
 
     if tail is not None and tail < 0:
         raise NumberError(name="--tail", given=tail, expected="0 or a number above 0")
 
-    async def work(desk: WorkspaceDesk) -> tuple[Workspace, bool]:
-        found = await desk.store.by_name(name_of(name))
-        pause = (lambda: desk.clock.sleep(LOOK_SECONDS)) if follow else None
-        return found, await print_log(log_of(desk.settings, found), tail=tail, pause=pause)
+    async def work(context: Context) -> tuple[Workspace, bool]:
+        found = await (await context.workspaces()).by_name(workspace_name(name))
+        pause = (lambda: context.machine.sleep(LOOK_SECONDS)) if follow else None
+        return found, await print_log(log_of(context.settings, found), tail=tail, pause=pause)
 
-    found, written = at_store(flags, work)
+    found, written = in_context(flags, work)
     if not written:
         message(f"{address_of(found)} has no output: it was not started yet.")
     return ExitCode.DONE
@@ -579,24 +580,23 @@ def delete(
     On a terminal you are asked first. Its name is free at once; lapse up stops
     it and removes its data. A workspace that is held is not deleted.
     """
-    from lapse.cli.context import who
-    from lapse.cli.workspace_desk import change, journal_of
-    from lapse.cli.workspace_waiting import until_gone
+    from lapse.cli.context import change_workspace, who
+    from lapse.cli.waiting import until_removed
     from lapse.workspaces.target import delete_by_person
     from lapse.workspaces.view import address_of
 
     waiting.check()
 
-    async def how(desk: WorkspaceDesk, found: Workspace) -> Workspace:
+    async def how(context: Context, found: Workspace) -> Workspace:
         if not yes:
             _demand_yes(found)
-        async with journal_of(desk) as journal:
-            deleted = await delete_by_person(desk.store, journal, found, actor=who(), clock=desk.clock)
+        store, journal = await context.workspaces(), await context.workspace_journal()
+        deleted = await delete_by_person(store, journal, found, actor=who(), clock=context.machine)
         if waiting.wait:
-            await until_gone(desk, deleted, waiting.timeout)
+            await until_removed(context, deleted, waiting.timeout)
         return deleted
 
-    gone, now = change(flags, name, how)
+    gone, now = change_workspace(flags, name, how)
     then = "Its data is removed." if waiting.wait else "lapse up removes its data."
     print_result(output, _told(gone, now), f"Deleted: {address_of(gone)}. {then}")
     return ExitCode.DONE
@@ -604,7 +604,7 @@ def delete(
 
 def _demand_yes(found: Workspace) -> None:
     """Ask a person at a terminal; a program that calls has said what it wants."""
-    from lapse.cli.files import says_yes
+    from lapse.cli.input import says_yes
     from lapse.workspaces.view import address_of, in_words
 
     what = f"{address_of(found)} ({in_words(found)}, of {found.owner}) with its data and its archive"
@@ -629,13 +629,13 @@ def open_workspace(
     It works once, within a minute. Opening a workspace starts it when it does
     not run.
     """
-    from lapse.cli.workspace_desk import at_store, name_of
+    from lapse.cli.context import in_context, workspace_name
     from lapse.workspaces.tickets import TICKET_SECONDS
 
-    async def work(desk: WorkspaceDesk) -> str:
-        return await _ticketed(desk, await desk.store.by_name(name_of(name)))
+    async def work(context: Context) -> str:
+        return await _ticketed(context, await (await context.workspaces()).by_name(workspace_name(name)))
 
-    url = at_store(flags, work)
+    url = in_context(flags, work)
     if output is Output.JSON:
         print_json({"url": url, "expires_in_seconds": TICKET_SECONDS})
     else:
@@ -648,7 +648,7 @@ def open_workspace(
     return ExitCode.DONE
 
 
-async def _ticketed(desk: WorkspaceDesk, workspace: Workspace) -> str:
+async def _ticketed(context: Context, workspace: Workspace) -> str:
     """Return the address of a workspace with a fresh ticket in it."""
     from lapse.app.workspaces import demand_shared_tickets, ticket_records, url_of
     from lapse.keys.aio import open_keys_async
@@ -657,12 +657,12 @@ async def _ticketed(desk: WorkspaceDesk, workspace: Workspace) -> str:
     from lapse.web.auth.tokens import TokenStore
     from lapse.workspaces.tickets import Tickets, ticket_url
 
-    settings = desk.settings
+    settings = context.settings
     demand_shared_tickets(settings, "Ask the HTTP API of lapse up instead, or name a store that both can reach")
     if not settings.proxy_port and settings.proxy_scheme == "http":
         raise ProxyPortUnknownError
     with StateDatabase(settings.state_dir) as state:
-        owner_id, _ = owner_of(settings.state_dir, state, TokenStore(state, clock=desk.clock))
-    async with open_keys_async(settings.keys_url, clock=desk.clock, sweep=False) as keys:
-        ticket = await Tickets(ticket_records(keys, clock=desk.clock)).issue(workspace.id, owner_id)
+        owner_id, _ = owner_of(settings.state_dir, state, TokenStore(state, clock=context.machine))
+    async with open_keys_async(settings.keys_url, clock=context.machine, sweep=False) as keys:
+        ticket = await Tickets(ticket_records(keys, clock=context.machine)).issue(workspace.id, owner_id)
     return ticket_url(url_of(settings, settings.proxy_port)(workspace.name), ticket)

@@ -23,7 +23,7 @@ from lapse.core.identity import secret_bytes
 from lapse.db.errors import DatabaseError
 from lapse.db.sqlite.file import Schema, SQLiteFile, explain, open_writer
 from lapse.db.statements import load_statements
-from lapse.files.ownership import distrust
+from lapse.files.ownership import StateFolderError, distrust
 
 FILE_NAME: Final = "lapse.db"
 _SQL: Final = load_statements("lapse.web.auth", "state.sql")
@@ -34,15 +34,11 @@ class StateError(LapseError):
     """The state database {path} cannot be used: {problem}. Set state_dir to a folder that this user may write."""
 
 
-class StateFolderError(LapseError):
-    """The state folder {path} {problem}. Run chmod 700 on a folder of your own, or name another one as state_dir."""
-
-
 def check_folder(folder: Path) -> None:
     """Raise `StateFolderError` unless this user alone (and root) decides what is in a folder."""
     problem = distrust(folder.stat())
     if problem is not None:
-        raise StateFolderError(path=folder, problem=problem)
+        raise StateFolderError(path=folder, problem=f"it {problem}; run chmod 700 on a folder of your own")
 
 
 class StateDatabase:

@@ -1,27 +1,26 @@
-"""What the commands for requests ask for: the request itself, and for a directory the claim that stands for it.
+"""Requests as people submit them: checked, then created, with a claim for the directory that is captured.
 
-A claim is made here, by the person's own command, because no controller ever makes one. Everything that can be known to
-be wrong is refused before anything is written. Not guaranteed: that a request will succeed; its controller says.
+A claim is made here, in the person's name, because no controller ever makes one. Everything that can be known to be
+wrong is refused before anything is written. Not guaranteed: that a request will succeed; its controller says.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lapse.cli.desk import Desk
 from lapse.core.errors import LapseError, UsageError
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import Json, Kind, ObjectKey
 from lapse.objects.metadata_rules import name_problems, namespace_problems
-from lapse.requests.addresses import Located, find_target_kind, locate
+from lapse.requests.addresses import Located, find_target_kind, keeper_name, locate
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
+    REQUEST_KINDS,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
     CaptureMode,
@@ -37,7 +36,13 @@ from lapse.requests.api.upstream import (
 )
 from lapse.requests.controllers.ownership import is_kept_by
 from lapse.requests.local.places import DIRECTORY, RESTORE
-from lapse.requests.view import state_of
+from lapse.requests.view import state_of, summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from lapse.objects.port import ObjectStore
+    from lapse.requests.lifecycle.policy import TTLRule
 
 SOURCE_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME)
 T = TypeVar("T")
@@ -128,40 +133,40 @@ class Capture:
         path = None if directory is None else _existing(directory)
         return cls(key=key, directory=path, claim=claim, mode=mode)
 
-    async def ask(self, desk: Desk) -> Located:
+    async def ask(self, store: ObjectStore) -> Located:
         """Make the request, and the claim if there is none."""
         place = Located(VOLUME_CAPTURE_REQUEST, self.key)
-        await _demand_new(desk, place)
-        claim = await self._claim(desk)
+        await _demand_new(store, place)
+        claim = await self._claim(store)
         state = state_of(PERSISTENT_VOLUME_CLAIM, claim)
         if state.ready is False:
             raise ClaimFailedError(claim=Located(PERSISTENT_VOLUME_CLAIM, claim.metadata.key), problem=state.message)
         target = _reference(PERSISTENT_VOLUME_CLAIM, claim.metadata.name, claim.metadata.uid)
-        await _create(desk, place, {"mode": str(self.mode), "target": target})
+        await _create(store, place, {"mode": str(self.mode), "target": target})
         return place
 
-    async def _claim(self, desk: Desk) -> PersistentVolumeClaim:
+    async def _claim(self, store: ObjectStore) -> PersistentVolumeClaim:
         if self.directory is None:
-            return await desk.store.get(PERSISTENT_VOLUME_CLAIM, ObjectKey(self.key.namespace, self.claim or ""))
+            return await store.get(PERSISTENT_VOLUME_CLAIM, ObjectKey(self.key.namespace, self.claim or ""))
         if self.claim is None:
-            page = await desk.store.list(PERSISTENT_VOLUME_CLAIM, namespace=self.key.namespace)
+            page = await store.list(PERSISTENT_VOLUME_CLAIM, namespace=self.key.namespace)
             known = [claim for claim in page.items if _stands_for(claim) == str(self.directory)]
             if known:
                 return known[0]
         names = [self.claim] if self.claim is not None else derived_names(self.directory)
         for name in names[:-1]:
-            found = await desk.read_or_none(PERSISTENT_VOLUME_CLAIM, ObjectKey(self.key.namespace, name))
+            found = await read_or_none(store, PERSISTENT_VOLUME_CLAIM, ObjectKey(self.key.namespace, name))
             if found is None:
-                return await self._make_claim(desk, name)
-        return await self._make_claim(desk, names[-1])
+                return await self._make_claim(store, name)
+        return await self._make_claim(store, names[-1])
 
-    async def _make_claim(self, desk: Desk, name: str) -> PersistentVolumeClaim:
+    async def _make_claim(self, store: ObjectStore, name: str) -> PersistentVolumeClaim:
         key = ObjectKey(self.key.namespace, name)
         metadata = {"name": name, "namespace": key.namespace, "annotations": {DIRECTORY: str(self.directory)}}
         try:
-            return await desk.store.create(PERSISTENT_VOLUME_CLAIM, {"metadata": metadata, "spec": {}})
+            return await store.create(PERSISTENT_VOLUME_CLAIM, {"metadata": metadata, "spec": {}})
         except AlreadyExistsError:
-            found = await desk.store.get(PERSISTENT_VOLUME_CLAIM, key)
+            found = await store.get(PERSISTENT_VOLUME_CLAIM, key)
         if _stands_for(found) != str(self.directory):
             other = _stands_for(found) or "something else"
             claim = Located(PERSISTENT_VOLUME_CLAIM, key)
@@ -218,18 +223,18 @@ class Restore:
         directory = None if to is None else _destination(to)
         return cls(key=key, source=found, directory=directory, claim=check_name(claim or name, "--claim"))
 
-    async def ask(self, desk: Desk) -> Located:
+    async def ask(self, store: ObjectStore) -> Located:
         """Make the request."""
         place = Located(VOLUME_RESTORE_REQUEST, self.key)
-        await _demand_new(desk, place)
+        await _demand_new(store, place)
         claim = ObjectKey(self.key.namespace, self.claim)
-        if await desk.read_or_none(PERSISTENT_VOLUME_CLAIM, claim) is not None:
+        if await read_or_none(store, PERSISTENT_VOLUME_CLAIM, claim) is not None:
             raise ClaimExistsError(claim=Located(PERSISTENT_VOLUME_CLAIM, claim))
-        source = await _resolved(desk, self.source)
+        source = await _resolved(store, self.source)
         metadata: Json = {"name": self.claim}
         if self.directory is not None:
             metadata["annotations"] = {DIRECTORY: str(self.directory)}
-        await _create(desk, place, {"sourceRef": source, "pvcTemplate": {"metadata": metadata}})
+        await _create(store, place, {"sourceRef": source, "pvcTemplate": {"metadata": metadata}})
         return place
 
 
@@ -246,85 +251,85 @@ def _destination(text: str) -> Path:
     return path.absolute()
 
 
-async def restored_to(desk: Desk, place: Located) -> str | None:
+async def restored_to(store: ObjectStore, place: Located) -> str | None:
     """Return the directory that a finished restore has made; None if its claim is not there or somewhere else."""
-    claim = await _restored(desk, place)
+    claim = await _restored(store, place)
     return None if claim is None else _stands_for(claim)
 
 
-async def keeps_what_was_made(desk: Desk, place: Located, keeper: ObjectKeeper) -> bool:
+async def keeps_what_was_made(store: ObjectStore, place: Located, keeper: ObjectKeeper) -> bool:
     """Whether the keeper of a request owns what it made; a restored claim is the user's unless it was given away."""
     if place.kind is not VOLUME_RESTORE_REQUEST:
         return True
-    claim = await _restored(desk, place)
+    claim = await _restored(store, place)
     return claim is not None and any(one.uid == keeper.metadata.uid for one in claim.metadata.owner_references)
 
 
-async def _restored(desk: Desk, place: Located) -> PersistentVolumeClaim | None:
-    request = await desk.read(place)
+async def _restored(store: ObjectStore, place: Located) -> PersistentVolumeClaim | None:
+    request = await store.get(place.kind, place.key)
     key = ObjectKey(place.key.namespace, request.spec.pvc_template.metadata.name)
-    claim: PersistentVolumeClaim | None = await desk.read_or_none(PERSISTENT_VOLUME_CLAIM, key)
+    claim: PersistentVolumeClaim | None = await read_or_none(store, PERSISTENT_VOLUME_CLAIM, key)
     if claim is None or claim.metadata.annotations.get(RESTORE) != request.metadata.uid:
         return None
     return claim
 
 
-async def _resolved(desk: Desk, source: Located | str) -> Json:
+async def _resolved(store: ObjectStore, source: Located | str) -> Json:
     if isinstance(source, str):
         for kind in SOURCE_KINDS:
-            found = await desk.read_or_none(kind, ObjectKey(None, source))
+            found = await read_or_none(store, kind, ObjectKey(None, source))
             if found is not None:
                 return _reference(kind, found.metadata.name, found.metadata.uid)
         raise SourceError(source=source, problem="there is no snapshot and no volume of this name")
     if source.kind is not VOLUME_CAPTURE_REQUEST:
-        found = await desk.read(source)
+        found = await store.get(source.kind, source.key)
         return _reference(source.kind, found.metadata.name, found.metadata.uid)
-    request: VolumeCaptureRequest | None = await desk.read_or_none(source.kind, source.key)
+    request: VolumeCaptureRequest | None = await read_or_none(store, source.kind, source.key)
     if request is None:
-        return await _kept(desk, source)
+        return await _kept(store, source)
     state = state_of(source.kind, request)
     ref = request.status.artifact_ref if request.status is not None else None
     if state.ready is None:
         raise SourceError(source=source, problem="it has not finished yet")
     if not state.ready or ref is None:
         raise SourceError(source=source, problem=f"it has failed ({state.reason}): {state.message}")
-    await _demand_its_own(desk, source, request, ref)
+    await _demand_its_own(store, source, request, ref)
     return {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, **({"uid": ref.uid} if ref.uid else {})}
 
 
-async def _demand_its_own(desk: Desk, source: Located, request: VolumeCaptureRequest, ref: ObjectRef) -> None:
+async def _demand_its_own(store: ObjectStore, source: Located, request: VolumeCaptureRequest, ref: ObjectRef) -> None:
     """Refuse what a status names and the capture's keeper does not keep: a status can be written by others."""
     kind = next((one for one in SOURCE_KINDS if one.kind == ref.kind), None)
-    found = None if kind is None else await desk.read_or_none(kind, ObjectKey(None, ref.name))
-    keeper = await desk.keeper_of(source, request.metadata.uid)
+    found = None if kind is None else await read_or_none(store, kind, ObjectKey(None, ref.name))
+    keeper = await keeper_of(store, source, request.metadata.uid)
     if kind is None or (found is not None and not is_kept_by(keeper, found.metadata)):
         raise SourceError(source=source, problem=f"its status names {ref.kind} {ref.name}, which was not made for it")
 
 
-async def or_lapsed(desk: Desk, place: Located, reading: Awaitable[T]) -> T:
+async def or_lapsed(store: ObjectStore, place: Located, reading: Awaitable[T], *, rule: TTLRule, now: int) -> T:
     """Return what is read; for a request that has lapsed raise `LapsedError`, which says where its data is."""
     try:
         return await reading
     except NotFoundError:
-        for keeper in await _keepers_of(desk, place):
-            expires = desk.summary(OBJECT_KEEPER, keeper).expires(desk.clock.wall_ns())
+        for keeper in await _keepers_of(store, place):
+            expires = summarise(OBJECT_KEEPER, keeper, now=now, rule=rule).expires(now)
             name = f"keeper/{keeper.metadata.name}"
             raise LapsedError(place=place, keeper=name, expires=expires or "later") from None
         raise
 
 
-async def _keepers_of(desk: Desk, place: Located) -> list[ObjectKeeper]:
-    keepers = (await desk.store.list(OBJECT_KEEPER)).items
+async def _keepers_of(store: ObjectStore, place: Located) -> list[ObjectKeeper]:
+    keepers = (await store.list(OBJECT_KEEPER)).items
     return [one for one in keepers if _follows(one.spec.follow_object_ref, place)]
 
 
-async def _kept(desk: Desk, source: Located) -> Json:
+async def _kept(store: ObjectStore, source: Located) -> Json:
     """Find what a capture left that has lapsed itself: its keeper still knows its name."""
-    owners = {one.metadata.uid for one in await _keepers_of(desk, source)}
+    owners = {one.metadata.uid for one in await _keepers_of(store, source)}
     left = [
         _reference(kind, one.metadata.name, one.metadata.uid)
         for kind in SOURCE_KINDS
-        for one in (await desk.store.list(kind)).items
+        for one in (await store.list(kind)).items
         if one.metadata.controller is not None and one.metadata.controller.uid in owners
     ]
     if not left:
@@ -357,11 +362,11 @@ class CaptureManifests:
         key = ObjectKey(check_namespace(namespace), check_name(name, "NAME"))
         return cls(key=key, targets=[_target(text) for text in targets])
 
-    async def ask(self, desk: Desk) -> Located:
+    async def ask(self, store: ObjectStore) -> Located:
         """Make the request."""
         place = Located(MANIFEST_CAPTURE_REQUEST, self.key)
-        await _demand_new(desk, place)
-        await _create(desk, place, {"targets": self.targets})
+        await _demand_new(store, place)
+        await _create(store, place, {"targets": self.targets})
         return place
 
 
@@ -373,6 +378,26 @@ def _target(text: str) -> Json:
     return _reference(find_target_kind(word), check_name(name, f"The target {text}"))
 
 
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+async def read_or_none(store: ObjectStore, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - an object of ``kind``
+    """Return one object, None if it is not there."""
+    try:
+        return await store.get(kind, key)
+    except NotFoundError:
+        return None
+
+
+async def keeper_of(store: ObjectStore, place: Located, uid: str) -> ObjectKeeper | None:
+    """Return the keeper of a request, if there is one."""
+    if place.kind not in REQUEST_KINDS:
+        return None
+    key = ObjectKey(None, keeper_name(place.kind.short, uid))
+    found: ObjectKeeper | None = await read_or_none(store, OBJECT_KEEPER, key)
+    return found
+
+
 # --- all --------------------------------------------------------------------------------------------------------------
 
 
@@ -380,12 +405,12 @@ def _reference(kind: Kind[Any], name: str, uid: str | None = None) -> Json:
     return {"apiVersion": kind.api_version, "kind": kind.kind, "name": name, **({"uid": uid} if uid else {})}
 
 
-async def _demand_new(desk: Desk, place: Located) -> None:
+async def _demand_new(store: ObjectStore, place: Located) -> None:
     """Refuse before anything is written; the creation itself would, but a claim would then have been made."""
-    if await desk.read_or_none(place.kind, place.key) is not None:
+    if await read_or_none(store, place.kind, place.key) is not None:
         raise AlreadyExistsError(kind=place.kind.kind, name=place.key)
 
 
-async def _create(desk: Desk, place: Located, spec: Json) -> None:
+async def _create(store: ObjectStore, place: Located, spec: Json) -> None:
     metadata = {"name": place.key.name, "namespace": place.key.namespace}
-    await desk.store.create(place.kind, {"metadata": metadata, "spec": spec})
+    await store.create(place.kind, {"metadata": metadata, "spec": spec})

@@ -1,14 +1,12 @@
-"""Documents from files and from stdin: YAML or JSON, one or several, as ``kubectl apply -f`` takes them.
+"""Input of commands beside their arguments: documents, values that are secret, and a person's yes.
 
-Nothing is guessed: a moment stays text, a key that comes twice is an error, and so is whatever JSON has no word for.
-What is wrong is one line with the file and the line in it. What is in the documents is for others to judge.
+Documents are YAML or JSON, one or several in a file or on stdin, as ``kubectl apply -f`` takes them. Nothing is
+guessed: a moment stays text, a key that comes twice is an error, and so is whatever JSON has no word for. What is wrong
+is one line with the file and the line in it. What is in the documents is for others to judge.
 
-Values from stdin, so that a secret need not stand on a command line, where every user of the machine can read it.
-
-``-`` in place of a value reads it from stdin: all of it, without one newline at its end. On a terminal it is asked for
-without showing it. Where two values are wanted, the first line is the one and the second line the other.
-
-And a yes, from a person at a terminal, before something is done that cannot be undone.
+``-`` in place of a value reads it from stdin, so that a secret need not stand on a command line, where every user of
+the machine can read it: all of it, without one newline at its end. On a terminal it is asked for without showing it.
+Where two values are wanted, the first line is the one and the second line the other.
 """
 
 from __future__ import annotations

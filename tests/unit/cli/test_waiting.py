@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import AsyncExitStack
 from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lapse.app.workspaces import FOLDER
-from lapse.cli.watching import StillWaitingError
-from lapse.cli.workspace_desk import WorkspaceDesk
-from lapse.cli.workspace_waiting import DeletedMeanwhileError, WantedOtherwiseError, until_as_wanted, until_gone
+from lapse.cli.context import Context
+from lapse.cli.waiting import (
+    DeletedMeanwhileError,
+    StillWaitingError,
+    WantedOtherwiseError,
+    until_as_wanted,
+    until_removed,
+)
 from lapse.core.clock import SystemClock, VirtualClock
-from lapse.settings import Settings
+from lapse.settings import LoadedSettings, Settings
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import (
     DesiredBy,
@@ -26,7 +32,6 @@ from lapse.workspaces.model import (
     Workspace,
 )
 from lapse.workspaces.runtime.process import ProcessRuntime
-from lapse.workspaces.store.sqlite import open_sqlite_store
 from tests.unit.cli.test_workspaces import Person, now
 
 if TYPE_CHECKING:
@@ -39,117 +44,120 @@ OP = OpId("op")
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[WorkspaceDesk]:
-    store = open_sqlite_store(tmp_path / "workspaces.db")
-    yield WorkspaceDesk(store, Settings(state_dir=tmp_path), VirtualClock())
-    await store.close()
+async def context(tmp_path: Path) -> AsyncIterator[Context]:
+    async with AsyncExitStack() as stack:
+        yield Context(LoadedSettings(Settings(state_dir=tmp_path), {}, None), stack, machine=VirtualClock())
 
 
-async def make(desk: WorkspaceDesk) -> Workspace:
-    return await desk.store.create(NewWorkspace(name="lab", owner="ann", command=("serve",), port=1), now=desk.now)
+async def make(context: Context) -> Workspace:
+    return await (await context.workspaces()).create(
+        NewWorkspace(name="lab", owner="ann", command=("serve",), port=1), now=context.now
+    )
 
 
-async def look(desk: WorkspaceDesk, until: Callable[[], bool] = lambda: False, *, times: int = 20) -> None:
+async def look(context: Context, until: Callable[[], bool] = lambda: False, *, times: int = 20) -> None:
     """Let the one who waits look again and again."""
-    assert isinstance(desk.clock, VirtualClock)
+    assert isinstance(context.machine, VirtualClock)
     for _ in range(times):
         if until():
             return
         await SystemClock().sleep(0.005)
-        desk.clock.advance(0.2)
+        context.machine.advance(0.2)
 
 
-async def test_it_is_there_when_it_is_observed_and_nothing_is_under_way(desk: WorkspaceDesk) -> None:
-    made, store = await make(desk), desk.store
-    waiting = asyncio.create_task(until_as_wanted(desk, made, "60s"))
-    await store.claim(made.id, Operation.STARTING, OP, now=desk.now)
-    await store.observe({made.id: ObservedStatus.RUNNING}, now=desk.now)
-    await look(desk)
+async def test_it_is_there_when_it_is_observed_and_nothing_is_under_way(context: Context) -> None:
+    made, store = await make(context), await context.workspaces()
+    waiting = asyncio.create_task(until_as_wanted(context, made, "60s"))
+    await store.claim(made.id, Operation.STARTING, OP, now=context.now)
+    await store.observe({made.id: ObservedStatus.RUNNING}, now=context.now)
+    await look(context)
     assert not waiting.done(), "an operation is under way"
-    await store.complete(made.id, OP, now=desk.now)
-    await look(desk, waiting.done, times=10_000)
+    await store.complete(made.id, OP, now=context.now)
+    await look(context, waiting.done, times=10_000)
     found = await waiting
 
     assert (found.observed_status, found.operation) == (ObservedStatus.RUNNING, Operation.NONE)
 
 
-async def test_what_is_there_already_is_not_waited_for(desk: WorkspaceDesk) -> None:
-    made = await make(desk)
-    await desk.store.observe({made.id: ObservedStatus.RUNNING}, now=desk.now)
+async def test_what_is_there_already_is_not_waited_for(context: Context) -> None:
+    made = await make(context)
+    await (await context.workspaces()).observe({made.id: ObservedStatus.RUNNING}, now=context.now)
 
-    assert (await until_as_wanted(desk, made, "60s")).observed_status is ObservedStatus.RUNNING
+    assert (await until_as_wanted(context, made, "60s")).observed_status is ObservedStatus.RUNNING
 
 
-async def test_an_error_ends_the_wait_and_is_told(desk: WorkspaceDesk) -> None:
-    made = await make(desk)
-    await desk.store.claim(made.id, Operation.PROVISIONING, OP, now=desk.now)
-    await desk.store.fail(made.id, OP, reason="failed", message="no such program", now=desk.now)
-    found = await until_as_wanted(desk, made, "60s")
+async def test_an_error_ends_the_wait_and_is_told(context: Context) -> None:
+    made = await make(context)
+    await (await context.workspaces()).claim(made.id, Operation.PROVISIONING, OP, now=context.now)
+    await (await context.workspaces()).fail(made.id, OP, reason="failed", message="no such program", now=context.now)
+    found = await until_as_wanted(context, made, "60s")
 
     assert (found.error_reason, found.error_message) == ("failed", "no such program")
 
 
-async def test_one_who_is_wanted_otherwise_is_not_waited_for(desk: WorkspaceDesk) -> None:
-    made = await make(desk)
-    await desk.store.set_desired(made.id, DesiredState.PENDING, DesiredBy.USER, now=desk.now)
+async def test_one_who_is_wanted_otherwise_is_not_waited_for(context: Context) -> None:
+    made = await make(context)
+    await (await context.workspaces()).set_desired(made.id, DesiredState.PENDING, DesiredBy.USER, now=context.now)
 
     with pytest.raises(
         WantedOtherwiseError, match="will not be RUNNING: meanwhile user set the wanted state to PENDING"
     ):
-        await until_as_wanted(desk, made, "60s")
+        await until_as_wanted(context, made, "60s")
 
 
-async def test_one_that_is_deleted_is_not_waited_for(desk: WorkspaceDesk) -> None:
-    made = await make(desk)
-    await desk.store.mark_deleted(made.id, now=desk.now)
+async def test_one_that_is_deleted_is_not_waited_for(context: Context) -> None:
+    made = await make(context)
+    await (await context.workspaces()).mark_deleted(made.id, now=context.now)
 
     with pytest.raises(DeletedMeanwhileError, match="was deleted before it was RUNNING"):
-        await until_as_wanted(desk, made, "60s")
+        await until_as_wanted(context, made, "60s")
 
 
-async def test_a_deleted_one_is_gone_when_nothing_is_left(desk: WorkspaceDesk) -> None:
-    made = await make(desk)
-    deleted = await desk.store.mark_deleted(made.id, now=desk.now)
-    waiting = asyncio.create_task(until_gone(desk, deleted, "60s"))
-    await desk.store.claim(made.id, Operation.DELETING, OP, now=desk.now)
-    await look(desk)
+async def test_a_deleted_one_is_gone_when_nothing_is_left(context: Context) -> None:
+    made = await make(context)
+    deleted = await (await context.workspaces()).mark_deleted(made.id, now=context.now)
+    waiting = asyncio.create_task(until_removed(context, deleted, "60s"))
+    await (await context.workspaces()).claim(made.id, Operation.DELETING, OP, now=context.now)
+    await look(context)
     assert not waiting.done()
-    await desk.store.forget(made.id, OP)
-    await look(desk, waiting.done, times=10_000)
+    await (await context.workspaces()).forget(made.id, OP)
+    await look(context, waiting.done, times=10_000)
     await waiting
 
     with pytest.raises(UnknownWorkspaceError):
-        await desk.store.get(made.id)
+        await (await context.workspaces()).get(made.id)
 
 
-async def test_who_waits_too_long_is_told_what_may_be_the_matter(desk: WorkspaceDesk) -> None:
-    made = await make(desk)
+async def test_who_waits_too_long_is_told_what_may_be_the_matter(context: Context) -> None:
+    made = await make(context)
     nobody = "No lapse up runs here with the state folder .*: start it, and it goes on"
     with pytest.raises(StillWaitingError, match=f"PENDING and not RUNNING after 10ms. {nobody}"):
-        await until_as_wanted(desk, made, "10ms")
-    await desk.store.claim(made.id, Operation.PROVISIONING, OP, now=desk.now)
+        await until_as_wanted(context, made, "10ms")
+    await (await context.workspaces()).claim(made.id, Operation.PROVISIONING, OP, now=context.now)
     with pytest.raises(StillWaitingError, match=rf"PENDING \(PROVISIONING\) and not RUNNING.*{nobody}"):
-        await until_as_wanted(desk, made, "10ms")
-    runtime = ProcessRuntime(desk.settings.state_dir / FOLDER, node="local", clock=desk.clock)
+        await until_as_wanted(context, made, "10ms")
+    runtime = ProcessRuntime(context.settings.state_dir / FOLDER, node="local", clock=context.machine)
     await runtime.open()
     try:
         with pytest.raises(StillWaitingError, match=r"It goes on by itself, as long as lapse up runs\."):
-            await until_as_wanted(desk, made, "10ms")
-        await desk.store.note_operation(made.id, OP, "It does not listen.")
+            await until_as_wanted(context, made, "10ms")
+        await (await context.workspaces()).note_operation(made.id, OP, "It does not listen.")
         with pytest.raises(StillWaitingError, match=r"after 10ms\. It does not listen\."):
-            await until_as_wanted(desk, made, "10ms")
+            await until_as_wanted(context, made, "10ms")
     finally:
         await runtime.close()
 
 
-async def test_a_deletion_that_fails_is_told_when_the_time_is_over(desk: WorkspaceDesk) -> None:
-    made = await make(desk)
-    deleted = await desk.store.mark_deleted(made.id, now=desk.now)
-    await desk.store.claim(made.id, Operation.DELETING, OP, now=desk.now)
-    await desk.store.fail(made.id, OP, reason="failed", message="the disk is read-only", now=desk.now)
+async def test_a_deletion_that_fails_is_told_when_the_time_is_over(context: Context) -> None:
+    made = await make(context)
+    deleted = await (await context.workspaces()).mark_deleted(made.id, now=context.now)
+    await (await context.workspaces()).claim(made.id, Operation.DELETING, OP, now=context.now)
+    await (await context.workspaces()).fail(
+        made.id, OP, reason="failed", message="the disk is read-only", now=context.now
+    )
 
     with pytest.raises(StillWaitingError, match=r"The last try failed \(failed\): the disk is read-only"):
-        await until_gone(desk, deleted, "10ms")
+        await until_removed(context, deleted, "10ms")
 
 
 # --- at the command line ----------------------------------------------------------------------------------------------

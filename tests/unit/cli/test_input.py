@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.cli.files import FileError, read_file, read_files
+from lapse.cli.input import FileError, read_file, read_files
 
 if TYPE_CHECKING:
     from pathlib import Path

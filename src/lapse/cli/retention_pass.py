@@ -1,4 +1,4 @@
-"""One pass of retention policies, by a person's own command: what the hourly pass does, now, and with a list of it.
+"""A pass of retention policies by a person's own command: what the hourly pass does, now, and with a list of it.
 
 It ends what it ends in the person's name, with the same gate as the process that runs. Exit codes: 0 when everything
 that was due went, or would go; 1 when nothing of it could; 3 when a part of it could.
@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from lapse.cli.output import ExitCode, Output, message, print_json, print_table
 
 if TYPE_CHECKING:
-    from lapse.cli.context import Place
+    from lapse.cli.context import Context
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.retention.passes import Told
     from lapse.history.retention.runs import PolicyRun
@@ -43,7 +43,7 @@ class Done:
 
 
 async def pass_over(
-    place: Place, *, only: Collection[str], instead: Sequence[RetentionPolicy], dry_run: bool, yes: bool = True
+    context: Context, *, only: Collection[str], instead: Sequence[RetentionPolicy], dry_run: bool, yes: bool = True
 ) -> Done:
     """Let the policies that ``only`` names pass; those of ``instead`` are taken as if they were stored.
 
@@ -57,55 +57,55 @@ async def pass_over(
     from lapse.history.retention.runs import RunReason
     from lapse.objects.cluster_holds import listed_holds
 
-    _settle_logs(place, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))
-    settings, metrics = place.settings, Metrics(__version__)
+    _settle_logs(context, is_dry=dry_run or (bool(instead) and all(one.spec.dry_run for one in instead)))
+    settings, metrics = context.settings, Metrics(__version__)
     passes = retention(
-        place.loaded,
-        place.store,
-        documents=() if place.is_cluster else settings.retention_policies,
-        journal=place.journal,
+        context.loaded,
+        context.store,
+        documents=() if context.is_cluster else settings.retention_policies,
+        journal=context.journal,
         metrics=metrics,
-        holds=listed_holds(place.store, await _ownable(place)),
-        gate=place.gate(metrics, actor=who()),
-        clock=place.clock,
-        left_alone=[settings.lease_namespace] if place.is_cluster else [],
-        direct=WithPolicies(place.store, instead) if instead else None,
+        holds=listed_holds(context.store, await _ownable(context)),
+        gate=context.gate(metrics, actor=who()),
+        clock=context.clock,
+        left_alone=[settings.lease_namespace] if context.is_cluster else [],
+        direct=WithPolicies(context.store, instead) if instead else None,
         actor=who(),
     )
     told: list[Told] = []
     waits = not (dry_run or yes) and await passes.is_unproved(only)
     runs = await passes.run_once(only=only, dry_run=dry_run or waits, told=told.append)
-    doubt = await _doubt(place, {run.domain for run in runs.values() if run.reason is RunReason.FROZEN})
+    doubt = await _doubt(context, {run.domain for run in runs.values() if run.reason is RunReason.FROZEN})
     return Done(runs, sorted(told, key=lambda one: one.address), dry_run or waits, doubt, waits and bool(told))
 
 
-async def _ownable(place: Place) -> Callable[[Kind[Any]], Sequence[Kind[Any]]]:
+async def _ownable(context: Context) -> Callable[[Kind[Any]], Sequence[Kind[Any]]]:
     """Return which kinds are listed on a cluster for what they hold: nothing of ours is owned by a record."""
     from lapse.app.cluster import hold_kinds
     from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
     from lapse.requests.controllers.caches import WATCHED
 
-    named = await hold_kinds(place.store, place.settings) if place.is_cluster else ()
+    named = await hold_kinds(context.store, context.settings) if context.is_cluster else ()
     record = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
     return lambda kind: named if (kind.api_version, kind.kind) == record else (*WATCHED, *named)
 
 
-async def _doubt(place: Place, refused: set[str]) -> str:
+async def _doubt(context: Context, refused: set[str]) -> str:
     """Say what is wrong with the gate itself, where something was refused that is not frozen."""
     from lapse.core.errors import LapseError
 
     if not refused:
         return ""
     try:
-        state = await place.freezes.load(place.clock.wall_ns())
+        state = await context.freezes.load(context.clock.wall_ns())
     except LapseError as error:
-        return f"The freezes in {place.where_frozen} cannot be read, so nothing is ended: {error}"
+        return f"The freezes in {context.where_frozen} cannot be read, so nothing is ended: {error}"
     if all(state.freeze_of(domain) for domain in refused):
         return ""
-    return f"Nothing is frozen, but the spent budgets could not be written to {place.where_frozen}."
+    return f"Nothing is frozen, but the spent budgets could not be written to {context.where_frozen}."
 
 
-def _settle_logs(place: Place, *, is_dry: bool) -> None:
+def _settle_logs(context: Context, *, is_dry: bool) -> None:
     """Let the journal of a cluster, which is the log, be on stderr; what else is logged, the result tells as well.
 
     A dry run changes nothing that a journal would have to prove, and its rows are what it lists.
@@ -114,8 +114,8 @@ def _settle_logs(place: Place, *, is_dry: bool) -> None:
 
     from lapse.engine.running.logs import configure_logs
 
-    if place.is_cluster and not is_dry:
-        configure_logs(form=place.settings.log_format, level="error")
+    if context.is_cluster and not is_dry:
+        configure_logs(form=context.settings.log_format, level="error")
     else:
         logging.getLogger("lapse").addHandler(logging.NullHandler())
 

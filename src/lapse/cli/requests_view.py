@@ -1,15 +1,19 @@
-"""What `lapse requests list` and `get` show of objects: rows for many, facts for one."""
+"""Tables of `lapse requests list` and `get`: rows for many objects, facts for one."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from lapse.cli.desk import Desk
+import msgspec
+
+from lapse.cli.context import Context
 from lapse.core.clock import UnixNs
 from lapse.core.duration import short
 from lapse.core.timestamps import to_timestamp
-from lapse.kube.resources import Kind, ObjectKey
+from lapse.kube.errors import InvalidError
+from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.requests.addresses import ARTIFACT_KINDS, Located, short_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -20,8 +24,10 @@ from lapse.requests.api.kinds import (
     VOLUME_RESTORE_REQUEST,
 )
 from lapse.requests.api.upstream import ALL_KINDS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
+from lapse.requests.lifecycle.policy import TTLRule
 from lapse.requests.local.places import DIRECTORY
-from lapse.requests.view import ReadyState, Summary, followed, state_of
+from lapse.requests.submission import keeper_of, or_lapsed, read_or_none
+from lapse.requests.view import ReadyState, Summary, followed, state_of, summarise
 
 COLUMNS: Final = ("namespace", "name", "kind", "ready", "reason", "expires", "age")
 SHOWN_KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, OBJECT_KEEPER, *ARTIFACT_KINDS)
@@ -29,15 +35,27 @@ SHOWN_KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, OBJECT_KEEPER, *ART
 Fact = tuple[str, str]
 
 
-async def summaries(desk: Desk, kinds: Sequence[Kind[Any]], namespace: str | None) -> list[Summary]:
+def summary_of(context: Context, kind: Kind[Any], obj: Any) -> Summary:  # noqa: ANN401 - an object of ``kind``
+    """Look at one object as it is now."""
+    return summarise(kind, obj, now=context.clock.wall_ns(), rule=TTLRule(context.settings.request_ttl))
+
+
+async def document_of(context: Context, place: Located) -> Json:
+    """Return one object with everything that is stored of it, also what its type does not know."""
+    rule, now = TTLRule(context.settings.request_ttl), context.clock.wall_ns()
+    reading = context.store.get(replace(place.kind, type=Document), place.key)
+    return place.kind.body(await or_lapsed(context.store, place, reading, rule=rule, now=now))
+
+
+async def summaries(context: Context, kinds: Sequence[Kind[Any]], namespace: str | None) -> list[Summary]:
     """Look at all objects of some kinds; without ``kinds`` at requests, keepers and artifacts.
 
     Keepers and artifacts count as being in the namespace of the request that they were made for.
     """
     found = []
     for kind in kinds or SHOWN_KINDS:
-        page = await desk.store.list(kind, namespace=namespace if kind.namespaced else None)
-        found += [desk.summary(kind, one) for one in page.items]
+        page = await context.store.list(kind, namespace=namespace if kind.namespaced else None)
+        found += [summary_of(context, kind, one) for one in page.items]
     return [one for one in found if is_shown(one, kinds, namespace)]
 
 
@@ -63,10 +81,11 @@ def _ready(state: ReadyState) -> str:
     return "" if state.ready is None else str(state.ready)
 
 
-async def facts(desk: Desk, place: Located, obj: Any) -> list[Fact]:  # noqa: ANN401 - an object of the place's kind
+async def facts(context: Context, place: Located, document: Json) -> list[Fact]:
     """Tell everything about one object that a person may ask for, its keeper and artifact included."""
-    now = desk.clock.wall_ns()
-    summary = desk.summary(place.kind, obj)
+    obj = _typed(place.kind, document)
+    now = context.clock.wall_ns()
+    summary = summary_of(context, place.kind, obj)
     state = summary.state
     told = [
         ("address", str(place)),
@@ -75,10 +94,17 @@ async def facts(desk: Desk, place: Located, obj: Any) -> list[Fact]:  # noqa: AN
         ("created", _moment(summary.created, now)),
         ("completed", _moment(summary.completed, now)),
         ("expires", _expires(summary, now)),
-        *[fact async for fact in _related(desk, place, obj)],
+        *[fact async for fact in _related(context, place, obj)],
         ("uid", summary.uid),
     ]
     return [(name, text) for name, text in told if text]
+
+
+def _typed(kind: Kind[Any], body: Json) -> Any:  # noqa: ANN401 - an object of ``kind``
+    try:
+        return kind.convert(body)
+    except msgspec.ValidationError as error:
+        raise InvalidError(kind=kind.kind, name=body["metadata"]["name"], problem=str(error)) from error
 
 
 def _moment(moment: UnixNs | None, now: int) -> str:
@@ -90,20 +116,20 @@ def _expires(summary: Summary, now: int) -> str:
     return f"{summary.expires(now)}{at}" if summary.expires(now) else ""
 
 
-async def _related(desk: Desk, place: Located, obj: Any) -> AsyncIterator[Fact]:  # noqa: ANN401 - as above
+async def _related(context: Context, place: Located, obj: Any) -> AsyncIterator[Fact]:  # noqa: ANN401 - as above
     for fact in _own(place.kind, obj):
         yield fact
     for name, other in _references(place, obj):
-        yield name, await _with_state(desk, other)
+        yield name, await _with_state(context, other)
     if place.kind in REQUEST_KINDS:
-        keeper = await desk.keeper_of(place, obj.metadata.uid)
+        keeper = await keeper_of(context.store, place, obj.metadata.uid)
         if keeper is not None:
-            yield "keeper", await _with_state(desk, Located(OBJECT_KEEPER, keeper.metadata.key))
+            yield "keeper", await _with_state(context, Located(OBJECT_KEEPER, keeper.metadata.key))
     if place.kind is OBJECT_KEEPER:
         for kind in ARTIFACT_KINDS:
-            for one in (await desk.store.list(kind)).items:
+            for one in (await context.store.list(kind)).items:
                 if any(owner.uid == obj.metadata.uid for owner in one.metadata.owner_references):
-                    yield "keeps", await _with_state(desk, Located(kind, one.metadata.key))
+                    yield "keeps", await _with_state(context, Located(kind, one.metadata.key))
 
 
 def _own(kind: Kind[Any], obj: Any) -> Iterator[Fact]:  # noqa: ANN401 - an object of ``kind``
@@ -146,12 +172,15 @@ def _named(name: str, ref: Any, namespace: str | None = None) -> Iterator[tuple[
             yield name, Located(kind, ObjectKey(namespace if kind.namespaced else None, ref.name))
 
 
-async def _with_state(desk: Desk, place: Located) -> str:
+async def _with_state(context: Context, place: Located) -> str:
     """Name an object and say how it is."""
-    found = await desk.read_or_none(place.kind, place.key)
+    found = await read_or_none(context.store, place.kind, place.key)
     if found is None:
         return f"{place} (not there)"
-    state, expires = state_of(place.kind, found), desk.summary(place.kind, found).expires(desk.clock.wall_ns())
+    state, expires = (
+        state_of(place.kind, found),
+        summary_of(context, place.kind, found).expires(context.clock.wall_ns()),
+    )
     directory = found.metadata.annotations.get(DIRECTORY, "") if place.kind is PERSISTENT_VOLUME_CLAIM else ""
     told = ", ".join(filter(None, (state.reason, state.message, directory, expires)))
     return f"{place} ({told})" if told else str(place)

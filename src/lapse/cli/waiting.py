@@ -1,0 +1,295 @@
+"""Waiting with an end in time: for requests and workspaces to become what was asked for, and for changes to print.
+
+Nothing is decided here; what is waited for was asked for before. Requests are followed: what was there is reported
+first, then every change after it, and if the store no longer keeps the changes since, what is there is reported again.
+Changes of one kind come in their order; those of two kinds that happen at nearly the same moment may cross. The row of
+a workspace is looked at a few times a second: both stores answer that from memory, and neither can tell of changes
+across machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import Parameter
+
+from lapse.cli.output import stderr
+from lapse.core.errors import LapseError, UsageError
+
+if TYPE_CHECKING:
+    from lapse.cli.context import Context
+    from lapse.kube.resources import Event, Kind
+    from lapse.requests.addresses import Located
+    from lapse.requests.view import Summary
+    from lapse.workspaces.model import Workspace
+
+_LOOK_SECONDS: Final = 0.2
+Wait = Annotated[bool, Parameter(help="Wait until it is done, or has failed.", show_default=False)]
+Timeout = Annotated[
+    str,
+    Parameter(metavar="DURATION", help="How long to wait at most; never for no limit.", allow_leading_hyphen=True),
+]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Waiting:
+    """Whether to wait for the outcome."""
+
+    wait: Wait = False
+    timeout: Timeout = "60s"
+
+    def check(self) -> None:
+        """Raise a usage error unless the timeout can be meant: before anything is asked for."""
+        timeout_seconds(self.timeout)
+
+
+NO_WAIT: Final = Waiting()
+
+
+class StillWaitingError(LapseError):
+    """{address} is {state} after {timeout}. {hint}"""  # noqa: D400 - a sentence follows
+
+
+class TimeoutValueError(UsageError):
+    """The timeout is {given}; expected a duration above zero, such as 30s, or never."""
+
+
+def timeout_seconds(text: str) -> float | None:
+    """Read a timeout; None is no end."""
+    from lapse.core.duration import Duration
+
+    duration = Duration.parse(text)
+    if duration.nanoseconds is not None and duration.nanoseconds <= 0:
+        raise TimeoutValueError(given=text)
+    return None if duration.is_never else duration.seconds
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+class GoneMeanwhileError(LapseError):
+    """{address} was deleted before it was ready."""
+
+
+class What(StrEnum):
+    """What is reported of an object."""
+
+    THERE = "there"
+    """It was there when the watch began."""
+    APPEARED = "appeared"
+    CHANGED = "changed"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectChange:
+    """Something that happened to an object; of one that is gone, its last state."""
+
+    what: What
+    kind: Kind[Any]
+    object: Any
+    summary: Summary
+
+
+def _what(event: Event[Any]) -> What:
+    """Say what a change of the store is for people."""
+    known = {"ADDED": What.APPEARED, "MODIFIED": What.CHANGED, "DELETED": What.GONE}
+    return known[event.type]
+
+
+async def follow(
+    context: Context, kinds: Sequence[Kind[Any]], namespace: str | None, report: Callable[[ObjectChange], None]
+) -> None:
+    """Report what is there and then what happens, for ever; kinds without namespaces are always included."""
+    await asyncio.gather(
+        *(_follow_kind(context, kind, namespace if kind.namespaced else None, report) for kind in kinds)
+    )
+
+
+async def _follow_kind(
+    context: Context, kind: Kind[Any], namespace: str | None, report: Callable[[ObjectChange], None]
+) -> None:
+    from lapse.cli.requests_view import summary_of
+
+    while True:
+        page = await context.store.list(kind, namespace=namespace)
+        for one in page.items:
+            report(ObjectChange(What.THERE, kind, one, summary_of(context, kind, one)))
+        async for event in _changes(context, kind, namespace, page.resource_version):
+            report(ObjectChange(_what(event), kind, event.object, summary_of(context, kind, event.object)))
+
+
+async def _changes(context: Context, kind: Kind[Any], namespace: str | None, since: str) -> AsyncIterator[Event[Any]]:
+    """Give every change; ends when the store no longer keeps the changes since the last one."""
+    from lapse.kube.errors import GoneError
+
+    with suppress(GoneError):
+        while True:
+            async for event in context.store.watch(kind, namespace=namespace, since=since):
+                since = event.resource_version
+                if event.object is not None:
+                    yield event
+
+
+async def _states(context: Context, place: Located) -> AsyncIterator[Any]:
+    """Give an object as it is and as it becomes, None while it is not there."""
+    while True:
+        page = await context.store.list(place.kind, namespace=place.key.namespace)
+        yield next((one for one in page.items if one.metadata.key == place.key), None)
+        async for event in _changes(context, place.kind, place.key.namespace, page.resource_version):
+            if event.object is not None and event.object.metadata.key == place.key:
+                yield None if event.type == "DELETED" else event.object
+
+
+async def until_ready(context: Context, place: Located, limit: str) -> Summary:
+    """Return the state of an object once it is known whether it is ready."""
+    from lapse.cli.requests_view import summary_of
+
+    seconds = timeout_seconds(limit)
+    await context.store.get(place.kind, place.key)  # says so when it is not there
+    try:
+        async with asyncio.timeout(seconds):
+            async for state in _states(context, place):
+                if state is None:
+                    raise GoneMeanwhileError(address=place)
+                summary = summary_of(context, place.kind, state)
+                if summary.state.ready is not None:
+                    return summary
+    except TimeoutError:
+        pass
+    raise StillWaitingError(address=place, state="not ready", timeout=limit, hint=await _request_hint(context, place))
+
+
+async def until_gone(context: Context, place: Located, limit: str) -> bool:
+    """Return when an object is not there, or not any more; whether it was there at first."""
+    was_there = False
+    try:
+        async with asyncio.timeout(timeout_seconds(limit)):
+            async for state in _states(context, place):
+                if state is None:
+                    return was_there
+                was_there = True
+    except TimeoutError:
+        pass
+    raise StillWaitingError(address=place, state="still there", timeout=limit, hint=await _request_hint(context, place))
+
+
+async def _request_hint(context: Context, place: Located) -> str:
+    """Say what may be the matter: a request that nobody has touched is one that nobody looks at."""
+    from lapse.requests.api.kinds import REQUEST_KINDS
+    from lapse.requests.submission import keeper_of, read_or_none
+
+    running = f"Is lapse up running with --state-dir {context.name}?"
+    found = await read_or_none(context.store, place.kind, place.key)
+    if (
+        found is None
+        or place.kind not in REQUEST_KINDS
+        or await keeper_of(context.store, place, found.metadata.uid) is None
+    ):
+        return running
+    return f"It goes on by itself; look with lapse requests get {place}."
+
+
+# --- workspaces -------------------------------------------------------------------------------------------------------
+
+
+class WantedOtherwiseError(LapseError):
+    """{address} will not be {waited}: meanwhile {by} set the wanted state to {wanted}. Nothing was done about it."""
+
+
+class DeletedMeanwhileError(LapseError):
+    """{address} was deleted before it was {waited}."""
+
+
+async def until_as_wanted(context: Context, asked: Workspace, limit: str) -> Workspace:
+    """Return the workspace when it is in the state that was asked for, or has an error, which is for the caller."""
+    from lapse.workspaces.model import Operation
+    from lapse.workspaces.view import address_of
+
+    def settled(found: Workspace | None) -> bool:
+        if found is None or found.deleted_at is not None:
+            raise DeletedMeanwhileError(address=address_of(asked), waited=asked.desired_state.value)
+        if found.desired_state is not asked.desired_state:
+            wanted, by = found.desired_state.value, found.desired_by.value
+            waited = asked.desired_state.value
+            raise WantedOtherwiseError(address=address_of(asked), waited=waited, wanted=wanted, by=by)
+        arrived = found.observed_status.value == asked.desired_state.value
+        return found.error_reason is not None or (arrived and found.operation is Operation.NONE)
+
+    found = await _until(context, asked, settled, limit=limit, goal=asked.desired_state.value)
+    return found or asked
+
+
+async def until_removed(context: Context, deleted: Workspace, limit: str) -> None:
+    """Return when nothing is left of a workspace that was deleted; an error is tried again, so it is waited out."""
+    await _until(context, deleted, lambda found: found is None, limit=limit, goal="gone")
+
+
+async def _until(
+    context: Context, asked: Workspace, settled: Callable[[Workspace | None], bool], *, limit: str, goal: str
+) -> Workspace | None:
+    from lapse.workspaces.view import address_of
+
+    seconds, console, found = timeout_seconds(limit), stderr(), await _look(context, asked)
+    told = f"Waiting for {address_of(asked)} to be {goal}"
+    with console.status(told) if console.is_terminal else nullcontext() as shown:
+        try:
+            async with asyncio.timeout(seconds):
+                while not settled(found):
+                    if shown is not None and found is not None:
+                        shown.update(f"{told}: {_state(found)}")
+                    await context.machine.sleep(_LOOK_SECONDS)
+                    found = await _look(context, asked)
+                return found
+        except TimeoutError:
+            pass
+    state = "gone" if found is None else _state(found)
+    raise StillWaitingError(
+        address=address_of(asked),
+        state=f"{state} and not {goal}",
+        timeout=limit,
+        hint=_workspace_hint(context, asked, found),
+    )
+
+
+async def _look(context: Context, asked: Workspace) -> Workspace | None:
+    from lapse.workspaces.errors import UnknownWorkspaceError
+
+    try:
+        return await (await context.workspaces()).get(asked.id)
+    except UnknownWorkspaceError:
+        return None
+
+
+def _state(found: Workspace) -> str:
+    """Say what is seen, and what is being done about it."""
+    from lapse.workspaces.model import Operation
+
+    busy = "" if found.operation is Operation.NONE else f" ({found.operation.value})"
+    return f"{found.observed_status.value}{busy}"
+
+
+def _workspace_hint(context: Context, asked: Workspace, found: Workspace | None) -> str:
+    """Say what may be the matter: a workspace that nobody has touched is one that nobody looks at."""
+    from lapse.app.workspaces import FOLDER, node_of
+    from lapse.workspaces.model import Operation
+    from lapse.workspaces.runtime.process import is_hosted
+    from lapse.workspaces.view import trouble
+
+    if found is not None and found.error_reason is not None:
+        return f"The last try failed ({found.error_reason}): {found.error_message}. It is tried again."
+    here = asked.node_id is None or asked.node_id == node_of(context.settings)
+    if here and not is_hosted(context.settings.state_dir / FOLDER):
+        return f"No lapse up runs here with the state folder {context.settings.state_dir}: start it, and it goes on."
+    where = "" if here else f" on {asked.node_id}"
+    untouched = found is not None and found.operation is Operation.NONE and found.observed_at == asked.observed_at
+    if untouched:
+        return f"Is lapse up running{where}, with the same workspaces_url?"
+    told = trouble(found) if found is not None else ""
+    return told or f"It goes on by itself, as long as lapse up runs{where}."
