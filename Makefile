@@ -1,19 +1,31 @@
 # Needs python3 (3.11 or newer) and make; everything else is fetched into this folder. No root.
 #
 #   PYTHON=python3.13         the Python to use (default: python3)
-#   PYTEST_ARGS='-k wheel'    passed to pytest by `make test`
+#   DOMAIN=history            the part that `make test` and the other tests run; a name that is none lists them
+#   PYTEST_ARGS='-k wheel'    passed to pytest by `make test` and the other tests
 #   BENCH_ARGS='--quick'      passed to the benchmark by `make bench`
 
 SHELL := /bin/sh
 BIN := .venv/bin
-READY := .venv/.ready
 SOURCES := $(wildcard src tests bench)
 
-# Two processes, because two cores are the least that a machine has; a file is never split, as its tests may share a
-# server of their own. The servers of the session are shared by all workers. WORKERS= runs everything in one process.
-# Files keep their order: those that take minutes come first, and hundreds that take no time even out the end. In the
-# order of pytest-xdist, by the number of tests, long files of a single test came last, and one process waited.
-WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
+# What is installed in .venv, by who needs it: Lapse with its backends, the packages of the quick tests, everything. Each
+# adds to what is there, except the last, which makes it exactly that.
+FOR_RUN := .venv/.for-run
+FOR_TEST := .venv/.for-test
+READY := .venv/.ready
+
+# Two processes, because two cores are the least that a machine has. Quick tests go wherever there is time.
+#
+# Of the others a file is never split, as its tests may share a server of their own; the servers of the session are shared
+# by all workers. Files keep their order: those that take minutes come first, and hundreds that take no time even out the
+# end. In the order of pytest-xdist, by the number of tests, long files of a single test came last, and one process waited.
+# WORKERS= runs everything in one process.
+WORKERS ?= -n 2
+QUICK_WORKERS := $(WORKERS) $(if $(WORKERS),--dist worksteal)
+REST_WORKERS := $(WORKERS) $(if $(WORKERS),--dist loadfile --no-loadscope-reorder)
+DOMAIN ?=
+CHOICE = $(if $(DOMAIN),--domain '$(DOMAIN)')
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 LOCK_ARGS ?=
@@ -30,18 +42,25 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check bench lock clean
+.PHONY: help setup run test test-rest test-all check bench lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## make .venv with lapse and all its tools in it
 
-run: $(READY) ## start lapse with embedded backends and an example workspace
+run: $(FOR_RUN) ## start lapse with embedded backends and an example workspace
 	$(BIN)/lapse up --example
 
-test: $(READY) ## run the tests (PYTEST_ARGS='...')
-	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
+test: export LAPSE_EXAMPLES ?= few
+test: $(FOR_TEST) ## run the tests that need nothing but Python (DOMAIN=... PYTEST_ARGS='...')
+	$(BIN)/python -m pytest --quick $(QUICK_WORKERS) $(CHOICE) $(PYTEST_ARGS)
+
+test-rest: $(READY) ## run the tests that `make test` leaves out: servers, processes, browsers
+	$(BIN)/python -m pytest --rest $(REST_WORKERS) $(CHOICE) $(PYTEST_ARGS)
+
+test-all: $(READY) ## run all tests
+	$(BIN)/python -m pytest $(REST_WORKERS) $(CHOICE) $(PYTEST_ARGS)
 
 check: $(READY) ## lint, format, types, import contracts, lock file
 	$(BIN)/ruff check .
@@ -63,6 +82,17 @@ clean: ## remove everything that was fetched or built here
 
 # --frozen: exactly what the lock says, also where the caller's uv settings (an index, a date) would resolve otherwise.
 # That the lock fits pyproject.toml is a question for `make check`.
-$(READY): pyproject.toml uv.lock tools/uv tools/python
-	python=$$(tools/python) && tools/uv sync --frozen --all-extras --python "$$python"
+SYNC = python=$$(tools/python) && tools/uv sync --frozen --python "$$python"
+LOCKED := pyproject.toml uv.lock tools/uv tools/python
+
+$(FOR_RUN): $(LOCKED)
+	$(SYNC) --inexact --all-extras --no-default-groups
 	@touch $@
+
+$(FOR_TEST): $(LOCKED)
+	$(SYNC) --inexact --extra kubernetes --no-default-groups --group test
+	@touch $@
+
+$(READY): $(LOCKED)
+	$(SYNC) --all-extras
+	@touch $(FOR_RUN) $(FOR_TEST) $@

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import examples
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest_plugins = ["tests.servers.pytest_plugin"]
+pytest_plugins = ["tests.selection", "tests.servers.pytest_plugin"]
 
 # No deadlines: how long an example takes, or its making, says more about the machine than about the code. In CI the
 # same examples every time, so that a red run is about the change; elsewhere new ones, so that they find something.
 settings.register_profile(
     "lapse",
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,

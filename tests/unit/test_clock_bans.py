@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process  # ruff
+
 ROOT = Path(__file__).parents[2]
 
 BANNED = [

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process  # import-linter
+
 ROOT = Path(__file__).parents[2]
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 DOWN_ONLY = "Arrows point down only, and domains do not import each other"

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 from msgspec.structs import replace
 
 from lapse.core.decision import DueReason
-from lapse.db.postgres.pool import Postgres
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal.port import SCHEMA_SCRIPTS, Entry, Journal, Outcome, SQLiteJournal
-from lapse.engine.journal.postgres import PostgresJournal
 from tests.conformance.workspaces.worlds import postgres_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
+    from lapse.engine.journal.postgres import PostgresJournal
     from tests.servers import Server
+
+    AnyJournal = SQLiteJournal | PostgresJournal
 
 ENTRY = Entry(
     time_ns=1_700_000_000_000_000_000,
@@ -37,9 +37,6 @@ ENTRY = Entry(
     details={"handle": "vol-7", "size": 3, "имя": "том"},
     tick="tick-1",
 )
-
-
-AnyJournal = SQLiteJournal | PostgresJournal
 
 
 class Opened:
@@ -66,6 +63,9 @@ async def sqlite(path: Path) -> SQLiteJournal:
 
 
 async def postgres(url: str) -> PostgresJournal:
+    from lapse.db.postgres.pool import Postgres  # `make test` has no driver
+    from lapse.engine.journal.postgres import PostgresJournal
+
     database = Postgres(url)
     await database.open()
     return PostgresJournal(database)
@@ -82,6 +82,8 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if request.param == "sqlite":
         opened = Opened(lambda: sqlite(tmp_path))
     else:
+        import psycopg  # `make test` has no driver
+
         url = request.getfixturevalue("database")
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("TRUNCATE journal, brakes")

@@ -18,6 +18,7 @@ from tests.conformance.retention.book import EXPIRED, TOO_MANY, WIDGET, counted,
 from tests.conformance.retention.model import Model
 from tests.conformance.retention.product import Product
 from tests.conformance.retention.worlds import EmbeddedWorld, Surroundings, embedded_world
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Json
@@ -97,7 +98,7 @@ async def outcome(world: World, home: str, specs: list[Json]) -> Outcome:
     return await left(world, home, WIDGET), [results[f"p{number}"].matched for number in range(len(specs))], told
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(objects, max_size=9), policies)
 def test_for_any_objects_and_policies_the_product_does_what_the_model_does(
     things: list[dict[str, Any]], specs: list[Json]

@@ -9,8 +9,6 @@ from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal.port import SCHEMA_SCRIPTS, SQLiteJournal
-from lapse.engine.journal.postgres import PostgresJournal
-from lapse.workspaces.store.postgres import PostgresWorkspaceStore
 from lapse.workspaces.store.sqlite import SqliteWorkspaceStore
 from tests.conformance.activity.worlds import InProcessWorld, ServerWorld
 from tests.conformance.ttl_manager.stage import Stage
@@ -47,6 +45,9 @@ async def embedded(folder: Path, *, shares: bool = True, rounds: int = 300) -> A
 @contextlib.asynccontextmanager
 async def on_servers(*, database: str, server: Server, raw: redis.Redis, rounds: int) -> AsyncIterator[Stage]:
     """Rows and journal on PostgreSQL, connections on Redis or Valkey."""
+    from lapse.engine.journal.postgres import PostgresJournal  # `make test` has no driver
+    from lapse.workspaces.store.postgres import PostgresWorkspaceStore
+
     async with postgres_world(database, rounds=rounds) as stores:
         activities = ServerWorld(server, raw)
         try:

@@ -9,9 +9,7 @@ from msgspec.structs import replace
 
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.port import Entry, Outcome, SQLiteJournal
-from lapse.engine.journal.postgres import PostgresJournal
 from lapse.workspaces.model import DesiredState, Ms, NewWorkspace, ObservedStatus
-from lapse.workspaces.store.postgres import open_postgres_store
 from lapse.workspaces.store.sqlite import open_sqlite_store
 from tests.conformance.workspaces.worlds import postgres_database
 
@@ -50,6 +48,9 @@ async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield embedded, SQLiteJournal(embedded.database)
         await embedded.close()
         return
+    from lapse.engine.journal.postgres import PostgresJournal  # `make test` has no driver
+    from lapse.workspaces.store.postgres import open_postgres_store
+
     with postgres_database(request.getfixturevalue("shared_postgres")) as url:
         store = await open_postgres_store(url)
         yield store, PostgresJournal(store.database)

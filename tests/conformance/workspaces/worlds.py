@@ -6,13 +6,9 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
 from lapse.core.identity import secret_bytes
-from lapse.db.postgres.migration import migrate
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
-from lapse.workspaces.store.postgres import open_postgres_store
 from lapse.workspaces.store.sqlite import SCHEMA, SqliteWorkspaceStore
 
 if TYPE_CHECKING:
@@ -83,6 +79,8 @@ class PostgresWorld(SqlWorld):
         return write
 
     async def written_beside(self) -> list[str]:
+        import psycopg  # `make test` has no driver
+
         async with await psycopg.AsyncConnection.connect(self.url) as connection:
             return [row[0] for row in await (await connection.execute("SELECT text FROM beside")).fetchall()]
 
@@ -106,6 +104,10 @@ async def sqlite_world(
 @contextlib.contextmanager
 def postgres_database(server: Server) -> Iterator[str]:
     """Make a database with our tables, for one file of tests; return its URL."""
+    import psycopg  # `make test` has no driver
+
+    from lapse.db.postgres.migration import migrate
+
     name = f"workspaces_{secret_bytes(5).hex()}"
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
@@ -121,6 +123,10 @@ def postgres_database(server: Server) -> Iterator[str]:
 @contextlib.asynccontextmanager
 async def postgres_world(url: str, *, rounds: int = ROUNDS) -> AsyncIterator[PostgresWorld]:
     """An empty world in a database that was used by cases before."""
+    import psycopg  # `make test` has no driver
+
+    from lapse.workspaces.store.postgres import open_postgres_store
+
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute("TRUNCATE workspaces, beside, journal, brakes")
     world = PostgresWorld(lambda: open_postgres_store(url, connections=3), lambda store: store, rounds)

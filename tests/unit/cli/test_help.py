@@ -55,6 +55,7 @@ def modules_after(*arguments: str) -> set[str]:
     return set(answer["modules"])
 
 
+@pytest.mark.process
 def test_the_list_of_commands_imports_no_backend_and_no_web_framework() -> None:
     modules = modules_after("--help")
 
@@ -63,21 +64,25 @@ def test_the_list_of_commands_imports_no_backend_and_no_web_framework() -> None:
     assert not modules & {"asyncio", "lapse.settings"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments", [["--version"], ["keys", "--help"], ["keys", "put", "--help"]])
 def test_neither_does_any_other_text_about_keys(arguments: list[str]) -> None:
     assert not modules_after(*arguments) & FORBIDDEN
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments", [["crds", "--help"], ["crds", "install", "--help"], ["crds", "print"]])
 def test_neither_does_any_text_about_definitions(arguments: list[str]) -> None:
     assert not modules_after(*arguments) & FORBIDDEN
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments", [["requests", "--help"], ["requests", "capture", "--help"]])
 def test_neither_does_any_text_about_requests(arguments: list[str]) -> None:
     assert not modules_after(*arguments) & FORBIDDEN
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments", [["history", "--help"], ["history", "prune", "--help"], ["retention", "--help"]], ids=str
 )
@@ -85,6 +90,7 @@ def test_neither_does_any_text_about_history_and_retention(arguments: list[str])
     assert not modules_after(*arguments) & FORBIDDEN
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments", [["workspaces", "--help"], ["workspaces", "open", "--help"], ["db", "--help"]])
 def test_neither_does_any_text_about_workspaces(arguments: list[str]) -> None:
     assert not modules_after(*arguments) & FORBIDDEN

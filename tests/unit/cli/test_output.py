@@ -147,6 +147,7 @@ def test_json_on_a_terminal_is_the_same_document_without_what_could_steer_it(
     assert all(c.isprintable() or c == "\n" for c in out)
 
 
+@pytest.mark.process
 def test_lapse_keys_get_writes_no_escape_sequence_to_a_terminal_and_the_value_to_a_pipe(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/keys.db"
     with lapse.open_keys(url) as keys:

@@ -24,6 +24,7 @@ from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import ObjectKey
 from lapse.objects.config_map_gate import CONFIG_MAP, NAME, ConfigMapGateStore
 from lapse.objects.embedded import EmbeddedStore, open_embedded
+from tests.examples import examples
 from tests.unit.engine.stage import NS, play, series
 
 if TYPE_CHECKING:
@@ -299,7 +300,7 @@ async def test_acts_of_others_do_not_spend_the_budget(world: World) -> None:
     assert await world.act_until_refused(world.process()) == 20
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     form=st.sampled_from(["table", "config map"]),
     steps=st.lists(

@@ -145,6 +145,7 @@ def test_times_come_back_to_the_nanosecond(source: Path, tmp_path: Path, moment:
     assert [(tmp_path / "copy" / name).stat().st_mtime_ns for name in ("script", "deep")] == kept
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("tar") is None, reason="there is no tar here")
 def test_other_programs_read_the_attributes(source: Path, tmp_path: Path) -> None:
     for attribute, value in ATTRIBUTES.items():
@@ -330,6 +331,7 @@ def test_a_full_disk_while_packing_is_a_clear_error_and_leaves_nothing(
     assert everything(place) == []
 
 
+@pytest.mark.process
 def test_a_real_limit_on_the_size_of_files_is_a_clear_error_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
     """In a process of its own: the limit cannot be taken back."""
     (source / "large").write_bytes(os.urandom(300_000))  # noqa: TID251 - incompressible

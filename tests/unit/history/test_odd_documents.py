@@ -16,6 +16,7 @@ from lapse.history.policy.documents import DocumentError, read_document
 from lapse.history.policy.lint import lint
 from lapse.history.policy.policies import read_document as read_policy
 from lapse.history.records import record
+from tests.examples import examples
 from tests.odd_documents import ODD, POLICY, RUN, odd_documents
 
 NOT_JSON: list[Any] = [dt.datetime(2026, 1, 31, tzinfo=dt.UTC), dt.date(2026, 1, 31), b"x", {7: "x"}]
@@ -56,7 +57,7 @@ def test_every_odd_run_is_a_record_or_a_clear_error() -> None:
             raise AssertionError(where) from error
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(ANYTHING, st.sampled_from(["spec", "metadata", "kind", "apiVersion", "status"]))
 def test_anything_at_all_is_judged(anything: Any, place: str) -> None:  # noqa: ANN401 - that is the point
     judge(anything)

@@ -34,6 +34,7 @@ def test_it_can_be_closed_and_looks_after_the_other_end() -> None:
         os.fstat(number)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_server_that_resets_every_connection_does_not_end_the_process(client: str) -> None:
     done = subprocess.run(

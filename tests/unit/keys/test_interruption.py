@@ -192,6 +192,7 @@ def test_a_waiter_that_is_interrupted_does_not_take_the_lock_later(url: str) -> 
             assert not waiter.lost, "the lock object cannot be used again"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("kind", "interruptions"), [("memory", 10_000), ("file", 10_000), ("lock", 2_000)])
 def test_thousands_of_interruptions_hang_nobody_and_leave_nothing_held(
     kind: str, interruptions: int, tmp_path: Path
@@ -281,6 +282,7 @@ def in_child(work: Any) -> int:  # noqa: ANN401 - a function that returns an exi
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_lock_is_lost_in_a_forked_child_and_stays_the_parents(url: str) -> None:
     with lapse.open_keys(url, sweep=False) as keys:
@@ -299,6 +301,7 @@ def test_a_lock_is_lost_in_a_forked_child_and_stays_the_parents(url: str) -> Non
             assert holder(keys) is not None
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_store_that_was_opened_before_a_fork_refuses_in_the_child(url: str) -> None:
     with lapse.open_keys(url, sweep=False) as keys:

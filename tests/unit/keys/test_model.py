@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import lapse
 from lapse.core.clock import VirtualClock
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from lapse.keys.store import AppKeys
@@ -145,6 +146,6 @@ TestMemory = MemoryMachine.TestCase
 TestMemory.settings = settings(stateful_step_count=60)
 TestMemoryBuckets = MemoryBucketsMachine.TestCase
 TestFile = FileMachine.TestCase
-TestFile.settings = settings(max_examples=50, stateful_step_count=40)
+TestFile.settings = settings(max_examples=examples(50), stateful_step_count=40)
 TestFileBuckets = FileBucketsMachine.TestCase
-TestFileBuckets.settings = settings(max_examples=25, stateful_step_count=40)
+TestFileBuckets.settings = settings(max_examples=examples(25), stateful_step_count=40)

@@ -153,6 +153,7 @@ def command(tmp_path: Path) -> Command:
     return Command(tmp_path)
 
 
+@pytest.mark.process
 async def test_a_plugin_runs_once_for_all_who_wait_and_is_kept_until_its_end(
     command: Command, clock: VirtualClock
 ) -> None:
@@ -170,6 +171,7 @@ async def test_a_plugin_runs_once_for_all_who_wait_and_is_kept_until_its_end(
     assert len(command.runs) == 2
 
 
+@pytest.mark.process
 async def test_a_refused_credential_is_renewed_but_not_in_a_hot_loop(command: Command, clock: VirtualClock) -> None:
     command.prints(token="one")
     source = command.source(clock)
@@ -185,6 +187,7 @@ async def test_a_refused_credential_is_renewed_but_not_in_a_hot_loop(command: Co
     assert len(command.runs) == 2
 
 
+@pytest.mark.process
 async def test_a_plugin_is_told_what_it_is_asked_for(command: Command, clock: VirtualClock) -> None:
     command.prints(token="one")
     await command.source(clock).current()
@@ -206,6 +209,7 @@ async def test_a_plugin_is_told_what_it_is_asked_for(command: Command, clock: Vi
     ]
 
 
+@pytest.mark.process
 async def test_a_plugin_of_the_older_version_may_give_a_certificate(command: Command, clock: VirtualClock) -> None:
     version = "client.authentication.k8s.io/v1beta1"
     command.prints(api_version=version, clientCertificateData="c", clientKeyData="k")
@@ -226,6 +230,7 @@ def prints_text(text: str) -> Callable[[Command], None]:
     return lambda command: command.does(f"print({text!r})")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
@@ -283,6 +288,7 @@ def is_gone(pid: int) -> bool:
     return not stat.exists() or stat.read_text().split()[2] == "Z"
 
 
+@pytest.mark.process
 async def test_a_plugin_that_hangs_is_ended_with_all_it_started(command: Command) -> None:
     started = command.folder / "child"
     child = f"import os, time; open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
@@ -304,6 +310,7 @@ async def test_a_plugin_that_hangs_is_ended_with_all_it_started(command: Command
         pytest.fail("the command's child outlived it")
 
 
+@pytest.mark.process
 async def test_a_plugin_has_a_limited_time(command: Command) -> None:
     command.does("time.sleep(600)")
     with pytest.raises(CredentialsError, match=r"did not end within 0\.3 s"):

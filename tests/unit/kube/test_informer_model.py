@@ -13,6 +13,7 @@ from lapse.core.clock import VirtualClock
 from lapse.kube.controller.informer import Informer
 from lapse.kube.errors import ForbiddenError, GoneError, StoreUnavailableError
 from lapse.kube.resources import Event, Kind, Page
+from tests.examples import examples
 from tests.unit.kube.scripted import THING, Thing, View, added, bookmark, deleted, modified, running, settle, thing
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ async def come_to_rest(source: FaultySource) -> None:
         await settle(source.clock, 60)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(before=st.lists(STEPS, max_size=8), steps=st.lists(STEPS, min_size=5, max_size=40))
 async def test_the_copy_its_index_and_every_subscriber_end_where_the_store_is(
     before: list[tuple[tuple[Any, ...], int]], steps: list[tuple[tuple[Any, ...], int]]

@@ -22,6 +22,7 @@ from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import Document, EventType, Json, Kind, ObjectKey, ObjectMeta
 from lapse.objects.embedded import EmbeddedStore, open_embedded
 from lapse.objects.port import Deletion
+from tests.examples import examples
 from tests.unit.objects.kinds import NOTE, SHELF, collected, reference
 
 if TYPE_CHECKING:
@@ -306,4 +307,4 @@ def repr_of(value: Any) -> str:  # noqa: ANN401 - any document or state
 
 
 TestStoreAgainstModel = StoreAgainstModel.TestCase
-TestStoreAgainstModel.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestStoreAgainstModel.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)

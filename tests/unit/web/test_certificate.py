@@ -49,6 +49,7 @@ async def shown(certificate: Certificate, authority: Authority, *, server_name: 
     return seen
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("server_name", ["localhost", "127.0.0.1"], ids=["by name", "by address, which sends no name"])
 async def test_a_pair_that_was_replaced_is_shown_to_the_next_client(
     server_name: str, authority: Authority, tmp_path: Path
@@ -63,6 +64,7 @@ async def test_a_pair_that_was_replaced_is_shown_to_the_next_client(
     assert await shown(certificate, authority, server_name=server_name) == second
 
 
+@pytest.mark.process
 async def test_a_pair_that_cannot_be_used_changes_nothing_until_it_can(authority: Authority, tmp_path: Path) -> None:
     first = place(authority, "first", tmp_path)
     certificate = Certificate(tmp_path / "tls.crt", tmp_path / "tls.key", domain="requests")
@@ -84,6 +86,7 @@ async def test_a_pair_that_cannot_be_used_changes_nothing_until_it_can(authority
     assert await shown(certificate, authority, server_name="localhost") == third
 
 
+@pytest.mark.process
 async def test_files_that_stayed_as_they_are_are_not_loaded_again(authority: Authority, tmp_path: Path) -> None:
     place(authority, "first", tmp_path)
     certificate = Certificate(tmp_path / "tls.crt", tmp_path / "tls.key", domain="requests")
@@ -92,6 +95,7 @@ async def test_files_that_stayed_as_they_are_are_not_loaded_again(authority: Aut
     assert certificate._current is before
 
 
+@pytest.mark.process
 def test_a_pair_that_cannot_be_used_at_the_start_is_named(authority: Authority, tmp_path: Path) -> None:
     files = (tmp_path / "tls.crt", tmp_path / "tls.key")
     with pytest.raises(CertificateError, match=rf"{files[0]}: No such file"):
@@ -103,6 +107,7 @@ def test_a_pair_that_cannot_be_used_at_the_start_is_named(authority: Authority, 
         Certificate(*files, domain="requests")
 
 
+@pytest.mark.process
 def test_a_key_with_a_password_is_refused_without_asking_for_it(authority: Authority, tmp_path: Path) -> None:
     place(authority, "first", tmp_path)
     key = tmp_path / "tls.key"

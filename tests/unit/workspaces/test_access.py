@@ -17,6 +17,7 @@ from lapse.workspaces.activity.access import AccessTimes
 from lapse.workspaces.errors import WorkspaceStoreUnavailableError
 from lapse.workspaces.model import Ms, NewWorkspace, WorkspaceId
 from lapse.workspaces.store.sqlite import open_sqlite_store
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -343,4 +344,4 @@ class Accesses(RuleBasedStateMachine):
 
 
 TestAccesses = Accesses.TestCase
-TestAccesses.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestAccesses.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)

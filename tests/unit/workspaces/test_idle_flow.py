@@ -17,6 +17,7 @@ from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.activity.port import ActivityDoubt, ConnectionId
 from lapse.workspaces.expiry import StayReason, decide_standby
 from lapse.workspaces.model import Ms
+from tests.examples import examples
 from tests.unit.workspaces.test_eligibility import RUNNING
 
 if TYPE_CHECKING:
@@ -190,4 +191,4 @@ class Flow(RuleBasedStateMachine):
 
 
 TestFlow = Flow.TestCase
-TestFlow.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+TestFlow.settings = settings(max_examples=examples(100), stateful_step_count=25, deadline=None)

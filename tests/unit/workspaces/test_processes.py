@@ -31,6 +31,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
+@pytest.mark.process
 @linux
 def test_a_process_is_told_from_one_that_only_has_its_pid(sleeper: subprocess.Popen[bytes]) -> None:
     boot = processes.boot_id()
@@ -55,6 +56,7 @@ def test_a_process_is_told_from_one_that_only_has_its_pid(sleeper: subprocess.Po
     assert members(found, "mine", boot) == []
 
 
+@pytest.mark.process
 @linux
 def test_one_that_has_ended_and_is_not_buried_is_not_alive(sleeper: subprocess.Popen[bytes]) -> None:
     boot = processes.boot_id()

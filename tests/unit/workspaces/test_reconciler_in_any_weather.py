@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lapse.workspaces.errors import OperationUnderWayError, WorkspaceStoreUnavailableError
 from lapse.workspaces.model import DesiredState, Ms, Operation
+from tests.examples import examples
 from tests.unit.workspaces.chain import Crashed, World
 
 WISHES = st.tuples(st.just("want"), st.sampled_from(list(DesiredState)))
@@ -112,7 +113,7 @@ class Weather:
         self.nothing_is_lost()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(events=st.lists(EVENTS, max_size=25))
 def test_in_any_weather_nothing_is_lost_and_what_is_wanted_comes(events: list[tuple[str, Any]]) -> None:
     async def one() -> None:

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from lapse.workspaces.activity.port import ActivityUnavailableError, ActivityUnknown, ConnectionId, Quiet, Timer
 from lapse.workspaces.model import DesiredState, Ms, WorkspaceId
 from tests.conformance.ttl_manager.stage import Manager, TickReport
+from tests.examples import examples
 from tests.unit.workspaces.idle_world import ARCHIVE_TTL, World
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Flow(RuleBasedStateMachine):
 
 
 TestFlow = Flow.TestCase
-TestFlow.settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
+TestFlow.settings = settings(max_examples=examples(50), stateful_step_count=25, deadline=None)
 
 
 # --- what it would notice ---------------------------------------------------------------------------------------------
