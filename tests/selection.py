@@ -71,17 +71,17 @@ COUNTS = pytest.StashKey[tuple[int, int]]()
 
 
 def domains_of(path: Path) -> tuple[str, ...]:
-    """The domains that a folder or file below `tests` belongs to."""
+    """The domains that a folder or file below `tests` belongs to: by its folder's name, or the first word of it."""
     _, folder, *_ = (*path.relative_to(TESTS).parts, "", "")
     word = folder.partition("_")[0]
-    return (word,) if word in DOMAINS else FOLDER_DOMAINS.get(folder, ())
+    return (word,) if word in DOMAINS else FOLDER_DOMAINS.get(folder, FOLDER_DOMAINS.get(word, ()))
 
 
 def may_be_quick(path: Path) -> bool:
     """Whether folder and name allow it; marks may still say otherwise."""
-    parts = path.relative_to(TESTS).parts
     named = path.suffix == ".py" and not SERVER_WORDS.isdisjoint(path.stem.split("_"))
-    return not named and (not parts or parts[0] in QUICK_FOLDERS)
+    kind, *_ = (*path.relative_to(TESTS).parts, "") if path.is_relative_to(TESTS) else ("",)
+    return not named and kind in {*QUICK_FOLDERS, ""}
 
 
 def is_quick(item: pytest.Item) -> bool:
