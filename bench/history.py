@@ -171,8 +171,10 @@ class _Listing:
 
 async def _pass(store: EmbeddedStore, direct: Reader) -> PassReport:
     journal, clock = SQLiteJournal(store.database), SystemClock()
-    executor = Executor(ObjectTarget(store, store), journal, clock=clock, metrics=Metrics("bench"), actor="bench")
-    return (await Pass([history_policy()], direct=direct, executor=executor, clock=clock).run())["history"]
+    metrics = Metrics("bench")
+    executor = Executor(ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="bench")
+    passing = Pass([history_policy()], direct=direct, executor=executor, journal=journal, metrics=metrics, clock=clock)
+    return (await passing.run())["history"]
 
 
 async def _naive(store: EmbeddedStore) -> int:
@@ -291,10 +293,12 @@ async def _on_cluster(server: Any, count: int) -> OnCluster:  # noqa: ANN401 - a
 async def _compared(store: KubernetesStore, client: _Weighing, count: int) -> OnCluster:
     clock, metrics = SystemClock(), Metrics("bench")
     holds = listed_holds(store, lambda _kind: ())
-    executor = Executor(ObjectTarget(store, holds), LogJournal(), clock=clock, metrics=metrics, actor="bench")
+    journal = LogJournal()
+    executor = Executor(ObjectTarget(store, holds), journal, clock=clock, metrics=metrics, actor="bench")
+    passing = Pass([history_policy()], direct=store, executor=executor, journal=journal, metrics=metrics, clock=clock)
     client.calls = client.size = 0
     start = time.perf_counter()
-    report = (await Pass([history_policy()], direct=store, executor=executor, clock=clock).run())["history"]
+    report = (await passing.run())["history"]
     seconds, calls, read = time.perf_counter() - start, client.calls, client.size
     assert (report.matched, report.due.total()) == (count, 0)
     client.calls = client.size = 0

@@ -17,7 +17,7 @@ from lapse.cli.output import ExitCode, Output, message, print_json, print_table
 if TYPE_CHECKING:
     from lapse.cli.context import Context
     from lapse.history.api.kinds import RetentionPolicy
-    from lapse.history.retention.passes import Told
+    from lapse.history.retention.passes import PassItem
     from lapse.history.retention.runs import PolicyRun
     from lapse.kube.resources import Kind
 
@@ -32,7 +32,7 @@ class Done:
     """What came of a pass."""
 
     runs: dict[str, PolicyRun]
-    told: list[Told]
+    told: list[PassItem]
     """Everything that was due."""
     dry_run: bool
     """Whether that was asked for."""
@@ -53,7 +53,7 @@ async def pass_over(
     from lapse.app.process import retention
     from lapse.cli.context import who
     from lapse.engine.running.metrics import Metrics
-    from lapse.history.policy.policies import WithPolicies
+    from lapse.history.policy.policies import PolicyOverlay
     from lapse.history.retention.runs import RunReason
     from lapse.objects.cluster_holds import listed_holds
 
@@ -69,12 +69,12 @@ async def pass_over(
         gate=context.gate(metrics, actor=who()),
         clock=context.clock,
         left_alone=[settings.lease_namespace] if context.is_cluster else [],
-        direct=WithPolicies(context.store, instead) if instead else None,
+        direct=PolicyOverlay(context.store, instead) if instead else None,
         actor=who(),
     )
-    told: list[Told] = []
+    told: list[PassItem] = []
     waits = not (dry_run or yes) and await passes.is_unproved(only)
-    runs = await passes.run_once(only=only, dry_run=dry_run or waits, told=told.append)
+    runs = await passes.run_once(only=only, dry_run=dry_run or waits, on_item=told.append)
     doubt = await _doubt(context, {run.domain for run in runs.values() if run.reason is RunReason.FROZEN})
     return Done(runs, sorted(told, key=lambda one: one.address), dry_run or waits, doubt, waits and bool(told))
 

@@ -89,6 +89,8 @@ class Settled(NamedTuple, Generic[S]):
     outcome: Outcome
     next_check: UnixNs | None
     """When to look again; None: only when something about it changes."""
+    problem: Exception | None = None
+    """The error that says why it was not ended, where there is one."""
 
 
 class Result(NamedTuple):

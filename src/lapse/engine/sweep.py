@@ -146,7 +146,7 @@ class _Page(Generic[S]):
 class Sweep(Generic[S]):
     """Sweeps one domain. One at a time: two sweeps of one domain would share its index."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all of them named, one per dependency
         self,
         domain: Domain[S],
         executor: Executor,
@@ -156,19 +156,24 @@ class Sweep(Generic[S]):
         metrics: Metrics,
         width: int | None = None,
         part: str = "",
+        is_pass: bool = False,
         chance: Chance = chance,
     ) -> None:
         """Set every metric of the domain to zero; nothing is looked at before `run`.
 
         ``journal`` is the executor's; ``width`` is how many items are in flight, unless that is left to the sweep;
-        ``part`` tells apart the sweeps of a domain that has several.
+        ``part`` tells apart the sweeps of a domain that has several. ``is_pass`` is for a domain that finds what is due
+        by looking at everything, whole groups included, and reports on all of it: its pages come one at a time, so that
+        it knows what came of one before it makes the next; they come to the end, also while the domain stands still;
+        and the domain itself tells how much is held.
         """
         self.domain = domain
         self.clock = clock
         self._executor, self._journal, self._metrics, self._part = executor, journal, metrics, part
         batch = executor.target.batch
         in_flight = width or (WIDTH if batch == 1 else 2 * batch)
-        self._page = min(batch, in_flight)
+        self._is_pass = is_pass
+        self._page = in_flight if is_pass else min(batch, in_flight)
         self._workers, self._chance = -(-in_flight // self._page), chance
         self._attempts: Counter[str] = Counter()
         self._held: OrderedDict[str, int] = OrderedDict()
@@ -292,14 +297,14 @@ class Sweep(Generic[S]):
             for candidate, _ in page.due:
                 await self._failed(candidate, error, page)
             return
-        outcomes = [one.outcome for one in results]
-        pause = None if _NOT_YET.isdisjoint(outcomes) else self._executor.gate.pause(self.domain.name)
-        if any(isinstance(one.problem, RefusedError) for one in results):  # so would be the next, with a row for each
-            pull.stopped = True
+        is_waiting = any(one.outcome in _NOT_YET for one in results)
+        pause = self._executor.gate.pause(self.domain.name) if is_waiting else None
+        if not self._is_pass and any(isinstance(one.problem, RefusedError) for one in results):
+            pull.stopped = True  # so would be the next, with a row for each
         next_look = None if pause is None else _later(self._now(), pause)
-        for (candidate, _), outcome in zip(page.due, outcomes, strict=True):
+        for (candidate, _), (outcome, problem) in zip(page.due, results, strict=True):
             again = next_look if outcome in _NOT_YET else None
-            page.count(self._settled(candidate, outcome, page, next_check=again))
+            page.count(self._settled(candidate, outcome, page, next_check=again, problem=problem))
 
     async def held_back(self) -> float | None:
         """Return for how many seconds nothing of the domain may be ended, if that is known; asks the gate."""
@@ -320,10 +325,16 @@ class Sweep(Generic[S]):
         except Exception as second:  # noqa: BLE001 - it is counted, and looked at again, also without a row
             _log.error("not_journalled", domain=self.domain.name, error=type(second).__name__)
             self._metrics.failed(self.domain.name, ErrorKind.JOURNAL)
-        page.count(self._settled(candidate, Outcome.FAILED, page))
+        page.count(self._settled(candidate, Outcome.FAILED, page, problem=error))
 
     def _settled(
-        self, candidate: Candidate[S], outcome: Outcome, page: _Page[S], *, next_check: UnixNs | None = None
+        self,
+        candidate: Candidate[S],
+        outcome: Outcome,
+        page: _Page[S],
+        *,
+        next_check: UnixNs | None = None,
+        problem: Exception | None = None,
     ) -> str:
         """Remember when to look again; return what to count."""
         now = self._now()
@@ -332,7 +343,8 @@ class Sweep(Generic[S]):
             self._held.move_to_end(candidate.uid)
         else:
             self._held.pop(candidate.uid, None)
-        page.settled.append(Settled(candidate, outcome, self._next_check(candidate, outcome, next_check, now)))
+        again = self._next_check(candidate, outcome, next_check, now)
+        page.settled.append(Settled(candidate, outcome, again, problem))
         return outcome
 
     async def _settle(self, settled: Sequence[Settled[S]]) -> None:
@@ -394,7 +406,8 @@ class Sweep(Generic[S]):
         oldest_ns = self.clock.wall_ns() - round(2 * HELD_SECONDS * _NS)
         while self._held and next(iter(self._held.values())) < oldest_ns:
             self._held.popitem(last=False)
-        self._metrics.holding(self.domain.name, len(self._held), part=self._part)
+        if not self._is_pass:
+            self._metrics.holding(self.domain.name, len(self._held), part=self._part)
         if self.domain.is_indexed:
             deadline = self.domain.next_deadline()
             self._metrics.expecting(self.domain.name, None if deadline is None else deadline / _NS)

@@ -1,14 +1,12 @@
-"""Records as they are stored: what a run did, under a name and labels that are made from nothing but the run.
+"""Records of runs, as they are stored: under a name and labels that are made from nothing but the run, once each.
 
 The same run always has the same name, so that writing a record twice finds the first one: an attempt that is repeated
 after a lost answer makes no second record and gives none a younger age. A run is what its document says: two documents
 that differ in more than the form of their times are two runs, also when both began in the same second.
 
-Writing records: one for each run, however often its writer tries.
-
-`write_record` says what came of it, for those who asked for nothing else: a command, an HTTP call. `record_completion`
-is for the path of the experiment itself, which must never fail because its record could not be written: whatever goes
-wrong is logged and counted, and the run goes on without a record.
+`write_record` says what came of it, for a command or an HTTP call. `record_completion` is for the path of the
+experiment itself, which must never fail because its record could not be written: whatever goes wrong is logged and
+counted, and the run goes on without a record.
 
 Not guaranteed: that the record of a run which was deleted meanwhile is not written anew by a very late attempt.
 """
@@ -30,14 +28,15 @@ from lapse.history.api.kinds import (
     EXPERIMENT_NAME,
     EXPERIMENT_NAMESPACE,
     EXPERIMENT_UID,
+    HISTORY,
     STATUS,
     ChaosExperimentHistory,
     ExperimentRef,
     HistorySpec,
+    is_record,
     label_value,
     short_hash,
 )
-from lapse.history.retention.acting import HISTORY
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import ObjectMeta, Struct
 
@@ -51,10 +50,10 @@ if TYPE_CHECKING:
 
 LONGEST_NAME: Final = 253
 NOTHING_GIVEN: Final = ObjectMeta()
-_KIND: Final = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
 _LABELS: Final = (EXPERIMENT_NAMESPACE, EXPERIMENT_NAME, EXPERIMENT_UID, STATUS)
 _UNNAMED: Final = "experiment"
 _FRACTION: Final = re.compile("[.,]([0-9]+)")
+_log = get_logger("lapse.history.records")
 
 
 def record(spec: HistorySpec, *, namespace: str, given: ObjectMeta = NOTHING_GIVEN) -> ChaosExperimentHistory:
@@ -84,7 +83,7 @@ def experiment_labels(ref: ExperimentRef) -> dict[str, str]:
 
 def is_about_records(policies: Iterable[Policy]) -> bool:
     """Whether policies, which are all about one kind, are about records."""
-    return all((one.api_version, one.kind) == _KIND for one in policies)
+    return all(map(is_record, policies))
 
 
 def is_labelled(labels: Mapping[str, str]) -> bool:
@@ -100,7 +99,7 @@ def labelled(body: Json) -> Json:
     metadata = body["metadata"]
     labels = metadata.get("labels") or {}
     try:
-        spec = msgspec.convert(body.get("spec"), _Told, strict=False)
+        spec = msgspec.convert(body.get("spec"), _LabelSource, strict=False)
     except msgspec.ValidationError:
         return body
     made = {**experiment_labels(spec.experiment_ref), STATUS: label_value(spec.execution.status)}
@@ -111,7 +110,7 @@ class _Outcome(Struct, frozen=True):
     status: str
 
 
-class _Told(Struct, frozen=True):
+class _LabelSource(Struct, frozen=True):
     """What of a record's spec its labels say."""
 
     experiment_ref: ExperimentRef
@@ -149,9 +148,6 @@ def _stamp(start_time: str) -> str:
     """Return a moment in digits that sort as time does; a text that is none still makes a name."""
     moment = instant(start_time)
     return "0" if from_timestamp(moment) is None else re.sub("[^0-9]", "", moment)
-
-
-_log = get_logger("lapse.history.records")
 
 
 async def write_record(

@@ -13,7 +13,7 @@ from lapse.kube.conditions import ready_condition
 
 if TYPE_CHECKING:
     from lapse.history.api.kinds import RetentionPolicy
-    from lapse.history.retention.passes import Told
+    from lapse.history.retention.passes import PassItem
     from lapse.history.retention.runs import PolicyRun
 
 COLUMNS: Final = (
@@ -52,7 +52,7 @@ def summary(policy: RetentionPolicy) -> dict[str, Any]:
     }
 
 
-def told_json(one: Told) -> dict[str, Any]:
+def told_json(one: PassItem) -> dict[str, Any]:
     """Return one thing that was due in a pass, for programs."""
     return {
         "address": str(one.address),

@@ -1,28 +1,23 @@
-"""Retention, put together: every policy there is, over everything each hour, and over one experiment when it completes.
+"""The service of history and retention: all policies, over everything each hour, over one experiment as it completes.
 
 One path: a policy is an object of the store, wherever it came from, and all policies of a kind are judged in one pass
-over one listing. Whatever is wrong with one policy or one kind is told in its status and in the log, and the others go
-on.
+over one listing (`lapse.history.retention.passes`), which is a sweep of the engine. Whatever is wrong with one policy
+or one kind is told in its status and in the log, and the others go on. Where nobody chose a TTL, a store that was never
+swept by it is passed over dry for a whole interval (`lapse.history.retention.first_pass`).
 
-**The first pass.** Where nobody chose a TTL, a store that was never swept by it is passed over dry for a whole
-interval, and what would go is told; until a full pass has really been made, no completion deletes anything either. See
-`lapse.history.retention.loop`. A `RetentionPolicy` needs none of it: its author has set ``dryRun`` to false.
-
-Two processes that do this at once are no harm: acts carry the version that was judged, and whoever comes second finds
-it done.
+Two processes that do this at once are no harm: acts carry the version that was judged, and the second finds it done.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lapse.core.clock import UnixNs
-from lapse.core.decision import DueReason, KeepReason, Reason, UnknownReason
+from lapse.core.decision import DueReason, KeepReason, Reason
 from lapse.core.errors import LapseError
-from lapse.core.jitter import Chance, chance
+from lapse.core.jitter import Chance, around, chance
 from lapse.core.log import get_logger
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.domain import DELETE, Action
@@ -30,12 +25,12 @@ from lapse.engine.executor import Executor
 from lapse.engine.running.metrics import ErrorKind
 from lapse.engine.safety.gate import Gate, OpenGate
 from lapse.engine.safety.holds import hold_of
-from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
+from lapse.history.api.kinds import HISTORY, RETENTION, RETENTION_POLICY, address, domain_of, is_record
 from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy.default_policy import POLICY_NAME
 from lapse.history.policy.policies import (
     LoadedPolicies,
-    blocked,
+    conflicts,
     is_published,
     load_policies,
     publish,
@@ -44,13 +39,12 @@ from lapse.history.policy.policies import (
 )
 from lapse.history.policy.policy import Policy
 from lapse.history.retention.completions import Completions, labels_of
+from lapse.history.retention.first_pass import FirstPass, MemoryNotes
 from lapse.history.retention.listing import LEFT_ALONE
-from lapse.history.retention.loop import FirstPasses, MemoryNotes, RetentionLoop
-from lapse.history.retention.passes import DOMAINS, HISTORY, REASONS, RETENTION, Pass, address
-from lapse.history.retention.rules import DoubtReason
-from lapse.history.retention.runs import GRANT, Tally, of_broken, of_error, of_report
-from lapse.history.retention.status_writer import Teller
+from lapse.history.retention.passes import DOMAINS, REASONS, Pass
+from lapse.history.retention.runs import GRANT, RunReason, StatusWriter, Tally, of_broken, of_error, of_report
 from lapse.kube.controller.controller import ReconcileResult
+from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import NO_LABELS, ObjectMeta
 from lapse.objects.target import ObjectHandle, ObjectTarget
 
@@ -60,12 +54,14 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.core.duration import Duration
     from lapse.engine.journal.port import Journal
+    from lapse.engine.running.coordinator import Turn
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.freeze import Notes
     from lapse.engine.safety.holds import HoldLookup
     from lapse.history.api.kinds import RetentionPolicy
+    from lapse.history.policy.policies import StoredPolicy
     from lapse.history.retention.completions import Experiment
-    from lapse.history.retention.passes import PassReport, Told
+    from lapse.history.retention.passes import PassItem
     from lapse.history.retention.runs import PolicyRun
     from lapse.kube.resources import Json
     from lapse.objects.port import ObjectStore, Reader
@@ -76,13 +72,11 @@ _PATIENCE: Final = 128
 """Deletions that fail one after the other before a pass gives up: the rest would fail as well, call by call."""
 _ACTOR: Final = "lapse"
 _OPEN_GATE: Final = OpenGate()
-_DOUBT: Final = frozenset({*UnknownReason, *DoubtReason})
-_RECORDS: Final = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
+_RETRY_SECONDS: Final = 60.0
+"""How long a store that did not answer is left alone before the next pass."""
 _NS: Final = 1_000_000_000
 _CAUTION: Final = "history_ttl is not set, and no pass over all records has deleted anything by its default"
 _log = get_logger("lapse.history")
-
-Member = tuple["RetentionPolicy", Policy]
 
 
 class PublishReason(Reason):
@@ -92,7 +86,7 @@ class PublishReason(Reason):
     """Somebody took it out of the settings."""
 
 
-def _tell_nobody(_told: Told) -> None:
+def _ignore(_item: PassItem) -> None:
     """Do nothing."""
 
 
@@ -101,13 +95,13 @@ def _always() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Order:
-    """What is asked for."""
+class _PassRequest:
+    """A pass that is asked for: by which policies, over what, and how."""
 
     only: Collection[str] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     dry_run: bool = False
-    told: Callable[[Told], None] = _tell_nobody
+    on_item: Callable[[PassItem], None] = _ignore
     proceed: Callable[[], bool] = _always
     next_run: UnixNs | None = None
     is_careful: bool = False
@@ -118,7 +112,7 @@ class _Order:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is what a status tells of: a real pass over everything."""
+        """Whether it is a real pass over everything, which a status tells of."""
         return not self.dry_run and not self.labels
 
 
@@ -156,11 +150,12 @@ class Retention:
         self._selected, self._advice = selected, "" if selected is None else GRANT
         self._journal, self._metrics, self._holds, self._clock = journal, metrics, holds, clock
         self._gate, self._left_alone, self._actor = gate, frozenset(left_alone), actor
-        self._is_default = history_ttl_is_default
-        self._first = FirstPasses(notes or MemoryNotes(), interval=interval, clock=clock)
+        self._first = FirstPass(
+            notes or MemoryNotes(), interval=interval, clock=clock, is_needed=history_ttl_is_default
+        )
         self._wanted = [history]
         self._unusable: dict[str, RetentionPolicyError] = {}
-        self._teller = Teller(store, metrics=metrics, clock=clock)
+        self._status = StatusWriter(store, metrics=metrics, clock=clock)
         self._unpublished: Collection[str] = ()
         for document in documents:
             try:
@@ -208,20 +203,21 @@ class Retention:
         only: Collection[str] | None = None,
         labels: Mapping[str, str] = NO_LABELS,
         dry_run: bool = False,
-        told: Callable[[Told], None] = _tell_nobody,
+        on_item: Callable[[PassItem], None] = _ignore,
         proceed: Callable[[], bool] = _always,
     ) -> dict[str, PolicyRun]:
         """Let all policies pass, or those that ``only`` names; return what came of each, by name.
 
         With ``dry_run`` nothing is deleted and no status is written; with ``labels`` only what has them is looked at,
-        and no status is written either. ``told`` hears of everything that is due. Raises what the store answers when
-        the policies cannot be listed.
+        and no status is written either. ``on_item`` is called for everything that is due. Raises what the store answers
+        when the policies cannot be listed.
         """
-        return await self._run(_Order(only=only, labels=labels, dry_run=dry_run, told=told, proceed=proceed))
+        asked = _PassRequest(only=only, labels=labels, dry_run=dry_run, on_item=on_item, proceed=proceed)
+        return await self._run(asked)
 
     async def pass_over(self, *, proceed: Callable[[], bool], next_run: UnixNs) -> dict[str, PolicyRun]:
-        """Do what is to be done each hour; see the module about the first time."""
-        runs = await self._run(_Order(proceed=proceed, next_run=next_run, is_careful=True))
+        """Let every policy pass, as is done each hour; raises `StoreUnavailableError`."""
+        runs = await self._run(_PassRequest(proceed=proceed, next_run=next_run, is_careful=True))
         for domain in DOMAINS:
             held = sum(run.kept.get(KeepReason.HELD, 0) for run in runs.values() if run.domain == domain)
             self._metrics.holding(domain, held)
@@ -233,63 +229,63 @@ class Retention:
 
     async def is_unproved(self, only: Collection[str]) -> bool:
         """Whether a pass would be the first real one by a limit that nobody chose: a person is asked before."""
-        if not self._is_default or POLICY_NAME not in only:
+        if not self._first.is_needed or POLICY_NAME not in only:
             return False
-        unchosen = _unchosen((await self._load()).policies)
-        return not all([await self._first.has_acted(policy) for policy in unchosen])
+        return await self._first.is_ahead((await self._load()).policies)
 
     # --- passes -------------------------------------------------------------------------------------------------------
 
-    async def _run(self, order: _Order) -> dict[str, PolicyRun]:
+    async def _run(self, asked: _PassRequest) -> dict[str, PolicyRun]:
         loaded = await self._load()
-        tell = partial(self._teller.tell, in_status=order.is_whole, next_run=order.next_run)
+        write = partial(self._status.write, in_status=asked.is_whole, next_run=asked.next_run)
         runs: dict[str, PolicyRun] = {}
         for policy, error in loaded.broken:
-            if order.names(policy.metadata.name):
-                runs[policy.metadata.name] = run = of_broken(error, domain=_domain(policy.spec.selector))
-                await tell(run, policy)
-        against = blocked(loaded)
-        for members in _by_kind(loaded).values():
-            if order.proceed() and any(order.names(read.name) for _, read in members):
-                found = await self._run_kind(order, members, against)
+            if asked.names(policy.metadata.name):
+                runs[policy.metadata.name] = run = of_broken(error, domain=domain_of(policy.spec.selector))
+                await write(run, policy)
+        against = conflicts(loaded)
+        for policies in _by_kind(loaded):
+            if asked.proceed() and any(asked.names(read.name) for _, read in policies):
+                found = await self._run_kind(asked, policies, against)
                 runs |= found
                 # Of what was cut short there is nothing to tell: it is done again, here or by the next leader.
-                for policy, read in members if order.proceed() else ():
+                for policy, read in policies if asked.proceed() else ():
                     if read.name in found:
-                        await tell(found[read.name], policy)
+                        await write(found[read.name], policy)
         return runs
 
     async def _run_kind(
-        self, order: _Order, members: Sequence[Member], against: Mapping[str, RetentionPolicyError]
+        self, asked: _PassRequest, policies: Sequence[StoredPolicy], against: Mapping[str, RetentionPolicyError]
     ) -> dict[str, PolicyRun]:
-        wanted = {read.name for _, read in members if order.names(read.name)}
-        domain = _domain(members[0][1])
+        wanted = {read.name for _, read in policies if asked.names(read.name)}
+        domain = domain_of(policies[0][1])
         runs = {name: of_broken(against[name], domain=domain) for name in wanted if name in against}
         acting = wanted - runs.keys()
-        return runs | await self._run_acting(order, members, acting) if acting else runs
+        return runs | await self._run_acting(asked, policies, acting) if acting else runs
 
     async def _run_acting(
-        self, order: _Order, members: Sequence[Member], acting: Collection[str]
+        self, asked: _PassRequest, policies: Sequence[StoredPolicy], acting: Collection[str]
     ) -> dict[str, PolicyRun]:
-        cautious = order.is_careful and await self._is_first(members)
-        used = [_dry(read) if order.dry_run or (cautious and read.name == POLICY_NAME) else read for _, read in members]
+        is_first = asked.is_careful and await self._first.is_under_way(policies)
+        used = [
+            replace(read, dry_run=True) if asked.dry_run or (is_first and read.name == POLICY_NAME) else read
+            for _, read in policies
+        ]
         try:
-            runs = await self._pass(used, acting=acting, labels=order.labels, told=order.told, proceed=order.proceed)
+            runs = await self._pass(
+                used, acting=acting, labels=asked.labels, on_item=asked.on_item, proceed=asked.proceed
+            )
         except Exception as error:  # noqa: BLE001 - one kind that fails must not stop the others
             if not isinstance(error, LapseError):
                 _log.error("pass_failed", policies=sorted(acting), error=type(error).__name__, exc_info=error)
-            return {name: of_error(name, error, domain=_domain(used[0]), advice=self._advice) for name in acting}
-        if cautious and POLICY_NAME in runs and runs[POLICY_NAME].deleted:
+            return {name: of_error(name, error, domain=domain_of(used[0]), advice=self._advice) for name in acting}
+        own = runs.get(POLICY_NAME)
+        if is_first and own is not None and own.deleted:
             ends = self._first.ends
             until = "until the first pass can be recorded" if ends is None else f"until {to_timestamp(ends)}"
-            _log.warning(
-                "first_pass_was_dry",
-                would_delete=runs[POLICY_NAME].deleted,
-                reason=f"{_CAUTION}; no pass does so {until}",
-            )
-        own = runs.get(POLICY_NAME)
-        if self._is_default and own is not None and own.is_ready and not (own.dry_run or order.labels):
-            await self._first.acted(POLICY_NAME)
+            _log.warning("first_pass_was_dry", would_delete=own.deleted, reason=f"{_CAUTION}; no pass does so {until}")
+        if own is not None and own.is_ready and not (own.dry_run or asked.labels):
+            await self._first.acted()
         return runs
 
     async def _load(self) -> LoadedPolicies:
@@ -324,31 +320,31 @@ class Retention:
         *,
         acting: Collection[str],
         labels: Mapping[str, str],
-        told: Callable[[Told], None],
-        proceed: Callable[[], bool],
+        on_item: Callable[[PassItem], None] = _ignore,
+        proceed: Callable[[], bool] = _always,
     ) -> dict[str, PolicyRun]:
         tally = Tally()
 
-        def take(one: Told) -> None:
-            tally.take(one)
-            told(one)
+        def count(item: PassItem) -> None:
+            tally.add(item)
+            on_item(item)
 
         reports = await Pass(
             policies,
             direct=self._direct if self._selected is None else self._selected,
             executor=self._executor(self._selected),
+            journal=self._journal,
+            metrics=self._metrics,
             clock=self._clock,
             left_alone=self._left_alone,
             acting=acting,
-            told=take,
+            on_item=count,
         ).run(labels=labels, proceed=lambda: proceed() and tally.failed_in_a_row < _PATIENCE)
-        domain = _domain(policies[0])
-        self._count(domain, reports.values())
         return {
             policy.name: of_report(
                 policy.name,
                 reports[policy.name],
-                domain=domain,
+                domain=domain_of(policy),
                 dry_run=policy.dry_run,
                 deleted=tally.deleted.get(policy.name, {}),
                 problem=tally.last_problem,
@@ -372,38 +368,61 @@ class Retention:
     async def _completed(self, experiment: Experiment) -> ReconcileResult:
         """Pass over the records of one experiment; raises what the store answers, so that it is tried again."""
         loaded = await self._load()
-        members = _by_kind(loaded).get(_RECORDS, [])
-        if any(read.name == POLICY_NAME for _, read in members) and POLICY_NAME not in blocked(loaded):
-            cautious = await self._is_first(members) or self._was_first(members)
-            used = [_dry(read) if cautious and read.name == POLICY_NAME else read for _, read in members]
-            labels = labels_of(experiment)
-            runs = await self._pass(used, acting={POLICY_NAME}, labels=labels, told=_tell_nobody, proceed=_always)
-            if cautious and runs[POLICY_NAME].deleted:
+        policies = [one for one in loaded.policies if is_record(one[1])]
+        if any(read.name == POLICY_NAME for _, read in policies) and POLICY_NAME not in conflicts(loaded):
+            is_first = await self._first.is_under_way(policies) or self._first.was_under_way(policies)
+            used = [
+                replace(read, dry_run=True) if is_first and read.name == POLICY_NAME else read for _, read in policies
+            ]
+            runs = await self._pass(used, acting={POLICY_NAME}, labels=labels_of(experiment))
+            if is_first and runs[POLICY_NAME].deleted:
                 _log.info("completion_was_dry", would_delete=runs[POLICY_NAME].deleted, reason=_CAUTION)
         return ReconcileResult()
 
-    # --- the first time -----------------------------------------------------------------------------------------------
 
-    async def _is_first(self, members: Sequence[Member]) -> bool:
-        """Whether nobody chose a TTL, and the first interval of it is not over."""
-        return self._is_default and any([await self._first.is_under_way(policy) for policy in _unchosen(members)])
+class RetentionLoop:
+    """A `lapse.engine.running.coordinator.Loop`: publishes the policies of the settings, and passes over everything.
 
-    def _was_first(self, members: Sequence[Member]) -> bool:
-        """Whether the last pass over everything was that one."""
-        return self._is_default and any(
-            read.name == POLICY_NAME and not read.dry_run and policy.status is not None and bool(policy.status.dry_run)
-            for policy, read in members
-        )
+    The engine's own loop sleeps until the next deadline, and spreads what is overdue over runs that go on where the
+    last one was. A pass has no deadlines, and compares groups that it has read as a whole, so it runs to its end.
+    """
 
-    # --- telling ------------------------------------------------------------------------------------------------------
+    name = "retention"
+    domain = RETENTION
+    leader_only = True
 
-    def _count(self, domain: str, reports: Collection[PassReport]) -> None:
-        verdicts: Counter[str] = Counter()
-        for report in reports:
-            doubt = sum(count for why, count in report.kept.items() if why in _DOUBT)
-            verdicts += Counter(due=report.due.total(), unknown=doubt, keep=report.kept.total() - doubt)
-        for verdict, count in verdicts.items():
-            self._metrics.decided(domain, verdict, count=count)
+    def __init__(
+        self, retention: Retention, interval: float, *, clock: Clock, metrics: Metrics, chance: Chance
+    ) -> None:
+        """Pass every ``interval`` seconds."""
+        self.interval, self._metrics = interval, metrics
+        self._retention, self._clock, self._chance = retention, clock, chance
+        self._turn: Turn | None = None
+
+    def begin(self, turn: Turn) -> None:
+        """See `lapse.engine.running.coordinator.Steered`."""
+        self._turn = turn
+
+    async def tick(self) -> float:
+        """Pass; return the seconds to the next time."""
+        wait = around(self.interval, chance=self._chance)
+        next_run = self._clock.wall_ns() + round(wait * _NS)
+        retry = min(wait, _RETRY_SECONDS)
+        try:
+            await self._retention.publish()
+            runs = await self._retention.pass_over(proceed=self._proceed, next_run=UnixNs(next_run))
+        except StoreUnavailableError as error:
+            _log.warning("retention_postponed", seconds=retry, reason=str(error))
+            self._metrics.failed(RETENTION, ErrorKind.TICK)
+            return retry
+        if any(run.reason is RunReason.STORE_UNAVAILABLE for run in runs.values()):
+            return retry
+        ends = self._retention.first_pass_ends()
+        again = next_run if ends is None else min(next_run, ends)
+        return max(0.0, (again - self._clock.wall_ns()) / _NS)
+
+    def _proceed(self) -> bool:
+        return self._turn is None or self._turn.proceed()
 
 
 def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Action:
@@ -422,25 +441,8 @@ def _withdrawal(metadata: ObjectMeta, now: UnixNs) -> Action:
     )
 
 
-def _unchosen(members: Sequence[Member]) -> list[RetentionPolicy]:
-    """Return the policy of the settings, unless it is dry anyway; one that a person has stored was chosen."""
-    return [
-        policy
-        for policy, read in members
-        if read.name == POLICY_NAME and not read.dry_run and (not policy.metadata.uid or is_published(policy.metadata))
-    ]
-
-
-def _dry(policy: Policy) -> Policy:
-    return replace(policy, dry_run=True)
-
-
-def _domain(about: Any) -> str:  # noqa: ANN401 - a policy or its selector
-    return HISTORY if (about.api_version, about.kind) == _RECORDS else RETENTION
-
-
-def _by_kind(loaded: LoadedPolicies) -> dict[tuple[str, str], list[Member]]:
-    found: dict[tuple[str, str], list[Member]] = {}
+def _by_kind(loaded: LoadedPolicies) -> list[list[StoredPolicy]]:
+    found: dict[tuple[str, str], list[StoredPolicy]] = {}
     for policy, read in loaded.policies:
         found.setdefault((read.api_version, read.kind), []).append((policy, read))
-    return found
+    return list(found.values())

@@ -32,9 +32,8 @@ from lapse.history.api.kinds import label_value as value
 from lapse.history.policy.paths import FieldPath
 from lapse.history.policy.policies import load_policies
 from lapse.history.records import labelled
-from lapse.history.retention.listing import LEFT_ALONE, PAGE, read_pages
-from lapse.history.retention.ranking import judge
-from lapse.history.retention.reading import ObjectReader
+from lapse.history.retention.grouping import judge
+from lapse.history.retention.listing import LEFT_ALONE, PAGE, ObjectReader, read_pages
 from lapse.history.retention.rules import LimitReason, RetainReason, combine
 from lapse.kube.resources import NO_LABELS, Document, PartialObject
 

@@ -54,7 +54,15 @@ class Product:
             metrics=around.metrics,
             actor="test",
         )
-        passing = Pass(policies, direct=around.store, executor=executor, clock=around.clock, page=PAGE)
+        passing = Pass(
+            policies,
+            direct=around.store,
+            executor=executor,
+            journal=around.journal,
+            metrics=around.metrics,
+            clock=around.clock,
+            page=PAGE,
+        )
         reports = await passing.run(labels=labels)
         return {
             name: Result(matched=report.matched, due=report.due, ended=report.outcomes["ended"])

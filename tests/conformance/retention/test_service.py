@@ -21,7 +21,7 @@ from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.policy.default_policy import history_document, read_ttl
 from lapse.history.records import record_completion
-from lapse.history.retention.loop import MemoryNotes
+from lapse.history.retention.first_pass import MemoryNotes
 from lapse.history.service import Retention
 from lapse.kube.api.client import Client
 from lapse.kube.auth.config import load_config
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.history.api.kinds import RetentionPolicy, RetentionStatus
-    from lapse.history.retention.passes import Told
+    from lapse.history.retention.passes import PassItem
     from lapse.kube.resources import Json
     from tests.servers import KubeServer
 
@@ -282,11 +282,11 @@ async def test_a_dry_run_names_the_records_that_the_real_run_then_takes(scene: S
     await scene.age(old[-1], 720 * HOUR + 1)
     service = scene.service(limit=2)
     before = await scene.records()
-    would: list[Told] = []
-    await service.run_once(only={"history"}, dry_run=True, told=would.append)
+    would: list[PassItem] = []
+    await service.run_once(only={"history"}, dry_run=True, on_item=would.append)
     assert await scene.records() == before
-    real: list[Told] = []
-    await service.run_once(only={"history"}, told=real.append)
+    real: list[PassItem] = []
+    await service.run_once(only={"history"}, on_item=real.append)
     named = [sorted((str(one.address), str(one.verdict.reason)) for one in told) for told in (would, real)]
     assert named[0] == named[1]
     assert {name for name in before if name not in await scene.records()} == {one.entry.name for one in real}

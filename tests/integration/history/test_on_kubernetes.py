@@ -104,14 +104,10 @@ class Scene:
     ) -> PassReport:
         store = store or self.store
         holds = listed_holds(store, lambda _kind: ())
-        executor = Executor(
-            ObjectTarget(store, holds),
-            LogJournal(),
-            clock=self.clock,
-            metrics=self.metrics,
-            actor="test",
-        )
-        passing = Pass([policy], direct=direct or store, executor=executor, clock=self.clock, page=page)
+        around: Any = {"clock": self.clock, "metrics": self.metrics}
+        journal = LogJournal()
+        executor = Executor(ObjectTarget(store, holds), journal, actor="test", **around)
+        passing = Pass([policy], direct=direct or store, executor=executor, journal=journal, page=page, **around)
         return (await passing.run())[policy.name]
 
     async def left(self, kind: Kind[Any] = CONFIG_MAP) -> list[str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from lapse.history.retention.passes import Told
+    from lapse.history.retention.passes import PassItem
 
 
 @pytest.fixture
@@ -194,9 +194,9 @@ async def test_a_listing_whose_moment_is_gone_is_begun_again_and_nothing_is_coun
     assert len(world.listed) > 126
 
     world.listed.clear()
-    told: list[Told] = []
+    told: list[PassItem] = []
     policy = history_policy(ttl=Duration(124 * HOUR), limit=3)
-    (real,) = (await world.passing(policy, told=told.append).run()).values()
+    (real,) = (await world.passing(policy, on_item=told.append).run()).values()
     assert (real.matched, real.due, real.kept, real.is_complete) == (126, dry.due, {"not_yet": 3}, True)
     assert [one.entry.name for one in told] == sorted(names)[:123]
     assert await world.left() == names[123:]
@@ -327,8 +327,8 @@ async def some(world: World, *states: str) -> None:
 async def test_either_limit_of_any_policy_deletes_and_the_journal_names_all_that_wanted_it(world: World) -> None:
     await some(world, "bad", "bad", "bad", "bad")
     old, many = widgets("old", maxAge="210m"), widgets("many", maxCount=2)
-    told: list[Told] = []
-    reports = await world.passing(old, many, told=told.append).run()
+    told: list[PassItem] = []
+    reports = await world.passing(old, many, on_item=told.append).run()
     assert await world.left(WIDGET) == ["w2", "w3"]
     assert reports["old"].due == {"ttl_expired": 1}
     assert reports["many"].due == {"retention_limit": 2}
@@ -364,8 +364,8 @@ async def test_a_policy_that_may_not_act_protects_and_reports_nothing(world: Wor
 async def test_what_a_dry_run_and_a_real_policy_want_is_really_ended_and_the_rest_is_only_told(world: World) -> None:
     await some(world, "bad", "bad", "bad")
     dry, real = widgets("dry", maxAge="1ns", dryRun=True), widgets("real", maxCount=2)
-    told: list[Told] = []
-    reports = await world.passing(dry, real, told=told.append).run()
+    told: list[PassItem] = []
+    reports = await world.passing(dry, real, on_item=told.append).run()
     assert await world.left(WIDGET) == ["w1", "w2"]
     assert reports["dry"].outcomes == {"would_end": 3}
     assert reports["real"].outcomes == {"ended": 1}

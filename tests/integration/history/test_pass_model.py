@@ -18,7 +18,7 @@ from lapse.kube.resources import Document, Json, ObjectKey
 from tests.integration.history.world import WIDGET, World, opened, widgets
 
 if TYPE_CHECKING:
-    from lapse.history.retention.passes import PassReport, Told
+    from lapse.history.retention.passes import PassItem, PassReport
 
 HOURS = 3600
 LATEST = 12
@@ -156,10 +156,10 @@ def with_since(one: Thing, began: int) -> Json:
     return body
 
 
-async def passed(world: World, rules: list[Rule], **how: Any) -> tuple[list[Told], dict[str, PassReport]]:  # noqa: ANN401 - as a pass is made
-    told: list[Told] = []
+async def passed(world: World, rules: list[Rule], **how: Any) -> tuple[list[PassItem], dict[str, PassReport]]:  # noqa: ANN401 - as a pass is made
+    told: list[PassItem] = []
     policies = [widgets(rule.name, **rule.spec) for rule in rules]
-    reports = await world.passing(*policies, told=told.append, **how).run()
+    reports = await world.passing(*policies, on_item=told.append, **how).run()
     return told, reports
 
 

@@ -37,7 +37,7 @@ from lapse.history.api.kinds import (
 from lapse.history.policy.default_policy import history_document
 from lapse.history.policy.policies import FROM, SETTINGS
 from lapse.history.records import experiment_labels, record_completion, write_record
-from lapse.history.retention.loop import MemoryNotes
+from lapse.history.retention.first_pass import MemoryNotes
 from lapse.history.service import Retention
 from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ForbiddenError, StoreUnavailableError
@@ -429,8 +429,8 @@ async def test_a_dry_run_and_the_real_one_name_the_same_records(world: World) ->
     retention = world.retention()
     would: list[str] = []
     did: list[str] = []
-    await retention.run_once(dry_run=True, told=lambda told: would.append(str(told.address)))
-    await retention.run_once(told=lambda told: did.append(str(told.address)))
+    await retention.run_once(dry_run=True, on_item=lambda told: would.append(str(told.address)))
+    await retention.run_once(on_item=lambda told: did.append(str(told.address)))
 
     assert sorted(would) == sorted(did)
     assert len(did) == 5

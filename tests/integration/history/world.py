@@ -70,7 +70,8 @@ class World:
             ObjectTarget(self.store, self.store), self.journal, clock=self.clock, metrics=self.metrics, actor="test"
         )
         direct = how.pop("direct", self)
-        return Pass(policies, direct=direct, executor=executor, clock=self.clock, page=page, **how)
+        around: Any = {"journal": self.journal, "metrics": self.metrics, "clock": self.clock}
+        return Pass(policies, direct=direct, executor=executor, page=page, **around, **how)
 
     async def prune(self, policy: Policy | None = None, **values: Any) -> PassReport:  # noqa: ANN401 - those of the policy
         (report,) = (await self.passing(policy or history_policy(**values)).run()).values()

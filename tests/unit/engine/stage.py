@@ -105,6 +105,7 @@ class Things:
     deadlines: Deadlines[ObjectKey] = field(default_factory=Deadlines)
     known: dict[ObjectKey, Document] = field(default_factory=dict)
     settlements: dict[str, tuple[Outcome, UnixNs | None]] = field(default_factory=dict)
+    problems: dict[str, Exception | None] = field(default_factory=dict)
     looked: list[str] = field(default_factory=list)
     """Every decision, by name."""
     during_refresh: Callable[[str], object] = lambda _name: None
@@ -173,6 +174,7 @@ class Things:
     async def settle(self, settled: Sequence[Settled[Document]]) -> None:
         for one in settled:
             self.settlements[one.candidate.handle.key.name] = (one.outcome, one.next_check)
+            self.problems[one.candidate.handle.key.name] = one.problem
             self.deadlines.look_again(one.candidate.handle.key, one.next_check)
 
 

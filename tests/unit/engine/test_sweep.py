@@ -8,7 +8,7 @@ import pytest
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.decision import Decision, Keep, KeepReason
 from lapse.engine.domain import Candidate
-from lapse.engine.executor import Executor
+from lapse.engine.executor import Executor, RefusedError
 from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.engine.sweep import HELD_SECONDS, REFUSED_SECONDS, Sweep, SweepReport
 from lapse.kube.errors import StoreUnavailableError
@@ -43,8 +43,18 @@ def make_sweep(
     clock: VirtualClock,
     metrics: Metrics,
     width: int = 64,
+    is_pass: bool = False,
 ) -> Sweep[Any]:
-    return Sweep(things, executor, journal=journal, clock=clock, metrics=metrics, width=width, chance=lambda: 1.0)
+    return Sweep(
+        things,
+        executor,
+        journal=journal,
+        clock=clock,
+        metrics=metrics,
+        width=width,
+        is_pass=is_pass,
+        chance=lambda: 1.0,
+    )
 
 
 def always() -> bool:
@@ -268,6 +278,58 @@ async def test_a_dry_run_ends_nothing(
 
     assert report == SweepReport(looked=1, would_end=1)
     assert await things.left() == ["a"]
+
+
+# --- passes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("is_pass", "refused"), [(True, 5), (False, 2)])
+async def test_only_a_pass_goes_on_to_its_end_while_the_domain_stands_still(
+    is_pass: bool,  # noqa: FBT001 - a parameter of the test
+    refused: int,
+    things: Things,
+    store: EmbeddedStore,
+    journal: SQLiteJournal,
+    clock: VirtualClock,
+    metrics: Metrics,
+) -> None:
+    target = ObjectTarget(store, store)
+    target.batch = 2
+    executor = Executor(target, journal, clock=clock, metrics=metrics, actor="test", gate=Against())
+    for number in range(5):
+        await things.add(f"t{number}")
+    sweep = make_sweep(things, executor, journal, clock=clock, metrics=metrics, width=2, is_pass=is_pass)
+    assert (await sweep.run(proceed=always)).refused == refused
+    assert {type(problem) for problem in things.problems.values()} == {RefusedError}
+
+
+async def test_a_pass_knows_what_came_of_a_page_before_it_makes_the_next(
+    things: Things, executor: Executor, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    for number in range(5):
+        await things.add(f"t{number}")
+    known: list[int] = []
+    pages = things.due
+
+    async def due(now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[Document]], None]:
+        async for page in pages(now, size=size):
+            known.append(len(things.settlements))
+            yield page
+
+    play(things, due=due)
+    sweep = make_sweep(things, executor, journal, clock=clock, metrics=metrics, width=2, is_pass=True)
+    assert (await sweep.run(proceed=always)).ended == 5
+    assert known == [0, 2, 4]
+
+
+async def test_a_pass_leaves_it_to_the_domain_to_tell_how_much_is_held(
+    things: Things, executor: Executor, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    await things.add("a", hold="audit")
+    metrics.holding("things", 7)
+    sweep = make_sweep(things, executor, journal, clock=clock, metrics=metrics, is_pass=True)
+    assert (await sweep.run(proceed=always)).held == 1
+    assert series(metrics)['lapse_held{domain="things"}'] == 7
 
 
 # --- failures --------------------------------------------------------------------------------------------------------

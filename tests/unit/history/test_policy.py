@@ -10,7 +10,7 @@ from lapse.engine.safety.holds import HOLD
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy.policy import SYSTEM_NAMESPACE, Policy
-from lapse.history.retention.ranking import judge
+from lapse.history.retention.grouping import judge
 from lapse.history.retention.rules import RetentionLimits
 
 NOON = "2030-01-31T12:00:00Z"

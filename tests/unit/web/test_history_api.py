@@ -172,7 +172,7 @@ async def test_a_dry_prune_and_a_real_one_name_the_same_records(api: API) -> Non
 
 @pytest.mark.parametrize("path", [f"{HISTORY}/prune", f"{RETENTION}/history/run"])
 async def test_where_nobody_chose_a_ttl_the_first_real_pass_has_to_be_confirmed(path: str, api: API) -> None:
-    api.retention._is_default = True
+    api.retention._first.is_needed = True
     await run(api, days=31)
     refused = await api.client.post(path, json={})
     assert code(refused) == (409, "ConfirmationNeededError")

@@ -18,11 +18,12 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import msgspec
 from msgspec import Meta
 
+from lapse.core.address import Address
 from lapse.core.duration import HOUR, SECOND, Duration, DurationError
 from lapse.kube.conditions import Conditions
 from lapse.kube.crd.rules import (
@@ -44,6 +45,8 @@ from lapse.kube.resources import Kind, ObjectMeta, Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from lapse.kube.resources import ObjectKey
 
 EXPERIMENT_NAMESPACE: Final = "lapse.dev/experiment-namespace"
 EXPERIMENT_NAME: Final = "lapse.dev/experiment-name"
@@ -280,3 +283,37 @@ RETENTION_POLICY: Final = Kind(
     validate=validator(RetentionPolicy, RULES["RetentionPolicy"]),
 )
 OUR_KINDS: Final[tuple[Kind[Any], ...]] = (CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY)
+
+# --- domains ----------------------------------------------------------------------------------------------------------
+
+HISTORY: Final = "history"
+RETENTION: Final = "retention"
+"""The domain of records and that of everything else that policies select, as metrics and journal name them."""
+_RECORDS: Final = (CHAOS_EXPERIMENT_HISTORY.api_version, CHAOS_EXPERIMENT_HISTORY.kind)
+
+
+class _Named(Protocol):
+    """A kind, a policy or its selector: all of them name an API version and a kind."""
+
+    @property
+    def api_version(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+
+def is_record(about: _Named) -> bool:
+    """Whether something is, or is about, records. By name: a store may read them as any other document."""
+    return (about.api_version, about.kind) == _RECORDS
+
+
+def domain_of(about: _Named) -> str:
+    """Return the domain that objects of a kind are ended in."""
+    return HISTORY if is_record(about) else RETENTION
+
+
+def address(kind: Kind[Any], key: ObjectKey) -> Address:
+    """Return where an object of any kind is found."""
+    if is_record(kind):
+        return Address(HISTORY, key.namespace, key.name)
+    return Address(f"{kind.kind}.{kind.group}" if kind.group else kind.kind, key.namespace, key.name)

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lapse.core.log import get_logger
-from lapse.history.api.kinds import RETENTION_POLICY
-from lapse.history.retention.passes import RETENTION
+from lapse.history.api.kinds import RETENTION, RETENTION_POLICY
 from lapse.kube.auth.access import AccessReviews
 from lapse.kube.auth.admission import FAILED, NO, WRONG, AccessQuestion, Ruling, listed, place_of
 from lapse.kube.errors import ObjectError, UnknownKindError

@@ -1,26 +1,23 @@
-"""Policies as objects of the store: read directly before each pass, and published there from the settings.
+"""The retention policies of a store: read before each pass, published from the settings, checked for conflicts.
 
-Every policy that is in force is such an object, also the history's own and those that stand in the settings, so that
-there is one place to look at and one status. What is published carries a label that says so. An object of the same name
+Every policy that is in force is an object, also the history's own and those that stand in the settings, so that there
+is one place to look at and one status. What is published carries a label that says so. An object of the same name
 without that label is somebody's own: it is never touched, and stays in force.
 
 Reading takes one policy at a time: what cannot be understood is told beside those that can. Publishing is idempotent
-and may happen in two processes at once: whoever comes second finds it done.
+and may happen in two processes at once: the second finds it done. `PolicyOverlay` shows a store as it would be with
+other policies in it, for a pass by a policy that is not stored, or a changed one.
 
-Policies beside others whose ``keepLast`` cannot be weighed: which of them must not delete. Pure.
-
-What one policy keeps as the last ones no other deletes; that needs both to be judged together. Two cannot be:
+**Conflicts.** What one policy keeps as the last ones no other deletes; that needs both to be judged together. Two
+cannot be:
 
 - policies about one kind in two versions of its API, because an object is the same in every version, but its fields
   need not be;
-- one that cannot be understood, because nobody knows then what it would keep.
+- one that cannot be understood, because it is not known then what it would keep.
 
-Doubt means keep: whoever could delete what such a policy keeps deletes nothing, and is told why. It still protects what
-it keeps itself. All others go on, and so do all where the policy that cannot be understood has no ``keepLast``.
-
-A store as it would be with other policies in it: for a pass by a policy that nobody has stored, or a changed one.
-
-What is not stored protects and deletes as if it were; nothing is written, and it has no status.
+Doubt means keep: a policy that could delete what such a policy keeps deletes nothing, and its status says why. It still
+protects what it keeps itself. All others go on, and so do all where the policy that cannot be understood has no
+``keepLast``.
 """
 
 from __future__ import annotations
@@ -40,123 +37,12 @@ from lapse.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError,
 from lapse.kube.resources import NO_LABELS, Document, Json, Object, ObjectMeta, untyped
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from lapse.kube.resources import Json
-    from lapse.objects.port import ObjectStore, Reader
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from lapse.kube.resources import Kind, ObjectKey, Page
-    from lapse.objects.port import Reader
+    from lapse.objects.port import ObjectStore, Reader
 
     T = TypeVar("T", bound=Object)
-
-
-class WithPolicies:
-    """Reads like ``direct``, but for the policies: those of the same names are hidden behind ``documents``."""
-
-    def __init__(self, direct: Reader, documents: Sequence[RetentionPolicy]) -> None:
-        """Take ``documents`` as if they were stored; what a store fills in is left out of them."""
-        self._direct = direct
-        self._bodies = {one.metadata.name: _as_stored(one) for one in documents}
-
-    async def get(self, kind: Kind[T], key: ObjectKey) -> T:
-        """See `Reader`."""
-        return await self._direct.get(kind, key)
-
-    async def resolve(self, api_version: str, kind: str) -> Kind[Any]:
-        """See `Reader`."""
-        return await self._direct.resolve(api_version, kind)
-
-    async def list(
-        self,
-        kind: Kind[T],
-        *,
-        namespace: str | None = None,
-        labels: Mapping[str, str] = NO_LABELS,
-        limit: int | None = None,
-        after: str | None = None,
-    ) -> Page[T]:
-        """See `Reader`; the policies that are not stored are on the last page."""
-        page = await self._direct.list(kind, namespace=namespace, labels=labels, limit=limit, after=after)
-        if (kind.api_version, kind.kind) != (RETENTION_POLICY.api_version, RETENTION_POLICY.kind):
-            return page
-        items = [one for one in page.items if one.metadata.name not in self._bodies]
-        if page.next is None:
-            items += [kind.convert(body) for body in self._bodies.values()]
-        return replace(page, items=tuple(items))
-
-
-def _as_stored(policy: RetentionPolicy) -> Json:
-    bare = RetentionPolicy(metadata=ObjectMeta(name=policy.metadata.name), spec=policy.spec)
-    body: Json = msgspec.to_builtins(bare)
-    return RETENTION_POLICY.body(body)
-
-
-@dataclass(frozen=True, slots=True)
-class _Keeper:
-    """Somebody who keeps the last ones."""
-
-    name: str
-    api_version: str
-    kind: str
-    namespaces: tuple[str, ...]
-    is_understood: bool
-
-    def keeps_from(self, policy: Policy) -> bool:
-        """Whether it may keep what another policy would delete, and cannot be weighed against it."""
-        if policy.name == self.name or (self.is_understood and self.api_version == policy.api_version):
-            return False
-        if (_group(self.api_version), self.kind) != (_group(policy.api_version), policy.kind):
-            return False
-        deletes = policy.limits.max_age is not None or policy.limits.max_count is not None
-        apart = self.namespaces and policy.namespaces and not set(self.namespaces) & set(policy.namespaces)
-        return deletes and not apart
-
-    def problem_for(self, policy: Policy) -> str:
-        """Say why the other one must not delete."""
-        if not self.is_understood:
-            return (
-                f"the policy {self.name} keeps the last ones of this kind, and cannot be used, so it is not known "
-                f"which these are; correct {self.name}, or remove its keepLast"
-            )
-        return (
-            f"spec.selector.apiVersion: the policy {self.name} keeps the last ones of this kind as {self.api_version}, "
-            f"which cannot be compared with {policy.api_version}; name the same version in both"
-        )
-
-
-def blocked(loaded: LoadedPolicies) -> dict[str, RetentionPolicyError]:
-    """Return the policies that must not delete, by name, and why."""
-    keepers = _keepers(loaded)
-    found = {}
-    for _, policy in loaded.policies:
-        keeper = next((one for one in keepers if one.keeps_from(policy)), None)
-        if keeper is not None:
-            found[policy.name] = RetentionPolicyError(name=policy.name, problem=keeper.problem_for(policy))
-    return found
-
-
-def _keepers(loaded: LoadedPolicies) -> Sequence[_Keeper]:
-    understood = [
-        _Keeper(one.name, one.api_version, one.kind, one.namespaces, is_understood=True)
-        for _, one in loaded.policies
-        if one.limits.keep_last > 0
-    ]
-    broken = [
-        _Keeper(one.metadata.name, selector.api_version, selector.kind, selector.namespaces, is_understood=False)
-        for one, _ in loaded.broken
-        if one.spec.keep_last is not None and one.spec.keep_last.count != 0
-        for selector in (one.spec.selector,)
-    ]
-    return [*broken, *understood]
-
-
-def _group(api_version: str) -> str:
-    return api_version.rpartition("/")[0]
-
 
 FROM: Final = "lapse.dev/from"
 SETTINGS: Final = "settings"
@@ -169,11 +55,15 @@ _ANY_FORM: Final = untyped(
 _UNREADABLE: Final = RetentionSpec(selector=Selector(api_version="", kind=""))
 
 
+StoredPolicy = tuple[RetentionPolicy, Policy]
+"""The object, and what it means."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedPolicies:
-    """What there is, sorted by whether it can be understood."""
+    """The policies that there are, sorted by whether they can be understood."""
 
-    policies: list[tuple[RetentionPolicy, Policy]] = field(default_factory=list)
+    policies: list[StoredPolicy] = field(default_factory=list)
     broken: list[tuple[RetentionPolicy, RetentionPolicyError]] = field(default_factory=list)
 
 
@@ -304,3 +194,113 @@ def _difference(old: Any, new: Any) -> Any:  # noqa: ANN401 - any JSON value
         return new
     changed = {name: _difference(old.get(name), value) for name, value in new.items() if old.get(name) != value}
     return changed | {name: None for name in old if name not in new}
+
+
+# --- conflicts --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Protector:
+    """A policy that keeps the last ones."""
+
+    name: str
+    api_version: str
+    kind: str
+    namespaces: tuple[str, ...]
+    is_understood: bool
+
+    def keeps_from(self, policy: Policy) -> bool:
+        """Whether it may keep what another policy would delete, and cannot be weighed against it."""
+        if policy.name == self.name or (self.is_understood and self.api_version == policy.api_version):
+            return False
+        if (_group(self.api_version), self.kind) != (_group(policy.api_version), policy.kind):
+            return False
+        deletes = policy.limits.max_age is not None or policy.limits.max_count is not None
+        apart = self.namespaces and policy.namespaces and not set(self.namespaces) & set(policy.namespaces)
+        return deletes and not apart
+
+    def problem_for(self, policy: Policy) -> str:
+        """Say why the other one must not delete."""
+        if not self.is_understood:
+            return (
+                f"the policy {self.name} keeps the last ones of this kind, and cannot be used, so it is not known "
+                f"which these are; correct {self.name}, or remove its keepLast"
+            )
+        return (
+            f"spec.selector.apiVersion: the policy {self.name} keeps the last ones of this kind as {self.api_version}, "
+            f"which cannot be compared with {policy.api_version}; name the same version in both"
+        )
+
+
+def conflicts(loaded: LoadedPolicies) -> dict[str, RetentionPolicyError]:
+    """Return the policies that must not delete, by name, and why."""
+    protectors = _protectors(loaded)
+    found = {}
+    for _, policy in loaded.policies:
+        protector = next((one for one in protectors if one.keeps_from(policy)), None)
+        if protector is not None:
+            found[policy.name] = RetentionPolicyError(name=policy.name, problem=protector.problem_for(policy))
+    return found
+
+
+def _protectors(loaded: LoadedPolicies) -> Sequence[_Protector]:
+    understood = [
+        _Protector(one.name, one.api_version, one.kind, one.namespaces, is_understood=True)
+        for _, one in loaded.policies
+        if one.limits.keep_last > 0
+    ]
+    broken = [
+        _Protector(one.metadata.name, selector.api_version, selector.kind, selector.namespaces, is_understood=False)
+        for one, _ in loaded.broken
+        if one.spec.keep_last is not None and one.spec.keep_last.count != 0
+        for selector in (one.spec.selector,)
+    ]
+    return [*broken, *understood]
+
+
+def _group(api_version: str) -> str:
+    return api_version.rpartition("/")[0]
+
+
+# --- overlay ----------------------------------------------------------------------------------------------------------
+
+
+class PolicyOverlay:
+    """Reads like ``direct``, but for the policies: those of the same names are hidden behind ``documents``."""
+
+    def __init__(self, direct: Reader, documents: Sequence[RetentionPolicy]) -> None:
+        """Take ``documents`` as if they were stored; what a store fills in is left out of them."""
+        self._direct = direct
+        self._bodies = {one.metadata.name: _as_stored(one) for one in documents}
+
+    async def get(self, kind: Kind[T], key: ObjectKey) -> T:
+        """See `Reader`."""
+        return await self._direct.get(kind, key)
+
+    async def resolve(self, api_version: str, kind: str) -> Kind[Any]:
+        """See `Reader`."""
+        return await self._direct.resolve(api_version, kind)
+
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] = NO_LABELS,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Page[T]:
+        """See `Reader`; the policies that are not stored are on the last page."""
+        page = await self._direct.list(kind, namespace=namespace, labels=labels, limit=limit, after=after)
+        if (kind.api_version, kind.kind) != (RETENTION_POLICY.api_version, RETENTION_POLICY.kind):
+            return page
+        items = [one for one in page.items if one.metadata.name not in self._bodies]
+        if page.next is None:
+            items += [kind.convert(body) for body in self._bodies.values()]
+        return replace(page, items=tuple(items))
+
+
+def _as_stored(policy: RetentionPolicy) -> Json:
+    bare = RetentionPolicy(metadata=ObjectMeta(name=policy.metadata.name), spec=policy.spec)
+    body: Json = msgspec.to_builtins(bare)
+    return RETENTION_POLICY.body(body)

@@ -1,42 +1,62 @@
-"""What policies of one kind are about, read from a store in pages, as entries: one listing for all of them.
+"""The listing of a pass: what policies of one kind are about, read from a store in pages, one listing for all of them.
 
-Metadata is all that is asked for where the policies need no more, and of whole objects no more than entries are kept.
-Records without our labels are read whole. A listing shows one moment per namespace that the policies name, or one for
-all of them. A store that can no longer show that moment (`GoneError`) is asked anew, and what was given before is not
-given again: then each object is as it was at some time during the listing. Whoever needs one moment says so, and gets
-the error.
+`Listing` reads pages, and `ObjectReader` makes entries of their objects: each object is read once, and for each policy
+that is about it there is an entry. Metadata is all that is asked for where the policies need no more, and of whole
+objects no more than entries are kept. Metadata is read as it came from the store, by functions that are made once for a
+listing; whole documents are asked path by path. Both find the same. Records without our labels are read whole.
+
+A listing shows one moment per namespace that the policies name, or one for all of them. A store that can no longer show
+that moment (`GoneError`) is asked anew, and what was given before is not given again: then each object is as it was at
+some time during the listing. A caller that needs one moment says so, and gets the error.
 """
 
 from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+from msgspec import structs
+
+from lapse.core.timestamps import from_timestamp
+from lapse.engine.safety.holds import hold_of
+from lapse.history.policy.paths import as_text
 from lapse.history.policy.policy import SYSTEM_NAMESPACE
-from lapse.history.retention.reading import ObjectReader
+from lapse.history.records import is_about_records, is_labelled, labelled
+from lapse.history.retention.rules import RetainedObject
 from lapse.kube.errors import GoneError
-from lapse.kube.resources import Document, metadata_only
+from lapse.kube.resources import Document, ObjectMeta, metadata_only
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 
     from lapse.core.clock import Clock
-    from lapse.history.policy.policy import Policy
+    from lapse.history.policy.paths import FieldPath
+    from lapse.history.policy.policy import OneOf, Policy
     from lapse.history.retention.policy_set import Views
-    from lapse.kube.resources import Kind, ObjectKey
+    from lapse.history.retention.rules import Group
+    from lapse.kube.resources import Json, Kind, ObjectKey, PartialObject
     from lapse.objects.port import Reader
+
+    Get = Callable[[ObjectMeta], object]
 
 PAGE: Final = 500
 """Objects of one page: what an API server sends without effort."""
 LEFT_ALONE: Final[frozenset[str]] = frozenset({SYSTEM_NAMESPACE})
 ATTEMPTS: Final = 3
 """How often a listing is begun, at most, when its moment is gone before its end."""
+_ATTRIBUTES: Final = dict(zip(ObjectMeta.__struct_encode_fields__, ObjectMeta.__struct_fields__, strict=True))
+_TEXTS: Final = frozenset({"name", "namespace", "uid", "resourceVersion", "creationTimestamp"})
+# Objects are often created many in a second, and read in the order of names that begin with a time.
+_moment: Final = lru_cache(4096)(from_timestamp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """See the module."""
+    """One listing for some policies; see the module."""
 
     policies: Sequence[Policy]
     kind: Kind[Any]
@@ -61,10 +81,10 @@ class Listing:
         and more.
         """
         for namespace in self.namespaces():
-            given, left = _Given(), ATTEMPTS
+            listed, left = _Listed(), ATTEMPTS
             while left:
                 try:
-                    async with aclosing(self._attempt(namespace, given, proceed)) as attempt:
+                    async with aclosing(self._attempt(namespace, listed, proceed)) as attempt:
                         async for page in attempt:
                             yield page
                             if is_outdated():
@@ -75,10 +95,10 @@ class Listing:
                     left -= 1
                     if of_one_moment or not left:
                         raise
-                given.is_again = True
+                listed.is_again = True
 
     async def _attempt(
-        self, namespace: str | None, given: _Given, proceed: Callable[[], bool]
+        self, namespace: str | None, listed: _Listed, proceed: Callable[[], bool]
     ) -> AsyncGenerator[list[Views], None]:
         reading, labels = self.reading(), self.asked_labels()
         pages = read_pages(
@@ -86,7 +106,7 @@ class Listing:
         )
         async with aclosing(pages):
             async for found in pages:
-                yield [views for one in given.new(found) if any(views := reading.views(one))]
+                yield [views for one in listed.new(found) if any(views := reading.views(one))]
                 await self.clock.sleep(0)  # a page of an embedded store waits for nothing: others have their turn
 
     def namespaces(self) -> tuple[str | None, ...]:
@@ -138,7 +158,7 @@ async def read_pages(
 
 
 @dataclass(slots=True)
-class _Given:
+class _Listed:
     """What a listing has given so far: of each namespace that it came to, names up to one; in the last one, or all."""
 
     is_again: bool = False
@@ -157,3 +177,139 @@ class _Given:
         if self._last is not None and key.namespace == self._last.namespace:
             return key.name > self._last.name
         return key.namespace not in self._passed
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+
+
+class ObjectReader:
+    """Reads objects for some policies; of what has all of ``asked``, their labels included, no more is checked."""
+
+    def __init__(self, policies: Sequence[Policy], *, asked: Mapping[str, str], left_alone: Collection[str]) -> None:
+        """Make the functions."""
+        self._scopes = [_Scope(policy, asked, left_alone) for policy in policies]
+        self._fast = [_fast_entry(policy) for policy in policies]
+        self._is_about_records = is_about_records(policies)
+        self.is_metadata_enough = all(policy.is_metadata_enough for policy in policies)
+
+    def views(self, found: PartialObject | Document) -> Views:
+        """Return an object as each policy sees it."""
+        if isinstance(found, Document):
+            return self._of_record(found.body) if self.lacks_labels(found) else self.of_document(found.body)
+        metadata, document = found.metadata, None
+        views: list[RetainedObject | None] = []
+        for scope, fast in zip(self._scopes, self._fast, strict=True):
+            if not scope.covers(metadata.namespace, metadata.labels):
+                views.append(None)
+            elif fast is not None:
+                views.append(fast(metadata))
+            else:
+                document = document or {"metadata": msgspec.to_builtins(metadata)}
+                views.append(scope.policy.entry(document))
+        return tuple(views)
+
+    def lacks_labels(self, found: PartialObject | Document) -> bool:
+        """Whether an object is a record whose labels do not say enough, so that it has to be read whole."""
+        if not self._is_about_records:
+            return False
+        if isinstance(found, Document):
+            return not is_labelled(found.body["metadata"].get("labels") or {})
+        return not is_labelled(found.metadata.labels)
+
+    def _of_record(self, document: Json) -> Views:
+        views = self.of_document(labelled(document))
+        return tuple([None if one is None else structs.replace(one, is_unlabelled=True) for one in views])
+
+    def of_document(self, document: Json) -> Views:
+        """Return a document as each policy sees it."""
+        namespace, labels = document["metadata"].get("namespace"), document["metadata"].get("labels") or {}
+        return tuple(
+            [scope.policy.entry(document) if scope.covers(namespace, labels) else None for scope in self._scopes]
+        )
+
+
+class _Scope:
+    """Which objects a policy selects, beside those that are not asked for at all."""
+
+    def __init__(self, policy: Policy, asked: Mapping[str, str], left_alone: Collection[str]) -> None:
+        self.policy = policy
+        self._labels, self._left_alone = policy.labels.items() - asked.items(), left_alone
+        self._known: dict[str | None, bool] = {}
+
+    def covers(self, namespace: str | None, labels: Mapping[str, str]) -> bool:
+        """Whether it selects an object with these."""
+        found = self._known.get(namespace)
+        if found is None:
+            found = self._known[namespace] = self.policy.covers(namespace, left_alone=self._left_alone)
+        return found and (not self._labels or self._labels <= labels.items())
+
+
+def _fast_entry(policy: Policy) -> Callable[[ObjectMeta], RetainedObject | None] | None:
+    """Return what does with metadata what `Policy.entry` does with documents; None where paths go deeper."""
+    group, only_when = [_getter(path) for path in policy.group_by], [_test(one) for one in policy.only_when]
+    age, kept = _getter(policy.age_from), _always if policy.keep_where is None else _test(policy.keep_where)
+    if age is None or kept is None or None in group or None in only_when:
+        return None
+    return _entry_maker(
+        age,
+        [one for one in group if one is not None],
+        [one for one in only_when if one is not None],
+        kept if policy.limits.keep_last > 0 else _never,
+    )
+
+
+def _entry_maker(
+    age: Get,
+    group: Sequence[Get],
+    only_when: Sequence[Callable[[ObjectMeta], bool]],
+    kept: Callable[[ObjectMeta], bool],
+) -> Callable[[ObjectMeta], RetainedObject | None]:
+    def entry(metadata: ObjectMeta) -> RetainedObject | None:
+        if metadata.deletion_timestamp:
+            return None
+        for holds in only_when:
+            if not holds(metadata):
+                return None
+        since: Any = age(metadata)
+        texts: Any = tuple([get(metadata) for get in group])
+        found: Group | None = None if None in texts else texts
+        hold = hold_of(metadata.annotations) if metadata.annotations else None
+        anchor = None if since is None else _moment(since)
+        return RetainedObject(
+            metadata.namespace,
+            metadata.name,
+            metadata.uid,
+            metadata.resource_version,
+            anchor,
+            found,
+            kept(metadata),
+            hold,
+            metadata.owner_references,
+        )
+
+    return entry
+
+
+def _getter(path: FieldPath) -> Get | None:
+    """Return what follows a path that leads to a text; None for any other path."""
+    match path.steps:
+        case ("metadata", str(name)) if name in _TEXTS:
+            return attrgetter(_ATTRIBUTES[name])
+        case ("metadata", "labels", str(key)):
+            return lambda metadata: metadata.labels.get(key)
+        case ("metadata", "annotations", str(key)):
+            return lambda metadata: metadata.annotations.get(key)
+    return None
+
+
+def _test(one: OneOf) -> Callable[[ObjectMeta], bool] | None:
+    get, values = _getter(one.path), one.values
+    return None if get is None else lambda metadata: as_text(get(metadata)) in values
+
+
+def _always(_metadata: ObjectMeta) -> bool:
+    return True
+
+
+def _never(_metadata: ObjectMeta) -> bool:
+    return False

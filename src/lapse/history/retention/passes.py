@@ -1,10 +1,13 @@
-"""One pass of the policies of one kind over a store: list in pages, judge, and end what is due.
+"""The domain of records and of what retention policies select: one pass of the policies of one kind over a store.
+
+A pass is a sweep of the engine. `PassDomain.due` lists the store in pages, lets the policies judge and yields what is
+due; the engine decides, acts and journals as everywhere; `PassDomain.settle` counts what came of it for the reports.
 
 The first listing is read once and not kept: of each object only a number per group stays. What is too old by its own
 fields goes soon, some pages at a time, under the uid and the version that were read. Where the number of a group
-matters, or who is its last good one, everything is listed *again*, the members of those groups are ranked as they are
-then, and only that decides about them. ``now`` is the moment at which the pass began, so that nothing grows old while
-it runs, and what is created meanwhile is among the newest.
+matters, or which is its last good one, everything is listed *again*, the members of those groups are ranked as they are
+then, and only that decides about them: this is the refresh of a whole group. The time of a decision is the moment at
+which the pass began, so that nothing grows old while it runs, and what is created meanwhile is among the newest.
 
 Guarantees: metadata is all that is read where the policies need no more; the newest that a limit allows are never among
 what is ended, however many passes run at once; what changed after it was read survives. A pass that may not proceed
@@ -13,72 +16,101 @@ ended by number, and the report says that it is not complete.
 
 Not guaranteed: that a group which somebody else deletes from, between its ranking and the acts, keeps as many as the
 limit allows. Memory: a number per group; the places of the newest of those groups that are ranked; and some pages of
-objects. Where there are more than these to be settled, they are listed once more instead.
+objects. Where there are more than these to be judged, they are listed once more instead.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.clock import UnixNs
-from lapse.core.decision import DueReason
-from lapse.history.retention.acting import HISTORY, RETENTION, Acts, Told, address
+from lapse.core.decision import Decision, DueReason, UnknownReason
+from lapse.engine.domain import Candidate
+from lapse.engine.journal.port import Outcome
+from lapse.engine.sweep import Sweep
+from lapse.history.api.kinds import HISTORY, RETENTION, address, domain_of
 from lapse.history.retention.listing import ATTEMPTS, LEFT_ALONE, PAGE, Listing
-from lapse.history.retention.policy_set import PassReport, Several
-from lapse.history.retention.precheck import glance
-from lapse.history.retention.rules import LimitReason
+from lapse.history.retention.policy_set import PassReport, PolicySet, Removal
+from lapse.history.retention.precheck import precheck
+from lapse.history.retention.rules import DoubtReason, LimitReason
 from lapse.kube.errors import GoneError
-from lapse.kube.resources import NO_LABELS
+from lapse.kube.resources import NO_LABELS, ObjectKey
+from lapse.objects.target import ObjectHandle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 
+    from lapse.core.address import Address
     from lapse.core.clock import Clock
-    from lapse.core.decision import Reason
+    from lapse.core.decision import Due, Reason
+    from lapse.engine.domain import Settled
     from lapse.engine.executor import Executor
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.running.metrics import Metrics
     from lapse.history.policy.policy import Policy
     from lapse.history.retention.policy_set import Views
+    from lapse.history.retention.rules import RetainedObject
     from lapse.objects.port import Reader
 
-__all__ = ["DOMAINS", "HISTORY", "REASONS", "RETENTION", "Pass", "PassReport", "Told", "address"]
+__all__ = ["DOMAINS", "HISTORY", "REASONS", "RETENTION", "Pass", "PassDomain", "PassItem", "PassReport"]
 
 DOMAINS: Final = (HISTORY, RETENTION)
 """What can be frozen, and has a deletion budget."""
 REASONS: Final[tuple[Reason, ...]] = (DueReason.TTL_EXPIRED, LimitReason.RETENTION_LIMIT)
 _PAGES_REMEMBERED: Final = 40
+_TOGETHER: Final = 64
+"""Acts that are handed over at once: each is a call of its own on a cluster."""
+_DOUBT: Final = frozenset({*UnknownReason, *DoubtReason})
 
 
-def _tell_nobody(_told: Told) -> None:
+class PassItem(NamedTuple):
+    """An object that was due in a pass, by which policies, and what came of it; the one that decided is the first."""
+
+    address: Address
+    entry: RetainedObject
+    verdict: Due
+    policies: tuple[str, ...]
+    outcome: Outcome
+    problem: Exception | None = None
+    """What was against it, where that was something."""
+
+
+def _ignore(_item: PassItem) -> None:
     """Do nothing."""
 
 
 class Pass:
     """Passes of some policies, all of one kind, one at a time."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all of them named, one per dependency
         self,
         policies: Sequence[Policy],
         *,
         direct: Reader,
         executor: Executor,
+        journal: Journal,
+        metrics: Metrics,
         clock: Clock,
         left_alone: Collection[str] = LEFT_ALONE,
         page: int = PAGE,
         acting: Collection[str] | None = None,
-        told: Callable[[Told], None] = _tell_nobody,
+        on_item: Callable[[PassItem], None] = _ignore,
     ) -> None:
         """Read nothing yet.
 
-        Those that ``acting`` names may delete, all others only protect; None: all may. ``told`` hears of everything
-        that was due.
+        Those that ``acting`` names may delete, all others only protect; None: all may. ``on_item`` is called for
+        everything that was due.
         """
         kinds = {(policy.api_version, policy.kind) for policy in policies}
         if len(kinds) != 1:
             raise ValueError(f"one pass is over one kind; the policies are about {sorted(kinds) or 'none'}")
         self.policies = tuple(policies)
         self._direct, self._executor, self._clock = direct, executor, clock
+        self._journal, self._metrics = journal, metrics
         self._left_alone, self._page = left_alone, page
-        self._acting, self._told = acting, told
+        self._acting, self._on_item = acting, on_item
 
     async def run(
         self, *, labels: Mapping[str, str] = NO_LABELS, proceed: Callable[[], bool] = lambda: True
@@ -89,97 +121,191 @@ class Pass:
         more. Raises what the store answers when it cannot be listed.
         """
         first = self.policies[0]
-        kind = await self._direct.resolve(first.api_version, first.kind)
         listing = Listing(
             policies=self.policies,
-            kind=kind,
+            kind=await self._direct.resolve(first.api_version, first.kind),
             direct=self._direct,
             clock=self._clock,
             labels=labels,
             left_alone=self._left_alone,
             page=self._page,
         )
-        several = Several(self.policies, UnixNs(self._clock.wall_ns()), acting=self._acting)
-        run = _Run(listing, several, proceed)
-        most = _PAGES_REMEMBERED * self._page
-        acts = Acts(kind, self._executor, proceed=run.may_proceed, told=self._told, most=most)
-        await run.whole(acts, remembered=most)
-        return several.reports(is_complete=run.is_complete)
+        policies = PolicySet(self.policies, UnixNs(self._clock.wall_ns()), acting=self._acting)
+        domain = PassDomain(listing, policies, proceed=proceed, on_item=self._on_item)
+        sweep = Sweep(
+            domain,
+            self._executor,
+            journal=self._journal,
+            clock=self._clock,
+            metrics=self._metrics,
+            width=_TOGETHER,
+            is_pass=True,
+        )
+        swept = await sweep.run(proceed=domain.may_proceed)
+        reports = policies.reports(is_complete=domain.is_complete)
+        self._count(domain.name, reports.values(), already=swept.looked)
+        return reports
+
+    def _count(self, domain: str, reports: Collection[PassReport], *, already: int) -> None:
+        """Count the decisions of each policy; the sweep has counted one for everything that it was handed."""
+        verdicts: Counter[str] = Counter(due=-already)
+        for report in reports:
+            doubt = sum(count for why, count in report.kept.items() if why in _DOUBT)
+            verdicts.update(due=report.due.total(), unknown=doubt, keep=report.kept.total() - doubt)
+        for verdict, count in verdicts.items():
+            if count > 0:
+                self._metrics.decided(domain, verdict, count=count)
 
 
-class _Run:
-    """One pass under way."""
+class PassDomain:
+    """A `lapse.engine.domain.Domain`: what one pass finds due. For one run of a `Sweep` with ``is_pass``."""
 
-    def __init__(self, listing: Listing, several: Several, proceed: Callable[[], bool]) -> None:
+    is_indexed: Final = False
+    reasons: Final = REASONS
+
+    def __init__(
+        self,
+        listing: Listing,
+        policies: PolicySet,
+        *,
+        proceed: Callable[[], bool],
+        on_item: Callable[[PassItem], None],
+    ) -> None:
+        """List nothing yet."""
+        self.name = domain_of(listing.kind)
         self.is_complete = True
-        self._listing, self._several, self._proceed = listing, several, proceed
-
-    async def whole(self, acts: Acts, *, remembered: int) -> None:
-        """Look at everything, and then at the groups that matter."""
-        if self.may_proceed() and await self._is_clear_at_a_glance():
-            return
-        try:
-            await self._look(acts)
-            if self.is_complete and not self._several.is_clear:
-                await self._look_again(acts, remembered)
-        except GoneError:
-            await acts.finish()  # what was settled before is not in doubt
-            self.is_complete = False
+        """Whether everything was looked at, so far."""
+        self._listing, self._policies, self._proceed, self._on_item = listing, policies, proceed, on_item
+        self._remembered = _PAGES_REMEMBERED * listing.page
+        self._has_ended = False
 
     def may_proceed(self) -> bool:
         """Whether to go on; once the answer was no, it stays no."""
         self.is_complete = self.is_complete and self._proceed()
         return self.is_complete
 
-    async def _is_clear_at_a_glance(self) -> bool:
-        members = self._several.members
-        matched = await glance(self._listing, [member.limits for member in members], self._several.now)
+    async def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[Removal]], None]:
+        """See `Domain`: by age alone first, then by the groups that have to be compared."""
+        if self.may_proceed() and await self._is_nothing_due():
+            return
+        for look in (self._first_look, self._second_look):
+            found: list[Removal] = []
+            is_gone = False
+            try:
+                async with aclosing(look()) as pages:
+                    async for page in pages:
+                        found += page
+                        if len(found) >= self._remembered:
+                            for start in range(0, len(found), size):
+                                yield self._candidates(found[start : start + size])
+                            found = []
+            except GoneError:
+                is_gone = True  # what was judged before is not in doubt
+            for start in range(0, len(found), size):
+                yield self._candidates(found[start : start + size])
+            self.is_complete = self.is_complete and not is_gone
+            if not self.is_complete or self._policies.is_settled:
+                return
+
+    def next_deadline(self) -> UnixNs | None:
+        """See `Domain`: nobody keeps an index of what any kind has."""
+        return None
+
+    def decide(self, candidate: Candidate[Removal], now: UnixNs) -> Decision:
+        """See `Domain`: the state holds what the policies say together, at the moment at which the pass began."""
+        verdict = candidate.state.verdict
+        return Decision(verdict, candidate.state.entry.anchor, verdict.since)
+
+    async def refresh(self, candidates: Sequence[Candidate[Removal]]) -> Sequence[Candidate[Removal]]:
+        """Read nothing: the act compares the object, and its group was read again before it was judged."""
+        return candidates
+
+    def policy(self, candidate: Candidate[Removal]) -> str:
+        """See `Domain`."""
+        return candidate.state.wanted_by[0].digest
+
+    def details(self, candidate: Candidate[Removal]) -> dict[str, Any] | None:
+        """Name the policies."""
+        names = candidate.state.names
+        return {"policy": names[0]} if len(names) == 1 else {"policy": names[0], "policies": sorted(names)}
+
+    async def settle(self, settled: Sequence[Settled[Removal]]) -> None:
+        """Count what came of each, for the policies that wanted it."""
+        for candidate, outcome, _, problem in settled:
+            removal = candidate.state
+            self._has_ended = self._has_ended or outcome is Outcome.ENDED
+            removal.count(outcome)
+            self._on_item(PassItem(candidate.address, removal.entry, removal.verdict, removal.names, outcome, problem))
+
+    def _candidates(self, removals: Sequence[Removal]) -> list[Candidate[Removal]]:
+        kind = self._listing.kind
+        found = []
+        for removal in removals:
+            entry = removal.entry
+            key = ObjectKey(entry.namespace, entry.name)
+            found.append(
+                Candidate(
+                    address=address(kind, key),
+                    uid=entry.uid,
+                    version=entry.version,
+                    state=removal,
+                    handle=ObjectHandle(kind, key, entry.owners),
+                    hold=entry.hold,
+                    dry_run=removal.dry_run,
+                )
+            )
+        return found
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    async def _is_nothing_due(self) -> bool:
+        members = self._policies.members
+        matched = await precheck(self._listing, [member.limits for member in members], self._policies.now)
         for member, number in zip(members, matched or (), strict=matched is not None):
             member.report.matched = number
         return matched is not None
 
-    async def _look(self, acts: Acts) -> None:
-        async for page in self._listing.pages(self.may_proceed, is_outdated=acts.has_ended):
-            for views in page:
-                settled = self._several.look(views)
-                if settled is not None:
-                    await acts.add(settled)
-        await acts.finish()
+    def _is_outdated(self) -> bool:
+        """Tell whether anything was ended since this was asked before."""
+        found, self._has_ended = self._has_ended, False
+        return found
 
-    async def _look_again(self, acts: Acts, remembered: int) -> None:
-        concerned = await self._rank(remembered)
-        if not self.is_complete:  # of a group that was read in part, nobody can say who is the newest
+    async def _first_look(self) -> AsyncGenerator[list[Removal], None]:
+        """Yield what goes by its own fields, for each page of the listing."""
+        async for page in self._listing.pages(self.may_proceed, is_outdated=self._is_outdated):
+            yield [removal for views in page if (removal := self._policies.look(views)) is not None]
+
+    async def _second_look(self) -> AsyncGenerator[list[Removal], None]:
+        """Yield what goes by the place that it has in its group."""
+        concerned = await self._rank()
+        if not self.is_complete:  # of a group that was read in part, nobody can say which are the newest
             return
         if concerned is not None:
-            await self._settle(concerned, acts)
-        else:
-            async for page in self._listing.pages(self.may_proceed, is_outdated=acts.has_ended):
-                await self._settle(page, acts)
-        await acts.finish()
+            yield self._judged(concerned)
+            return
+        async for page in self._listing.pages(self.may_proceed, is_outdated=self._is_outdated):
+            yield self._judged(page)
 
-    async def _rank(self, remembered: int) -> list[Views] | None:
-        """Rank the members of the groups that matter; return those to settle, None when there are too many."""
+    def _judged(self, concerned: Sequence[Views]) -> list[Removal]:
+        return [removal for views in concerned if (removal := self._policies.judge_ranked(views)) is not None]
+
+    async def _rank(self) -> list[Views] | None:
+        """Rank the members of the groups that matter; return those to judge, None when there are too many."""
         for attempt in range(1, ATTEMPTS + 1):
-            self._several.forget_ranks()
+            self._policies.forget_ranks()
             try:
-                return await self._rank_once(remembered)
+                return await self._rank_once()
             except GoneError:
                 if attempt == ATTEMPTS:
                     raise
         raise AssertionError
 
-    async def _rank_once(self, remembered: int) -> list[Views] | None:
+    async def _rank_once(self) -> list[Views] | None:
         concerned: list[Views] = []
         is_too_much = False
         async for page in self._listing.pages(self.may_proceed, of_one_moment=True):
-            found = [views for views in page if self._several.rank(views)]
-            is_too_much = is_too_much or len(concerned) + len(found) > remembered
+            found = [views for views in page if self._policies.rank(views)]
+            is_too_much = is_too_much or len(concerned) + len(found) > self._remembered
             concerned = [] if is_too_much else concerned
             concerned += [] if is_too_much else found
         return None if is_too_much else concerned
-
-    async def _settle(self, concerned: Sequence[Views], acts: Acts) -> None:
-        for views in concerned:
-            settled = self._several.settle(views)
-            if settled is not None:
-                await acts.add(settled)

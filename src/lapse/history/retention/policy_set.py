@@ -1,15 +1,14 @@
-"""Several policies about the same objects: what each says, what comes of it, and what each reports. Pure.
+"""The set of policies that are about the same objects: their judgements, weighed together, and their reports. Pure.
 
-The rules.
-
-- Each policy judges by itself, all objects that it is about; `retention.combine` weighs what they say. A hold, one of
-  the last ones, and doubt whether it is one, win over any deletion; otherwise either limit of any policy deletes.
+- Each policy judges by itself, all objects that it is about; `rules.combine` weighs what they say. A hold, one of the
+  last ones, and doubt whether it is one, win over any deletion; otherwise either limit of any policy deletes.
 - A policy that is a dry run deletes nothing, and what it keeps is kept nevertheless: doubt means keep. What a real
   policy wants as well is really ended.
 - A policy that may not act wants nothing, and protects as it always does.
 
-Three looks at the objects, at most: `look` at each (what is judged by its own fields is settled there, unless another
-policy has to compare its group first), `rank` those of the groups that matter, and `settle` these.
+Three looks at the objects, at most: `PolicySet.look` at each (what can be judged by its own fields is judged there,
+unless another policy has to compare its group first), `rank` for those of the groups that matter, and `judge_ranked`
+for these.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from lapse.core.decision import Due, KeepReason
 from lapse.engine.journal.port import Outcome
-from lapse.history.retention.ranking import Ranking, Survey, Unjudged
+from lapse.history.retention.grouping import GroupCounts, GroupRanking, Unjudged
 from lapse.history.retention.rules import DoubtReason, Protection, RetainReason, combine
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class PassReport:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """An object that goes, why, and who wants it: those that decided first."""
+    """An object that goes, why, and the policies that want it: the one that decided is the first."""
 
     entry: RetainedObject
     verdict: Due
@@ -65,36 +64,42 @@ class Removal:
     @property
     def names(self) -> tuple[str, ...]:
         """The policies that want it."""
-        return tuple(member.policy.name for member in self.wanted_by)
+        return tuple([member.policy.name for member in self.wanted_by])
+
+    def count(self, outcome: Outcome) -> None:
+        """Count what came of it, for each policy that wanted it."""
+        for member in self.wanted_by:
+            member.count(outcome)
 
 
 class Member:
-    """One of the policies, and what it has seen so far."""
+    """One policy of the set, and what it has seen so far."""
 
     def __init__(self, policy: Policy, now: UnixNs, *, is_acting: bool) -> None:
         """Take nothing but what is kept of a policy that may not act."""
         limits = policy.limits if is_acting else replace(policy.limits, max_age=None, max_count=None)
         self.policy, self.limits, self.is_acting = policy, limits, is_acting
+        self.digest = policy.digest
         self.report = PassReport()
-        self.survey = Survey(limits, now)
-        self.ranking = Ranking(limits, now)
+        self.counts = GroupCounts(limits, now)
+        self.ranking = GroupRanking(limits, now)
 
-    def came_of_it(self, outcome: Outcome) -> None:
-        """Note what came of something that it wanted."""
+    def count(self, outcome: Outcome) -> None:
+        """Count what came of something that it wanted."""
         would = self.policy.dry_run and outcome is Outcome.ENDED  # by another policy, that is
         self.report.outcomes[Outcome.WOULD_END if would else outcome] += 1
 
     def finish(self, *, is_complete: bool) -> PassReport:
         """Count what nothing was said about."""
-        told = self.report.due.total() + self.report.kept.total()
+        judged = self.report.due.total() + self.report.kept.total()
         off = self.limits.max_age is None and self.limits.max_count is None
-        self.report.kept[KeepReason.NO_LIMIT if off else KeepReason.NOT_YET] += max(0, self.report.matched - told)
+        self.report.kept[KeepReason.NO_LIMIT if off else KeepReason.NOT_YET] += max(0, self.report.matched - judged)
         self.report.is_complete = is_complete
         return self.report
 
 
-class Several:
-    """See the module."""
+class PolicySet:
+    """Policies of one kind, for one pass; see the module."""
 
     def __init__(self, policies: Sequence[Policy], now: UnixNs, *, acting: Collection[str] | None = None) -> None:
         """Let those that ``acting`` names delete, and all others protect; None: all may delete."""
@@ -110,7 +115,7 @@ class Several:
         for member, entry in self._pairs(views):
             member.report.matched += 1
             member.report.unlabelled += entry.is_unlabelled
-            found = member.survey.look(entry)
+            found = member.counts.look(entry)
             if found is Unjudged.OPEN:
                 opened.append((member, entry))
             elif found is not Unjudged.STAYS:
@@ -120,43 +125,43 @@ class Several:
         _count(judged)
         if opened and any(isinstance(one.verdict, Due) for _, one in judged):
             for member, entry in opened:  # it may protect the object, or want it as well
-                member.survey.ask(entry)
+                member.counts.mark(entry)
             return None
-        return _settled(judged)
+        return _weighed(judged)
 
     @property
-    def is_clear(self) -> bool:
-        """Whether everything was settled by the first look."""
-        return all(member.survey.is_clear for member in self.members)
+    def is_settled(self) -> bool:
+        """Whether everything was judged by the first look."""
+        return all(member.counts.is_settled for member in self.members)
 
     def forget_ranks(self) -> None:
         """Begin to rank anew."""
         for member in self.members:
-            member.ranking = Ranking(member.limits, self.now)
+            member.ranking = GroupRanking(member.limits, self.now)
 
     def rank(self, views: Views) -> bool:
-        """Let an object have its places; return whether it is one to settle."""
+        """Let an object have its places; return whether it is one to judge by them."""
         concerned = False
         for member, entry in self._pairs(views):
-            concerns = member.survey.concerns(entry)
+            concerns = member.counts.concerns(entry)
             concerned = concerned or concerns
             # One policy alone asks for the groups that it needs; what it may protect from others is known only now.
             if concerns or (entry.is_kept and len(self.members) > 1):
-                member.ranking.take(entry)
+                member.ranking.add(entry)
         return concerned
 
-    def settle(self, views: Views) -> Removal | None:
-        """Judge an object of a group that was compared, if it is one that was not settled before."""
+    def judge_ranked(self, views: Views) -> Removal | None:
+        """Judge an object of a group that was compared, if it was not judged before; return it if it goes."""
         pairs = list(self._pairs(views))
-        if not any(member.survey.concerns(entry) for member, entry in pairs):
+        if not any(member.counts.concerns(entry) for member, entry in pairs):
             return None
         judged = [(member, member.ranking.judge(entry)) for member, entry in pairs]
         # What was judged at the first look was counted there.
-        _count([one for one in judged if one[0].survey.alone(one[1].entry) is Unjudged.OPEN])
-        return _settled(judged)
+        _count([one for one in judged if one[0].counts.judge_alone(one[1].entry) is Unjudged.OPEN])
+        return _weighed(judged)
 
     def reports(self, *, is_complete: bool) -> dict[str, PassReport]:
-        """Return what those that may act have to report, by their names."""
+        """Return the reports of those that may act, by their names."""
         return {one.policy.name: one.finish(is_complete=is_complete) for one in self.members if one.is_acting}
 
     def _pairs(self, views: Views) -> Iterator[tuple[Member, RetainedObject]]:
@@ -170,7 +175,7 @@ def _count(judged: Sequence[tuple[Member, Judgement]]) -> None:
             member.report.kept[one.verdict.reason] += 1
 
 
-def _settled(judged: Sequence[tuple[Member, Judgement]]) -> Removal | None:
+def _weighed(judged: Sequence[tuple[Member, Judgement]]) -> Removal | None:
     """Weigh what was said about one object, and count what is due."""
     wanting = [(member, one, one.verdict) for member, one in judged if isinstance(one.verdict, Due)]
     if not wanting:

@@ -1,9 +1,9 @@
-"""A glance: whether anything can be due at all, from how many objects there are of which labels, and since when.
+"""The precheck of a pass: whether anything can be due at all, by how many objects have which labels, and since when.
 
 Most passes find nothing to do. Where a store can count (`Summarising`) and all that policies want to know stands in
-labels, namespaces and creation times, that is told without a look at any object. A glance never ends anything: when it
-cannot rule out that something is due, everything is listed as if there had been none. What it rules out is exact, and
-so are the numbers that it reports.
+labels, namespaces and creation times, that is known without reading any object. A precheck never ends anything: when
+it cannot rule out that something is due, everything is listed. What it rules out is exact, and so are the numbers that
+it reports.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST: Final = 50_000
 """Of more than so many different labels a summary would be as long as a list."""
 
 
-def is_told_by_labels(policy: Policy) -> bool:
+def is_decided_by_labels(policy: Policy) -> bool:
     """Whether objects of the same namespace and labels are all the same to a policy, but for their creation."""
     conditions = policy.only_when if policy.keep_where is None else (*policy.only_when, policy.keep_where)
     paths = (*policy.group_by, *(one.path for one in conditions))
@@ -38,10 +38,10 @@ def is_told_by_labels(policy: Policy) -> bool:
     )
 
 
-async def glance(listing: Listing, limits: Sequence[RetentionLimits], now: UnixNs) -> list[int] | None:
+async def precheck(listing: Listing, limits: Sequence[RetentionLimits], now: UnixNs) -> list[int] | None:
     """Return how many objects each policy is about, if none of them can be due; None when that cannot be told."""
     direct: Any = listing.direct
-    if not isinstance(direct, Summarising) or not all(map(is_told_by_labels, listing.policies)):
+    if not isinstance(direct, Summarising) or not all(map(is_decided_by_labels, listing.policies)):
         return None
     reading, labels = listing.reading(), listing.asked_labels()
     counts = [_Count(one, now) for one in limits]
@@ -62,7 +62,7 @@ async def glance(listing: Listing, limits: Sequence[RetentionLimits], now: UnixN
 
 
 class _Count:
-    """What one policy is about."""
+    """The number of objects that one policy is about, and whether one of them may be due."""
 
     def __init__(self, limits: RetentionLimits, now: UnixNs) -> None:
         self.matched = 0

@@ -1,7 +1,9 @@
-"""What came of a policy's pass, in words for its status, for the log and for people. Pure.
+"""The run of a policy: what came of its pass, worded for its status, for the log and for people.
 
-A status tells of passes over everything. A pass that could not be made changes the condition and nothing else: what
-the last one found stays true of that one. ``lastRun`` is only set by a pass that looked at everything.
+A status is about passes over everything. A pass that could not be made changes the condition and nothing else: what the
+last one found stays true of that one. ``lastRun`` is only set by a pass that looked at everything. Wording is pure;
+`StatusWriter` writes. The log has a warning when something becomes wrong or is wrong in another way, and no more than a
+line at info as long as it stays so. A status that cannot be written is no reason to stop anything.
 """
 
 from __future__ import annotations
@@ -9,28 +11,42 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from lapse.core.clock import UnixNs
 from lapse.core.decision import KeepReason, UnknownReason
 from lapse.core.errors import LapseError
+from lapse.core.log import get_logger
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.executor import HoldUnknownError
 from lapse.engine.journal.port import Outcome
-from lapse.history.api.kinds import RetentionStatus
+from lapse.engine.running.metrics import ErrorKind
+from lapse.history.api.kinds import RETENTION_POLICY, RetentionStatus
 from lapse.history.retention.rules import DoubtReason
 from lapse.kube.conditions import READY, Condition, ConditionStatus, ready_condition
-from lapse.kube.errors import ForbiddenError, ObjectError, StoreUnavailableError, UnknownKindError
+from lapse.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    ObjectError,
+    StoreUnavailableError,
+    UnknownKindError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lapse.core.clock import UnixNs
+    from lapse.core.clock import Clock
+    from lapse.engine.running.metrics import Metrics
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.errors import RetentionPolicyError
-    from lapse.history.retention.passes import PassReport, Told
+    from lapse.history.retention.passes import PassItem, PassReport
     from lapse.kube.resources import Json
+    from lapse.objects.port import ObjectStore
 
 GRANT: Final = (
     "policies act as a service account of their own, and have its rights only; an administrator grants them with"
@@ -39,6 +55,7 @@ GRANT: Final = (
 """What to do about a right that is missing on a cluster."""
 _LONGEST_MESSAGE: Final = 1024
 _GOES: Final = frozenset({Outcome.ENDED, Outcome.WOULD_END})
+_log = get_logger("lapse.history")
 
 
 class RunReason(StrEnum):
@@ -84,19 +101,19 @@ class Tally:
     """Counts what comes of what is due, by policy and reason; and how many failed in a row."""
 
     def __init__(self) -> None:
-        """Nothing was told yet."""
+        """Count nothing yet."""
         self.deleted: dict[str, Counter[str]] = {}
         self.failed_in_a_row = 0
         self.last_problem: Exception | None = None
 
-    def take(self, told: Told) -> None:
+    def add(self, item: PassItem) -> None:
         """Count one."""
-        self.failed_in_a_row = self.failed_in_a_row + 1 if told.outcome is Outcome.FAILED else 0
-        if told.outcome is Outcome.FAILED or isinstance(told.problem, HoldUnknownError):
-            self.last_problem = told.problem
-        if told.outcome in _GOES:
-            for name in told.policies:
-                self.deleted.setdefault(name, Counter())[told.verdict.reason] += 1
+        self.failed_in_a_row = self.failed_in_a_row + 1 if item.outcome is Outcome.FAILED else 0
+        if item.outcome is Outcome.FAILED or isinstance(item.problem, HoldUnknownError):
+            self.last_problem = item.problem
+        if item.outcome in _GOES:
+            for name in item.policies:
+                self.deleted.setdefault(name, Counter())[item.verdict.reason] += 1
 
 
 def of_report(
@@ -237,3 +254,46 @@ def _condition(run: PolicyRun, old: RetentionStatus, *, generation: int, now: Un
 def _replaced(old: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int | None]:
     """Return the merge patch that leaves nothing of the old: what is not named would stay."""
     return {**dict.fromkeys(old), **new}
+
+
+class StatusWriter:
+    """Writes runs to the log, to the metrics and to the status of the policy."""
+
+    def __init__(self, store: ObjectStore, *, metrics: Metrics, clock: Clock) -> None:
+        """Write nothing yet."""
+        self._store, self._metrics, self._clock = store, metrics, clock
+        self._logged: dict[str, tuple[RunReason, str]] = {}
+
+    async def write(
+        self, run: PolicyRun, policy: RetentionPolicy, *, in_status: bool, next_run: UnixNs | None = None
+    ) -> None:
+        """Write one run; ``in_status`` also there, if the policy is stored."""
+        self._log_run(run)
+        if in_status and policy.metadata.uid:
+            await self._write_status(run, policy, next_run=next_run)
+
+    def _log_run(self, run: PolicyRun) -> None:
+        before, self._logged[run.name] = self._logged.get(run.name), (run.reason, run.message)
+        if run.is_ready:
+            found: dict[str, Any] = {"matched": run.matched, "kept": run.kept, "dry_run": run.dry_run}
+            _log.info("policy_passed", policy=run.name, deleted=run.deleted, **found)
+            return
+        if run.reason is not RunReason.FROZEN:  # that is told by a metric of its own, and is no failure
+            self._metrics.failed(run.domain, ErrorKind.POLICY)
+        log = _log.info if before == (run.reason, run.message) else _log.warning
+        log("policy_failed", policy=run.name, reason=run.reason, problem=run.message)
+
+    async def _write_status(self, run: PolicyRun, policy: RetentionPolicy, *, next_run: UnixNs | None) -> None:
+        changes = status_changes(run, policy, now=UnixNs(self._clock.wall_ns()), next_run=next_run)
+        meta = policy.metadata
+        patch = partial(self._store.patch_status, RETENTION_POLICY, meta.key, changes, uid=meta.uid)
+        try:
+            try:
+                await patch(version=meta.resource_version)
+            except ConflictError:  # changed during the pass: the status names the generation that it is about
+                await patch()
+        except (ConflictError, NotFoundError, InvalidError):
+            pass  # gone, or another one by now, or one that the store would not take any more: the log tells
+        except ObjectError as error:
+            self._metrics.failed(run.domain, ErrorKind.POLICY)
+            _log.warning("status_not_written", policy=run.name, error=type(error).__name__, reason=str(error))

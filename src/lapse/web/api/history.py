@@ -33,7 +33,7 @@ from lapse.history.policy.policies import unreadable
 from lapse.history.policy.policy import Policy
 from lapse.history.records import write_record
 from lapse.history.reports import run_json, summary, told_json
-from lapse.history.retention.passes import Told
+from lapse.history.retention.passes import PassItem
 from lapse.history.service import Retention
 from lapse.history.view import Seen, by_age_alone, experiment_labels_of, in_force, look_at, opinion_json
 from lapse.kube.errors import InvalidError, NotFoundError
@@ -238,9 +238,9 @@ class HistoryService:
 
     async def run(self, name: str, order: PassOrder) -> Response:
         """Let one policy pass now."""
-        told: list[Told] = []
+        told: list[PassItem] = []
         waits = not (order.dry_run or order.confirm) and await self._retention.is_unproved({name})
-        runs = await self._retention.run_once(only={name}, dry_run=order.dry_run or waits, told=told.append)
+        runs = await self._retention.run_once(only={name}, dry_run=order.dry_run or waits, on_item=told.append)
         if name not in runs:
             raise NotFoundError(kind=RETENTION_POLICY.kind, name=name)
         if waits and told:

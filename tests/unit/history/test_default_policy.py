@@ -18,7 +18,7 @@ from lapse.history.policy.default_policy import (
     ttl_warning,
 )
 from lapse.history.records import record
-from lapse.history.retention.ranking import judge
+from lapse.history.retention.grouping import judge
 from lapse.history.retention.rules import RetainedObject, RetentionLimits
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy
 from lapse.history.errors import RetentionPolicyError
-from lapse.history.policy.policies import LoadedPolicies, blocked
+from lapse.history.policy.policies import LoadedPolicies, conflicts
 from lapse.history.policy.policy import Policy
 
 KEEPS: dict[str, Any] = {"keepLast": {"count": 1}}
@@ -24,7 +24,7 @@ def beside(*documents: RetentionPolicy, broken: tuple[RetentionPolicy, ...] = ()
 
 
 def test_who_could_delete_what_another_version_keeps_must_not_and_is_told_why() -> None:
-    found = blocked(beside(document("keeps", "a.io/v1", **KEEPS), document("ends", "a.io/v2", **ENDS)))
+    found = conflicts(beside(document("keeps", "a.io/v1", **KEEPS), document("ends", "a.io/v2", **ENDS)))
     assert {name: str(error) for name, error in found.items()} == {
         "ends": (
             "The retention policy ends cannot be used: spec.selector.apiVersion: the policy keeps keeps the last ones "
@@ -35,7 +35,7 @@ def test_who_could_delete_what_another_version_keeps_must_not_and_is_told_why() 
 
 def test_two_that_keep_and_delete_block_each_other() -> None:
     both = {**KEEPS, "maxCount": 3}
-    assert set(blocked(beside(document("one", "a.io/v1", **both), document("two", "a.io/v2", **both)))) == {
+    assert set(conflicts(beside(document("one", "a.io/v1", **both), document("two", "a.io/v2", **both)))) == {
         "one",
         "two",
     }
@@ -54,16 +54,16 @@ def test_two_that_keep_and_delete_block_each_other() -> None:
     ids=["same-version", "another-group", "another-kind", "deletes-nothing", "keeps-nothing", "other-namespaces"],
 )
 def test_who_cannot_delete_what_another_keeps_is_free(keeper: RetentionPolicy, other: RetentionPolicy) -> None:
-    assert blocked(beside(keeper, other)) == {}
+    assert conflicts(beside(keeper, other)) == {}
 
 
 def test_who_names_all_namespaces_meets_everybody() -> None:
-    assert set(blocked(beside(document("keeps", "v1", **KEEPS), document("ends", "v2", "shop", **ENDS)))) == {"ends"}
+    assert set(conflicts(beside(document("keeps", "v1", **KEEPS), document("ends", "v2", "shop", **ENDS)))) == {"ends"}
 
 
 def test_beside_a_keeper_that_nobody_understands_nothing_of_its_kind_is_deleted() -> None:
     keeper = document("keeps", "a.io/v1", groupBy=["no path["], **KEEPS)
-    found = blocked(
+    found = conflicts(
         beside(document("ends", "a.io/v1", **ENDS), document("protects", "a.io/v1", **KEEPS), broken=(keeper,))
     )
     assert {name: error.details["problem"] for name, error in found.items()} == {
@@ -77,4 +77,4 @@ def test_beside_a_keeper_that_nobody_understands_nothing_of_its_kind_is_deleted(
 def test_beside_one_that_keeps_nothing_and_cannot_be_understood_the_others_go_on() -> None:
     broken = document("broken", "a.io/v1", groupBy=["no path["], maxCount=1)
     elsewhere = document("elsewhere", "b.io/v1", groupBy=["no path["], **KEEPS)
-    assert blocked(beside(document("ends", "a.io/v1", **ENDS), broken=(broken, elsewhere))) == {}
+    assert conflicts(beside(document("ends", "a.io/v1", **ENDS), broken=(broken, elsewhere))) == {}

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Due
-from lapse.history.retention.ranking import Ranking, judge
+from lapse.history.retention.grouping import GroupRanking, judge
 from lapse.history.retention.rules import LimitReason, Protection, RetainedObject, RetentionLimits
 
 NOW = UnixNs(1_000)
@@ -52,9 +52,9 @@ def test_moments_beyond_all_calendars_are_ranked_as_any_other() -> None:
 
 
 def test_an_object_that_was_not_there_when_they_were_ranked_is_judged_by_those_that_were() -> None:
-    ranking = Ranking(RetentionLimits(max_count=2), NOW)
+    ranking = GroupRanking(RetentionLimits(max_count=2), NOW)
     for anchor in (10, 20, 30):
-        ranking.take(RetainedObject("n", f"r{anchor}", "u", "1", UnixNs(anchor), ("g",)))
+        ranking.add(RetainedObject("n", f"r{anchor}", "u", "1", UnixNs(anchor), ("g",)))
     late = {
         anchor: ranking.judge(RetainedObject("n", "late", "u", "1", UnixNs(anchor), ("g",))).verdict
         for anchor in (5, 15, 40)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
 from lapse.engine.safety.holds import Hold
-from lapse.history.retention.ranking import Survey, Unjudged, judge
+from lapse.history.retention.grouping import GroupCounts, Unjudged, judge
 from lapse.history.retention.rules import (
     DoubtReason,
     Judgement,
@@ -305,14 +305,14 @@ def test_for_any_records_the_result_is_that_of_the_model(world: World) -> None:
 
 
 @given(worlds())
-def test_a_survey_and_a_look_at_the_groups_that_it_names_find_the_same(world: World) -> None:
-    survey = Survey(world.limits, NOW)
-    alone = [judged for one in world.entries if not isinstance(judged := survey.look(one), Unjudged)]
-    read_again = [one for one in world.entries if survey.concerns(one)]
+def test_counts_of_groups_and_a_look_at_the_groups_that_they_name_find_the_same(world: World) -> None:
+    counts = GroupCounts(world.limits, NOW)
+    alone = [judged for one in world.entries if not isinstance(judged := counts.look(one), Unjudged)]
+    read_again = [one for one in world.entries if counts.concerns(one)]
     assert not {one.entry.name for one in alone} & {one.name for one in read_again}, "judged twice"
     found = {one.entry.name: one.verdict.reason for one in [*alone, *judge(read_again, world.limits, NOW)]}
     assert {name: reason for name, reason in found.items() if reason in DELETED} == gone(world.entries, world.limits)
-    assert survey.is_clear is not any(map(survey.concerns, world.entries))
+    assert counts.is_settled is not any(map(counts.concerns, world.entries))
 
 
 @given(worlds())

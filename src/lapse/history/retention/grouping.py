@@ -1,17 +1,14 @@
-"""Who is among the newest of its group, found in one look at each object, and remembered without the objects.
+"""The groups of objects that one policy counts: which of them have to be compared, and the places of their members.
 
-Of each group there stay the places of the newest that count and of the last that are kept, which is all that is needed
-to tell of any object on which side it is; and eight bytes for each of the others, to tell since when.
+Two looks, each with little memory. `GroupCounts` judges what can be judged by an object's own fields and, with a number
+per group, says of which groups the members have to be compared. What it says about numbers is a hint, never a reason to
+end anything: the pages it looked at may show different moments. Groups are remembered by their hash: two that share one
+are both compared, and nothing else happens.
 
-In doubt it keeps. Whatever was not shown to it makes it count fewer newer ones and take more for the last ones, so that
-a part of a group never ends what the whole group would not.
-
-A survey: what one look at each object tells, in any order, with a number per group as its only memory.
-
-It judges what can be judged by an object's own fields, and says of which groups the members have to be compared. What
-it says about numbers is a hint, never a reason to end anything: the pages it looked at may show different moments.
-
-Groups are remembered by their hash: two that share one are both compared, and nothing else happens.
+`GroupRanking` is shown the members of those groups once each, and remembers the places of the newest that count and of
+the last that are kept, which is all that is needed to tell of any object on which side it is; and eight bytes for each
+of the others, to tell since when. In doubt it keeps: whatever was not shown to it makes it count fewer newer ones and
+take more for the last ones, so that a part of a group never ends what the whole group would not.
 """
 
 from __future__ import annotations
@@ -42,31 +39,31 @@ class Unjudged(Enum):
     """Its group may matter: as one too many, or as one of the last."""
 
 
-class Survey:
-    """See the module; for one policy."""
+class GroupCounts:
+    """How many objects each group of a policy has, and what each object is by its own fields; see the module."""
 
     def __init__(self, limits: RetentionLimits, now: UnixNs) -> None:
-        """Nothing was looked at yet."""
+        """Begin without any object."""
         self._limits, self._now = limits, now
         self._counts: Counter[int] = Counter()
-        self._asked: set[int] = set()
+        self._compared: set[int] = set()
 
     def look(self, entry: RetainedObject) -> Judgement | Unjudged:
         """Return what the object itself is enough for, and remember that it was there.
 
         What comes back as due was judged by its own fields alone, which an act that compares its version covers.
         """
-        found = self.alone(entry)
+        found = self.judge_alone(entry)
         if found is Unjudged.OPEN:
             assert entry.anchor is not None  # noqa: S101 - without one it is unknown, not open
             if self._limits.is_expired(entry.anchor, self._now):
-                self.ask(entry)
+                self.mark(entry)
             elif self._limits.max_count is not None:
                 # What is expired is older than all that is not, so it takes none of the places that count.
                 self._counts[hash(entry.group)] += 1
         return found
 
-    def alone(self, entry: RetainedObject) -> Judgement | Unjudged:
+    def judge_alone(self, entry: RetainedObject) -> Judgement | Unjudged:
         """Return the same, and remember nothing."""
         limits = self._limits
         if entry.anchor is None or entry.group is None:
@@ -78,25 +75,25 @@ class Survey:
             return Unjudged.STAYS if limits.max_count is None else Unjudged.OPEN
         return judgement(entry, due, limits, now=self._now)
 
-    def ask(self, entry: RetainedObject) -> None:
+    def mark(self, entry: RetainedObject) -> None:
         """Have the group of an object compared, whatever its number."""
-        self._asked.add(hash(entry.group))
+        self._compared.add(hash(entry.group))
 
     def concerns(self, entry: RetainedObject) -> bool:
         """Whether an object is open, and its group is one of those that are to be compared.
 
         Those that are not open take no place that counts among those that are.
         """
-        if self.alone(entry) is not Unjudged.OPEN:
+        if self.judge_alone(entry) is not Unjudged.OPEN:
             return False
         found, most = hash(entry.group), self._limits.max_count
-        return found in self._asked or (most is not None and self._counts[found] > most)
+        return found in self._compared or (most is not None and self._counts[found] > most)
 
     @property
-    def is_clear(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether there is no group to compare."""
         most = self._limits.max_count
-        return not self._asked and (most is None or max(self._counts.values(), default=0) <= most)
+        return not self._compared and (most is None or max(self._counts.values(), default=0) <= most)
 
 
 Place = tuple[int, str, str]
@@ -104,48 +101,48 @@ Place = tuple[int, str, str]
 _FARTHEST: Final = 2**63 - 1
 
 
-class Ranking:
-    """See the module; for one policy."""
+class GroupRanking:
+    """The newest and the last good ones of each group of a policy; see the module."""
 
     def __init__(self, limits: RetentionLimits, now: UnixNs) -> None:
-        """Nobody has a place yet."""
+        """Begin without any object."""
         self._limits, self._now = limits, now
-        self._groups: dict[Group, _Standing] = {}
+        self._groups: dict[Group, _RankedGroup] = {}
 
-    def take(self, entry: RetainedObject) -> None:
+    def add(self, entry: RetainedObject) -> None:
         """Let an object have its place among those of its group. Each object is shown once."""
         if entry.anchor is None or entry.group is None:
             return
-        standing = self._groups.get(entry.group)
-        if standing is None:
-            standing = self._groups[entry.group] = _Standing()
+        group = self._groups.get(entry.group)
+        if group is None:
+            group = self._groups[entry.group] = _RankedGroup()
         limits, place = self._limits, place_of(entry, entry.anchor)
         # What is expired is older than all that is not, so it takes none of the places that count.
         if limits.max_count is not None and not limits.is_expired(entry.anchor, self._now):
-            _insert(standing.newest, place, limits.max_count)
-            standing.anchors.append(_fitting(entry.anchor))
+            _insert(group.newest, place, limits.max_count)
+            group.anchors.append(_fitting(entry.anchor))
         if entry.is_kept:
-            _insert(standing.kept, place, limits.keep_last)
+            _insert(group.kept, place, limits.keep_last)
 
     def judge(self, entry: RetainedObject) -> Judgement:
         """Judge an object by its own fields and by those that were shown of its group."""
         limits = self._limits
         if entry.anchor is None or entry.group is None:
             return judge_alone(entry, limits, self._now)
-        standing, place = self._groups.get(entry.group, _NOBODY), place_of(entry, entry.anchor)
+        group, place = self._groups.get(entry.group, _EMPTY), place_of(entry, entry.anchor)
         due = expired(entry.anchor, limits, self._now)
         most = limits.max_count
-        if due is None and most is not None and len(standing.newest) == most and place < standing.newest[0]:
-            due = Due(DELETE, LimitReason.RETENTION_LIMIT, standing.over_since(entry.anchor, most))
-        protected = entry.is_kept and (len(standing.kept) < limits.keep_last or place >= standing.kept[0])
+        if due is None and most is not None and len(group.newest) == most and place < group.newest[0]:
+            due = Due(DELETE, LimitReason.RETENTION_LIMIT, group.over_since(entry.anchor, most))
+        protected = entry.is_kept and (len(group.kept) < limits.keep_last or place >= group.kept[0])
         return judgement(entry, due, limits, now=self._now, protected=protected)
 
 
 def judge(entries: Iterable[RetainedObject], limits: RetentionLimits, now: UnixNs) -> list[Judgement]:
     """Judge objects that fit in memory; of every group that occurs, all objects must be there."""
-    ranking, found = Ranking(limits, now), list(entries)
+    ranking, found = GroupRanking(limits, now), list(entries)
     for entry in found:
-        ranking.take(entry)
+        ranking.add(entry)
     return [ranking.judge(entry) for entry in found]
 
 
@@ -154,8 +151,8 @@ def place_of(entry: RetainedObject, anchor: UnixNs) -> Place:
     return anchor, entry.namespace or "", entry.name
 
 
-class _Standing:
-    """Those of one group that count."""
+class _RankedGroup:
+    """The members of one group that count."""
 
     __slots__ = ("_is_sorted", "anchors", "kept", "newest")
 
@@ -178,7 +175,7 @@ class _Standing:
         return UnixNs(self.anchors[min(at + most, self._is_sorted - 1)])
 
 
-_NOBODY: Final = _Standing()
+_EMPTY: Final = _RankedGroup()
 
 
 def _insert(newest: list[Place], place: Place, most: int) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lapse.engine.safety.holds import HOLD, HOLD_UNTIL
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.policy.policy import Policy
-from lapse.history.retention.reading import ObjectReader
+from lapse.history.retention.listing import ObjectReader
 from lapse.kube.resources import Document, Json, ObjectMeta, PartialObject
 
 TIMES = st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5+01:00", "yesterday", ""])
