@@ -1,8 +1,6 @@
-"""The history domain: records of what was done, and how long they stay; by age and by count, for any kind.
+"""The history domain: records of what was done, and how long they and objects of any kind stay, by age and by count.
 
-`retention` is the pure decision; `policy` is what people write about it, in fields named by `paths`; `configured` is
-the policy of the history itself, from flags. `records` makes records and `recording` writes them. A pass over a
-store (`passes`) has a `glance` first, then a `listing`, whose objects `reading` makes entries of; `survey` and
-`ranking` are what one policy makes of these, `combining` what all do, and `acting` ends what is due. `service` puts it
-together, with `policies` as objects and `completions` as they happen.
+`records` makes and writes records. `policy` is what people write: the documents, what they mean, and the rights that
+they need. `retention` is what follows from it: pure rules about objects and groups, and passes over a store, which are
+sweeps of the engine. `service` puts it together; `view` and `reports` are what people see.
 """

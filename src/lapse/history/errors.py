@@ -1,4 +1,4 @@
-"""What can be wrong with what people write about retention."""
+"""Errors of what people write about retention: field paths, policies and flags."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class _Outcome(Struct, frozen=True):
 
 
 class _LabelSource(Struct, frozen=True):
-    """What of a record's spec its labels say."""
+    """The part of a record's spec that its labels are made of."""
 
     experiment_ref: ExperimentRef
     execution: _Outcome
@@ -136,12 +136,12 @@ def instant(text: str) -> str:
 
 def _identity(spec: HistorySpec) -> str:
     """Return what tells a run from all others: everything about it, with each moment in its one form."""
-    told: dict[str, Any] = msgspec.to_builtins(spec)
-    execution = told["execution"]
-    told["execution"] = execution | {
+    body: dict[str, Any] = msgspec.to_builtins(spec)
+    execution = body["execution"]
+    body["execution"] = execution | {
         name: instant(execution[name]) for name in ("startTime", "endTime") if execution.get(name)
     }
-    return msgspec.json.encode(told, order="sorted").decode()
+    return msgspec.json.encode(body, order="sorted").decode()
 
 
 def _stamp(start_time: str) -> str:
@@ -179,7 +179,7 @@ def _run(spec: HistorySpec) -> tuple[ExperimentRef, str]:
 async def record_completion(
     store: ObjectStore, spec: HistorySpec, *, namespace: str, metrics: Metrics
 ) -> ChaosExperimentHistory | None:
-    """Store the record of a run that has just ended; None when that failed, which is nobody's failure but ours."""
+    """Store the record of a run that has just ended; None when that failed."""
     try:
         found, _ = await write_record(store, spec, namespace=namespace)
     except Exception as error:  # noqa: BLE001 - whatever it was, the experiment must not fail by it

@@ -73,17 +73,17 @@ _PATIENCE: Final = 128
 _ACTOR: Final = "lapse"
 _OPEN_GATE: Final = OpenGate()
 _RETRY_SECONDS: Final = 60.0
-"""How long a store that did not answer is left alone before the next pass."""
+"""The time before the next pass after a store did not answer."""
 _NS: Final = 1_000_000_000
 _CAUTION: Final = "history_ttl is not set, and no pass over all records has deleted anything by its default"
 _log = get_logger("lapse.history")
 
 
 class PublishReason(Reason):
-    """Why a policy goes that was published."""
+    """Reasons for which a published policy is deleted."""
 
     WITHDRAWN = "withdrawn"
-    """Somebody took it out of the settings."""
+    """It is no longer in the settings."""
 
 
 def _ignore(_item: PassItem) -> None:
@@ -248,7 +248,7 @@ class Retention:
             if asked.proceed() and any(asked.names(read.name) for _, read in policies):
                 found = await self._run_kind(asked, policies, against)
                 runs |= found
-                # Of what was cut short there is nothing to tell: it is done again, here or by the next leader.
+                # A pass that was cut short has no status: it is done again, here or by the next leader.
                 for policy, read in policies if asked.proceed() else ():
                     if read.name in found:
                         await write(found[read.name], policy)
@@ -289,7 +289,7 @@ class Retention:
         return runs
 
     async def _load(self) -> LoadedPolicies:
-        """Return the policies that there are, and those of the settings that nobody has published.
+        """Return the policies that there are, and those of the settings that are not published.
 
         What is published wins over our own settings: a command that was told something else than the process that
         published, or nothing, must not delete by that.

@@ -285,16 +285,16 @@ class CountingWorld(World):
         return await self.store.summary(kind, **question)
 
 
-async def test_nothing_is_listed_when_a_glance_tells_that_nothing_can_be_due(world: World) -> None:
+async def test_nothing_is_listed_when_the_precheck_finds_that_nothing_can_be_due(world: World) -> None:
     counting = CountingWorld(world.store, world.clock, world.journal, world.metrics)
     await world.runs(3)
     await world.runs(2, namespace="bank", status="failure")
     nothing: list[dict[str, Any]] = [{"limit": 3}, {"limit": 0, "ttl": Duration(5 * HOUR)}, {"keep_last_success": 1}]
     for how in nothing:
-        glanced = await counting.prune(**how)
+        prechecked = await counting.prune(**how)
         assert counting.listed == []
-        assert glanced == await world.prune(**how)
-        assert glanced.matched == 5
+        assert prechecked == await world.prune(**how)
+        assert prechecked.matched == 5
 
     something: list[dict[str, Any]] = [{"limit": 2}, {"ttl": Duration(3 * HOUR)}]
     for how in something:
@@ -303,7 +303,7 @@ async def test_nothing_is_listed_when_a_glance_tells_that_nothing_can_be_due(wor
         assert counting.listed != []
 
 
-async def test_a_glance_tells_nothing_about_fields_that_are_no_labels(world: World) -> None:
+async def test_the_precheck_says_nothing_about_fields_that_are_no_labels(world: World) -> None:
     counting = CountingWorld(world.store, world.clock, world.journal, world.metrics)
     await some(world, "good", "bad")
     await counting.prune(widgets(groupBy=["spec.state"], maxCount=1))

@@ -1,16 +1,13 @@
-"""A record of one run of an experiment, and a policy about what stays how long, as types that say what they look like.
+"""Kinds of the history domain: the record of one run of an experiment, and the policy that says how long objects stay.
 
 As everywhere, required is what has no default, and the bounds are for the schema only: a reader takes what is stored.
-A record is written once, when a run has ended, and says everything in its spec. It has no status, because nothing
-happens to it any more.
+Rules that no schema can express are beside the types. A record is written once, when a run has ended, and says
+everything in its spec. It has no status, because nothing happens to it any more.
 
-What no schema can say about records and policies.
-
-What a record carries in its metadata, so that metadata is enough to decide how long it stays.
-
-Label values have at most 63 characters of a small alphabet; experiments are called what they are called. What does not
-fit is shortened, and a hash of all of it tells it from others that begin alike. The exact names are in the record's
-spec and, for those who read metadata only, in the annotation.
+Metadata of a record is enough to decide how long it stays: labels say which experiment it belongs to and how the run
+ended. Label values have at most 63 characters of a small alphabet, and names of experiments need not fit. A name that
+does not is shortened, with a hash of all of it, which tells it from others that begin alike. The exact names are in the
+record's spec and, for those who read metadata only, in an annotation.
 """
 
 from __future__ import annotations

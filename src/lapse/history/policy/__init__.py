@@ -1,1 +1,1 @@
-"""Retention policies: their documents, what they mean, and who may write them."""
+"""Retention policies: their documents, their meaning, and the rights that they and their authors need."""

@@ -1,4 +1,4 @@
-"""Who may write which retention policy: only what a person may list and delete may that person's policy select.
+"""Admission of retention policies: a policy may select only what its author may list and delete.
 
 A policy acts with the rights of the account for policies (`lapse.history.policy.rbac`), so without this check everybody
 who may create policies deletes with the rights that were granted for the policies of others. Both the creation and
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 VERBS: Final = ("list", "delete")
 MAX_QUESTIONS: Final = 1000
-"""How many there are time to ask: at a few milliseconds for each, some at once, a second or two."""
+"""The most questions that there is time for: at a few milliseconds for each, some at once, a second or two."""
 _WRITES: Final = frozenset({"CREATE", "UPDATE"})
 _log = get_logger("lapse.history.policy.admission")
 

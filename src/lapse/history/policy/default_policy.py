@@ -1,6 +1,6 @@
-"""The history's own retention: the same policy as any other, with its values filled in from flags.
+"""The default policy: the history's own retention, a policy as any other, with its values filled in from flags.
 
-What a flag may say is checked before anything starts. The rule that a TTL is off or at least an hour is for a typing
+Values of flags are checked before anything starts. The rule that a TTL is off or at least an hour is for a typing
 error: ``30m`` for ``30d`` would empty a history of years.
 """
 

@@ -1,7 +1,8 @@
-"""Documents that people write by hand, read as strictly as a person would want: policies, and records.
+"""Strict reading of documents that people write by hand: policies and records.
 
-A store takes fields that it does not know, because a newer release may know them. Of a file in somebody's hands the
-likelier reason is a slip of the pen, and ``maxage`` for ``maxAge`` would be a limit that is not there. Pure.
+A store takes fields that it does not know, because a newer release may know them. In a file that somebody wrote, such
+a field is more likely a typing error, and ``maxage`` for ``maxAge`` would be a limit that is not there. So every field
+that is not known is an error here, and all errors of a document are named at once. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class DocumentError(UsageError, ValueError):
 
 
 class DocumentProblem(NamedTuple):
-    """What is wrong, and where."""
+    """An error in a document, and its place."""
 
     place: str
     what: str
@@ -62,7 +63,7 @@ def name_of(document: object) -> str:
 
 
 def problems_of(kind: Kind[Any], document: object, *, named: bool = True) -> Iterator[DocumentProblem]:
-    """Tell everything that is wrong with a document; ``named`` says whether it must have a name."""
+    """Yield everything that is wrong with a document; ``named`` says whether it must have a name."""
     if (odd := plain_problem(document)) is not None:
         yield DocumentProblem(*odd)
         return
@@ -73,8 +74,8 @@ def problems_of(kind: Kind[Any], document: object, *, named: bool = True) -> Ite
         return
     given = document.get("apiVersion"), document.get("kind")
     if given != (kind.api_version, kind.kind):
-        said = "/".join(str(one) for one in given if one)
-        found = f"it is {said}" if said else "it names no apiVersion and no kind"
+        named_kind = "/".join(str(one) for one in given if one)
+        found = f"it is {named_kind}" if named_kind else "it names no apiVersion and no kind"
         yield DocumentProblem("", f"{found}; expected apiVersion: {kind.api_version} and kind: {kind.kind}")
         return
     wrong = [*_metadata_problems(document.get("metadata"), named=named), *unknown_fields(document, _schema(kind))]
@@ -86,7 +87,7 @@ def problems_of(kind: Kind[Any], document: object, *, named: bool = True) -> Ite
 
 
 def _unreadable(kind: Kind[Any], document: Json) -> Iterator[DocumentProblem]:
-    """Tell what no rule is about, such as null for a field that has another default."""
+    """Yield what no rule is about, such as null for a field that has another default."""
     metadata = document.get("metadata")
     try:
         kind.convert({**document, "metadata": metadata if isinstance(metadata, dict) else {}})
@@ -95,7 +96,7 @@ def _unreadable(kind: Kind[Any], document: Json) -> Iterator[DocumentProblem]:
 
 
 def _unusable_times(value: object, schema: Json, at: str = "") -> Iterator[DocumentProblem]:
-    """Tell of times that have the form of one and cannot be stored: a year 9999, a 30th of February."""
+    """Yield times that have the form of one and cannot be stored: a year 9999, a 30th of February."""
     if isinstance(value, dict):
         for name, part in value.items():
             known: Json = schema.get("properties", {}).get(name, {})
@@ -134,7 +135,7 @@ def _schema(kind: Kind[Any]) -> Json:
 
 
 def unknown_fields(value: object, schema: Json, at: str = "") -> Iterator[DocumentProblem]:
-    """Tell of fields that the schema does not have, and which ones were meant."""
+    """Yield fields that the schema does not have, with the ones that were probably meant."""
     before = f"{at}." if at else ""
     if isinstance(value, dict) and "properties" in schema:
         for name, part in value.items():

@@ -1,4 +1,4 @@
-"""What is odd about retention policies, before they are used: limits that never hit, groups that are one, overlaps.
+"""The linter of retention policies: limits that never take effect, groups that are one, overlaps, broad selections.
 
 Pure, and about the documents alone: what is stored is not looked at. An *error* is what makes a policy useless, or
 different from what it says; a *warning* is what most people do not mean; a *note* is what they should know.
@@ -33,7 +33,7 @@ _NAMESPACE: Final = FieldPath.parse("metadata.namespace")
 _NAME: Final = FieldPath.parse("metadata.name")
 _UNIQUE: Final = frozenset(map(FieldPath.parse, ("metadata.uid", "metadata.resourceVersion")))
 _NO_TIMES: Final = frozenset({"name", "namespace", "uid", "resourceVersion", "generation", "labels", "ownerReferences"})
-"""What the metadata has that is never a time; a label cannot be one, for it may hold no colon."""
+"""Fields of the metadata that are never a time; a label cannot be one, for it may hold no colon."""
 _NO_TIMES_ANYWHERE: Final = frozenset({"phase", "reason", "message", "replicas", "kind", "apiVersion"})
 _TAKES_ALONG: Final[dict[tuple[str, str], str]] = {
     ("", "Namespace"): "everything in a namespace goes with it",
@@ -49,7 +49,7 @@ _DELETED: Final = ("metadata", "deletionTimestamp")
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """The severity of a finding; see the module."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -70,8 +70,8 @@ class Finding(NamedTuple):
         return {name: str(value) for name, value in self._asdict().items()}
 
 
-class _Told(NamedTuple):
-    """A finding, without the policy that it is about."""
+class _Remark(NamedTuple):
+    """A finding, before it is known which policy it is about."""
 
     severity: Severity
     place: str
@@ -87,13 +87,13 @@ def lint(documents: Sequence[object], *, interval: int = HOUR) -> list[Finding]:
     found: list[Finding] = []
     subjects: list[_Subject] = []
     for document in documents:
-        told = list(_unreadable(document))
-        if not told:
+        remarks = list(_unreadable(document))
+        if not remarks:
             subject = _Subject.of(RETENTION_POLICY.convert(_mapping(document)))
             subjects.append(subject)
-            told = [one for check in _CHECKS for one in check(subject)]
-            told += _pace(subject, interval)
-        found += [Finding(one.severity, name_of(document), one.place, one.what, one.advice) for one in told]
+            remarks = [one for check in _CHECKS for one in check(subject)]
+            remarks += _short_age(subject, interval)
+        found += [Finding(one.severity, name_of(document), one.place, one.what, one.advice) for one in remarks]
     return [*found, *_same_names(documents), *_overlaps(subjects)]
 
 
@@ -105,11 +105,11 @@ def _mapping(document: object) -> Json:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _unreadable(document: object) -> Iterator[_Told]:
-    """Tell why a policy cannot be used at all."""
+def _unreadable(document: object) -> Iterator[_Remark]:
+    """Yield what makes a policy unusable."""
     problems = list(problems_of(RETENTION_POLICY, document))
     yield from (
-        _Told(Severity.ERROR, one.place, one.what, "Nothing is deleted until it is corrected.") for one in problems
+        _Remark(Severity.ERROR, one.place, one.what, "Nothing is deleted until it is corrected.") for one in problems
     )
     if problems:
         return
@@ -120,18 +120,18 @@ def _unreadable(document: object) -> Iterator[_Told]:
         try:
             Policy.read(policy)
         except RetentionPolicyError as error:
-            yield _Told(
+            yield _Remark(
                 Severity.ERROR, "spec", str(error.details["problem"]), "Correct it; until then the policy does nothing."
             )
 
 
-def _wrong_paths(spec: RetentionSpec) -> Iterator[_Told]:
+def _wrong_paths(spec: RetentionSpec) -> Iterator[_Remark]:
     for place, text in _paths(spec):
         try:
             FieldPath.parse(text)
         except FieldPathError as error:
             problem = f"{text!r} is not a field path: {error.details['problem']}"
-            yield _Told(
+            yield _Remark(
                 Severity.ERROR, place, problem, "Write names with dots, odd ones as in metadata.labels['a.b/c']."
             )
 
@@ -197,10 +197,10 @@ class _Subject:
         return where is None or self.pinned.get(where.path, frozenset({""})) <= where.values
 
 
-def _limits(subject: _Subject) -> Iterator[_Told]:
+def _limits(subject: _Subject) -> Iterator[_Remark]:
     limits = subject.policy.limits
     if not subject.is_limited and limits.keep_last:
-        yield _Told(
+        yield _Remark(
             Severity.NOTE,
             "spec",
             "it has no limit: it only protects from other policies",
@@ -208,37 +208,37 @@ def _limits(subject: _Subject) -> Iterator[_Told]:
         )
     elif not subject.is_limited:
         advice = "Set maxAge, such as 90d, or maxCount; 0 and never set no limit."
-        yield _Told(Severity.ERROR, "spec", "it has neither maxAge nor maxCount, so nothing is ever deleted", advice)
+        yield _Remark(Severity.ERROR, "spec", "it has neither maxAge nor maxCount, so nothing is ever deleted", advice)
     if limits.max_count is not None and subject.is_unique:
         what = f"no two objects share a group, so maxCount {limits.max_count} is never exceeded"
-        yield _Told(
+        yield _Remark(
             Severity.ERROR, "spec.groupBy", what, "Group by something that several objects share, such as a label."
         )
 
 
-def _selection(subject: _Subject) -> Iterator[_Told]:
+def _selection(subject: _Subject) -> Iterator[_Remark]:
     for path, values in subject.pinned.items():
         if not values:
             what = f"no object can have all the values demanded of {path}, so the policy selects nothing"
-            yield _Told(Severity.ERROR, "spec.onlyWhen", what, "Demand values that one object can have.")
+            yield _Remark(Severity.ERROR, "spec.onlyWhen", what, "Demand values that one object can have.")
     for at, namespace in enumerate(subject.policy.namespaces):
         for problem in namespace_problems(namespace, namespaced=True):
             what = f"no namespace can have this name: {problem.removeprefix('metadata.')}"
-            yield _Told(
+            yield _Remark(
                 Severity.ERROR, f"spec.selector.namespaces[{at}]", what, "Write its name; there are no wildcards."
             )
     where = subject.policy.keep_where
     if where is not None and subject.pinned.get(where.path, where.values).isdisjoint(where.values):
         what = f"nothing that the policy selects has such a {where.path}, so keepLast keeps nothing"
-        yield _Told(Severity.WARNING, "spec.keepLast.where", what, "Name values that onlyWhen and selector allow.")
+        yield _Remark(Severity.WARNING, "spec.keepLast.where", what, "Name values that onlyWhen and selector allow.")
     group, kind = group_of(subject.policy.api_version), subject.policy.kind
     known = groups_with(kind)
     if known and group not in known and not group.count("."):
         what = f"{kind} is not of {subject.policy.api_version}: it is of {' and '.join(one or 'v1' for one in known)}"
-        yield _Told(Severity.WARNING, "spec.selector.apiVersion", what, "Look it up with kubectl api-resources.")
+        yield _Remark(Severity.WARNING, "spec.selector.apiVersion", what, "Look it up with kubectl api-resources.")
 
 
-def _age(subject: _Subject) -> Iterator[_Told]:
+def _age(subject: _Subject) -> Iterator[_Remark]:
     steps = subject.policy.age_from.steps
     if steps[:2] == _DELETED:
         what = "an object with a deletionTimestamp is being deleted already, and the policy ignores it"
@@ -251,10 +251,10 @@ def _age(subject: _Subject) -> Iterator[_Told]:
         what = f"{subject.policy.age_from} is not a time, so no age is known, and nothing is deleted"
     else:
         return
-    yield _Told(Severity.ERROR, "spec.ageFrom", what, "Name a time, such as status.completionTime, or leave it out.")
+    yield _Remark(Severity.ERROR, "spec.ageFrom", what, "Name a time, such as status.completionTime, or leave it out.")
 
 
-def _groups(subject: _Subject) -> Iterator[_Told]:
+def _groups(subject: _Subject) -> Iterator[_Remark]:
     limits, by = subject.policy.limits, subject.policy.group_by
     counted = [
         f"{name} {number}"
@@ -265,55 +265,59 @@ def _groups(subject: _Subject) -> Iterator[_Told]:
     if not counted:
         if by:
             what = "only maxCount and keepLast use groups, and the policy has neither"
-            yield _Told(Severity.NOTE, "spec.groupBy", what, "Leave it out, or set maxCount.")
+            yield _Remark(Severity.NOTE, "spec.groupBy", what, "Leave it out, or set maxCount.")
     elif len(same) == len(by):
         why = f"{', '.join(map(str, same))} is the same for all" if by else "groupBy is empty"
         what = f"{why}, so everything is one group: {' and '.join(counted)} is for all of it together"
-        yield _Told(
+        yield _Remark(
             Severity.WARNING, "spec.groupBy", what, "Group by something that differs between owners, such as a label."
         )
     elif same:
         what = f"{', '.join(map(str, same))} is the same for all that is selected, and does not separate groups"
-        yield _Told(Severity.NOTE, "spec.groupBy", what, "Leave it out.")
+        yield _Remark(Severity.NOTE, "spec.groupBy", what, "Leave it out.")
     if counted and not subject.is_unique and _NAME in by:
         what = "objects of one name in several namespaces are one group"
-        yield _Told(Severity.WARNING, "spec.groupBy", what, "Add metadata.namespace, or group by a label.")
+        yield _Remark(Severity.WARNING, "spec.groupBy", what, "Add metadata.namespace, or group by a label.")
 
 
-def _keeping(subject: _Subject) -> Iterator[_Told]:
+def _keep_last(subject: _Subject) -> Iterator[_Remark]:
     limits = subject.policy.limits
     if limits.max_count is None or limits.keep_last < limits.max_count or not subject.keeps_all_alike:
         return
     if limits.keep_last > limits.max_count:
         what = f"keepLast keeps {limits.keep_last} of each group, so maxCount {limits.max_count} never takes effect"
-        yield _Told(Severity.WARNING, "spec.keepLast.count", what, "Make it smaller than maxCount, or give it a where.")
+        yield _Remark(
+            Severity.WARNING, "spec.keepLast.count", what, "Make it smaller than maxCount, or give it a where."
+        )
     if limits.max_age is not None:
         what = (
             f"the newest {limits.keep_last} stay at any age, and all others exceed maxCount: maxAge never takes effect"
         )
-        yield _Told(Severity.WARNING, "spec.maxAge", what, "Make keepLast smaller than maxCount, or leave maxAge out.")
+        yield _Remark(
+            Severity.WARNING, "spec.maxAge", what, "Make keepLast smaller than maxCount, or leave maxAge out."
+        )
     elif limits.keep_last == limits.max_count:
         what = "it keeps what maxCount keeps anyway"
-        yield _Told(
+        yield _Remark(
             Severity.NOTE, "spec.keepLast", what, "Leave it out, unless other policies select the same objects."
         )
 
 
-def _to_know(subject: _Subject) -> Iterator[_Told]:
+def _general(subject: _Subject) -> Iterator[_Remark]:
     policy = subject.policy
     if policy.name == POLICY_NAME:
         what = f"the name {POLICY_NAME} is that of the policy that the settings make for records of experiments"
-        yield _Told(Severity.WARNING, "metadata.name", what, "Take another name, or use the settings history_*.")
-    yield from _reach(subject)
+        yield _Remark(Severity.WARNING, "metadata.name", what, "Take another name, or use the settings history_*.")
+    yield from _broad_selection(subject)
     if not policy.namespaces and subject.is_namespaced:
         what = f"it selects from all namespaces except {SYSTEM_NAMESPACE} and that of the operator"
-        yield _Told(Severity.NOTE, "spec.selector.namespaces", what, "Name these two, if they are intended too.")
+        yield _Remark(Severity.NOTE, "spec.selector.namespaces", what, "Name these two, if they are intended too.")
     if policy.dry_run:
         what = "it is a dry run: it tells what it would delete, and deletes nothing"
-        yield _Told(Severity.NOTE, "spec.dryRun", what, "Set it to false once these are the objects to delete.")
+        yield _Remark(Severity.NOTE, "spec.dryRun", what, "Set it to false once these are the objects to delete.")
 
 
-def _reach(subject: _Subject) -> Iterator[_Told]:
+def _broad_selection(subject: _Subject) -> Iterator[_Remark]:
     """Warn of a policy that really deletes, where one mistake takes much along."""
     policy = subject.policy
     if policy.dry_run or not subject.is_limited:
@@ -321,27 +325,31 @@ def _reach(subject: _Subject) -> Iterator[_Told]:
     takes = _TAKES_ALONG.get((group_of(policy.api_version), policy.kind))
     if takes is not None:
         what = f"it deletes {plural_of(policy.kind)}, and {takes}"
-        yield _Told(Severity.WARNING, "spec.selector.kind", what, "Select few by labels, and look at a dry run first.")
+        yield _Remark(
+            Severity.WARNING, "spec.selector.kind", what, "Select few by labels, and look at a dry run first."
+        )
     if not policy.namespaces and not policy.labels and not policy.only_when:
         where = "in all namespaces" if subject.is_namespaced else "of the whole cluster"
         what = f"it deletes, and selects every {policy.kind} {where}: neither namespaces nor labels limit it"
-        yield _Told(Severity.WARNING, "spec.selector", what, "Name namespaces or labels, or set dryRun to true first.")
+        yield _Remark(
+            Severity.WARNING, "spec.selector", what, "Name namespaces or labels, or set dryRun to true first."
+        )
 
 
-def _pace(subject: _Subject, interval: int) -> Iterator[_Told]:
+def _short_age(subject: _Subject, interval: int) -> Iterator[_Remark]:
     age = subject.policy.limits.max_age
     if age is not None and age < interval:
         what = f"maxAge {Duration(age)} is shorter than the {Duration(interval)} between passes, so objects stay longer"
-        yield _Told(Severity.WARNING, "spec.maxAge", what, "Set a shorter retention_interval, or accept it.")
+        yield _Remark(Severity.WARNING, "spec.maxAge", what, "Set a shorter retention_interval, or accept it.")
 
 
-_CHECKS: Final[tuple[Callable[[_Subject], Iterator[_Told]], ...]] = (
+_CHECKS: Final[tuple[Callable[[_Subject], Iterator[_Remark]], ...]] = (
     _selection,
     _limits,
     _age,
     _groups,
-    _keeping,
-    _to_know,
+    _keep_last,
+    _general,
 )
 
 # --- several ----------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def _typed(name: str, body: Json) -> RetentionPolicy:
 
 
 def unreadable(metadata: ObjectMeta, status: object = None) -> RetentionPolicy:
-    """Return what can be told of a policy that has another form: its name, and what was said about it before."""
+    """Return a policy that has another form, as far as it can be read: its name and its status."""
     found = None
     with suppress(msgspec.ValidationError):
         found = msgspec.convert(status, RetentionStatus | None, strict=False)
@@ -123,12 +123,12 @@ async def _all(direct: Reader) -> list[Document]:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What is left to do after publishing."""
+    """The rest of the work after publishing."""
 
     failed: dict[str, RetentionPolicyError] = field(default_factory=dict)
-    """What could not be published, by name, and why."""
+    """Policies that could not be published, by name, and why."""
     outdated: list[ObjectMeta] = field(default_factory=list)
-    """What was published earlier, and is no longer in the settings."""
+    """Policies that were published earlier, and are no longer in the settings."""
 
 
 async def publish(
@@ -220,7 +220,7 @@ class _Protector:
         return deletes and not apart
 
     def problem_for(self, policy: Policy) -> str:
-        """Say why the other one must not delete."""
+        """Return why the other policy must not delete."""
         if not self.is_understood:
             return (
                 f"the policy {self.name} keeps the last ones of this kind, and cannot be used, so it is not known "

@@ -1,4 +1,4 @@
-"""A retention policy as it is used: read once from its document, with every path parsed, and then asked about objects.
+"""The policy that a document means: read once, with every path parsed, and then asked about many objects.
 
 Reading fails as a whole: a policy of which a part cannot be understood does nothing, and its error names each part that
 is wrong. Asking never fails: what an object does not have, or what cannot be read, is told to the decision as it is.
@@ -48,7 +48,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """See the module."""
+    """One retention policy; see the module."""
 
     name: str
     api_version: str
@@ -68,7 +68,7 @@ class Policy:
     def read(cls, policy: RetentionPolicy) -> Policy:
         """Understand a policy; raises `RetentionPolicyError`, which names everything that is wrong with it."""
         problems: list[str] = []
-        found = _understood(policy.metadata.name, policy.spec, problems)
+        found = _parsed(policy.metadata.name, policy.spec, problems)
         # A server may have older definitions than ours, which let it pass.
         if not is_age_of_records(msgspec.to_builtins(policy.spec)):
             problems.append(f"spec.maxAge: {policy.spec.max_age} is too short; {AGE_OF_RECORDS}")
@@ -86,11 +86,11 @@ class Policy:
     @property
     def digest(self) -> str:
         """A short name of this very policy, for the journal."""
-        told = (self.api_version, self.kind, self.namespaces, sorted(self.labels.items()), self.limits)
+        scope = (self.api_version, self.kind, self.namespaces, sorted(self.labels.items()), self.limits)
         conditions = [(str(one.path), sorted(one.values)) for one in self.only_when]
         kept = None if self.keep_where is None else (str(self.keep_where.path), sorted(self.keep_where.values))
         ways = (str(self.age_from), *map(str, self.group_by))
-        return sha256(repr((told, ways, conditions, kept)).encode()).hexdigest()[:12]
+        return sha256(repr((scope, ways, conditions, kept)).encode()).hexdigest()[:12]
 
     def covers(self, namespace: str | None, *, left_alone: Collection[str]) -> bool:
         """Whether it is about objects of a namespace; None is for objects of the whole cluster."""
@@ -132,7 +132,7 @@ class Policy:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _understood(name: str, spec: RetentionSpec, problems: list[str]) -> Policy:
+def _parsed(name: str, spec: RetentionSpec, problems: list[str]) -> Policy:
     """Return the policy, and add to ``problems`` what is wrong; with problems, what is returned means nothing."""
     keep, selector = spec.keep_last, spec.selector
     kept = 0 if keep is None else keep.count

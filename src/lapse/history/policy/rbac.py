@@ -1,19 +1,13 @@
-"""The rights that retention policies need on a cluster, as roles for an administrator to apply. Pure.
-
-Policies act as a service account of their own, which has rights on records only. So a policy deletes nothing before an
-administrator has granted it, kind by kind: in the namespaces that a policy names, or everywhere when it names none.
-
-What a kind is called in the paths of an API server, for those who cannot ask one. Pure.
-
-A table of the kinds that a cluster has by itself; for others the usual way to make a plural, and it is said that this
-was a guess.
-
-What retention must be allowed to do on a Kubernetes cluster: as the operator, and as the account for policies.
+"""Rights of retention policies on a cluster: those that Lapse has from the start, and roles for an administrator. Pure.
 
 The operator reads and publishes policies. Everything that a policy selects is listed and deleted as another account
 (`account_user`), which the operator impersonates: rights that the operator has for its own work never serve a policy.
-That account has rights on records, for the history's own policy; for any other kind, the author of a policy grants
-them as ``lapse retention rbac`` prints them. Nobody here creates records: the operator of experiments does.
+That account has rights on records, for the history's own policy. For any other kind an administrator grants them, kind
+by kind: in the namespaces that a policy names, or everywhere when it names none. ``lapse retention rbac`` prints the
+roles (`to_text`). Records are created by the operator of experiments, and nothing here needs that right.
+
+Roles name a kind by the plural of its paths. Where no API server can be asked for it, it comes from a table of the
+kinds that every cluster has; for others it is guessed, and the output says so.
 """
 
 from __future__ import annotations
@@ -137,7 +131,7 @@ _OWNERS: Final[Mapping[tuple[str, str], Sequence[tuple[str, Sequence[str]]]]] = 
     ("apps", "replicasets"): [("apps", ("deployments",))],
     ("apps", "controllerrevisions"): [("apps", ("daemonsets", "statefulsets"))],
 }
-"""What usually owns objects of a kind. A hold on an owner covers them, so what cannot be read keeps them."""
+"""The usual owners of objects of a kind. A hold on an owner covers them, so what cannot be read keeps them."""
 _LABELS: Final = {"app.kubernetes.io/name": "lapse"}
 
 

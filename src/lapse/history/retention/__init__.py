@@ -1,1 +1,1 @@
-"""Retention: which records and objects go, found in passes over a store."""
+"""Retention: pure rules about which objects go, and passes over a store that find and end them."""

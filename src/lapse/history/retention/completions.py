@@ -1,4 +1,4 @@
-"""Completed runs, as they happen: a record that appears in the history's namespace is one.
+"""The watch for completed runs: each record that appears in the history's namespace is one.
 
 A watch without a cache: of each record nothing is kept but which experiment it belongs to, and that goes into a queue
 in which an experiment stands once, however many of its runs end. What is missed (while nobody led, or when the store no

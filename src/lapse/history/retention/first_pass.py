@@ -51,7 +51,7 @@ class MemoryNotes:
 
 
 class FirstPass:
-    """Whether the history's own policy has to be dry still."""
+    """The first pass of one store; see the module."""
 
     def __init__(self, notes: Notes, *, interval: Duration, clock: Clock, is_needed: bool) -> None:
         """Read nothing yet; where no pass is made regularly, an hour is the interval.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Unjudged(Enum):
-    """What a look at an object tells when there is nothing to judge."""
+    """Results of a look at an object that cannot be judged by its own fields."""
 
     STAYS = auto()
     """It is not due, and no other object can change that."""
@@ -40,7 +40,7 @@ class Unjudged(Enum):
 
 
 class GroupCounts:
-    """How many objects each group of a policy has, and what each object is by its own fields; see the module."""
+    """Numbers of the groups of one policy, and judgements by an object's own fields; see the module."""
 
     def __init__(self, limits: RetentionLimits, now: UnixNs) -> None:
         """Begin without any object."""
@@ -166,7 +166,7 @@ class _RankedGroup:
     def over_since(self, anchor: UnixNs, most: int) -> UnixNs:
         """Return when the oldest of the ``most`` next newer ones came.
 
-        Of objects with the same anchor each is taken for the newest: it is never told to be due for longer than it is.
+        Of objects with the same anchor each is taken for the newest: it never seems to be due for longer than it is.
         """
         if self._is_sorted != len(self.anchors):
             self.anchors = array("q", sorted(self.anchors))

@@ -6,8 +6,8 @@ objects no more than entries are kept. Metadata is read as it came from the stor
 listing; whole documents are asked path by path. Both find the same. Records without our labels are read whole.
 
 A listing shows one moment per namespace that the policies name, or one for all of them. A store that can no longer show
-that moment (`GoneError`) is asked anew, and what was given before is not given again: then each object is as it was at
-some time during the listing. A caller that needs one moment says so, and gets the error.
+that moment (`GoneError`) is asked anew, and what was yielded before is not yielded again: then each object is as it was
+at some time during the listing. A caller that needs one moment says so, and gets the error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PAGE: Final = 500
 """Objects of one page: what an API server sends without effort."""
 LEFT_ALONE: Final[frozenset[str]] = frozenset({SYSTEM_NAMESPACE})
 ATTEMPTS: Final = 3
-"""How often a listing is begun, at most, when its moment is gone before its end."""
+"""The most times that a listing is begun, when its moment is gone before its end."""
 _ATTRIBUTES: Final = dict(zip(ObjectMeta.__struct_encode_fields__, ObjectMeta.__struct_fields__, strict=True))
 _TEXTS: Final = frozenset({"name", "namespace", "uid", "resourceVersion", "creationTimestamp"})
 # Objects are often created many in a second, and read in the order of names that begin with a time.
@@ -121,7 +121,7 @@ class Listing:
         return {**dict(common), **self.labels}
 
     def reading(self) -> ObjectReader:
-        """Return what makes entries of objects that have these labels."""
+        """Return the reader that makes entries of objects that have these labels."""
         return ObjectReader(self.policies, asked=self.asked_labels(), left_alone=self.left_alone)
 
 
@@ -159,14 +159,14 @@ async def read_pages(
 
 @dataclass(slots=True)
 class _Listed:
-    """What a listing has given so far: of each namespace that it came to, names up to one; in the last one, or all."""
+    """The objects that a listing has yielded: those of each namespace that it has passed, and names up to one."""
 
     is_again: bool = False
     _passed: set[str | None] = field(default_factory=set)
     _last: ObjectKey | None = None
 
     def new(self, page: Sequence[Any]) -> Sequence[Any]:
-        """Return those that were not given before, and remember them."""
+        """Return those that were not yielded before, and remember them."""
         found = [one for one in page if self._is_new(one.metadata.key)] if self.is_again else page
         if found:
             self._passed.update([one.metadata.namespace for one in found])
@@ -229,7 +229,7 @@ class ObjectReader:
 
 
 class _Scope:
-    """Which objects a policy selects, beside those that are not asked for at all."""
+    """The objects that a policy selects, among those that are asked for."""
 
     def __init__(self, policy: Policy, asked: Mapping[str, str], left_alone: Collection[str]) -> None:
         self.policy = policy

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["DOMAINS", "HISTORY", "REASONS", "RETENTION", "Pass", "PassDomain", "PassItem", "PassReport"]
 
 DOMAINS: Final = (HISTORY, RETENTION)
-"""What can be frozen, and has a deletion budget."""
+"""Domains that can be frozen, and have a deletion budget."""
 REASONS: Final[tuple[Reason, ...]] = (DueReason.TTL_EXPIRED, LimitReason.RETENTION_LIMIT)
 _PAGES_REMEMBERED: Final = 40
 _TOGETHER: Final = 64
@@ -74,7 +74,7 @@ class PassItem(NamedTuple):
     policies: tuple[str, ...]
     outcome: Outcome
     problem: Exception | None = None
-    """What was against it, where that was something."""
+    """The error that says why it was not ended, where there is one."""
 
 
 def _ignore(_item: PassItem) -> None:
@@ -208,7 +208,7 @@ class PassDomain:
                 return
 
     def next_deadline(self) -> UnixNs | None:
-        """See `Domain`: nobody keeps an index of what any kind has."""
+        """See `Domain`: there is no index over objects of any kind."""
         return None
 
     def decide(self, candidate: Candidate[Removal], now: UnixNs) -> Decision:
@@ -266,7 +266,7 @@ class PassDomain:
         return matched is not None
 
     def _is_outdated(self) -> bool:
-        """Tell whether anything was ended since this was asked before."""
+        """Whether anything was ended since this was asked before."""
         found, self._has_ended = self._has_ended, False
         return found
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class PassReport:
-    """What a pass found and did, as one policy sees it: what it keeps may go by another one."""
+    """Numbers of a pass, as one policy sees it: what it keeps may go by another one."""
 
     matched: int = 0
     """Objects that the policy is about, in the first listing."""
@@ -45,7 +45,7 @@ class PassReport:
     kept: Counter[str] = field(default_factory=Counter)
     """By reason; doubt is among them, and so is what another policy protects."""
     outcomes: Counter[str] = field(default_factory=Counter)
-    """What came of what was due; of a policy that is a dry run, what would have come."""
+    """Outcomes of what was due; of a policy that is a dry run, those that would have come."""
     unlabelled: int = 0
     """Records among ``matched`` that another operator wrote, without our labels: they were read whole."""
     is_complete: bool = True

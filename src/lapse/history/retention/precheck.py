@@ -39,7 +39,7 @@ def is_decided_by_labels(policy: Policy) -> bool:
 
 
 async def precheck(listing: Listing, limits: Sequence[RetentionLimits], now: UnixNs) -> list[int] | None:
-    """Return how many objects each policy is about, if none of them can be due; None when that cannot be told."""
+    """Return how many objects each policy is about, if none of them can be due; None when that is not known."""
     direct: Any = listing.direct
     if not isinstance(direct, Summarising) or not all(map(is_decided_by_labels, listing.policies)):
         return None

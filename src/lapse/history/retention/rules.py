@@ -1,22 +1,20 @@
-"""Retention: which of many objects go, by their age, by their number, or not at all. Pure; takes ``now``.
-
-The rules.
+"""The rules of retention: whether an object goes, by its age, by the number of its group, or not at all. Pure.
 
 - Age: due when ``now - anchor > max_age``.
 - Count: due when ``max_count`` or more of its group are newer. Of objects with the same anchor (creation times have
   whole seconds) the one with the greater name is the newer one, so that everybody who looks decides the same.
-- Who violates both is due by age: each is counted once.
+- An object that violates both is due by age: each is counted once.
 - ``keep_last``: the newest N of a group that match stay, whatever the limits say. So does what is held. Neither changes
-  anything for the others: a place among the newest is taken by who is among the newest, held or not; who stays for
-  another reason stays in addition. (The alternative, that only what could be deleted is counted, would let a hold of
+  anything for the others: what is among the newest takes a place there, held or not; what stays for another
+  reason stays in addition. (The alternative, that only what could be deleted is counted, would let a hold of
   one object decide about another one.)
 
 Doubt means keep. What has no readable anchor is `Unknown`; it takes no place among the newest, because then it would
 push out one that can be judged. What has no readable group is in no group: no count ends it, and where ``keep_last`` is
 in force nothing does, as it may be the last good one of its group.
 
-Here is what one object tells, and how what several policies say about it is weighed. What its group tells is in
-`survey` (which groups matter) and `ranking` (who is among the newest).
+This module judges one object, and weighs what several policies say about it; `lapse.history.retention.grouping`
+compares the members of a group.
 """
 
 from __future__ import annotations
@@ -41,19 +39,19 @@ _LATEST: Final = 2**63
 
 
 class LimitReason(Reason):
-    """Why an object is due, beside its age."""
+    """Reasons for which an object is due, beside its age."""
 
     RETENTION_LIMIT = "retention_limit"
 
 
 class RetainReason(Reason):
-    """What saved an object that would be due."""
+    """Reasons for which an object stays that would be due."""
 
     KEEP_LAST = "keep_last"
 
 
 class DoubtReason(Reason):
-    """Why nothing can be said about an object, beside an anchor that cannot be read."""
+    """Reasons for which an object cannot be judged, beside an anchor that cannot be read."""
 
     UNKNOWN_GROUP = "unknown_group"
 
@@ -63,13 +61,13 @@ class Protection(IntEnum):
 
     NONE = 0
     POSSIBLE = 1
-    """It cannot be told."""
+    """It cannot be known."""
     CERTAIN = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLimits:
-    """What is too old, what is too many, and how many matching ones stay nevertheless; None and 0 are off."""
+    """The limits of a policy: the greatest age, the greatest number, how many stay nevertheless; None and 0 are off."""
 
     max_age: int | None = None
     """Nanoseconds."""
@@ -77,7 +75,7 @@ class RetentionLimits:
     keep_last: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what would end everything: whoever means off says None."""
+        """Refuse what would end everything: None is for off."""
         if (self.max_age is not None and self.max_age <= 0) or (self.max_count is not None and self.max_count <= 0):
             raise ValueError(f"{self}: expected limits above zero, None for none")
         if self.keep_last < 0:
@@ -109,7 +107,7 @@ class RetainedObject(msgspec.Struct, frozen=True, gc=False):
 
 
 class Judgement(msgspec.Struct, frozen=True, gc=False):
-    """What one policy says about one object."""
+    """The judgement of one policy on one object."""
 
     entry: RetainedObject
     verdict: Verdict

@@ -52,14 +52,14 @@ GRANT: Final = (
     "policies act as a service account of their own, and have its rights only; an administrator grants them with"
     " lapse retention rbac POLICY.yaml | kubectl apply -f - (to act as that account, the operator needs deploy/base)"
 )
-"""What to do about a right that is missing on a cluster."""
+"""Advice about a right that is missing on a cluster."""
 _LONGEST_MESSAGE: Final = 1024
 _GOES: Final = frozenset({Outcome.ENDED, Outcome.WOULD_END})
 _log = get_logger("lapse.history")
 
 
 class RunReason(StrEnum):
-    """Why a policy is ready, or why it is not; as conditions have it."""
+    """Reasons for which a policy is ready or not, as conditions have them."""
 
     COMPLETED = "Completed"
     INVALID_POLICY = "InvalidPolicy"
@@ -73,7 +73,7 @@ class RunReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRun:
-    """What came of one policy."""
+    """The result of a pass for one policy."""
 
     name: str
     domain: str
@@ -127,7 +127,7 @@ def of_report(
     advice: str = "",
     age_from: str = "",
 ) -> PolicyRun:
-    """Tell of a pass that was made; ``problem`` is the last that was against a deletion.
+    """Return the run of a pass that was made; ``problem`` is the last that was against a deletion.
 
     ``advice`` says what to do where a right is missing; ``age_from`` is the field that ages are counted from.
     """
@@ -152,34 +152,34 @@ def of_report(
 
 def _verdict_on(report: PassReport, *, domain: str, dry_run: bool, problem: Exception | None) -> tuple[RunReason, str]:
     gone = sum(report.outcomes[outcome] for outcome in _GOES)
-    said = f"{'would delete' if dry_run else 'deleted'} {gone} of {report.matched}"
+    done = f"{'would delete' if dry_run else 'deleted'} {gone} of {report.matched}"
     failed, refused = report.outcomes[Outcome.FAILED], report.outcomes[Outcome.REFUSED]
     if failed:
         reason = RunReason.FORBIDDEN if isinstance(problem, ForbiddenError) else RunReason.INCOMPLETE
-        return reason, f"{said}; {failed} could not be deleted: {_words(problem)}"
+        return reason, f"{done}; {failed} could not be deleted: {_words(problem)}"
     if refused and isinstance(problem, HoldUnknownError):
-        return RunReason.INCOMPLETE, f"{said}; {refused} are kept: {_words(problem)}"
+        return RunReason.INCOMPLETE, f"{done}; {refused} are kept: {_words(problem)}"
     if refused:
-        return RunReason.FROZEN, f"{said}; {refused} must wait until lapse resume {domain} is run"
+        return RunReason.FROZEN, f"{done}; {refused} must wait until lapse resume {domain} is run"
     if not report.is_complete:
-        return RunReason.INCOMPLETE, f"{said}; it ended before it had looked at everything"
-    return RunReason.COMPLETED, said
+        return RunReason.INCOMPLETE, f"{done}; it ended before it had looked at everything"
+    return RunReason.COMPLETED, done
 
 
 def _in_doubt(report: PassReport, age_from: str) -> str:
-    """Say of how many a field or a label does not say enough, and what follows: nothing else would tell why."""
-    told = ""
+    """Return how many objects lack a field or a label, and what follows from it, as a part of the message."""
+    text = ""
     if report.unlabelled:
-        told += f"; {report.unlabelled} of another operator, without labels of Lapse, were grouped by experimentRef"
+        text += f"; {report.unlabelled} of another operator, without labels of Lapse, were grouped by experimentRef"
     if ageless := report.kept[UnknownReason.MISSING_ANCHOR]:
-        told += f"; {ageless} kept: {age_from} is missing, or not set to a time, in {'it' if ageless == 1 else 'them'}"
+        text += f"; {ageless} kept: {age_from} is missing, or not set to a time, in {'it' if ageless == 1 else 'them'}"
     if ungrouped := report.kept[DoubtReason.UNKNOWN_GROUP]:
-        told += f"; {ungrouped} kept: a field of groupBy is missing in {'it' if ungrouped == 1 else 'them'}"
-    return told
+        text += f"; {ungrouped} kept: a field of groupBy is missing in {'it' if ungrouped == 1 else 'them'}"
+    return text
 
 
 def of_error(name: str, error: Exception, *, domain: str, advice: str = "") -> PolicyRun:
-    """Tell of a pass that could not be made; ``advice`` says what to do where a right is missing."""
+    """Return the run of a pass that could not be made; ``advice`` says what to do where a right is missing."""
     match error:
         case UnknownKindError():
             reason = RunReason.UNKNOWN_KIND
@@ -196,7 +196,7 @@ def of_error(name: str, error: Exception, *, domain: str, advice: str = "") -> P
 
 
 def of_broken(error: RetentionPolicyError, *, domain: str) -> PolicyRun:
-    """Tell of a policy that cannot be used."""
+    """Return the run of a policy that cannot be used."""
     name, message = str(error.details["name"]), str(error.details["problem"])[:_LONGEST_MESSAGE]
     return PolicyRun(name=name, domain=domain, reason=RunReason.INVALID_POLICY, message=message)
 
@@ -216,7 +216,7 @@ def _words(error: Exception | None) -> str:
 
 
 def status_changes(run: PolicyRun, policy: RetentionPolicy, *, now: UnixNs, next_run: UnixNs | None) -> Json:
-    """Return the patch that makes a status tell of a run."""
+    """Return the patch that writes a run into a status."""
     old = policy.status or RetentionStatus()
     generation = policy.metadata.generation
     changes: Json = {
@@ -278,7 +278,7 @@ class StatusWriter:
             found: dict[str, Any] = {"matched": run.matched, "kept": run.kept, "dry_run": run.dry_run}
             _log.info("policy_passed", policy=run.name, deleted=run.deleted, **found)
             return
-        if run.reason is not RunReason.FROZEN:  # that is told by a metric of its own, and is no failure
+        if run.reason is not RunReason.FROZEN:  # which has a metric of its own, and is no failure
             self._metrics.failed(run.domain, ErrorKind.POLICY)
         log = _log.info if before == (run.reason, run.message) else _log.warning
         log("policy_failed", policy=run.name, reason=run.reason, problem=run.message)
