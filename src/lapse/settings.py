@@ -26,7 +26,7 @@ import tomllib
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
@@ -352,8 +352,7 @@ class Setting:
 def setting(written: object, read: Callable[[object], T], meaning: str) -> T:
     """Declare a key; types come from ``read``, which every value goes through, defaults included."""
     declared = Setting(written, read, meaning)
-    found: T = field(default_factory=lambda: declared.start, metadata={_DECLARED: declared})
-    return found
+    return cast("T", field(default_factory=lambda: declared.start, metadata={_DECLARED: declared}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
+import re
 from pathlib import Path
 
 import pytest
 
-from lapse.cli.flags import AllFlags
+from lapse.cli import main
+from lapse.cli.flags import AllFlags, StateFlags
 from lapse.core.duration import NEVER, Duration
+from lapse.history.policy import default_policy
+from lapse.history.policy.rbac import ACCOUNT
 from lapse.settings import (
     FOUNDING_NAMES,
     FOUNDING_SECONDS,
@@ -17,6 +20,7 @@ from lapse.settings import (
     load_settings,
     show_value,
 )
+from lapse.workspaces.model import DEFAULT_ARCHIVE_TTL_SECONDS, DEFAULT_STANDBY_TTL_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +107,52 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
 
 
 def test_there_is_a_flag_for_every_key() -> None:
-    assert {field.name for field in fields(AllFlags)} == {"config", *SETTINGS}
+    assert list(AllFlags.__annotations__) == ["config", *SETTINGS]
+
+
+def test_a_flag_has_the_name_and_the_meaning_of_its_key(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(["config", "show", "--help"]) == 0
+    said = capsys.readouterr().out
+
+    for key, declared in SETTINGS.items():
+        assert re.search(rf"--{key.replace('_', '-')} STR +{re.escape(declared.meaning)}\. ", said), key
+
+
+def test_what_is_given_as_flags_wins_and_is_all_that_is_given() -> None:
+    flags = StateFlags(config=str(write("state_dir = '/file'\n", "other.toml")), state_dir="/flag")
+    loaded = flags.load()
+
+    assert (flags.given, StateFlags().given) == ({"state_dir": "/flag"}, {})
+    assert (loaded.settings.state_dir, str(loaded.origins["state_dir"])) == (Path("/flag"), "flag --state-dir")
+
+
+def test_defaults_are_those_of_the_domains() -> None:
+    settings = Settings()
+
+    assert settings.history_namespace == default_policy.DEFAULT_NAMESPACE
+    assert settings.history_ttl == default_policy.DEFAULT_TTL
+    assert settings.history_retention_limit == default_policy.DEFAULT_LIMIT
+    assert settings.retention_account == ACCOUNT
+    assert settings.default_standby_ttl.seconds == DEFAULT_STANDBY_TTL_SECONDS
+    assert settings.default_archive_ttl.seconds == DEFAULT_ARCHIVE_TTL_SECONDS
+
+
+def test_variables_are_found_whatever_their_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("lapse_http_port", "7")
+
+    assert load_settings().settings.http_port == 7
+
+
+def test_a_word_that_is_not_among_the_choices_is_told_with_them() -> None:
+    told = problems({"log_format": "xml", "request_ttl_mode": "never"})
+
+    assert told == [
+        "flag --request-ttl-mode: request_ttl_mode = 'never': expected scanner or annotation",
+        "flag --log-format: log_format = 'xml': expected auto, console or json",
+    ]
 
 
 def test_policies_are_tables_in_the_file_and_shown_by_name() -> None:

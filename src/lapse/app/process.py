@@ -1,4 +1,4 @@
-"""What the processes that stay, such as ``lapse up`` and ``lapse operator``, have in common.
+"""Life of a process that stays, such as ``lapse up`` and ``lapse operator``, and what the settings say to each.
 
 SIGTERM and SIGINT stop one in order: exit 0 within ten seconds, whatever clients do. SIGHUP does the same, unless the
 caller has asked to ignore it (nohup); settings are read at the start only. A store that hangs while it is closed ends

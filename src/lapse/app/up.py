@@ -1,13 +1,10 @@
-"""``lapse up``: the composition root. Opens the stores that the settings name, builds the applications, runs them.
+"""``lapse up``: everything in one process. A composition root: opens what the settings name, wires it, runs it.
 
-The workspace of ``lapse up --example``: something to open for whoever starts Lapse for the first time.
-
-It is created once for a state folder: a file there remembers that, so that one that was deleted does not come back.
-Two processes that start at once make one, because names are unique in a store. Not guaranteed: that it stays deleted in
-a store that several state folders share; each of them may make it once.
-
-Its TTLs are the defaults of the settings, not shorter ones of its own: they would show little, as the idle timer, which
-is the same for all workspaces, holds it longer; and what is seen here should be what the settings say.
+With ``--example`` there is a workspace to open for people who start Lapse for the first time. It is created once for a
+state folder: a file there remembers that, so that one that was deleted does not come back. Two processes that start at
+once make one, because names are unique in a store. Not guaranteed: that it stays deleted in a store that several state
+folders share; each of them may make it once. Its TTLs are the defaults of the settings, not shorter ones of its own:
+they would show little, as the idle timer, which is the same for all workspaces, holds it longer.
 """
 
 from __future__ import annotations
@@ -128,7 +125,7 @@ def run(loaded: LoadedSettings, *, example: bool, tell: Callable[..., None]) -> 
 
 
 @dataclass(frozen=True)
-class _Doors:
+class _Endpoints:
     """Where the process listens. Bound before anything is opened: a taken port is the usual mistake."""
 
     http: Endpoint
@@ -137,7 +134,7 @@ class _Doors:
     """None where workspaces are not served."""
 
     @classmethod
-    def open(cls, settings: Settings, stack: AsyncExitStack) -> _Doors:
+    def open(cls, settings: Settings, stack: AsyncExitStack) -> _Endpoints:
         """Bind them all."""
         from lapse.app.workspaces import proxy_endpoint
         from lapse.web.server.listener import Endpoint
@@ -162,7 +159,7 @@ class _Access:
 
     @classmethod
     def open(
-        cls, settings: Settings, stack: AsyncExitStack, *, doors: _Doors, clock: Clock, metrics: Metrics
+        cls, settings: Settings, stack: AsyncExitStack, *, endpoints: _Endpoints, clock: Clock, metrics: Metrics
     ) -> _Access:
         """Open the state database, and make the owner's token if need be. Raises `OpenBindError`."""
         from lapse.engine.running.logins import LoginFailures
@@ -173,8 +170,8 @@ class _Access:
 
         state = stack.enter_context(StateDatabase(settings.state_dir))
         tokens = TokenStore(state, clock=clock)
-        if not doors.http.loopback_only and not tokens.any_named():
-            raise OpenBindError(address=f"{doors.http.host}:{doors.http.port}")
+        if not endpoints.http.loopback_only and not tokens.any_named():
+            raise OpenBindError(address=f"{endpoints.http.host}:{endpoints.http.port}")
         owner_id, _ = owner_of(settings.state_dir, state, tokens)
         return cls(BrowserSessions(state, tokens, clock), owner_id, LoginFailures(clock, metrics))
 
@@ -198,7 +195,7 @@ class _Process:
     example: bool
     """Whether there is a workspace to try."""
     tell: Callable[..., None]
-    doors: _Doors
+    endpoints: _Endpoints
     coordinator: Coordinator
 
     @classmethod
@@ -226,13 +223,13 @@ class _Process:
         clock = believed_clock(settings, machine)
         KEYS.expect_series(metrics)
         others = own_domains(settings, clock)
-        doors = _Doors.open(settings, stack)
-        access = _Access.open(settings, stack, doors=doors, clock=machine, metrics=metrics)
+        endpoints = _Endpoints.open(settings, stack)
+        access = _Access.open(settings, stack, endpoints=endpoints, clock=machine, metrics=metrics)
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=machine, sweep=False))
         store = open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         workspaces = await _open_workspaces(
-            settings, stack, doors=doors, keys=keys, access=access, clock=clock, metrics=metrics
+            settings, stack, endpoints=endpoints, keys=keys, access=access, clock=clock, metrics=metrics
         )
         example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
         local = settings.state_dir / "local"
@@ -263,7 +260,7 @@ class _Process:
             workspaces,
             example,
             tell,
-            doors,
+            endpoints,
             coordinator,
         ).built()
 
@@ -287,7 +284,7 @@ class _Process:
 
         loop = asyncio.get_running_loop()
         probes = probes_listener(
-            self.doors.probes,
+            self.endpoints.probes,
             readiness=Readiness(self.checks(loop)),
             settings=self.settings,
             coordinator=self.coordinator,
@@ -297,7 +294,7 @@ class _Process:
             connections=self.settings.http_max_connections,
             connections_per_peer=self.settings.http_max_connections_per_peer,
         )
-        http = Listener("http", self._api(), self.doors.http, limits=limits)
+        http = Listener("http", self._api(), self.endpoints.http, limits=limits)
         here: list[Service] = [http, probes, *self.requests.requests.services]
         if self.workspaces is not None:
             here += self.workspaces.services
@@ -320,7 +317,7 @@ class _Process:
         from lapse.core.log import get_logger
         from lapse.web.auth.sessions import ticket_url
 
-        http, probes, proxy = self.doors.http.url, self.doors.probes.url, self.doors.proxy
+        http, probes, proxy = self.endpoints.http.url, self.endpoints.probes.url, self.endpoints.proxy
         if sys.stderr.isatty():  # a ticket is for a person, and never for a log
             link = ticket_url(http, self.access.sessions.issue(self.access.owner_id))
             self.tell(f"Lapse runs (Ctrl-C stops it). Open it in your browser: {link}", style="bold")
@@ -368,8 +365,8 @@ class _Process:
                 backend=str(parse_url(self.settings.keys_url)),
                 coordinator=self.coordinator,
             ),
-            places=lambda: PageLinks(self.doors.http.url, self.doors.probes.url),
-            hosts=AllowedHosts(self.settings.http_host, self.doors.http.port, self.settings.http_allowed_hosts),
+            places=lambda: PageLinks(self.endpoints.http.url, self.endpoints.probes.url),
+            hosts=AllowedHosts(self.settings.http_host, self.endpoints.http.port, self.settings.http_allowed_hosts),
             sessions=self.access.sessions,
             failures=self.access.failures,
             metrics=self.metrics,
@@ -391,7 +388,7 @@ async def _open_workspaces(
     settings: Settings,
     stack: AsyncExitStack,
     *,
-    doors: _Doors,
+    endpoints: _Endpoints,
     keys: AsyncKeys,
     access: _Access,
     clock: Clock,
@@ -399,18 +396,18 @@ async def _open_workspaces(
 ) -> WorkspaceParts | None:
     from lapse.app.workspaces import WorkspaceParts
 
-    if doors.proxy is None:
+    if endpoints.proxy is None:
         return None
     return await WorkspaceParts.open(
         settings,
         stack,
-        endpoint=doors.proxy,
+        endpoint=endpoints.proxy,
         keys=keys,
         state=access.sessions.state,
         clock=clock,
         failures=access.failures,
         hosting=metrics,
-        server=doors.http.url,
+        server=endpoints.http.url,
     )
 
 

@@ -1,9 +1,8 @@
 """Workspaces in a process that stays: stores, activity, tickets and the proxy, opened together and wired.
 
 ``lapse up`` and ``lapse proxy`` differ in what they run beside the proxy. What only one process may do (lapsing,
-carrying out what is wanted) is added by ``lapse up``, on the same store and the same activity.
-
-The part of a keys store that holds tickets to workspaces: beside all applications, so that none can reach it.
+carrying out what is wanted) is added by ``lapse up``, on the same store and the same activity. Tickets to workspaces
+are in a part of the keys store beside all applications, so that none can reach them.
 """
 
 from __future__ import annotations
