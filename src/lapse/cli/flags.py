@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -28,6 +28,10 @@ class Flags:
     """
 
     config: str | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, config: str | None = None, **given: str) -> None: ...
 
     def __init_subclass__(cls, *, keys: Sequence[str] = (), **meanings: str) -> None:
         """Make a dataclass of it, which is what the command line library fills."""

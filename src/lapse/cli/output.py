@@ -154,6 +154,19 @@ def print_result(output: Output, result: dict[str, Any], said: str) -> None:
         message(said)
 
 
+def print_link(output: Output, url: str, *, seconds: int, within: str, browser: bool) -> None:
+    """Print an address that works once within a time, and open it in a browser if that is asked for."""
+    if output is Output.JSON:
+        print_json({"url": url, "expires_in_seconds": seconds})
+    else:
+        print_text(url)
+        message(f"It works once, within {within}.")
+    if browser:
+        import webbrowser
+
+        webbrowser.open(url)
+
+
 # --- a file that grows ------------------------------------------------------------------------------------------------
 
 _BLOCK: Final = 64 * 1024

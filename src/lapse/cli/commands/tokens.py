@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import App, Parameter
 
 from lapse.cli.flags import OpenFlags, StateFlags
-from lapse.cli.output import Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.output import (
+    Output,
+    OutputOption,
+    message,
+    print_json,
+    print_link,
+    print_result,
+    print_table,
+    print_text,
+)
 from lapse.cli.usage import examples
 from lapse.core.errors import LapseError, UsageError
 
@@ -154,15 +163,7 @@ def open_page(
             raise OtherFolderError(url=server, folder=settings.state_dir)
         ticket = BrowserSessions(state, tokens, SystemClock()).issue(owner_id)
     url = ticket_url(server, ticket)
-    if output is Output.JSON:
-        print_json({"url": url, "expires_in_seconds": TICKET_SECONDS})
-    else:
-        print_text(url)
-        message("It works once, within ten minutes.")
-    if browser:
-        import webbrowser
-
-        webbrowser.open(url)
+    print_link(output, url, seconds=TICKET_SECONDS, within="ten minutes", browser=browser)
 
 
 def _ask(server: str, token: str) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter, Token
 
 from lapse.cli.flags import OpenWorkspaceFlags, WorkspaceFlags
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_link, print_result, print_table
 from lapse.cli.usage import NumberError, check_program, commands_of
 from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import LapseError, UsageError
@@ -636,15 +636,7 @@ def open_workspace(
         return await _ticketed(context, await (await context.workspaces()).by_name(workspace_name(name)))
 
     url = in_context(flags, work)
-    if output is Output.JSON:
-        print_json({"url": url, "expires_in_seconds": TICKET_SECONDS})
-    else:
-        print_text(url)
-        message("It works once, within a minute.")
-    if browser:
-        import webbrowser
-
-        webbrowser.open(url)
+    print_link(output, url, seconds=TICKET_SECONDS, within="a minute", browser=browser)
     return ExitCode.DONE
 
 
