@@ -11,7 +11,7 @@ freezes, budgets, clock guard and journal. Holds on their things are kept by the
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import msgspec
 
@@ -129,24 +129,34 @@ def own_domain(registration: Registration, settings: Settings, clock: Clock) -> 
 
 
 def _convert(name: str, given: dict[str, Any], into: type[Any]) -> Any:  # noqa: ANN401 - of the type that was asked for
-    unknown = [key for key in given if key not in into.__struct_fields__]
-    if unknown:
-        raise DomainSettingsError(name=name, problem=f"it has no key {unknown[0]}")
-    try:
-        return msgspec.convert(given, into, dec_hook=_value)
-    except msgspec.ValidationError as error:
-        raise DomainSettingsError(name=name, problem=str(error)) from error
+    fields = {one.name: one for one in msgspec.structs.fields(into)}
+    missing = [field for field, one in fields.items() if one.required and field not in given]
+    problems = [f"it has no key {key}" for key in given if key not in fields] + [f"{key} is missing" for key in missing]
+    if problems:
+        raise DomainSettingsError(name=name, problem="; ".join(problems))
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        try:
+            values[key] = _value(fields[key].type, value)
+        except ValueError as error:  # what msgspec raises is one, too
+            raise DomainSettingsError(name=name, problem=f"{key}: {error}") from error
+    return into(**values)
 
 
-def _value(wanted: type[Any], given: object) -> object:
-    """Read what TOML has no type for."""
-    if not isinstance(given, str):
-        raise ValueError(f"expected a text, and not {type(given).__name__}")  # noqa: TRY004 - what msgspec reports with its place
-    if wanted is Path:
-        path = Path(given).expanduser()
-        if not path.is_absolute():
-            raise ValueError("expected an absolute path: a relative one depends on the working directory")
-        return path
-    if wanted in {Duration, Budget}:
-        return wanted.parse(given)
-    raise ValueError(f"settings of the type {wanted.__name__} cannot be read")
+def _value(wanted: Any, given: object) -> object:  # noqa: ANN401 - a type, or several that are possible
+    """Read a value: TOML has no type for some, which are texts there."""
+    if isinstance(given, str):
+        possible = get_args(wanted) or (wanted,)
+        if Path in possible:
+            return _path(given)
+        for one in (Duration, Budget):
+            if one in possible:
+                return one.parse(given)
+    return msgspec.convert(given, wanted)
+
+
+def _path(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not path.is_absolute():
+        raise ValueError("expected an absolute path: a relative one depends on the working directory")
+    return path
