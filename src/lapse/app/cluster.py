@@ -99,7 +99,7 @@ def open_client(settings: Settings, *, clock: Clock, user: str | None = None) ->
 
     With ``user`` it acts as that user, with the rights of that user alone.
     """
-    for module in ("aiohttp", "yaml"):
+    for module in ("aiohappyeyeballs", "yaml"):
         try:
             import_module(module)
         except ModuleNotFoundError:

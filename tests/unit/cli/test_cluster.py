@@ -121,7 +121,7 @@ def test_a_server_that_is_too_old_is_named_with_what_is_needed(
 
 
 @each_command
-@pytest.mark.parametrize("library", ["aiohttp", "yaml"])
+@pytest.mark.parametrize("library", ["aiohappyeyeballs", "yaml"])
 def test_a_missing_library_is_named_with_what_to_install(
     library: str, command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
