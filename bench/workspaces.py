@@ -240,7 +240,7 @@ def flushes(plan: Plan, database: str) -> dict[str, list[Flush]]:
 
 
 def _flush(connection: psycopg.Connection[Any], table: str, ids: Sequence[str]) -> Flush:
-    sql = load_sql("postgres_store.sql")["flush_access"].replace("UPDATE workspaces", f"UPDATE {table}").encode()
+    sql = load_sql("postgres.sql")["flush_access"].replace("UPDATE workspaces", f"UPDATE {table}").encode()
     connection.execute("CHECKPOINT")
     connection.execute("SELECT pg_stat_force_next_flush()")
     pid = connection.info.backend_pid

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.servers import Server
 
-SQL = load_sql("postgres_store.sql")
+SQL = load_sql("postgres.sql")
 MANY = 100_000
 DUE = 1_000
 NOW = 1_700_000_000_000
