@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
-from lapse.core.masking import masked
+from lapse.core.text import masked
 from lapse.files.ownership import distrust
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lapse.core.errors import UsageError
-from lapse.core.masking import printable
+from lapse.core.text import printable
 from lapse.keys.errors import ValueTooLongError
 from lapse.keys.validation import MAX_VALUE_BYTES
 

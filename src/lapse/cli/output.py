@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lapse.core.errors import LapseError
-from lapse.core.masking import printable
+from lapse.core.text import printable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,22 +1,21 @@
-"""A clock that does not follow the wall clock when that jumps: what domains decide by, and write their times with.
+"""A clock that does not follow the wall clock when that jumps: domains decide by it, and write their times with it.
 
 As long as the wall clock and the time since boot, which goes on while a machine sleeps, move alike, its time is that of
 the wall clock. When they do not, something has set the wall clock; then its time is the last believed one plus what has
 passed since, by the time since boot, and it is *in doubt* until the wall clock comes back or `believe` is called. So
 nothing is decided by a wrong time, not even between a jump and the first look at it.
 
-A `Mark` is what outlives the process. On the same boot it tells exactly whether the clock was set meanwhile. On another
-boot nobody knows for how long the machine was off: a clock that is behind the mark is in doubt, and so is one that is
-more than `LONGEST_OFF_SECONDS` ahead; one that is less ahead is in doubt for `dry_seconds`, in which nothing is ended
-and everybody can read what would be.
+A `Mark` outlives the process. On the same boot it tells exactly whether the clock was set meanwhile. On another boot
+nobody knows for how long the machine was off: a clock that is behind the mark is in doubt, and so is one that is more
+than `LONGEST_OFF_SECONDS` ahead; one that is less ahead is in doubt for `dry_seconds`, in which nothing is ended and
+everybody can read what would be.
+
+A second source is the kernel, while something such as an NTP daemon keeps its clock synchronised (`synchronised_ns`,
+by ``adjtimex``, which needs no right). A clock that somebody sets by hand is not synchronised until the daemon has
+looked at it again. The time is the kernel's own, so a process whose clock is faked is noticed as well.
 
 Not noticed: a clock that creeps, or jumps by less than the limit. A machine that was paused from outside, which its own
 clocks do not notice, looks like one whose clock was set.
-
-The kernel's word for the time: given only while something keeps its clock synchronised, such as an NTP daemon.
-
-Asked by ``adjtimex``, which needs no right. A clock that somebody sets by hand is not synchronised until the daemon has
-looked at it again. The time is the kernel's own, so a process whose clock is faked is noticed as well.
 """
 
 from __future__ import annotations
@@ -32,50 +31,18 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
 
-_LONG, _INT = ctypes.c_long, ctypes.c_int
-_TIME_ERROR: Final = 5
-_UNSYNCHRONISED: Final = 0x0040
-_IN_NANOSECONDS: Final = 0x2000
-_SECOND: Final = 1_000_000_000
-
-
-class Timex(ctypes.Structure):
-    """``struct timex`` of Linux, as far as it is looked at, with room for the rest."""
-
-    _fields_: ClassVar = [
-        ("modes", ctypes.c_uint),
-        *((name, _LONG) for name in ("offset", "freq", "maxerror", "esterror")),
-        ("status", _INT),
-        *((name, _LONG) for name in ("constant", "precision", "tolerance", "seconds", "fraction")),
-        ("rest", _LONG * 32),
-    ]
-
-
-def adjtimex(timex: Timex) -> int:
-    """Fill ``timex`` with what the kernel says; return the state of its clock, below 0 where it cannot be asked."""
-    if not sys.platform.startswith("linux"):
-        return -1
-    try:
-        return int(ctypes.CDLL(None).adjtimex(ctypes.byref(timex)))
-    except (OSError, AttributeError):
-        return -1
-
-
-async def synchronised_ns(ask: Callable[[Timex], int] = adjtimex) -> int | None:
-    """Return the kernel's time as Unix nanoseconds; None unless its clock is synchronised."""
-    timex = Timex()
-    state = ask(timex)
-    if not 0 <= state < _TIME_ERROR or timex.status & _UNSYNCHRONISED:
-        return None
-    unit = 1 if timex.status & _IN_NANOSECONDS else 1_000
-    return int(timex.seconds) * _SECOND + int(timex.fraction) * unit
-
 
 LIMIT_SECONDS: Final = 600.0
 """Above what clocks are corrected by in good order, below what a TTL of a day would mind."""
 LONGEST_OFF_SECONDS: Final = 30 * 86_400.0
 DRY_SECONDS: Final = 3_600.0
 _NS: Final = 1_000_000_000
+
+
+_LONG, _INT = ctypes.c_long, ctypes.c_int
+_TIME_ERROR: Final = 5
+_UNSYNCHRONISED: Final = 0x0040
+_IN_NANOSECONDS: Final = 0x2000
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -169,3 +136,35 @@ class BelievedClock:
             self.distrust(ahead)
         elif was_dry or ahead > self.limit_ns + round(is_fresh_within * _NS):
             self._dry_until_ns = boottime + round(self.dry_seconds * _NS)
+
+
+class Timex(ctypes.Structure):
+    """``struct timex`` of Linux, as far as it is looked at, with room for the rest."""
+
+    _fields_: ClassVar = [
+        ("modes", ctypes.c_uint),
+        *((name, _LONG) for name in ("offset", "freq", "maxerror", "esterror")),
+        ("status", _INT),
+        *((name, _LONG) for name in ("constant", "precision", "tolerance", "seconds", "fraction")),
+        ("rest", _LONG * 32),
+    ]
+
+
+def adjtimex(timex: Timex) -> int:
+    """Fill ``timex`` with what the kernel says; return the state of its clock, below 0 where it cannot be asked."""
+    if not sys.platform.startswith("linux"):
+        return -1
+    try:
+        return int(ctypes.CDLL(None).adjtimex(ctypes.byref(timex)))
+    except (OSError, AttributeError):
+        return -1
+
+
+async def synchronised_ns(ask: Callable[[Timex], int] = adjtimex) -> int | None:
+    """Return the kernel's time as Unix nanoseconds; None unless its clock is synchronised."""
+    timex = Timex()
+    state = ask(timex)
+    if not 0 <= state < _TIME_ERROR or timex.status & _UNSYNCHRONISED:
+        return None
+    unit = 1 if timex.status & _IN_NANOSECONDS else 1_000
+    return int(timex.seconds) * _NS + int(timex.fraction) * unit

@@ -1,15 +1,15 @@
-"""Points in time as the Kubernetes API writes them: RFC 3339, UTC, whole seconds.
+"""Points in time as text: as the Kubernetes API writes them, and as people give them. Pure.
 
-A moment that starts a TTL is rounded *up*: rounded down, everything would lapse up to a second early. Leases and Events
-have microseconds instead (MicroTime), always with six digits: an API server answers 400 otherwise.
+Written in RFC 3339, UTC, whole seconds. A moment that starts a TTL is rounded *up*: rounded down, everything would
+lapse up to a second early. Leases and Events have microseconds instead (MicroTime), always with six digits: an API
+server answers 400 otherwise.
 
 Some texts are times and mean 'not set': ``0001-01-01T00:00:00Z`` is the zero of Go, the Unix epoch that of others, and
 year 9999 is 'never'. `from_timestamp` reads none of them as a moment, so that nobody can count an age from them: before
 1970 or at its start, and beyond what 64 bits of nanoseconds hold (the year 2262), there is no moment.
 
-Moments as people give them: so long from now, a point in time, or never. Pure.
-
-One grammar for ends of holds and for questions about another time, on the command line and over HTTP.
+People give a duration from now, a point in time, or never (`read_moment`): one grammar for ends of holds and for
+questions about another time, on the command line and over HTTP.
 """
 
 from __future__ import annotations
@@ -21,6 +21,13 @@ from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 
+LATEST: Final = 2**63 - 1
+"""The last moment, in the year 2262: stores have 64 bits for one."""
+_SECOND: Final = 1_000_000_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_SECOND: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
+_LAST_SECOND: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
+
 
 class MomentError(UsageError, ValueError):
     """{given!r} is not a time: expected a duration from now, such as 7d, or a point in time as 2030-01-31T12:00:00Z.
@@ -31,38 +38,6 @@ class MomentError(UsageError, ValueError):
 
 class MomentOverError(UsageError, ValueError):
     """The end {given!r} is not in the future. Expected a later one, such as 7d or 2030-01-31T12:00:00Z, or never."""
-
-
-def read_moment(text: str, now: int) -> UnixNs | None:
-    """Return the moment that is meant at ``now``; None for never. Raises `MomentError`."""
-    try:
-        duration = Duration.parse(text)
-    except DurationError as error:
-        moment = from_timestamp(text)
-        if moment is None:
-            raise MomentError(given=text) from error
-        return moment
-    if duration.nanoseconds is None:
-        return None
-    if not is_moment(now + duration.nanoseconds):
-        raise MomentError(given=text)
-    return UnixNs(now + duration.nanoseconds)
-
-
-def read_end(text: str, now: int) -> UnixNs | None:
-    """Return the same for something that ends then, which must be in the future."""
-    moment = read_moment(text, now)
-    if moment is not None and moment <= now:
-        raise MomentOverError(given=text)
-    return moment
-
-
-LATEST: Final = 2**63 - 1
-"""The last moment, in the year 2262: stores have 64 bits for one."""
-_SECOND: Final = 1_000_000_000
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_SECOND: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
-_LAST_SECOND: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
 
 
 def to_timestamp(moment: int) -> str:
@@ -105,3 +80,27 @@ def read_timestamp(text: str) -> int | None:
         return None
     since = found - _EPOCH
     return (since.days * 86_400 + since.seconds) * _SECOND + since.microseconds * 1_000
+
+
+def read_moment(text: str, now: int) -> UnixNs | None:
+    """Return the moment that is meant at ``now``; None for never. Raises `MomentError`."""
+    try:
+        duration = Duration.parse(text)
+    except DurationError as error:
+        moment = from_timestamp(text)
+        if moment is None:
+            raise MomentError(given=text) from error
+        return moment
+    if duration.nanoseconds is None:
+        return None
+    if not is_moment(now + duration.nanoseconds):
+        raise MomentError(given=text)
+    return UnixNs(now + duration.nanoseconds)
+
+
+def read_end(text: str, now: int) -> UnixNs | None:
+    """Return the same for something that ends then, which must be in the future."""
+    moment = read_moment(text, now)
+    if moment is not None and moment <= now:
+        raise MomentOverError(given=text)
+    return moment

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lapse.core.duration import Duration, DurationError
-from lapse.core.masking import masked_option
+from lapse.core.text import masked_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -1,24 +1,24 @@
-"""Directories into archives and back: whole or not at all.
+"""Archives of directories, packed and unpacked whole or not at all.
 
 An archive is written under a temporary name, synced, and renamed; a directory is unpacked under a temporary name beside
 its destination and renamed. So after a crash or on a full disk there is either the whole thing or nothing of that name,
 and leftovers are recognised by their names and removed. An archive is unpacked only if its checksum is the one that was
 noted when it was written.
 
-Captured are directories, files, links and pipes, with their modes, owners, times (to the nanosecond) and extended
-attributes, which ACLs and file capabilities are. Not captured: sockets and devices; `Archive.left_out` names them. What
-this user may not set when it comes back (owners, some attributes) is left out, and attributes are named. What
-changes while it is being captured is captured or not; a file that shrinks meanwhile is a failure, as its archive would
-be broken. What cannot be read is a failure as well, never a gap. Links are captured as links, wherever they point, and
-nothing is ever read or written through one: below the directory that was named, everything is opened by its name within
-an open directory, so that a link that takes the place of a file or a directory in the meantime is a failure, and a
-member that would leave the directory is refused. Long runs of zeros come back as
-holes, so a sparse file takes no more room than before.
+Captured: directories, files, links and pipes, with their modes, owners, times (to the nanosecond) and extended
+attributes, which ACLs and file capabilities are. Attributes stand in PAX headers, ``SCHILY.xattr.NAME``, as GNU tar,
+star and bsdtar write and read them; their values are bytes, so what is no UTF-8 becomes surrogates and back, and the
+header says so (``hdrcharset=BINARY``, by `tarfile`). Long runs of zeros come back as holes, so a sparse file takes no
+more room than before.
 
-Extended attributes in archives: ACLs, file capabilities, and what users and systems keep beside a file.
+Not captured: sockets and devices; `Archive.left_out` names them. What this user may not set when it comes back (owners,
+some attributes) is left out, and attributes are named. What changes while it is being captured is captured or not; a
+file that shrinks meanwhile is a failure, as its archive would be broken. What cannot be read is a failure as well,
+never a gap.
 
-They stand in PAX headers, ``SCHILY.xattr.NAME``, as GNU tar, star and bsdtar write and read them. Values are bytes:
-what is no UTF-8 becomes surrogates and back, and the header says so (``hdrcharset=BINARY``, by `tarfile`).
+Links are captured as links, wherever they point, and nothing is ever read or written through one: below the directory
+that was named, everything is opened by its name within an open directory, so that a link that takes the place of a file
+or a directory in the meantime is a failure, and a member that would leave the directory is refused.
 """
 
 from __future__ import annotations
@@ -46,56 +46,6 @@ if TYPE_CHECKING:
 
     from _typeshed import StrOrBytesPath
 
-_PREFIX: Final = "SCHILY.xattr."
-_NONE: Final = frozenset({errno.ENOTSUP, errno.ENOSYS})
-"""Of a file system that knows none."""
-
-
-def attributes_of(target: int | Path) -> dict[str, str]:
-    """Return the PAX headers for the attributes of an open file, or of a path, which is not followed.
-
-    One that cannot be read is an error, not a gap; one that goes away meanwhile is left out.
-    """
-    follow = isinstance(target, int)
-    try:
-        names = os.listxattr(target, follow_symlinks=follow)
-    except OSError as error:
-        if error.errno in _NONE:
-            return {}
-        raise
-    found = {}
-    for name in names:
-        try:
-            value = os.getxattr(target, name, follow_symlinks=follow)
-        except OSError as error:
-            if error.errno == errno.ENODATA:
-                continue
-            raise
-        found[_PREFIX + _encoded(name)] = value.decode("utf-8", "surrogateescape")
-    return found
-
-
-def set_attributes(path: StrOrBytesPath, headers: Mapping[str, str]) -> list[str]:
-    """Set what the headers say on a path, which is not followed; return what this system did not let us set."""
-    refused = []
-    for header, text in headers.items():
-        if not header.startswith(_PREFIX):
-            continue
-        name = _decoded(header.removeprefix(_PREFIX))
-        try:
-            os.setxattr(path, name, text.encode("utf-8", "surrogateescape"), follow_symlinks=False)
-        except OSError as error:
-            refused.append(f"{name} ({error.strerror})")
-    return refused
-
-
-def _encoded(name: str) -> str:
-    return name.replace("%", "%25").replace("=", "%3D")  # as GNU tar: an equals sign would end the name
-
-
-def _decoded(name: str) -> str:
-    return name.replace("%3D", "=").replace("%25", "%")
-
 
 _PART: Final = ".part"
 _BLOCK: Final = 1024 * 1024
@@ -108,6 +58,10 @@ _NS: Final = 1_000_000_000
 _REPLACED: Final = "it was replaced by something else while it was being read"
 _SHOWN: Final = 40
 """Characters of a name that its temporary name shows: a name may have 255 bytes, and a character up to four."""
+
+_ATTRIBUTE: Final = "SCHILY.xattr."
+_NO_ATTRIBUTES: Final = frozenset({errno.ENOTSUP, errno.ENOSYS})
+"""Of a file system that knows none."""
 
 
 class ArchiveError(LapseError):
@@ -128,33 +82,6 @@ class Archive:
 
 Stop = Callable[[], bool]
 """Asked again and again during long work; True gives it up."""
-
-
-class _Hashed:
-    """A file that knows the checksum of what was written to it."""
-
-    def __init__(self, file: IO[bytes], stop: Stop) -> None:
-        self._file, self._stop = file, stop
-        self._digest = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        _go_on_unless(self._stop)
-        self._digest.update(data)
-        return self._file.write(data)
-
-    def hexdigest(self) -> str:
-        return self._digest.hexdigest()
-
-
-class _Asking:
-    """A file that asks before each read whether to go on: also within a large member, which is one step for a tar."""
-
-    def __init__(self, file: IO[bytes], stop: Stop) -> None:
-        self._file, self._stop = file, stop
-
-    def read(self, size: int = -1) -> bytes:
-        _go_on_unless(self._stop)
-        return self._file.read(size)
 
 
 def pack(directory: Path, target: Path, *, stop: Stop = lambda: False) -> Archive:
@@ -343,6 +270,33 @@ def _parts(folder: Path) -> Iterator[Path]:
 
 def _part_of(target: Path) -> Path:
     return target.with_name(f".{target.name[:_SHOWN]}.{owner_token()}{_PART}")
+
+
+class _Hashed:
+    """A file that knows the checksum of what was written to it."""
+
+    def __init__(self, file: IO[bytes], stop: Stop) -> None:
+        self._file, self._stop = file, stop
+        self._digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        _go_on_unless(self._stop)
+        self._digest.update(data)
+        return self._file.write(data)
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+class _Asking:
+    """A file that asks before each read whether to go on: also within a large member, which is one step for a tar."""
+
+    def __init__(self, file: IO[bytes], stop: Stop) -> None:
+        self._file, self._stop = file, stop
+
+    def read(self, size: int = -1) -> bytes:
+        _go_on_unless(self._stop)
+        return self._file.read(size)
 
 
 def _go_on_unless(stop: Stop) -> None:
@@ -586,3 +540,49 @@ def _why(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror + (f" ({error.filename})" if error.filename else "")
     return str(error) or type(error).__name__
+
+
+def attributes_of(target: int | Path) -> dict[str, str]:
+    """Return the PAX headers for the attributes of an open file, or of a path, which is not followed.
+
+    One that cannot be read is an error, not a gap; one that goes away meanwhile is left out.
+    """
+    follow = isinstance(target, int)
+    try:
+        names = os.listxattr(target, follow_symlinks=follow)
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTES:
+            return {}
+        raise
+    found = {}
+    for name in names:
+        try:
+            value = os.getxattr(target, name, follow_symlinks=follow)
+        except OSError as error:
+            if error.errno == errno.ENODATA:
+                continue
+            raise
+        found[_ATTRIBUTE + _encoded(name)] = value.decode("utf-8", "surrogateescape")
+    return found
+
+
+def set_attributes(path: StrOrBytesPath, headers: Mapping[str, str]) -> list[str]:
+    """Set what the headers say on a path, which is not followed; return what this system did not let us set."""
+    refused = []
+    for header, text in headers.items():
+        if not header.startswith(_ATTRIBUTE):
+            continue
+        name = _decoded(header.removeprefix(_ATTRIBUTE))
+        try:
+            os.setxattr(path, name, text.encode("utf-8", "surrogateescape"), follow_symlinks=False)
+        except OSError as error:
+            refused.append(f"{name} ({error.strerror})")
+    return refused
+
+
+def _encoded(name: str) -> str:
+    return name.replace("%", "%25").replace("=", "%3D")  # as GNU tar: an equals sign would end the name
+
+
+def _decoded(name: str) -> str:
+    return name.replace("%3D", "=").replace("%25", "%")

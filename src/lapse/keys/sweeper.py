@@ -1,14 +1,10 @@
-"""Background cleanup for programs that use keys as a library: a daemon thread that removes expired records in slices.
+"""Physical cleanup of expired keys: a loop of the coordinator, and a daemon thread for programs that use keys directly.
 
-Expired keys are absent whether or not this runs; it only returns memory and disk. It holds its backend weakly, so a
-store that a program forgot to close can still be collected. `lapse up` does not use it: there the coordinator runs the
-sweep as one of its loops.
+An expired key is absent whether or not it was swept, so cleanup only returns memory and disk. It needs no verdict, no
+recheck and no leader: several processes may sweep one store, and each record is removed and counted by one of them.
 
-The sweep of keys as a loop of the coordinator: removes expired records physically, slice by slice.
-
-This is cleanup of what is already gone (an expired key is absent whether or not it was swept), so it needs no
-verdict, no recheck and no leader: several processes may sweep one store, and each record is removed and counted by
-one of them.
+`CleanupLoop` runs in `lapse up`. `Sweeper` is started by `lapse.keys.store.open_keys`; it holds its backend weakly, so
+a store that a program forgot to close can still be collected.
 """
 
 from __future__ import annotations
@@ -29,6 +25,9 @@ if TYPE_CHECKING:
     from lapse.keys.port import Backend
 
 DOMAIN: Final = KEYS.name
+SWEEP_SLICE: Final = 1_000
+"""Records removed in one go: a few milliseconds of work, so that nobody waits longer for the lock."""
+_log = get_logger("lapse.keys.sweep")
 _PAUSE_SECONDS: Final = 0.001  # between slices: lets waiting readers and writers run
 
 
@@ -57,11 +56,6 @@ class CleanupLoop:
         lags = [] if report.lag_seconds is None else [report.lag_seconds]
         self._metrics.deleted(DOMAIN, DueReason.TTL_EXPIRED, count=report.removed, lags=lags)
         return _PAUSE_SECONDS if report.more else None
-
-
-_log = get_logger("lapse.keys.sweep")
-SWEEP_SLICE: Final = 1_000
-"""Records removed in one go: a few milliseconds of work, so that nobody waits longer for the lock."""
 
 
 class Sweeper:

@@ -1,14 +1,12 @@
-"""How a document becomes an object, and what a patch makes of one: the rules of the API server, without a database.
+"""The rules of the API server for documents, without a database: new objects, and JSON merge patches. Pure.
 
-Pure. What the store fills in (uid, resource version, generation, times) comes from the arguments and from the old
-object, never from the caller. Documents are kept as JSON with sorted keys, so that two are equal when their bytes are.
+The store's own fields (uid, resource version, generation, times) come from the arguments and from the old object, never
+from the caller. Documents are kept as JSON with sorted keys, so that two are equal when their bytes are. A merge patch
+(RFC 7386) is the only way in which objects are changed; arguments are never modified, and what did not change is shared
+between the old document and the new one.
 
 Raises `InvalidError` for what cannot be stored, and `ConflictError` when a patch itself names another uid or resource
 version than the object has, as clients of Kubernetes may do.
-
-JSON merge patch (RFC 7386), the only way in which objects are changed.
-
-Pure: arguments are never modified, and what did not change is shared between the old document and the new one.
 """
 
 from __future__ import annotations
@@ -24,19 +22,6 @@ from lapse.objects.metadata_rules import metadata_problems, namespace_problems
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Json, Kind
-
-
-def merge(target: Any, patch: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return ``target`` with ``patch`` merged in: objects member by member, null removes, all else replaces."""
-    if not isinstance(patch, dict):
-        return patch
-    merged = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
-        else:
-            merged[name] = merge(merged.get(name), value)
-    return merged
 
 
 LARGEST_DOCUMENT: Final = 1536 * 1024
@@ -121,6 +106,19 @@ def without_owners(old: Json, gone: set[str]) -> Json:
     if not references:
         del metadata["ownerReferences"]
     return {**old, "metadata": metadata}
+
+
+def merge(target: Any, patch: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return ``target`` with ``patch`` merged in: objects member by member, null removes, all else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge(merged.get(name), value)
+    return merged
 
 
 def stamped(body: Json, version: int) -> bytes:

@@ -1,13 +1,12 @@
-"""What the embedded store does inside a transaction: one object in, changed or out, with its line in the change log.
+"""The tables of the embedded store, inside a transaction: an object in, changed or out, and the holds on it.
 
 Every function takes the cursor of a write transaction and leaves the tables consistent: an object points to its body in
-the log, the owners' table mirrors the owner references, and an owner that is gone while something depends on it stands
-in the garbage queue. Whether a change is allowed is decided before.
+the change log, the owners' table mirrors the owner references, and an owner that is gone while something depends on it
+stands in the garbage queue. Whether a change is allowed is decided before.
 
-Holds in the tables of the embedded store, found by the owner references of all kinds that it knows.
-
-Everything is looked at under one cursor: in a write transaction nothing can be held between the look and the act. While
-nothing in the store is held, which is so nearly always, a look costs one lookup in an empty index.
+`Holds` are found by the owner references of all kinds that the store knows. Everything is looked at under one cursor:
+in a write transaction nothing can be held between the look and the act. While nothing in the store is held, which is so
+nearly always, a look costs one lookup in an empty index.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from lapse.objects.documents import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-    from typing import Any
 
     import apsw
 
@@ -53,6 +51,10 @@ _TIP: Final = SQL["tip"]
 _LOG_CHANGE: Final = SQL["log_change"]
 _LOG_REMOVAL: Final = SQL["log_removal"]
 _QUEUE_IF_OWNER: Final = SQL["queue_if_owner"]
+
+
+_ANY_HOLD: Final = SQL["is_anything_held"]
+_HOLDS_OVER: Final = SQL["holds_over"]
 
 
 class ObjectRow(NamedTuple):
@@ -259,10 +261,6 @@ def _add_owners(cursor: apsw.Cursor, uid: str, owners: Iterable[str]) -> bool:
 def owners_text(owners: list[str]) -> str:
     """Return owners as the tables keep them."""
     return encode(owners).decode() if owners else NO_OWNERS
-
-
-_ANY_HOLD: Final = SQL["is_anything_held"]
-_HOLDS_OVER: Final = SQL["holds_over"]
 
 
 class Holds:

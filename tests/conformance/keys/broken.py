@@ -1,6 +1,6 @@
 """Deliberately broken backends, each wrong in one way, around the real memory backend.
 
-They know nothing of its inside: they stand between the public face and a `Space`, and spoil what goes through.
+They know nothing of its inside: they stand between the public API and a `Space`, and spoil what goes through.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class PassingBackend:
         return self.space_class(self.inner.space(*place), self.ever[place], self.windows[place])
 
     def async_space(self, prefix: Prefix, app_id: int) -> Space:
-        return self.space(prefix, app_id)  # the memory backend answers at once in either colour
+        return self.space(prefix, app_id)  # the memory backend answers at once in either style
 
     def sweep(self, limit: int) -> CleanupReport:
         return self.inner.sweep(limit)

@@ -39,6 +39,6 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 @pytest.fixture(scope="session")
 def results(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CaseResult]:
-    """The kit's results on a store, played once for all tests that look at them."""
+    """The kit's results on a store, run once for all tests that look at them."""
     target = StoreTarget.from_url(store.url(tmp_path_factory.mktemp(store.name)))
     return {result.case.id: result for result in run_conformance(target)}

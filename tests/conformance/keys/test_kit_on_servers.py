@@ -70,8 +70,8 @@ def space(store: Store) -> str:
     return str(number) if store.server in {"redis", "valkey"} else f"lapse_kit_{number}"
 
 
-def played(target: StoreTarget) -> dict[str, CaseResult]:
-    """Play the kit; what a busy machine left without a clear answer is played once more, and must be clear then."""
+def results_of(target: StoreTarget) -> dict[str, CaseResult]:
+    """Run the kit; what a busy machine left without a clear answer is run once more, and must be clear then."""
     results = {result.case.id: result for result in run_conformance(target)}
     if again := unclear(results):
         results |= {result.case.id: result for result in run_conformance(target, only=again)}
@@ -94,7 +94,7 @@ def test_every_rule_holds(store: Store, shared_server: Server) -> None:
         url = with_option(url, name, value)
     init_store(url, SystemClock())
 
-    results = played(StoreTarget.from_url(url))
+    results = results_of(StoreTarget.from_url(url))
 
     assert {case: result.detail for case, result in results.items() if result.outcome is CaseOutcome.VIOLATED} == {}
     assert {case: results[case].detail for case in unclear(results)} == {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.keys.conformance import CaseOutcome, StoreTarget
-from tests.conformance.keys.test_kit_on_servers import played, unclear
+from tests.conformance.keys.test_kit_on_servers import results_of, unclear
 from tests.integration.keys_redis.test_permissions import allow, listed
 from tests.servers import redis_server
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def test_every_rule_holds_with_the_listed_permissions_on_a_cluster_node(raw: Raw) -> None:
     with redis_server(cluster=True, requirepass="of-the-owner") as server:
         allow(raw(server), listed())
-        results = played(StoreTarget.from_url(f"redis://lapse:s3cret@127.0.0.1:{server.port}/0?buckets=8"))
+        results = results_of(StoreTarget.from_url(f"redis://lapse:s3cret@127.0.0.1:{server.port}/0?buckets=8"))
 
     assert {case: result.detail for case, result in results.items() if result.outcome is CaseOutcome.VIOLATED} == {}
     assert unclear(results) == []

@@ -11,7 +11,7 @@ import pytest
 
 import lapse
 from lapse.cli.output import Output, message, print_json, print_result, print_table, print_text
-from lapse.core.masking import printable
+from lapse.core.text import printable
 
 if TYPE_CHECKING:
     from pathlib import Path

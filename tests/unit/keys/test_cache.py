@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
 from lapse.keys.aio import AsyncKeys
+from lapse.keys.backends.base import NetworkBackend
 from lapse.keys.backends.cache import Cache, CachedBackend, CacheEntry
 from lapse.keys.backends.layout import CACHE, Prefix
 from lapse.keys.backends.memory import MemoryBackend
-from lapse.keys.backends.network import NetworkBackend
 from lapse.keys.errors import KeysURLError, OutcomeUnknownError
 from lapse.keys.store import Keys
 

@@ -1,20 +1,17 @@
-"""PostgreSQL by psycopg: a pool of connections, bounded waiting, and plain words for what is wrong.
+"""A pool of PostgreSQL connections (psycopg): bounded waiting, repeated transactions, and errors that say what to do.
 
 Every wait has an end: for a connection, for a lock and for a statement on the server, and, should the server or the
 network go silent, for its answer here. After the last one the connection is cut, because asking the server to stop
 would wait on the same network.
 
-What a failure means. `DatabaseUnavailableError`: nothing was changed. `CommitUnknownError`: the connection was lost
-between a change and its answer, so it is durable or not. A transaction that the server undid because of others (a
-deadlock, a serialization failure) is repeated a few times. A connection that the server has closed meanwhile, as at its
-restart, is noticed before it is used: otherwise the first change after a restart would be of unknown outcome.
+Failures. `DatabaseUnavailableError`: nothing was changed. `CommitUnknownError`: the connection was lost between a
+change and its answer, so it is durable or not. A transaction that the server undid because of others (a deadlock, a
+serialization failure) is repeated a few times. A connection that the server has closed meanwhile, as at its restart, is
+noticed before it is used: otherwise the first change after a restart would be of unknown outcome. The server's own
+texts are not passed on, as they may quote values: they are in the ``__cause__``. Except where no connection came about,
+and so no value was sent: there the driver gives no code, and its text is all there is.
 
 Not guaranteed: that a call that is cancelled has or has not changed something.
-
-What an error of PostgreSQL or its driver means, in words for people.
-
-The server's own texts are not passed on, as they may quote values: they are in the ``__cause__``. Except where no
-connection came about, and so no value was sent: there the driver gives no code, and its text is all there is.
 """
 
 from __future__ import annotations
@@ -44,56 +41,6 @@ from lapse.db.postgres.url import PostgresURL
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-MAKE_TABLES: Final = "run: lapse db init"
-_MISFITS: Final = {
-    "42P01": f"the tables of Lapse are not there; {MAKE_TABLES}",
-    "42703": f"the tables are of another version of Lapse; {MAKE_TABLES}",
-    "42501": "this user may not use the tables of Lapse; grant it SELECT, INSERT, UPDATE and DELETE on them",
-    "3F000": "there is no schema to make tables in; set search_path, or create one",
-}
-_PROBLEMS: Final = {
-    "25006": "it is read-only, perhaps a replica; name the primary",
-    "40001": "other clients changed the same rows at the same time, again and again",
-    "40P01": "other clients changed the same rows at the same time, again and again",
-    "53100": "the server's disk is full",
-    "53200": "the server is out of memory",
-    "53300": "the server has no room for more connections (max_connections)",
-    "55P03": "another client holds a lock for too long",
-    "57014": "the server did not finish in time (statement_timeout)",
-    "57P01": "the server is shutting down",
-    "57P02": "the server has crashed and is starting again",
-    "57P03": "the server is starting or shutting down",
-}
-_MOST_WORDS: Final = 400
-_UNKNOWN: Final = frozenset({"08007", "40003"})
-REPEATABLE: Final = frozenset({"40001", "40P01"})
-"""The whole transaction was undone, and would succeed another time."""
-
-
-def explain_unreachable(error: psycopg.Error, url: PostgresURL) -> DatabaseError:
-    """Say why no connection came about, in the driver's words: these name hosts, users and files, never a password."""
-    words = " ".join(str(error).split()).removeprefix("connection failed: ")
-    shown = words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}..."
-    return DatabaseUnavailableError(f"{url}: it cannot be reached ({shown})")
-
-
-def explain(error: BaseException, url: PostgresURL, *, committing: bool = False) -> DatabaseError:
-    """Say what it means; ``committing``: whether a change may be durable when no answer came."""
-    match error:
-        case PoolTimeout():
-            problem = "no connection could be made in time; it cannot be reached, or all connections are busy"
-            return DatabaseUnavailableError(f"{url}: {problem}")
-        case PoolClosed():
-            return DatabaseClosedError()
-    state = error.sqlstate if isinstance(error, psycopg.Error) else None
-    if state in _UNKNOWN or (state is None and committing):
-        return CommitUnknownError(f"{url}: the connection was lost before the answer came")
-    if state in _MISFITS:
-        return DatabaseMisfitError(f"{url}: {_MISFITS[state]}")
-    if state is None:
-        return DatabaseUnavailableError(f"{url}: the connection was lost")
-    return DatabaseUnavailableError(f"{url}: {_PROBLEMS.get(state, f'the server answered with error {state}')}")
-
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -101,6 +48,10 @@ _REPEATS: Final = 5
 _RECONNECT_SECONDS: Final = 10.0
 """How long the pool tries by itself. Its pauses double, so a longer time would let it sleep for minutes after an
 outage; whoever asks later makes it try again at once."""
+
+MAKE_TABLES: Final = "run: lapse db init"
+REPEATABLE: Final = frozenset({"40001", "40P01"})
+"""The whole transaction was undone, and would succeed another time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,3 +246,51 @@ def _cut(connection: AsyncConnection[Any]) -> None:
     """Make whoever waits on the connection find it closed."""
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as ours:
         ours.shutdown(socket.SHUT_RDWR)
+
+
+_MISFITS: Final = {
+    "42P01": f"the tables of Lapse are not there; {MAKE_TABLES}",
+    "42703": f"the tables are of another version of Lapse; {MAKE_TABLES}",
+    "42501": "this user may not use the tables of Lapse; grant it SELECT, INSERT, UPDATE and DELETE on them",
+    "3F000": "there is no schema to make tables in; set search_path, or create one",
+}
+_PROBLEMS: Final = {
+    "25006": "it is read-only, perhaps a replica; name the primary",
+    "40001": "other clients changed the same rows at the same time, again and again",
+    "40P01": "other clients changed the same rows at the same time, again and again",
+    "53100": "the server's disk is full",
+    "53200": "the server is out of memory",
+    "53300": "the server has no room for more connections (max_connections)",
+    "55P03": "another client holds a lock for too long",
+    "57014": "the server did not finish in time (statement_timeout)",
+    "57P01": "the server is shutting down",
+    "57P02": "the server has crashed and is starting again",
+    "57P03": "the server is starting or shutting down",
+}
+_MOST_WORDS: Final = 400
+_UNKNOWN: Final = frozenset({"08007", "40003"})
+
+
+def explain_unreachable(error: psycopg.Error, url: PostgresURL) -> DatabaseError:
+    """Say why no connection came about, in the driver's words: these name hosts, users and files, never a password."""
+    words = " ".join(str(error).split()).removeprefix("connection failed: ")
+    shown = words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}..."
+    return DatabaseUnavailableError(f"{url}: it cannot be reached ({shown})")
+
+
+def explain(error: BaseException, url: PostgresURL, *, committing: bool = False) -> DatabaseError:
+    """Say what it means; ``committing``: whether a change may be durable when no answer came."""
+    match error:
+        case PoolTimeout():
+            problem = "no connection could be made in time; it cannot be reached, or all connections are busy"
+            return DatabaseUnavailableError(f"{url}: {problem}")
+        case PoolClosed():
+            return DatabaseClosedError()
+    state = error.sqlstate if isinstance(error, psycopg.Error) else None
+    if state in _UNKNOWN or (state is None and committing):
+        return CommitUnknownError(f"{url}: the connection was lost before the answer came")
+    if state in _MISFITS:
+        return DatabaseMisfitError(f"{url}: {_MISFITS[state]}")
+    if state is None:
+        return DatabaseUnavailableError(f"{url}: the connection was lost")
+    return DatabaseUnavailableError(f"{url}: {_PROBLEMS.get(state, f'the server answered with error {state}')}")

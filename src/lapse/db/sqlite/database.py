@@ -1,12 +1,11 @@
-"""One SQLite database, for those who only want to read and write: shared commits, lent readers, one place to close.
+"""One SQLite database for its users: shared commits, lent readers, statements on many rows, and one place to close.
 
-What the tables mean is the caller's business; several modules may keep tables in one database so that they can be
+The tables' meaning is the caller's business; several modules may keep tables in one database so that they can be
 written in one transaction. Reads run where they are called, as they take microseconds; writes are awaited.
 
-One statement for many rows.
-
-Whoever runs a statement lets the other threads of the process go on meanwhile, and then waits for its turn. So a
-hundred rows in one statement hold up a busy process less than a hundred statements.
+`write_rows` puts many rows into one statement: the thread that runs a statement lets the other threads of the process
+go on meanwhile, and then waits for its turn, so a hundred rows in one statement hold up a busy process less than a
+hundred statements.
 """
 
 from __future__ import annotations
@@ -27,27 +26,11 @@ if TYPE_CHECKING:
     from lapse.db.errors import DatabaseError
     from lapse.db.sqlite.group_commit import Operation, Ticket
 
-_AT_ONCE: Final = 128
-"""Far below what SQLite takes, and more than anybody writes often."""
-
-
-def write_rows(cursor: apsw.Cursor, sql: str, rows: Sequence[Sequence[Any]]) -> int:
-    """Run a statement that has ``VALUES :rows`` on these rows of values; return how many rows it changed."""
-    changed = 0
-    for start in range(0, len(rows), _AT_ONCE):
-        some = rows[start : start + _AT_ONCE]
-        cursor.execute(_for_rows(sql, len(some), len(some[0])), tuple(chain.from_iterable(some)))
-        changed += cursor.connection.changes()
-    return changed
-
-
-@lru_cache(maxsize=4 * _AT_ONCE)
-def _for_rows(sql: str, rows: int, columns: int) -> str:
-    row = f"({', '.join('?' * columns)})"
-    return sql.replace(":rows", ", ".join([row] * rows))
-
 
 T = TypeVar("T")
+
+_AT_ONCE: Final = 128
+"""Far below what SQLite takes, and more than anybody writes often."""
 
 
 class Database:
@@ -98,3 +81,19 @@ class Database:
         """Finish the writes at hand and close all connections. Idempotent."""
         self._commit.close()
         self._readers.close()
+
+
+def write_rows(cursor: apsw.Cursor, sql: str, rows: Sequence[Sequence[Any]]) -> int:
+    """Run a statement that has ``VALUES :rows`` on these rows of values; return how many rows it changed."""
+    changed = 0
+    for start in range(0, len(rows), _AT_ONCE):
+        some = rows[start : start + _AT_ONCE]
+        cursor.execute(_for_rows(sql, len(some), len(some[0])), tuple(chain.from_iterable(some)))
+        changed += cursor.connection.changes()
+    return changed
+
+
+@lru_cache(maxsize=4 * _AT_ONCE)
+def _for_rows(sql: str, rows: int, columns: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return sql.replace(":rows", ", ".join([row] * rows))

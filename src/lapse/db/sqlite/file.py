@@ -1,4 +1,4 @@
-"""SQLite files by apsw: opening, migrating, and saying in plain words what is wrong.
+"""SQLite files (apsw): connections, migrations, the disk reserve, and errors that say what is wrong.
 
 Every connection is opened here, so that all of them agree on journal mode, durability and waiting. Write-ahead logging
 lets readers and one writer work at the same time, in any number of threads and processes on one machine; it does not
@@ -6,11 +6,10 @@ work on network file systems, and opening there fails.
 
 Durability is what `Synchronous` says, as far as the disk keeps its word about fsync.
 
-Disk space in reserve, for the one thing that makes room on a full disk: deleting.
-
-In write-ahead logging a deletion is written to the log, and a log that cannot grow must be moved into the database
-first, which may have to grow for that. On a full disk neither is possible, so a database whose records have all expired
-would stay full for ever. A file of this size beside the database is given up then, and made again when there is room.
+`Reserve` is disk space for the one thing that makes room on a full disk: deleting. In write-ahead logging a deletion is
+written to the log, and a log that cannot grow must be moved into the database first, which may have to grow for that.
+On a full disk neither is possible, so a database whose records have all expired would stay full for ever. A file of
+this size beside the database is given up then, and made again when there is room.
 """
 
 from __future__ import annotations
@@ -33,44 +32,6 @@ from lapse.db.errors import DatabaseClosedError, DatabaseError, DatabaseMisfitEr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
-"""What the automatic checkpoint (1000 pages) leaves in a log can make a database grow by so much."""
-
-
-class Reserve:
-    """The reserve of one database; processes that share the database share it."""
-
-    def __init__(self, file: SQLiteFile) -> None:
-        """Touch nothing yet."""
-        self._owner_pid = os.getpid()
-        self._path = None if file.vfs is not None else Path(f"{file.path}-reserve")
-
-    def keep(self) -> None:
-        """Have the reserve, if there is room for it."""
-        if self._path is None or self._path.exists():
-            return
-        with suppress(OSError):
-            handle = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            try:
-                _allocate(handle)
-            except OSError:
-                self.spend()
-            finally:
-                os.close(handle)
-
-    def spend(self) -> None:
-        """Give the space back to the disk: when it is full, and when the database is closed. Not in a forked child."""
-        if self._path is not None and self._owner_pid == os.getpid():
-            self._path.unlink(missing_ok=True)
-
-
-def _allocate(handle: int) -> None:
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(handle, 0, _BYTES)
-    else:
-        for _ in range(_BYTES // 65_536):
-            os.write(handle, bytes(65_536))
-
 
 _WAL_BYTES_KEPT: Final = 16 * 1024 * 1024
 """A log that grew further is cut back to this. Above what the automatic checkpoint (1000 pages) leaves, so that the log
@@ -81,6 +42,9 @@ _CLOCK: Final = SystemClock()
 _RESET_WAIT_MS: Final = 200
 _CACHE_KIB: Final = 16 * 1024
 _WAL_ATTEMPTS: Final = 50
+
+_RESERVE_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
+"""What the automatic checkpoint (1000 pages) leaves in a log can make a database grow by so much."""
 
 
 class Synchronous(StrEnum):
@@ -331,3 +295,41 @@ def _read_only_folder(folder: Path) -> str:
 def _code(error: apsw.Error) -> str:
     names: Mapping[str | int, str | int] = apsw.mapping_extended_result_codes
     return str(names.get(getattr(error, "extendedresult", 0), error))
+
+
+# --- the reserve ----------------------------------------------------------------------------------------------------
+
+
+class Reserve:
+    """The reserve of one database; processes that share the database share it."""
+
+    def __init__(self, file: SQLiteFile) -> None:
+        """Touch nothing yet."""
+        self._owner_pid = os.getpid()
+        self._path = None if file.vfs is not None else Path(f"{file.path}-reserve")
+
+    def keep(self) -> None:
+        """Have the reserve, if there is room for it."""
+        if self._path is None or self._path.exists():
+            return
+        with suppress(OSError):
+            handle = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            try:
+                _allocate(handle)
+            except OSError:
+                self.spend()
+            finally:
+                os.close(handle)
+
+    def spend(self) -> None:
+        """Give the space back to the disk: when it is full, and when the database is closed. Not in a forked child."""
+        if self._path is not None and self._owner_pid == os.getpid():
+            self._path.unlink(missing_ok=True)
+
+
+def _allocate(handle: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(handle, 0, _RESERVE_BYTES)
+    else:
+        for _ in range(_RESERVE_BYTES // 65_536):
+            os.write(handle, bytes(65_536))

@@ -1,8 +1,8 @@
-"""No store survives a fork: its locks are the parent's, and may be held by threads that are gone.
+"""Fork protection: a store that was opened before a fork refuses to work in the child.
 
-Stores and objects that own connections register here. In a forked child each is told once, and then refuses to work.
-SQLite connections are kept until the process ends, never closed: closing one would run SQLite's clean-up on state that
-is the parent's.
+Its locks are the parent's, and may be held by threads that are gone. Stores and objects that own connections register
+here; in a forked child each is told once. SQLite connections are kept until the process ends, never closed: closing one
+would run SQLite's clean-up on state that is the parent's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FORKED: Final = "it was opened before this process was forked; open it again in 
 
 
 class ForkAware(Protocol):
-    """Owns something that must not be used in a forked child."""
+    """An owner of something that must not be used in a forked child."""
 
     def become_forked(self) -> list[Any]:
         """Refuse everything from now on; return what must be kept alive untouched."""

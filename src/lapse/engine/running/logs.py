@@ -18,7 +18,7 @@ import msgspec
 import structlog
 from structlog.stdlib import ExtraAdder, ProcessorFormatter
 
-from lapse.core.masking import printable
+from lapse.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping

@@ -1,9 +1,7 @@
 """A background event loop, for synchronous callers of asynchronous work.
 
-One daemon thread per process, started at first use: renewals of locks run on it, and the blocking face of network
+One daemon thread per process, started at first use: renewals of locks run on it, and the blocking API of network
 backends. A forked child gets a loop of its own: threads do not survive a fork.
-
-What embedded backends have in common: they answer at once, so their asynchronous half follows from the other.
 """
 
 from __future__ import annotations
@@ -11,33 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine
-
-
-class EmbeddedBackend(ABC):
-    """Completes a `lapse.keys.port.Backend` whose work is done in this process."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """See `Backend`."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """See `Backend`."""
-
-    def async_check(self) -> None:
-        """See `Backend`. A look at an embedded store takes microseconds."""
-        self.check()
-
-    def async_close(self) -> Awaitable[None]:
-        """See `Backend`. In a thread: closing may wait for the disk."""
-        return asyncio.to_thread(self.close)
+    from collections.abc import Coroutine
 
 
 T = TypeVar("T")

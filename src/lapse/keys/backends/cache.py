@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.duration import SECOND, Duration
 from lapse.db.sqlite.forks import guard_against_forks
+from lapse.keys.backends.base import NetworkBackend
 from lapse.keys.backends.layout import Prefix, partition_keys
-from lapse.keys.backends.network import NetworkBackend
 from lapse.keys.expiry import NS_PER_MS
 
 if TYPE_CHECKING:

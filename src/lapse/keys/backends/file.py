@@ -36,7 +36,7 @@ from lapse.db.sqlite.group_commit import GroupCommit
 from lapse.db.sqlite.readers import Readers
 from lapse.db.statements import load_statements
 from lapse.db.urls import Option, positive_duration
-from lapse.keys.backends.background import EmbeddedBackend
+from lapse.keys.backends.base import EmbeddedBackend
 from lapse.keys.backends.layout import BUCKETS, SWEEP_INTERVAL, Prefix, bucket_of, interval_seconds, partition_keys
 from lapse.keys.errors import (
     BackendClosedError,
@@ -336,7 +336,7 @@ class FileBackend(EmbeddedBackend):
 class FileSpace:
     """One application's records. ``run`` answers by blocking or with a ticket; operations do not know which."""
 
-    __slots__ = ("_anchor", "_backend", "_now_ns", "_only", "_partitions", "_readers", "_run", "_run_in_turn")
+    __slots__ = ("_backend", "_now_ns", "_only", "_partitions", "_read_lock", "_readers", "_run", "_run_in_turn")
 
     def __init__(
         self,
@@ -353,15 +353,15 @@ class FileSpace:
         self._run_in_turn = run_in_turn
         self._now_ns = backend.now_ns
         self._readers = backend.readers
-        self._anchor = backend.readers.anchor
+        self._read_lock = backend.readers.read_lock
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> str | None:
         """See `Space`."""
         # The path of every lookup, so what `find` calls stands here written out: a call costs a twentieth of it.
-        if self._anchor.loose:
-            self._anchor.stir()
+        if self._read_lock.unclaimed:
+            self._read_lock.note_read()
         try:
             cursor = self._readers.pop()
         except IndexError:

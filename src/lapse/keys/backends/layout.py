@@ -1,9 +1,8 @@
-"""Where a record lives: the seed's partition keys, and buckets for partitions that would grow too large.
+"""The layout of records that all stored backends share: partition keys, buckets, and the URL options about both.
 
-The partition key is 8 bytes, big-endian: ``[uint32 prefix][uint32 application id]``; with more than one bucket a uint16
-bucket number follows. The clustering column is the key's UTF-8 bytes, as they are: no normalisation, no prefix.
-
-Options that several keys backends have in common.
+The partition key is 8 bytes, big-endian: ``[uint32 prefix][uint32 application id]``; with more than one bucket, for
+partitions that would grow too large, a uint16 bucket number follows. The clustering column is the key's UTF-8 bytes, as
+they are: no normalisation, no prefix.
 """
 
 from __future__ import annotations
@@ -17,21 +16,7 @@ from lapse.core.duration import Duration
 from lapse.db.urls import Option, finite_duration, positive_duration, whole_number
 from lapse.keys.validation import MAX_BUCKETS
 
-
-def interval_seconds(duration: Duration) -> float | None:
-    """Turn a ``sweep_interval`` into seconds; None for never."""
-    return None if duration.is_never else duration.seconds
-
-
 _MOST_ENTRIES: Final = 100_000_000
-
-BUCKETS: Final = Option(whole_number(1, MAX_BUCKETS), 1, f"a whole number from 1 to {MAX_BUCKETS}")
-SWEEP_INTERVAL: Final = Option(positive_duration, Duration.of_seconds(1), "a duration such as 1s, or never")
-CACHE: Final = {
-    "cache": Option(whole_number(0, _MOST_ENTRIES), 0, "a whole number of entries, 0 for none"),
-    "cache_max_age": Option(finite_duration, Duration.parse("500ms"), "a duration such as 500ms"),
-}
-"""Options of every network backend: a cache in front of it, see `lapse.keys.backends.cache`."""
 
 
 _LAST_CHARACTER: Final = 0x10FFFF
@@ -40,7 +25,7 @@ _AFTER_SURROGATES: Final = 0xE000
 
 
 class Prefix(IntEnum):
-    """Who owns a range of partitions. The numbers are on disk; they never change."""
+    """The owner of a range of partitions. The numbers are on disk; they never change."""
 
     NULL = 0
     LEADER_ELECTION = 1
@@ -75,3 +60,17 @@ def end_of_prefix(prefix: str) -> str | None:
             following = _AFTER_SURROGATES if last == _BEFORE_SURROGATES else last + 1
             return prefix[: end - 1] + chr(following)
     return None
+
+
+BUCKETS: Final = Option(whole_number(1, MAX_BUCKETS), 1, f"a whole number from 1 to {MAX_BUCKETS}")
+SWEEP_INTERVAL: Final = Option(positive_duration, Duration.of_seconds(1), "a duration such as 1s, or never")
+CACHE: Final = {
+    "cache": Option(whole_number(0, _MOST_ENTRIES), 0, "a whole number of entries, 0 for none"),
+    "cache_max_age": Option(finite_duration, Duration.parse("500ms"), "a duration such as 500ms"),
+}
+"""Options of every network backend: a cache in front of it, see `lapse.keys.backends.cache`."""
+
+
+def interval_seconds(duration: Duration) -> float | None:
+    """Turn a ``sweep_interval`` into seconds; None for never."""
+    return None if duration.is_never else duration.seconds

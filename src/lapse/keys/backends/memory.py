@@ -15,12 +15,10 @@ leave a mark meanwhile (`_unsure`, `_in_hand`, no `_order`) by which the next on
 
 After a fork a store is the parent's: in the child every call is refused.
 
-Gives freed memory back to the operating system, where the C library must be asked to.
-
-A table of a million entries is one block of the C heap. After it was freed, glibc keeps such blocks for later
-unless they lie at the very end of the heap, so a store that has shrunk would look as large as ever from outside.
-``malloc_trim`` takes milliseconds and needs no Python, so other threads run meanwhile. Elsewhere than on glibc this
-does nothing.
+Freed memory. A table of a million entries is one block of the C heap. After it was freed, glibc keeps such blocks for
+later unless they lie at the very end of the heap, so a store that has shrunk would look as large as ever from outside.
+So ``malloc_trim`` is called; it takes milliseconds and needs no Python, so other threads run meanwhile. Elsewhere than
+on glibc nothing is done.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakValueDictionary
 
 from lapse.db.sqlite.forks import FORKED, guard_against_forks
-from lapse.keys.backends.background import EmbeddedBackend
+from lapse.keys.backends.base import EmbeddedBackend
 from lapse.keys.backends.layout import BUCKETS, SWEEP_INTERVAL, Prefix, bucket_of, interval_seconds
 from lapse.keys.backends.ordered import OrderedKeys
 from lapse.keys.backends.wheel import TICK_NS_BITS, TimingWheel
@@ -48,22 +46,6 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.db.urls import Option, StoreURL
-
-
-def _find() -> Callable[[int], int] | None:
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):
-        return None
-
-
-_trim = _find()
-
-
-def return_free_memory() -> None:
-    """Ask the C library to return what it does not use."""
-    if _trim is not None:
-        _trim(0)
 
 
 OPTIONS: Final[Mapping[str, Option]] = {"buckets": BUCKETS, "sweep_interval": SWEEP_INTERVAL}
@@ -543,3 +525,19 @@ def init_store(url: StoreURL, clock: Clock) -> str:
     """Say that there is nothing to make."""
     open_backend(url, clock).close()
     return "nothing to make: a memory store is made when it is opened, and ends with its process"
+
+
+def _find_malloc_trim() -> Callable[[int], int] | None:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return None
+
+
+_malloc_trim = _find_malloc_trim()
+
+
+def return_free_memory() -> None:
+    """Ask the C library to return what it does not use."""
+    if _malloc_trim is not None:
+        _malloc_trim(0)

@@ -3,9 +3,8 @@
     for result in run_conformance(StoreTarget.from_url("file:///var/lib/app/keys.db")):
         print(result.outcome, result.case.title, result.detail)
 
-It is part of the product: run it on your own backend, and on the store you are going to trust. What it does to a
-store that is in use is said in `lapse.keys.conformance.fixture`: it leaves nothing behind and touches no record of
-others.
+It is part of the product: run it on your own backend, and on the store you are going to trust. On a store
+that is in use it leaves nothing behind and touches no record of others: see `lapse.keys.conformance.fixture`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The faces through which cases speak: every case is written once, in blocking style, and plays on either colour.
+"""Adapters between cases and the two APIs of keys: a case is written once, in blocking style, and runs on either.
 
 A `Handle` stands for an `AppKeys`. It drives awaitable answers on an event loop in a thread of its own (as a user's
 program would have one, and not the loop that backends may use inside), and notes every key it writes, so that the kit
@@ -49,7 +49,7 @@ async def _wait_for(work: Awaitable[T]) -> T:
 
 
 class Handle:
-    """One application's keys, blocking whatever the colour behind it, with every written key noted."""
+    """One application's keys, blocking whatever the API behind it, with every written key noted."""
 
     def __init__(self, keys: object, note: Note, loop: LoopThread | None) -> None:
         """Stand for ``keys``, an `AppKeys` or, with a ``loop``, an `AsyncAppKeys`."""

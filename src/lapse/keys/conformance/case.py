@@ -1,7 +1,7 @@
-"""A case of the conformance kit: one rule, shown on one small scene, with an answer that a person can read.
+"""A case of the conformance kit: one rule, shown by one small check, with an answer that a person can read.
 
-A case is a function of a `Stage`; its name is its stable id and its docstring is its title. It returns when the rule
-holds (with a note, if there is something to say about how it was shown), raises `Violation` when it does not, and
+A case is a function of a `CaseFixture`; its name is its stable id and its docstring is its title. It returns when the
+rule holds (with a note, if there is something to say about how it was shown), raises `Violation` when it does not, and
 `NotApplicable` when this store gives no occasion to ask.
 """
 
@@ -13,9 +13,9 @@ from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from lapse.keys.conformance.fixture import Stage
+    from lapse.keys.conformance.fixture import CaseFixture
 
-Play = Callable[["Stage"], "str | None"]
+Check = Callable[["CaseFixture"], "str | None"]
 
 _LONGEST_SHOWN: Final = 120
 
@@ -38,7 +38,7 @@ class ContractRule(StrEnum):
     CLEANUP = "cleanup removes what is over, physically, and never a record that was renewed or rewritten since"
     ATOMIC = "each operation is one atomic step: one winner, no update lost"
     LOCK = "a lock has one holder at a time, grows its fencing number and says when it was lost"
-    GUEST = "the kit leaves nothing behind"
+    NOTHING_LEFT = "the kit leaves nothing behind"
 
 
 class CaseOutcome(StrEnum):
@@ -55,12 +55,12 @@ class CaseKind(Enum):
     PLAIN = "beside others"
     REAL = "beside others, and in real time on every store"
     SWEEP = "beside others; sweeps the whole store, so in real time where others use it"
-    RACE = "alone in its lane, with a crowd of threads and processes"
+    RACE = "alone in its lane, with workers in threads and processes"
     LAST = "after all others"
 
 
-class Colour(Enum):
-    """Through which of the two faces a case speaks."""
+class CallStyle(Enum):
+    """Which of the two APIs of keys a case calls."""
 
     BLOCKING = "blocking"
     AWAITED = "awaited"
@@ -75,13 +75,13 @@ class Case:
     title: str
     """A sentence that is true when the rule holds."""
     rule: ContractRule
-    play: Play
+    check: Check
     kind: CaseKind = CaseKind.PLAIN
-    colour: Colour = Colour.BLOCKING
+    style: CallStyle = CallStyle.BLOCKING
 
     def awaited(self) -> Case:
-        """Return the same case spoken through the awaitable face."""
-        return replace(self, id=f"async-{self.id}", title=f"{self.title} (awaited)", colour=Colour.AWAITED)
+        """Return the same case for the awaitable API."""
+        return replace(self, id=f"async-{self.id}", title=f"{self.title} (awaited)", style=CallStyle.AWAITED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,29 +103,29 @@ class NotApplicable(Exception):  # noqa: N818 - a reason, not an error
     """This store gives no occasion for the case: the message says why."""
 
 
-class TooSlow(Exception):  # noqa: N818 - a reason to play the case again
+class TooSlow(Exception):  # noqa: N818 - a reason to run the case again
     """The machine stood still for longer than a TTL of the case, so its answers prove nothing."""
 
 
-class CaseBook:
+class CaseRegistry:
     """The cases of one theme, in the order in which they are written down."""
 
-    def __init__(self, *, both_colours: bool = False) -> None:
-        """With ``both_colours`` each case is also played through the awaitable face."""
-        self._both_colours = both_colours
+    def __init__(self, *, both_styles: bool = False) -> None:
+        """With ``both_styles`` each case is also run through the awaitable API."""
+        self._both_styles = both_styles
         self.cases: list[Case] = []
 
-    def case(self, rule: ContractRule, *, kind: CaseKind = CaseKind.PLAIN) -> Callable[[Play], Play]:
-        """Enter a function as a case: its name becomes the id, the first sentence of its docstring the title."""
+    def case(self, rule: ContractRule, *, kind: CaseKind = CaseKind.PLAIN) -> Callable[[Check], Check]:
+        """Register a function as a case: its name becomes the id, the first sentence of its docstring the title."""
 
-        def enter(play: Play) -> Play:
-            name = play.__name__.strip("_").replace("_", "-")
-            title = " ".join((play.__doc__ or name).split()).removesuffix(".")
-            entry = Case(name, title, rule, play, kind)
-            self.cases += [entry, entry.awaited()] if self._both_colours else [entry]
-            return play
+        def register(check: Check) -> Check:
+            name = check.__name__.strip("_").replace("_", "-")
+            title = " ".join((check.__doc__ or name).split()).removesuffix(".")
+            entry = Case(name, title, rule, check, kind)
+            self.cases += [entry, entry.awaited()] if self._both_styles else [entry]
+            return check
 
-        return enter
+        return register
 
 
 def expect(saw: object, wanted: object, what: str) -> None:

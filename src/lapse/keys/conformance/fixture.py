@@ -1,12 +1,12 @@
-"""The stage of one case: empty applications, and time that passes.
+"""The fixture of one case: empty applications, and time that passes.
 
 On a store with an exact clock each case has a virtual clock of its own, so no case waits. On servers time is real,
 and cases wait side by side.
 
-A guest's manners. The kit works in applications drawn at random from `KIT_APPS`, and only in those that hold nothing
-(the one exception, the applications 0 and 4294967295, must be empty as well). It notes each key before it is written
-and removes it when the case ends, however it ends. A virtual clock on a store that others use runs an hour ahead:
-nobody's cleanup takes the kit's records away, and no cleanup is ever run on that clock.
+Guarantees for a store that is in use. The kit works in applications drawn at random from `KIT_APPS`, and only in those
+that hold nothing (the one exception, the applications 0 and 4294967295, must be empty as well). It notes each key
+before it is written and removes it when the case ends, however it ends. A virtual clock on a store that others use runs
+an hour ahead: nobody's cleanup takes the kit's records away, and no cleanup is ever run on that clock.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lapse.core.errors import LapseError
 from lapse.core.identity import secret_bytes
 from lapse.keys.backends.layout import Prefix
 from lapse.keys.conformance.adapters import Handle, LoopThread
-from lapse.keys.conformance.case import Case, CaseKind, Colour, NotApplicable, TooSlow
-from lapse.keys.conformance.workers import Crowd, ProcessCrowd, ThreadCrowd
+from lapse.keys.conformance.case import CallStyle, Case, CaseKind, NotApplicable, TooSlow
+from lapse.keys.conformance.workers import ProcessWorkers, ThreadWorkers, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ class NoEmptyApplicationError(LapseError):
 
 
 class Session:
-    """What the cases of one run share."""
+    """The parts that the cases of one run share."""
 
     def __init__(self, target: StoreTarget) -> None:
         """Open the store on the system's clock."""
@@ -64,11 +64,11 @@ class Session:
         self._open_guard = threading.RLock()
         self._loop: LoopThread | None = None
         self._awaited: AsyncKeys | None = None
-        self._crowd: Crowd | None = None
+        self._workers: Workers | None = None
 
     @property
     def loop(self) -> LoopThread:
-        """The event loop of the awaitable face."""
+        """The event loop of the awaitable API."""
         with self._open_guard:
             if self._loop is None:
                 self._loop = LoopThread()
@@ -76,20 +76,20 @@ class Session:
 
     @property
     def awaited(self) -> AsyncKeys:
-        """The store's awaitable face on the system's clock."""
+        """The store by its awaitable API, on the system's clock."""
         with self._open_guard:
             if self._awaited is None:
                 self._awaited = self.loop.run(_open_awaited(self.target, None))
             return self._awaited
 
     @property
-    def crowd(self) -> Crowd:
-        """Those who race: processes where the store is shared and has a URL, otherwise threads."""
-        if self._crowd is None:  # no guard: races have one lane, and nobody else shall wait while processes start
+    def workers(self) -> Workers:
+        """The workers of races: processes where the store is shared and has a URL, otherwise threads."""
+        if self._workers is None:  # no guard: races have one lane, and nobody else shall wait while processes start
             target = self.target
             in_processes = target.shared and target.url is not None
-            self._crowd = ProcessCrowd(target.url or "") if in_processes else ThreadCrowd(self.keys)
-        return self._crowd
+            self._workers = ProcessWorkers(target.url or "") if in_processes else ThreadWorkers(self.keys)
+        return self._workers
 
     def draw_app(self) -> int:
         """Return an application id that nobody uses."""
@@ -104,9 +104,9 @@ class Session:
         raise NoEmptyApplicationError(first=KIT_APPS[0], last=KIT_APPS[-1], draws=_DRAWS)
 
     def close(self) -> None:
-        """Send the crowd home and close the store."""
-        if self._crowd is not None:
-            self._crowd.close()
+        """End the workers and close the store."""
+        if self._workers is not None:
+            self._workers.close()
         if self._awaited is not None:
             self.loop.run(self._awaited.close())
         if self._loop is not None:
@@ -114,8 +114,8 @@ class Session:
         self.keys.close()
 
 
-class Stage:
-    """What one case may use."""
+class CaseFixture:
+    """The parts that one case may use."""
 
     def __init__(self, session: Session, case: Case) -> None:
         """Set up; nothing is opened before it is asked for."""
@@ -124,20 +124,20 @@ class Stage:
         self.target = target
         self.clock = VirtualClock(_start_ns(target)) if self.is_exact(target, case) else None
         """Virtual time, or None where time is real."""
-        self._colour = case.colour
+        self._style = case.style
         self._own: Keys | None = None
         self._own_awaited: AsyncKeys | None = None
         self._noted: defaultdict[tuple[Prefix, int], set[str]] = defaultdict(set)
 
     @staticmethod
     def is_exact(target: StoreTarget, case: Case) -> bool:
-        """Whether a case is played in virtual time."""
+        """Whether a case runs in virtual time."""
         sweeps_alone = case.kind is CaseKind.SWEEP and not target.shared
         return target.exact_clock and (case.kind is CaseKind.PLAIN or sweeps_alone)
 
     @property
     def keys(self) -> Keys:
-        """The store's blocking face, on this stage's clock."""
+        """The store by its blocking API, on this fixture's clock."""
         if self.clock is None:
             return self.session.keys
         if self._own is None:
@@ -146,7 +146,7 @@ class Stage:
 
     @property
     def awaited(self) -> AsyncKeys:
-        """The store's awaitable face, on this stage's clock."""
+        """The store by its awaitable API, on this fixture's clock."""
         if self.clock is None:
             return self.session.awaited
         if self._own_awaited is None:
@@ -156,7 +156,7 @@ class Stage:
     def app(self, app_id: int | None = None) -> AppKeys:
         """Return an empty application's keys, or those of a given id."""
         number = self.session.draw_app() if app_id is None else app_id
-        if self._colour is Colour.AWAITED:
+        if self._style is CallStyle.AWAITED:
             return Handle.on(self.awaited.app(number), self.note, self.session.loop)
         return Handle.on(self.keys.app(number), self.note)
 
@@ -173,7 +173,7 @@ class Stage:
 
     @contextmanager
     def within(self, seconds: int) -> Iterator[None]:
-        """What happens in this block happens before a TTL of ``seconds`` is over, or the case is played again."""
+        """What happens in this block happens before a TTL of ``seconds`` is over, or the case is run again."""
         started_ns = now_ns()
         try:
             yield

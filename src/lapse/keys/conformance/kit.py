@@ -1,9 +1,7 @@
-"""The runner of the conformance kit: chooses cases, plays them side by side, and gives each result as it comes.
+"""The runner of the conformance kit: all cases by theme, chosen, run side by side, each result given as it comes.
 
 A case that raises anything unexpected is violated: a store that fails is no store that holds. Not guaranteed: the
 order of the results.
-
-The book of all cases, theme by theme.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from lapse.keys.conformance.cases import (
     cleanup,
     expiry,
     isolation,
-    leaving,
     locks,
     many,
     operations,
@@ -26,28 +23,27 @@ from lapse.keys.conformance.cases import (
     scans,
     texts,
 )
-from lapse.keys.conformance.fixture import Session, Stage, now_ns
+from lapse.keys.conformance.fixture import CaseFixture, Session, now_ns
 from lapse.keys.errors import OutcomeUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from lapse.keys.conformance.case import Case
     from lapse.keys.conformance.target import StoreTarget
+
+
+_ATTEMPTS: Final = 3
+"""How often a case is run when the machine was too slow for it, or a write's outcome stayed unknown."""
+_THREADS_EXACT: Final = 4
+_THREADS_REAL: Final = 32  # most of them wait for a TTL to be over
+_NO_NEWS_SECONDS: Final = 60.0
 
 CASES: Final[tuple[Case, ...]] = tuple(
     case
-    for theme in (operations, expiry, many, texts, scans, isolation, cleanup, locks, races, leaving)
-    for case in theme.BOOK.cases
+    for theme in (operations, expiry, many, texts, scans, isolation, cleanup, locks, races)
+    for case in theme.REGISTRY.cases
 )
 BY_ID: Final = {case.id: case for case in CASES}
-
-
-_PLAYS: Final = 3
-"""How often a case is played when the machine was too slow for it, or a write's outcome stayed unknown."""
-_WORKERS_EXACT: Final = 4
-_WORKERS_REAL: Final = 32  # most of them wait for a TTL to be over
-_NO_NEWS_SECONDS: Final = 60.0
 
 
 class UnknownCaseError(UsageError):
@@ -60,13 +56,13 @@ def list_cases() -> tuple[Case, ...]:
 
 
 def run_conformance(target: StoreTarget, *, only: Sequence[str] | None = None) -> Generator[CaseResult, None, None]:
-    """Play the cases, or ``only`` those with the given ids, and yield each result as soon as it is known.
+    """Run the cases, or ``only`` those with the given ids, and yield each result as soon as it is known.
 
     The store may hold other records: they are left alone. An unknown id is an error at once, a store that cannot be
     opened is one when the first result is asked for; what goes wrong later is a result. A caller that does not listen
     to the end closes the generator, which lets the cases at hand end and cleans up.
     """
-    return _play_all(target, _chosen(only))
+    return _run_all(target, _chosen(only))
 
 
 def _chosen(only: Sequence[str] | None) -> list[Case]:
@@ -78,21 +74,21 @@ def _chosen(only: Sequence[str] | None) -> list[Case]:
     return [case for case in CASES if case.id in set(only)]
 
 
-def _play_all(target: StoreTarget, cases: list[Case]) -> Generator[CaseResult, None, None]:
+def _run_all(target: StoreTarget, cases: list[Case]) -> Generator[CaseResult, None, None]:
     session = Session(target)
     run = _Run(session)
     try:
         yield from run.results([case for case in cases if case.kind is not CaseKind.LAST])
         for case in cases:
             if case.kind is CaseKind.LAST:
-                yield play(session, case)
+                yield run_case(session, case)
     finally:
         run.stop()
         session.close()
 
 
 class _Run:
-    """The lanes of one run: a few workers for the plain cases, one for the races."""
+    """The lanes of one run: a few threads for the plain cases, one for the races."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -106,11 +102,13 @@ class _Run:
         waiting = {case.id: case for case in cases}
         races = [case for case in cases if case.kind is CaseKind.RACE]
         exact = [
-            case for case in cases if case.kind is not CaseKind.RACE and Stage.is_exact(self._session.target, case)
+            case
+            for case in cases
+            if case.kind is not CaseKind.RACE and CaseFixture.is_exact(self._session.target, case)
         ]
         real = [case for case in cases if case.kind is not CaseKind.RACE and case not in exact]
-        for lane, workers in ((races, 1), (exact, _WORKERS_EXACT), (real, _WORKERS_REAL)):
-            self._start(lane, workers=workers)
+        for lane, threads in ((races, 1), (exact, _THREADS_EXACT), (real, _THREADS_REAL)):
+            self._start(lane, threads=threads)
         while waiting:
             try:
                 result = self._results.get(timeout=_NO_NEWS_SECONDS)
@@ -128,11 +126,11 @@ class _Run:
             if not self._hangs:
                 lane.join()
 
-    def _start(self, cases: list[Case], *, workers: int) -> None:
+    def _start(self, cases: list[Case], *, threads: int) -> None:
         todo: queue.SimpleQueue[Case] = queue.SimpleQueue()
         for case in cases:
             todo.put(case)
-        for _ in range(min(workers, len(cases))):
+        for _ in range(min(threads, len(cases))):
             lane = threading.Thread(target=self._work, args=(todo,), name="lapse-conformance-lane", daemon=True)
             self._lanes.append(lane)
             lane.start()
@@ -143,20 +141,20 @@ class _Run:
                 case = todo.get_nowait()
             except queue.Empty:
                 return
-            self._results.put(play(self._session, case))
+            self._results.put(run_case(self._session, case))
 
 
-def play(session: Session, case: Case) -> CaseResult:
-    """Play one case on a stage of its own and clean up after it."""
+def run_case(session: Session, case: Case) -> CaseResult:
+    """Run one case in a fixture of its own and clean up after it."""
     started_ns = now_ns()
-    outcome, detail = CaseOutcome.NOT_APPLICABLE, "not played"
-    for _ in range(_PLAYS):
+    outcome, detail = CaseOutcome.NOT_APPLICABLE, "not run"
+    for _ in range(_ATTEMPTS):
         try:
-            outcome, detail = CaseOutcome.HOLDS, _on_stage(session, case) or ""
+            outcome, detail = CaseOutcome.HOLDS, _in_fixture(session, case) or ""
         except (TooSlow, OutcomeUnknownError) as reason:
             outcome, detail = (
                 CaseOutcome.NOT_APPLICABLE,
-                f"played {_PLAYS} times without a clear answer: {_told(reason)}",
+                f"run {_ATTEMPTS} times without a clear answer: {_told(reason)}",
             )
             continue
         except NotApplicable as reason:
@@ -169,12 +167,12 @@ def play(session: Session, case: Case) -> CaseResult:
     return CaseResult(case, outcome, session.target.without_secrets(detail), (now_ns() - started_ns) / 1e9)
 
 
-def _on_stage(session: Session, case: Case) -> str | None:
-    stage = Stage(session, case)
+def _in_fixture(session: Session, case: Case) -> str | None:
+    fixture = CaseFixture(session, case)
     try:
-        return case.play(stage)
+        return case.check(fixture)
     finally:
-        stage.leave()
+        fixture.leave()
 
 
 def _told(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What the conformance kit runs on: a way to open a store, and the facts that decide how its rules can be shown."""
+"""The store under examination: a way to open it, and the facts that decide how its rules can be shown."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class StoreTarget:
             return keys.backend.capabilities
 
     def open_awaited(self, clock: Clock | None) -> AsyncKeys:
-        """Open the awaitable face. To be called on the event loop that will use it."""
+        """Open the awaitable API. To be called on the event loop that will use it."""
         if self.url is not None:
             return open_keys_async(self.url, clock=clock, sweep=False)
         return AsyncKeys(self.open(clock).backend, clock=clock or SystemClock(), sweep=False)

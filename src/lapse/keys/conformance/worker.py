@@ -1,4 +1,4 @@
-"""What one of a crowd does when told to, and the process in which some of them run.
+"""One worker of a race: what it does on an order, and the process in which some of them run.
 
 ``python -m lapse.keys.conformance.worker`` reads JSON lines from its standard input: first which store to open (not
 from its arguments: a URL may hold a password, and arguments are public), then one order after the other. It answers
@@ -34,7 +34,7 @@ _TURN_SECONDS: Final = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What everybody of a crowd shall do at the same time."""
+    """The act that all workers shall do at the same time."""
 
     act: str
     """A name in `ACTS`."""
@@ -49,7 +49,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What one of the crowd came back with."""
+    """The answer of one worker."""
 
     who: str
     """Its name: process, dot, thread. Also the value that it writes."""
@@ -58,8 +58,8 @@ class WorkerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Racer:
-    """One of the crowd while it follows an order."""
+class Worker:
+    """One worker while it follows an order."""
 
     keys: AppKeys
     order: Order
@@ -83,106 +83,106 @@ class Racer:
         return lambda: clock.monotonic_ns() < end_ns
 
 
-def _insert(racer: Racer) -> object:
-    return racer.told(lambda: racer.keys.insert_if_not_exists(racer.order.key, racer.who, TTL_SECONDS))
+def _insert(worker: Worker) -> object:
+    return worker.told(lambda: worker.keys.insert_if_not_exists(worker.order.key, worker.who, TTL_SECONDS))
 
 
-def _insert_until_taken(racer: Racer) -> object:
+def _insert_until_taken(worker: Worker) -> object:
     """Try until somebody must have won: the key is live, expires under everybody's eyes, and has one next owner."""
-    in_time = racer.in_time()
+    in_time = worker.in_time()
     while in_time():
-        if (answer := _insert(racer)) is not False:
+        if (answer := _insert(worker)) is not False:
             return answer
-        if racer.keys.ttl_get(racer.order.key) not in {START, None}:
+        if worker.keys.ttl_get(worker.order.key) not in {START, None}:
             return False
     return False
 
 
-def _insert_many(racer: Racer) -> object:
-    items = [(f"{racer.order.key}:{number}", racer.who, TTL_SECONDS) for number in range(racer.order.times)]
+def _insert_many(worker: Worker) -> object:
+    items = [(f"{worker.order.key}:{number}", worker.who, TTL_SECONDS) for number in range(worker.order.times)]
     try:
-        return racer.keys.insert_many(items)
+        return worker.keys.insert_many(items)
     except OutcomeUnknownError:
         return [UNKNOWN] * len(items)
 
 
-def _swap(racer: Racer) -> object:
-    return racer.told(lambda: racer.keys.compare_and_swap(racer.order.key, START, racer.who, TTL_SECONDS))
+def _swap(worker: Worker) -> object:
+    return worker.told(lambda: worker.keys.compare_and_swap(worker.order.key, START, worker.who, TTL_SECONDS))
 
 
-def _delete_if(racer: Racer) -> object:
-    return racer.told(lambda: racer.keys.compare_and_delete(racer.order.key, START))
+def _delete_if(worker: Worker) -> object:
+    return worker.told(lambda: worker.keys.compare_and_delete(worker.order.key, START))
 
 
-def _delete(racer: Racer) -> object:
-    return racer.told(lambda: racer.keys.delete(racer.order.key))
+def _delete(worker: Worker) -> object:
+    return worker.told(lambda: worker.keys.delete(worker.order.key))
 
 
-def _touch(racer: Racer) -> object:
-    return racer.told(lambda: racer.keys.touch(racer.order.key, TTL_SECONDS))
+def _touch(worker: Worker) -> object:
+    return worker.told(lambda: worker.keys.touch(worker.order.key, TTL_SECONDS))
 
 
-def _count(racer: Racer) -> object:
+def _count(worker: Worker) -> object:
     """Add one by compare-and-swap until it succeeded ``times`` times; return how often it did, or may have done."""
-    keys, key, in_time = racer.keys, racer.order.key, racer.in_time()
+    keys, key, in_time = worker.keys, worker.order.key, worker.in_time()
     done = unknown = 0
-    while done < racer.order.times and in_time():
+    while done < worker.order.times and in_time():
         seen = keys.ttl_get(key)
         if seen is None:
-            raise LookupError("the counter is gone although no racer deletes it")
-        answer = racer.told(lambda seen=seen: keys.compare_and_swap(key, seen, str(int(seen) + 1), TTL_SECONDS))  # type: ignore[misc]  # bound early
+            raise LookupError("the counter is gone although no worker deletes it")
+        answer = worker.told(lambda seen=seen: keys.compare_and_swap(key, seen, str(int(seen) + 1), TTL_SECONDS))  # type: ignore[misc]  # bound early
         done += answer is True
         unknown += answer == UNKNOWN
     return [done, unknown]
 
 
-def _count_or_touch(racer: Racer) -> object:
-    """Half of the crowd counts while the other half renews the counter."""
-    if (racer.index + racer.order.turn) % 2 == 0:
-        return _count(racer)
-    for _ in range(racer.order.times):
-        _touch(racer)
+def _count_or_touch(worker: Worker) -> object:
+    """Half of the workers count while the other half renews the counter."""
+    if (worker.index + worker.order.turn) % 2 == 0:
+        return _count(worker)
+    for _ in range(worker.order.times):
+        _touch(worker)
     return [0, 0]
 
 
-def _touch_or_delete(racer: Racer) -> object:
-    deletes = racer.index == racer.order.turn % racer.of
-    return ["delete", _delete(racer)] if deletes else ["touch", _touch(racer)]
+def _touch_or_delete(worker: Worker) -> object:
+    deletes = worker.index == worker.order.turn % worker.of
+    return ["delete", _delete(worker)] if deletes else ["touch", _touch(worker)]
 
 
-def _swap_or_delete_if(racer: Racer) -> object:
-    swaps = (racer.index + racer.order.turn) % 2 == 0
-    return ["swap", _swap(racer)] if swaps else ["delete", _delete_if(racer)]
+def _swap_or_delete_if(worker: Worker) -> object:
+    swaps = (worker.index + worker.order.turn) % 2 == 0
+    return ["swap", _swap(worker)] if swaps else ["delete", _delete_if(worker)]
 
 
-def _put_or_delete(racer: Racer) -> object:
-    keys, key = racer.keys, racer.order.key
-    for number in range(racer.order.times):
+def _put_or_delete(worker: Worker) -> object:
+    keys, key = worker.keys, worker.order.key
+    for number in range(worker.order.times):
         with suppress(OutcomeUnknownError):
-            if (number + racer.index) % 2 == 0:
-                keys.put(key, f"{racer.who}:{number}", TTL_SECONDS)
+            if (number + worker.index) % 2 == 0:
+                keys.put(key, f"{worker.who}:{number}", TTL_SECONDS)
             else:
                 keys.delete(key)
     return True
 
 
-def _hold_lock(racer: Racer) -> object:
+def _hold_lock(worker: Worker) -> object:
     """Take the lock when it is free; return the fencing numbers, how often it was shared, and how often lost."""
-    keys, key, in_time = racer.keys, racer.order.key, racer.in_time()
+    keys, key, in_time = worker.keys, worker.order.key, worker.in_time()
     fences: list[int] = []
     shared = lost = 0
-    while len(fences) < racer.order.times and in_time():
+    while len(fences) < worker.order.times and in_time():
         try:
             with suppress(LockHeldError, OutcomeUnknownError), keys.lock(key, _LOCK_SECONDS) as lock:
-                shared += not keys.insert_if_not_exists(f"{key}:inside", racer.who, TTL_SECONDS)
+                shared += not keys.insert_if_not_exists(f"{key}:inside", worker.who, TTL_SECONDS)
                 fences.append(lock.fence)
-                keys.compare_and_delete(f"{key}:inside", racer.who)
+                keys.compare_and_delete(f"{key}:inside", worker.who)
         except LockLostError:
             lost += 1
     return [fences, shared, lost]
 
 
-ACTS: Final[Mapping[str, Callable[[Racer], object]]] = {
+ACTS: Final[Mapping[str, Callable[[Worker], object]]] = {
     "insert": _insert,
     "insert-until-taken": _insert_until_taken,
     "insert-many": _insert_many,
@@ -202,14 +202,14 @@ def race_in_threads(keys: Keys, order: Order, *, threads: int, process: int = 0)
     """Let ``threads`` threads follow an order, all let go at the same time."""
     app = keys.app(order.app)
     reports: list[WorkerReport] = []
-    gate = threading.Barrier(threads)
+    barrier = threading.Barrier(threads)
 
     def run(index: int) -> None:
         who = f"{process}.{index}"
         try:
-            gate.wait()
-            reports.append(WorkerReport(who, ACTS[order.act](Racer(app, order, who, index, threads))))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what this racer has to report
+            barrier.wait()
+            reports.append(WorkerReport(who, ACTS[order.act](Worker(app, order, who, index, threads))))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what this worker has to report
             reports.append(WorkerReport(who, None, f"{type(error).__name__}: {error}"))
 
     runners = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(threads)]

@@ -1,4 +1,4 @@
-"""Crowds: many who do the same thing at the same time.
+"""Workers that do the same thing at the same time, for the cases that race.
 
 Processes, each with several threads, where the store is shared between processes; threads of this process where it is
 not. The processes are started once and race many times, because starting one takes longer than a race.
@@ -26,22 +26,22 @@ THREADS_EACH: Final = 4
 _PATIENCE_SECONDS: Final = 30.0
 
 
-class Crowd(Protocol):
-    """Those who race."""
+class Workers(Protocol):
+    """Many workers of one race."""
 
     description: str
-    """Who they are: part of the result, because threads alone prove less than processes."""
+    """Part of the result, because threads alone prove less than processes."""
 
     def run(self, order: Order) -> list[WorkerReport]:
         """Let all of them follow the order at the same time."""
         ...
 
     def close(self) -> None:
-        """Send them home."""
+        """End them."""
         ...
 
 
-class ThreadCrowd:
+class ThreadWorkers:
     """Threads of this process."""
 
     def __init__(self, keys: Keys, *, threads: int = PROCESSES * THREADS_EACH) -> None:
@@ -51,21 +51,21 @@ class ThreadCrowd:
         self.description = f"{threads} threads of one process: this store is not shared between processes"
 
     def run(self, order: Order) -> list[WorkerReport]:
-        """See `Crowd`."""
+        """See `Workers`."""
         return _without_failures(race_in_threads(self._keys, order, threads=self._threads))
 
     def close(self) -> None:
-        """See `Crowd`; the store is somebody else's."""
+        """See `Workers`; the store is somebody else's."""
 
 
-class ProcessCrowd:
+class ProcessWorkers:
     """Processes with several threads each, every process with a connection of its own."""
 
     def __init__(self, url: str, *, processes: int = PROCESSES, threads: int = THREADS_EACH) -> None:
         """Start them and wait until all have opened the store."""
         self.description = f"{processes} processes with {threads} threads each"
         self._round = 0
-        self._members = [_Member(number) for number in range(processes)]
+        self._members = [_WorkerProcess(number) for number in range(processes)]
         try:
             for number, member in enumerate(self._members):
                 member.tell({"url": url, "threads": threads, "process": number})
@@ -76,7 +76,7 @@ class ProcessCrowd:
             raise
 
     def run(self, order: Order) -> list[WorkerReport]:
-        """See `Crowd`."""
+        """See `Workers`."""
         self._round += 1
         for member in self._members:
             member.tell({"round": self._round, "order": asdict(order)})
@@ -86,12 +86,12 @@ class ProcessCrowd:
         )
 
     def close(self) -> None:
-        """See `Crowd`."""
+        """See `Workers`."""
         for member in self._members:
             member.close()
 
 
-class _Member:
+class _WorkerProcess:
     """One racing process."""
 
     def __init__(self, number: int) -> None:
@@ -156,5 +156,5 @@ class _Member:
 def _without_failures(reports: list[WorkerReport]) -> list[WorkerReport]:
     failed = [report for report in reports if report.error is not None]
     if failed:
-        raise Violation(f"racer {failed[0].who}: expected an answer, saw {failed[0].error}")
+        raise Violation(f"worker {failed[0].who}: expected an answer, saw {failed[0].error}")
     return reports

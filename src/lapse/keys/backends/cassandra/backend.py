@@ -1,22 +1,19 @@
-"""The operations of keys on Cassandra, as coroutines; what each statement means stands beside it in statements.cql.
+"""The keys backend on Cassandra: an opened store, one application's records, scans over buckets, the clock check.
 
-Reads judge expiry when the answer is here; swaps and deletes carry the moment of sending in their condition. Every
-`Space` operation is one transaction on one partition. Cassandra orders transactions per partition, not per row, so
-many writers of one application wait for each other: buckets spread them.
+`CassandraSpace`. Reads judge expiry when the answer is here; swaps and deletes carry the moment of sending in their
+condition. Every operation is one transaction on one partition; each statement is explained beside it in statements.cql.
+Cassandra orders transactions per partition, not per row, so many writers of one application wait for each other:
+buckets spread them.
 
-Whether this machine's clock may decide about expiry: for backends where the client's clock does.
+`merged` scans. Each bucket is read in order and in chunks, and the chunks are merged. A bucket is asked for its share
+of the page and a little more, because shares are never quite even; it is asked again only when the merge has used up
+what it gave. One bucket is asked for exactly what the page lacks.
 
-Such a backend asks its server for the time when it is opened and every half minute from then on, and refuses to work
-while the two clocks are further apart than the user allows: a clock five minutes ahead would bury live records, one
-five minutes behind would show dead ones. Between two measurements a jump is seen at once, because the wall clock and
-the monotonic clock then move apart.
-
-Not guaranteed: that two machines agree. Each may be off by the bound, so they may differ by twice the bound.
-
-Scans over buckets: each bucket is read in order and in chunks, and the chunks are merged.
-
-A bucket is asked for its share of the page and a little more, because shares are never quite even; it is asked again
-only when the merge has used up what it gave. One bucket is asked for exactly what the page lacks.
+`ClockWatch`. The client's clock decides about expiry. So the server is asked for the time when a store is opened and
+every half minute from then on, and the store refuses to work while the two clocks are further apart than the user
+allows: a clock five minutes ahead would bury live records, one five minutes behind would show dead ones. Between two
+measurements a jump is seen at once, because the wall clock and the monotonic clock then move apart. Not guaranteed:
+that two machines agree. Each may be off by the bound, so they may differ by twice the bound.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ import math
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from lapse.keys.backends.base import BlockingSpace, NetworkBackend
 from lapse.keys.backends.cassandra.driver import (
     BlockingClient,
     CassandraClient,
@@ -37,126 +35,20 @@ from lapse.keys.backends.cassandra.driver import (
 )
 from lapse.keys.backends.cassandra.schema import check_buckets, statement
 from lapse.keys.backends.layout import Prefix, bucket_of, partition_keys
-from lapse.keys.backends.network import BlockingSpace, NetworkBackend
 from lapse.keys.errors import BackendError, BackendUnavailableError, OutcomeUnknownError
 from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, expiry_ms, is_over, seconds_left
 from lapse.keys.port import Capabilities, Item, NewItem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
     from lapse.core.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
 
     Read = Callable[[bytes, bytes, int], Awaitable[tuple[Sequence[tuple[bytes, Item]], bytes | None]]]
     """Reads a partition from a key on, at most so many rows: the live ones, and where to go on (None at the end)."""
 
 MAX_CHUNK: Final = 500
 """Rows of one answer: 32 MB when all values have the greatest length."""
-
-
-class BucketReader:
-    """One bucket on its way through a scan."""
-
-    def __init__(self, partition: bytes, start: bytes, read: Read) -> None:
-        """Begin at ``start``."""
-        self._partition = partition
-        self._read = read
-        self._following: bytes | None = start
-        self._rows: deque[tuple[bytes, Item]] = deque()
-
-    async def head(self, share: int) -> bytes | None:
-        """Return the smallest key that was not taken yet, reading up to ``share`` rows if need be; None at the end."""
-        while not self._rows and self._following is not None:
-            rows, self._following = await self._read(self._partition, self._following, min(share, MAX_CHUNK))
-            self._rows.extend(rows)
-        return self._rows[0][0] if self._rows else None
-
-    def take(self) -> Item:
-        """Remove the item of `head`."""
-        return self._rows.popleft()[1]
-
-
-def share_of(limit: int, buckets: int) -> int:
-    """Return how many rows to ask one bucket for."""
-    if buckets == 1:
-        return limit
-    mean = limit / buckets
-    return math.ceil(mean + 2 * math.sqrt(mean))  # two deviations of a hash's spread: few buckets are asked twice
-
-
-async def merged(readers: Sequence[BucketReader], limit: int) -> list[Item]:
-    """Return the first ``limit`` items in order. Every reader's first head should have been asked for already."""
-    share = share_of(limit, len(readers))
-    heap: list[tuple[bytes, int]] = []
-    for index, reader in enumerate(readers):
-        if (key := await reader.head(share)) is not None:
-            heap.append((key, index))
-    heapq.heapify(heap)
-    page: list[Item] = []
-    while heap:
-        index = heap[0][1]
-        page.append(readers[index].take())
-        if len(page) == limit:
-            break
-        key = await readers[index].head(share_of(limit - len(page), len(readers)))
-        if key is None:
-            heapq.heappop(heap)
-        else:
-            heapq.heapreplace(heap, (key, index))
-    return page
-
-
-MEASURE_EVERY_NS: Final = 30 * NS_PER_SECOND
-
-
-class ClockWatch:
-    """Knows the last measurement. Safe to use from any thread: every field is replaced as a whole."""
-
-    def __init__(self, clock: Clock, max_skew_ns: int, measure_later: Callable[[], None]) -> None:
-        """Watch ``clock``; ``measure_later`` starts a measurement and returns at once, its end calls `note`."""
-        self._wall_ns, self._monotonic_ns = clock.wall_ns, clock.monotonic_ns
-        self._max_skew_ns = max_skew_ns
-        self._measure_later = measure_later
-        self._distance_ns: int | None = None
-        """Wall minus monotonic when it was last measured; None before the first time."""
-        self._due_ns = 0
-        self.refusal: str | None = None
-        """What is wrong with this machine's clock, in words; None while it may decide."""
-
-    def now_ns(self) -> int | None:
-        """Return the wall clock; None when it must be measured before it may be used."""
-        wall_ns, monotonic_ns = self._wall_ns(), self._monotonic_ns()
-        if self.refusal is not None or self._distance_ns is None:
-            return None
-        if abs(wall_ns - monotonic_ns - self._distance_ns) > self._max_skew_ns:
-            return None
-        if monotonic_ns >= self._due_ns:
-            self._due_ns = monotonic_ns + MEASURE_EVERY_NS  # before it starts, so that one caller alone starts it
-            self._measure_later()
-        return wall_ns
-
-    def note(self, *, sent_ns: int, received_ns: int, server_ms: int) -> None:
-        """Take in a measurement: the server read its clock (in whole milliseconds) between two reads of ours."""
-        monotonic_ns = self._monotonic_ns()
-        self.refusal = self._judge(sent_ns - (server_ms + 1) * NS_PER_MS, received_ns - server_ms * NS_PER_MS)
-        self._distance_ns = received_ns - monotonic_ns
-        self._due_ns = monotonic_ns + MEASURE_EVERY_NS
-
-    def _judge(self, least_ns: int, most_ns: int) -> str | None:
-        # How far ahead we are lies between the two; a slow answer is no proof of a wrong clock, so doubt is no refusal.
-        if least_ns > self._max_skew_ns:
-            ahead_ns, direction = least_ns, "ahead of"
-        elif most_ns < -self._max_skew_ns:
-            ahead_ns, direction = -most_ns, "behind"
-        else:
-            return None
-        return (
-            f"the clock of this machine is {ahead_ns / NS_PER_SECOND:.1f} s {direction} the server's, and "
-            f"max_skew allows {self._max_skew_ns / NS_PER_SECOND:g} s; set the clock, or let NTP do it"
-        )
 
 
 T = TypeVar("T")
@@ -171,6 +63,9 @@ _INSERTS_TOGETHER: Final = 50
 _BYTES_TOGETHER: Final = 262_144
 _TOUCHES: Final = 64
 _NO_END: Final = b"\xff"  # greater than any UTF-8
+
+
+MEASURE_EVERY_NS: Final = 30 * NS_PER_SECOND
 
 
 class CassandraBackend(NetworkBackend):
@@ -505,3 +400,102 @@ def _all_of(answers: Iterable[T | Exception]) -> list[T]:
             raise answer
         good.append(answer)
     return good
+
+
+class BucketReader:
+    """One bucket on its way through a scan."""
+
+    def __init__(self, partition: bytes, start: bytes, read: Read) -> None:
+        """Begin at ``start``."""
+        self._partition = partition
+        self._read = read
+        self._following: bytes | None = start
+        self._rows: deque[tuple[bytes, Item]] = deque()
+
+    async def head(self, share: int) -> bytes | None:
+        """Return the smallest key that was not taken yet, reading up to ``share`` rows if need be; None at the end."""
+        while not self._rows and self._following is not None:
+            rows, self._following = await self._read(self._partition, self._following, min(share, MAX_CHUNK))
+            self._rows.extend(rows)
+        return self._rows[0][0] if self._rows else None
+
+    def take(self) -> Item:
+        """Remove the item of `head`."""
+        return self._rows.popleft()[1]
+
+
+def share_of(limit: int, buckets: int) -> int:
+    """Return how many rows to ask one bucket for."""
+    if buckets == 1:
+        return limit
+    mean = limit / buckets
+    return math.ceil(mean + 2 * math.sqrt(mean))  # two deviations of a hash's spread: few buckets are asked twice
+
+
+async def merged(readers: Sequence[BucketReader], limit: int) -> list[Item]:
+    """Return the first ``limit`` items in order. Every reader's first head should have been asked for already."""
+    share = share_of(limit, len(readers))
+    heap: list[tuple[bytes, int]] = []
+    for index, reader in enumerate(readers):
+        if (key := await reader.head(share)) is not None:
+            heap.append((key, index))
+    heapq.heapify(heap)
+    page: list[Item] = []
+    while heap:
+        index = heap[0][1]
+        page.append(readers[index].take())
+        if len(page) == limit:
+            break
+        key = await readers[index].head(share_of(limit - len(page), len(readers)))
+        if key is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (key, index))
+    return page
+
+
+class ClockWatch:
+    """Knows the last measurement. Safe to use from any thread: every field is replaced as a whole."""
+
+    def __init__(self, clock: Clock, max_skew_ns: int, measure_later: Callable[[], None]) -> None:
+        """Watch ``clock``; ``measure_later`` starts a measurement and returns at once, its end calls `note`."""
+        self._wall_ns, self._monotonic_ns = clock.wall_ns, clock.monotonic_ns
+        self._max_skew_ns = max_skew_ns
+        self._measure_later = measure_later
+        self._distance_ns: int | None = None
+        """Wall minus monotonic when it was last measured; None before the first time."""
+        self._due_ns = 0
+        self.refusal: str | None = None
+        """What is wrong with this machine's clock, in words; None while it may decide."""
+
+    def now_ns(self) -> int | None:
+        """Return the wall clock; None when it must be measured before it may be used."""
+        wall_ns, monotonic_ns = self._wall_ns(), self._monotonic_ns()
+        if self.refusal is not None or self._distance_ns is None:
+            return None
+        if abs(wall_ns - monotonic_ns - self._distance_ns) > self._max_skew_ns:
+            return None
+        if monotonic_ns >= self._due_ns:
+            self._due_ns = monotonic_ns + MEASURE_EVERY_NS  # before it starts, so that one caller alone starts it
+            self._measure_later()
+        return wall_ns
+
+    def note(self, *, sent_ns: int, received_ns: int, server_ms: int) -> None:
+        """Take in a measurement: the server read its clock (in whole milliseconds) between two reads of ours."""
+        monotonic_ns = self._monotonic_ns()
+        self.refusal = self._judge(sent_ns - (server_ms + 1) * NS_PER_MS, received_ns - server_ms * NS_PER_MS)
+        self._distance_ns = received_ns - monotonic_ns
+        self._due_ns = monotonic_ns + MEASURE_EVERY_NS
+
+    def _judge(self, least_ns: int, most_ns: int) -> str | None:
+        # How far ahead we are lies between the two; a slow answer is no proof of a wrong clock, so doubt is no refusal.
+        if least_ns > self._max_skew_ns:
+            ahead_ns, direction = least_ns, "ahead of"
+        elif most_ns < -self._max_skew_ns:
+            ahead_ns, direction = -most_ns, "behind"
+        else:
+            return None
+        return (
+            f"the clock of this machine is {ahead_ns / NS_PER_SECOND:.1f} s {direction} the server's, and "
+            f"max_skew allows {self._max_skew_ns / NS_PER_SECOND:g} s; set the clock, or let NTP do it"
+        )

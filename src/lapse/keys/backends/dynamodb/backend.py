@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from lapse.core.duration import Duration
 from lapse.db.urls import Option, finite_duration, whole_number
 from lapse.keys.backends.background import run_blocking
+from lapse.keys.backends.base import NetworkBackend
 from lapse.keys.backends.dynamodb.calls import RESOLUTION_SECONDS, Calls
 from lapse.keys.backends.dynamodb.items import BUCKETS as BUCKETS_ATTRIBUTE
 from lapse.keys.backends.dynamodb.items import MARKER, RequestFactory
@@ -16,7 +17,6 @@ from lapse.keys.backends.dynamodb.links import TableSettings
 from lapse.keys.backends.dynamodb.space import DynamoDBSpace
 from lapse.keys.backends.dynamodb.table import check_marker, make_table
 from lapse.keys.backends.layout import BUCKETS, CACHE, Prefix, partition_keys
-from lapse.keys.backends.network import NetworkBackend
 from lapse.keys.errors import KeysURLError
 from lapse.keys.expiry import NS_PER_SECOND
 from lapse.keys.port import Capabilities

@@ -1,24 +1,19 @@
-"""One request to DynamoDB and its answer: time-out, back-off, the check of the clock, and errors in our words.
+"""Requests to DynamoDB: time-out, back-off, several at once, the check of the clock, and errors of keys.
 
-Guarantees. A request is one HTTP exchange. It is sent again only if it was certainly not applied (the server was busy),
-or if it is a read; with growing pauses, and only within ``timeout``. The moment of a write is read anew each time, so
-waiting does not shorten a TTL. Nothing is sent while this machine's clock is proven to be wrong, and no answer is
-passed on that shows it to have been wrong.
+Guarantees of `Calls`. A request is one HTTP exchange. It is sent again only if it was certainly not applied (the server
+was busy), or if it is a read; with growing pauses, and only within ``timeout``. The moment of a write is read anew each
+time, so waiting does not shorten a TTL. Nothing is sent while this machine's clock is proven to be wrong, and no answer
+is passed on that shows it to have been wrong. Not guaranteed: that a request whose caller gave up is not applied later;
+that is what `OutcomeUnknownError` says.
 
-Not guaranteed: that a request whose caller gave up is not applied later; that is what `OutcomeUnknownError` says.
-
-Several requests at once, but not all of them.
-
-Whether this machine's clock may decide about expiry: its distance from the server's, told by ``Date`` headers.
-
-Every answer of DynamoDB carries the server's time in whole seconds. One such header says little: the server wrote it
-somewhere between our sending and our receiving, and somewhere within its second. So each answer gives an interval in
-which the distance must lie, and the intervals of several answers are intersected; soon the distance is known to a few
+`ServerClock` knows how far this machine's clock, which decides about expiry, is from the server's. Every answer carries
+the server's time in whole seconds, as a ``Date`` header. One such header says little: the server wrote it somewhere
+between our sending and our receiving, and somewhere within its second. So each answer gives an interval in which the
+distance must lie, and the intervals of several answers are intersected; soon the distance is known to a few
 milliseconds, without a request of its own. The server is compared with this machine's boottime clock, which never
-jumps: when somebody sets the wall clock, that is seen before the next request is sent.
-
-Guarantee: a clock is refused only when it is proven to be further off than allowed. Not guaranteed: that two machines
-agree. Each may be off by the bound, and before a few answers came by up to one second more.
+jumps: when somebody sets the wall clock, that is seen before the next request is sent. Guarantee: a clock is refused
+only when it is proven to be further off than allowed. Not guaranteed: that two machines agree. Each may be off by the
+bound, and before a few answers came by up to one second more.
 """
 
 from __future__ import annotations
@@ -44,99 +39,16 @@ if TYPE_CHECKING:
     from lapse.keys.backends.dynamodb.items import Request
     from lapse.keys.backends.dynamodb.links import TableSettings
 
-RESOLUTION_SECONDS: Final = 1
-"""Of a ``Date`` header, which the server rounds down."""
-_DRIFT: Final = 1000
-"""An old interval grows by a thousandth of its age: twice as much as NTP may slew a clock."""
-
-
-@lru_cache(maxsize=8)
-def server_seconds(date: str) -> int | None:
-    """Return the Unix time of a ``Date`` header; None when it is none. Remembered, as it changes once a second."""
-    try:
-        return int(parsedate_to_datetime(date).timestamp())
-    except ValueError:
-        return None
-
-
-class ServerClock:
-    """What is known about the server's clock. Safe to use from any thread: it is replaced as a whole."""
-
-    def __init__(self, max_skew_ns: int) -> None:
-        """Allow the wall clock to be off by ``max_skew_ns``, in either direction."""
-        self._max_skew_ns = max_skew_ns
-        self._known: tuple[int, int, int] | None = None
-        """Least and most of the server's clock minus our boottime clock, and the boottime of the last answer."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the server has told its time at least once."""
-        return self._known is not None
-
-    def note(self, date: str | None, *, sent_ns: int, received_ns: int) -> None:
-        """Take in an answer's ``Date``; the boottime clock showed these when we sent and when we received."""
-        seconds = server_seconds(date) if date is not None else None
-        if seconds is None:
-            return
-        least = seconds * NS_PER_SECOND - received_ns
-        most = (seconds + RESOLUTION_SECONDS) * NS_PER_SECOND - sent_ns
-        if self._known is not None:
-            old_least, old_most, then_ns = self._known
-            grown = max(0, received_ns - then_ns) // _DRIFT
-            both = max(least, old_least - grown), min(most, old_most + grown)
-            if both[0] <= both[1]:  # else one of the clocks made a leap, and only the new interval counts
-                least, most = both
-        self._known = least, most, received_ns
-
-    def refusal(self, wall_ns: int, boottime_ns: int) -> str | None:
-        """Say in words how wrong the wall clock is; None when it is not proven to be further off than allowed."""
-        if self._known is None:
-            return None
-        least, most, _ = self._known
-        distance = wall_ns - boottime_ns
-        if distance - most > self._max_skew_ns:
-            off_ns, direction = distance - most, "ahead of"
-        elif least - distance > self._max_skew_ns:
-            off_ns, direction = least - distance, "behind"
-        else:
-            return None
-        return (
-            f"the clock of this machine is {off_ns / NS_PER_SECOND:.1f} s {direction} the server's, and max_skew "
-            f"allows {self._max_skew_ns / NS_PER_SECOND:g} s; set the clock, or let NTP do it"
-        )
-
-
-async def run_together(jobs: Sequence[Callable[[], Awaitable[None]]], width: int) -> list[LapseError]:
-    """Run the jobs, ``width`` at a time, and return the errors.
-
-    After an error no further job is started; those that run are awaited, because a write that is cancelled half-way
-    leaves the caller in doubt for no reason.
-    """
-    failures: list[LapseError] = []
-    left = iter(jobs)
-
-    async def work() -> None:
-        for job in left:
-            try:
-                await job()
-            except LapseError as error:
-                failures.append(error)
-            if failures:
-                return
-
-    if len(jobs) == 1:
-        await work()
-        return failures
-    async with asyncio.TaskGroup() as workers:
-        for _ in range(min(width, len(jobs))):
-            workers.create_task(work())
-    return failures
+INIT_COMMAND: Final = "run: lapse keys init URL, with the same URL"
 
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 
-INIT_COMMAND: Final = "run: lapse keys init URL, with the same URL"
+RESOLUTION_SECONDS: Final = 1
+"""Of a ``Date`` header, which the server rounds down."""
+_DRIFT: Final = 1000
+"""An old interval grows by a thousandth of its age: twice as much as NTP may slew a clock."""
 
 
 class _Manner(Enum):
@@ -303,3 +215,86 @@ class Calls:
 
 def _may_repeat(kind: FailureKind, manner: _Manner) -> bool:
     return kind is FailureKind.BUSY or (kind is FailureKind.DOUBTFUL and manner is not _Manner.WRITE)
+
+
+@lru_cache(maxsize=8)
+def server_seconds(date: str) -> int | None:
+    """Return the Unix time of a ``Date`` header; None when it is none. Remembered, as it changes once a second."""
+    try:
+        return int(parsedate_to_datetime(date).timestamp())
+    except ValueError:
+        return None
+
+
+class ServerClock:
+    """What is known about the server's clock. Safe to use from any thread: it is replaced as a whole."""
+
+    def __init__(self, max_skew_ns: int) -> None:
+        """Allow the wall clock to be off by ``max_skew_ns``, in either direction."""
+        self._max_skew_ns = max_skew_ns
+        self._known: tuple[int, int, int] | None = None
+        """Least and most of the server's clock minus our boottime clock, and the boottime of the last answer."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the server has told its time at least once."""
+        return self._known is not None
+
+    def note(self, date: str | None, *, sent_ns: int, received_ns: int) -> None:
+        """Take in an answer's ``Date``; the boottime clock showed these when we sent and when we received."""
+        seconds = server_seconds(date) if date is not None else None
+        if seconds is None:
+            return
+        least = seconds * NS_PER_SECOND - received_ns
+        most = (seconds + RESOLUTION_SECONDS) * NS_PER_SECOND - sent_ns
+        if self._known is not None:
+            old_least, old_most, then_ns = self._known
+            grown = max(0, received_ns - then_ns) // _DRIFT
+            both = max(least, old_least - grown), min(most, old_most + grown)
+            if both[0] <= both[1]:  # else one of the clocks made a leap, and only the new interval counts
+                least, most = both
+        self._known = least, most, received_ns
+
+    def refusal(self, wall_ns: int, boottime_ns: int) -> str | None:
+        """Say in words how wrong the wall clock is; None when it is not proven to be further off than allowed."""
+        if self._known is None:
+            return None
+        least, most, _ = self._known
+        distance = wall_ns - boottime_ns
+        if distance - most > self._max_skew_ns:
+            off_ns, direction = distance - most, "ahead of"
+        elif least - distance > self._max_skew_ns:
+            off_ns, direction = least - distance, "behind"
+        else:
+            return None
+        return (
+            f"the clock of this machine is {off_ns / NS_PER_SECOND:.1f} s {direction} the server's, and max_skew "
+            f"allows {self._max_skew_ns / NS_PER_SECOND:g} s; set the clock, or let NTP do it"
+        )
+
+
+async def run_together(jobs: Sequence[Callable[[], Awaitable[None]]], width: int) -> list[LapseError]:
+    """Run the jobs, ``width`` at a time, and return the errors.
+
+    After an error no further job is started; those that run are awaited, because a write that is cancelled half-way
+    leaves the caller in doubt for no reason.
+    """
+    failures: list[LapseError] = []
+    left = iter(jobs)
+
+    async def work() -> None:
+        for job in left:
+            try:
+                await job()
+            except LapseError as error:
+                failures.append(error)
+            if failures:
+                return
+
+    if len(jobs) == 1:
+        await work()
+        return failures
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(min(width, len(jobs))):
+            workers.create_task(work())
+    return failures

@@ -1,8 +1,6 @@
-"""An opened store on Redis or Valkey: its client, and what is recorded about it.
+"""The keys backend on Redis or Valkey: an opened store, and one application's records in it.
 
-One application's records on Redis: each operation as the command or the script that does it.
-
-The Lua scripts of keys, by name.
+Each operation is the command or the Lua script (in scripts.lua) that does it. See the package for what it promises.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ from lapse.db.redis.errors import Errors
 from lapse.db.redis.failures import impossible
 from lapse.db.redis.scripts import ScriptCall, load_scripts, packed
 from lapse.keys.backends.background import run_blocking
+from lapse.keys.backends.base import NetworkBackend
 from lapse.keys.backends.layout import Prefix, bucket_of, partition_keys
-from lapse.keys.backends.network import NetworkBackend
 from lapse.keys.errors import (
     BackendClosedError,
     BackendError,

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lapse.keys.conformance.case import CaseBook, CaseKind, ContractRule, expect, expect_that
+from lapse.keys.conformance.case import CaseKind, CaseRegistry, ContractRule, expect, expect_that
 from lapse.keys.conformance.cases.operations import expect_absent, expect_present, record
-from lapse.keys.conformance.fixture import LONG, Stage, now_ns, wait
+from lapse.keys.conformance.fixture import LONG, CaseFixture, now_ns, wait
 from lapse.keys.store import AppKeys
 from lapse.keys.validation import MAX_TTL_SECONDS
 
-BOOK: Final = CaseBook(both_colours=True)
-case = BOOK.case
+REGISTRY: Final = CaseRegistry(both_styles=True)
+case = REGISTRY.case
 
 _NS: Final = 1_000_000_000
 _MS: Final = 1_000_000
@@ -46,9 +46,9 @@ _QUESTIONS: Final[dict[str, tuple[Ask, object, object]]] = {
 }
 
 
-def _written(stage: Stage) -> AppKeys:
+def _written(fixture: CaseFixture) -> AppKeys:
     """Return keys in which each question has a record of its own; the names are no prefixes of each other."""
-    keys = stage.app()
+    keys = fixture.app()
     for number, question in enumerate(_QUESTIONS):
         keys.put(f"{number:02}:{question}", "v", _TTL)
     return keys
@@ -60,28 +60,28 @@ def _ask_all(keys: AppKeys, which: int, when: str) -> None:
 
 
 @case(ContractRule.INSTANT)
-def alive_until_the_last_nanosecond(stage: Stage) -> None:
+def alive_until_the_last_nanosecond(fixture: CaseFixture) -> None:
     """One nanosecond before its expiry a key is alive for every operation."""
-    clock = stage.only_exact(_EXACT_INSTEAD)
-    keys = _written(stage)
+    clock = fixture.only_exact(_EXACT_INSTEAD)
+    keys = _written(fixture)
     clock.advance(_TTL, ns=-1)
     _ask_all(keys, 1, "one nanosecond before the expiry")
 
 
 @case(ContractRule.INSTANT)
-def gone_at_the_instant_of_expiry(stage: Stage) -> None:
+def gone_at_the_instant_of_expiry(fixture: CaseFixture) -> None:
     """At the instant of its expiry a key is gone for every operation."""
-    clock = stage.only_exact(_EXACT_INSTEAD)
-    keys = _written(stage)
+    clock = fixture.only_exact(_EXACT_INSTEAD)
+    keys = _written(fixture)
     clock.advance(_TTL)
     _ask_all(keys, 2, "at the instant of the expiry")
 
 
 @case(ContractRule.INSTANT)
-def written_between_two_milliseconds(stage: Stage) -> None:
+def written_between_two_milliseconds(fixture: CaseFixture) -> None:
     """A key written between two milliseconds lives its whole TTL, and goes at the expiry that it shows."""
-    clock = stage.only_exact(_EXACT_INSTEAD)
-    keys = stage.app()
+    clock = fixture.only_exact(_EXACT_INSTEAD)
+    keys = fixture.app()
     clock.advance(ns=1)
     written_ns = clock.wall_ns()
     keys.insert_if_not_exists("k", "v", 1)
@@ -97,38 +97,38 @@ def written_between_two_milliseconds(stage: Stage) -> None:
 
 
 @case(ContractRule.INSTANT)
-def ttl_of_one_lives_one_second(stage: Stage) -> None:
+def ttl_of_one_lives_one_second(fixture: CaseFixture) -> None:
     """A TTL of 1 lives at least one second."""
-    if stage.clock is None:
-        _bracket(stage, 1, "ttl_get")
+    if fixture.clock is None:
+        _bracket(fixture, 1, "ttl_get")
         return
-    keys = stage.app()
+    keys = fixture.app()
     keys.insert_if_not_exists("k", "v", 1)
-    stage.clock.advance(ns=_NS - 1)
+    fixture.clock.advance(ns=_NS - 1)
     expect(keys.ttl_get("k"), "v", "ttl_get of a TTL of 1 after 0.999999999 s")
 
 
 @case(ContractRule.INSTANT, kind=CaseKind.REAL)
-def readers_never_early_and_late_within_the_bound(stage: Stage) -> None:
+def readers_never_early_and_late_within_the_bound(fixture: CaseFixture) -> None:
     """No reader loses a key before its TTL is over, and none sees it later than the stated bound after."""
-    _bracket(stage, 1, "ttl_get", "get_item", "query_ttl", "get_many", "scan")
+    _bracket(fixture, 1, "ttl_get", "get_item", "query_ttl", "get_many", "scan")
 
 
 @case(ContractRule.INSTANT, kind=CaseKind.REAL)
-def inserts_never_early_and_late_within_the_bound(stage: Stage) -> None:
+def inserts_never_early_and_late_within_the_bound(fixture: CaseFixture) -> None:
     """No insert takes a key before its TTL is over, and none is refused later than the stated bound after."""
-    _bracket(stage, 2, "insert_if_not_exists")
+    _bracket(fixture, 2, "insert_if_not_exists")
 
 
 @case(ContractRule.INSTANT, kind=CaseKind.REAL)
-def swapped_key_never_early_and_late_within_the_bound(stage: Stage) -> None:
+def swapped_key_never_early_and_late_within_the_bound(fixture: CaseFixture) -> None:
     """A key whose TTL was shortened by a swap goes when the new TTL is over, not early and not late."""
-    _bracket(stage, 1, "ttl_get", swapped=True)
+    _bracket(fixture, 1, "ttl_get", swapped=True)
 
 
-def _bracket(stage: Stage, ttl: int, *questions: str, swapped: bool = False) -> None:
+def _bracket(fixture: CaseFixture, ttl: int, *questions: str, swapped: bool = False) -> None:
     """Ask until all say that the key is gone: none too early, none too late."""
-    keys = stage.app()
+    keys = fixture.app()
     if swapped:
         keys.insert_if_not_exists("k", "u", LONG)
     sent_ns = now_ns()
@@ -136,7 +136,7 @@ def _bracket(stage: Stage, ttl: int, *questions: str, swapped: bool = False) -> 
         keys.compare_and_swap("k", "u", "v", ttl)
     else:
         keys.insert_if_not_exists("k", "v", ttl)
-    bound = stage.target.late_by_seconds + _ROUNDING
+    bound = fixture.target.late_by_seconds + _ROUNDING
     earliest_ns = sent_ns + ttl * (_NS - _DRIFT_NS)
     latest_ns = now_ns() + ttl * _NS + round(bound * _NS)
     seeing = list(questions)
@@ -160,97 +160,97 @@ def _bracket(stage: Stage, ttl: int, *questions: str, swapped: bool = False) -> 
 
 
 @case(ContractRule.TTL)
-def insert_long_swap_short_expire_insert_again(stage: Stage) -> None:
+def insert_long_swap_short_expire_insert_again(fixture: CaseFixture) -> None:
     """A key inserted with a long TTL and swapped to a short one is free for an insert when the short one is over."""
-    keys = stage.app()
+    keys = fixture.app()
     keys.insert_if_not_exists("k", "v", LONG)
     expect(keys.compare_and_swap("k", "v", "short", 1), True, "a swap to a short TTL")
-    stage.pass_ttl(1)
+    fixture.pass_ttl(1)
     expect_absent(keys, "after the short TTL")
     expect(keys.insert_if_not_exists("k", "next", LONG), True, "an insert after the short TTL")
     expect_present(keys, "next", "after that insert")
 
 
 @case(ContractRule.TTL)
-def insert_long_touch_short_expire_insert_again(stage: Stage) -> None:
+def insert_long_touch_short_expire_insert_again(fixture: CaseFixture) -> None:
     """A key inserted with a long TTL and touched with a short one is free for an insert when the short one is over."""
-    keys = stage.app()
+    keys = fixture.app()
     keys.insert_if_not_exists("k", "v", LONG)
     expect(keys.touch("k", 1), True, "a touch with a short TTL")
-    stage.pass_ttl(1)
+    fixture.pass_ttl(1)
     expect_absent(keys, "after the short TTL")
     expect(keys.insert_if_not_exists("k", "next", LONG), True, "an insert after the short TTL")
     expect_present(keys, "next", "after that insert")
 
 
 @case(ContractRule.TTL)
-def put_long_put_short_expire_insert_again(stage: Stage) -> None:
+def put_long_put_short_expire_insert_again(fixture: CaseFixture) -> None:
     """A key put with a long TTL and then with a short one is free for an insert when the short one is over."""
-    keys = stage.app()
+    keys = fixture.app()
     keys.put("k", "v", LONG)
     keys.put("k", "short", 1)
-    stage.pass_ttl(1)
+    fixture.pass_ttl(1)
     expect_absent(keys, "after the short TTL")
     expect(keys.insert_if_not_exists("k", "next", LONG), True, "an insert after the short TTL")
     expect_present(keys, "next", "after that insert")
 
 
-def _renewed(stage: Stage, renew: Callable[[AppKeys], object], by: str, *, value: str) -> None:
-    keys = stage.app()
-    with stage.within(2):
+def _renewed(fixture: CaseFixture, renew: Callable[[AppKeys], object], by: str, *, value: str) -> None:
+    keys = fixture.app()
+    with fixture.within(2):
         keys.insert_if_not_exists("k", "v", 2)
         renew(keys)
-    stage.pass_ttl(2)
+    fixture.pass_ttl(2)
     expect_present(keys, value, f"when the first TTL is over and the key was renewed by {by}")
     expect(keys.insert_if_not_exists("k", "other", LONG), False, f"an insert when the key was renewed by {by}")
 
 
 @case(ContractRule.TTL)
-def swap_restarts_the_ttl(stage: Stage) -> None:
+def swap_restarts_the_ttl(fixture: CaseFixture) -> None:
     """A key that was swapped lives on when its first TTL is over."""
-    _renewed(stage, lambda keys: keys.compare_and_swap("k", "v", "new", LONG), "a swap", value="new")
+    _renewed(fixture, lambda keys: keys.compare_and_swap("k", "v", "new", LONG), "a swap", value="new")
 
 
 @case(ContractRule.TTL)
-def touch_restarts_the_ttl(stage: Stage) -> None:
+def touch_restarts_the_ttl(fixture: CaseFixture) -> None:
     """A key that was touched lives on when its first TTL is over."""
-    _renewed(stage, lambda keys: keys.touch("k", LONG), "a touch", value="v")
+    _renewed(fixture, lambda keys: keys.touch("k", LONG), "a touch", value="v")
 
 
 @case(ContractRule.TTL)
-def put_restarts_the_ttl(stage: Stage) -> None:
+def put_restarts_the_ttl(fixture: CaseFixture) -> None:
     """A key that was put again lives on when its first TTL is over."""
-    _renewed(stage, lambda keys: keys.put("k", "new", LONG), "a put", value="new")
+    _renewed(fixture, lambda keys: keys.put("k", "new", LONG), "a put", value="new")
 
 
 @case(ContractRule.TTL)
-def delete_and_insert_start_a_new_life(stage: Stage) -> None:
+def delete_and_insert_start_a_new_life(fixture: CaseFixture) -> None:
     """A key that was deleted and inserted again lives on when its first TTL is over."""
 
     def again(keys: AppKeys) -> None:
         expect(keys.delete("k"), True, "a delete of a live key")
         expect(keys.insert_if_not_exists("k", "new", LONG), True, "an insert after a delete")
 
-    _renewed(stage, again, "delete and insert", value="new")
+    _renewed(fixture, again, "delete and insert", value="new")
 
 
 @case(ContractRule.TTL)
-def second_life_is_as_good_as_the_first(stage: Stage) -> None:
+def second_life_is_as_good_as_the_first(fixture: CaseFixture) -> None:
     """A key that expired and was inserted again expires again, after its own TTL."""
-    keys = stage.app()
+    keys = fixture.app()
     for life in ("first", "second", "third"):
-        with stage.within(1):
+        with fixture.within(1):
             expect(keys.insert_if_not_exists("k", life, 1), True, f"the insert of the {life} life")
             expect(keys.ttl_get("k"), life, f"ttl_get in the {life} life")
-        stage.pass_ttl(1)
+        fixture.pass_ttl(1)
         expect_absent(keys, f"after the {life} life")
 
 
 @case(ContractRule.TTL)
-def refused_writes_and_reads_prolong_nothing(stage: Stage) -> None:
+def refused_writes_and_reads_prolong_nothing(fixture: CaseFixture) -> None:
     """Refused inserts, swaps and deletes, and reads of any kind, leave the expiry where it is."""
-    keys = stage.app()
-    with stage.within(2):
+    keys = fixture.app()
+    with fixture.within(2):
         keys.insert_if_not_exists("k", "v", 2)
         before = record(keys)
         keys.insert_if_not_exists("k", "other", LONG)
@@ -259,39 +259,39 @@ def refused_writes_and_reads_prolong_nothing(stage: Stage) -> None:
         keys.compare_and_delete("k", "wrong")
         expect_present(keys, "v", "after refused writes")
         expect(record(keys), before, "the record after refused writes and reads")
-    stage.pass_ttl(2)
+    fixture.pass_ttl(2)
     expect_absent(keys, "when the TTL is over, after refused writes and reads")
 
 
 @case(ContractRule.TTL)
-def each_key_has_its_own_ttl(stage: Stage) -> None:
+def each_key_has_its_own_ttl(fixture: CaseFixture) -> None:
     """Keys written together with different TTLs go one after the other."""
-    keys = stage.app()
-    with stage.within(2):
+    keys = fixture.app()
+    with fixture.within(2):
         expect(
             keys.insert_many([("a", "v", 2), ("b", "v", LONG), ("c", "v", 2), ("d", "v", 2 * LONG)]),
             [True] * 4,
             "insert_many",
         )
         expect(len(keys.scan()), 4, "the number of keys in a scan before any TTL is over")
-    stage.pass_ttl(2)
+    fixture.pass_ttl(2)
     expect([item.key for item in keys.scan()], ["b", "d"], "a scan when the short TTLs are over")
     left = [item.expires_ms for item in keys.scan()]
     expect_that(left[1] - left[0] >= (LONG - 1) * 1000, "two expiries", wanted="10 minutes apart", saw=left)
 
 
 @case(ContractRule.TTL)
-def longest_ttl(stage: Stage) -> None:
+def longest_ttl(fixture: CaseFixture) -> None:
     """A TTL of 365 days is stored as it is; on an exact clock it ends after 365 days to the nanosecond."""
-    keys = stage.app()
+    keys = fixture.app()
     expect(keys.insert_if_not_exists("k", "v", MAX_TTL_SECONDS), True, "an insert with the longest TTL")
     left = keys.query_ttl("k")
     fits = left is not None and MAX_TTL_SECONDS - 60 < left <= MAX_TTL_SECONDS + 1
     expect_that(fits, "query_ttl of the longest TTL", wanted=f"{MAX_TTL_SECONDS} or a little less", saw=left)
-    if stage.clock is not None:
-        stage.clock.advance(MAX_TTL_SECONDS, ns=-1)
+    if fixture.clock is not None:
+        fixture.clock.advance(MAX_TTL_SECONDS, ns=-1)
         expect(keys.ttl_get("k"), "v", "ttl_get one nanosecond before the end of 365 days")
-        stage.clock.advance(ns=1)
+        fixture.clock.advance(ns=1)
         expect(keys.ttl_get("k"), None, "ttl_get at the end of 365 days")
 
 
@@ -299,10 +299,10 @@ def longest_ttl(stage: Stage) -> None:
 
 
 @case(ContractRule.QUERY_TTL)
-def query_ttl_is_never_zero_nor_more_than_the_ttl(stage: Stage) -> None:
+def query_ttl_is_never_zero_nor_more_than_the_ttl(fixture: CaseFixture) -> None:
     """The TTL that is left is told in milliseconds: never more than was given, never 0 for a live key."""
-    clock = stage.only_exact("there query-ttl-is-plausible holds what can be seen")
-    keys = stage.app()
+    clock = fixture.only_exact("there query-ttl-is-plausible holds what can be seen")
+    keys = fixture.app()
     keys.insert_if_not_exists("k", "v", 1)
     for passed_ns, left in (
         (0, 1.0),
@@ -313,62 +313,62 @@ def query_ttl_is_never_zero_nor_more_than_the_ttl(stage: Stage) -> None:
         (_NS - 1, 0.001),
         (_NS, None),
     ):
-        clock.advance(ns=passed_ns - _since(stage))
+        clock.advance(ns=passed_ns - _since(fixture))
         expect(keys.query_ttl("k"), left, f"query_ttl of a TTL of 1 after {passed_ns} ns")
 
 
-def _since(stage: Stage) -> int:
-    return stage.clock.monotonic_ns() if stage.clock is not None else 0
+def _since(fixture: CaseFixture) -> int:
+    return fixture.clock.monotonic_ns() if fixture.clock is not None else 0
 
 
 @case(ContractRule.QUERY_TTL)
-def query_ttl_is_plausible(stage: Stage) -> None:
+def query_ttl_is_plausible(fixture: CaseFixture) -> None:
     """The TTL that is left lies between what must be left and what can be left, and is never 0 up to the end."""
-    keys = stage.app()
+    keys = fixture.app()
     ttl = 1
     sent_ns = now_ns()
     keys.insert_if_not_exists("k", "v", ttl)
-    slack = stage.target.late_by_seconds + 0.001
+    slack = fixture.target.late_by_seconds + 0.001
     for step in range(10):
         left = keys.query_ttl("k")
-        elapsed = step / 10 if stage.clock is not None else (now_ns() - sent_ns) / _NS
+        elapsed = step / 10 if fixture.clock is not None else (now_ns() - sent_ns) / _NS
         if left is None:
             expect_that(elapsed >= ttl, "query_ttl", wanted="a number while the key is live", saw=None)
             return
         fits = max(0, ttl - elapsed - 0.001) < left + 1e-9 and 0 < left <= ttl + slack
         expect_that(fits, f"query_ttl of a TTL of {ttl} after {elapsed:.3f} s", wanted="what is left", saw=left)
-        if stage.clock is not None:
-            stage.clock.advance(0.1)
+        if fixture.clock is not None:
+            fixture.clock.advance(0.1)
         else:
             wait(0.1)
 
 
 @case(ContractRule.QUERY_TTL)
-def expires_at_is_plausible(stage: Stage) -> None:
+def expires_at_is_plausible(fixture: CaseFixture) -> None:
     """The expiry of an item is an aware UTC time, now plus the TTL, and the same in get_item and scan."""
-    keys = stage.app()
+    keys = fixture.app()
     keys.insert_if_not_exists("k", "v", LONG)
     item = record(keys)
     scanned = keys.scan()
     expect([found.expires_ms for found in scanned], [item.expires_ms], "expires_ms in scan, compared with get_item")
     expect(str(item.expires_at.tzinfo), "UTC", "the time zone of expires_at")
     left = keys.query_ttl("k")
-    if stage.clock is not None:
+    if fixture.clock is not None:
         expect(
             item.expires_ms * _MS,
-            stage.clock.wall_ns() + LONG * _NS,
+            fixture.clock.wall_ns() + LONG * _NS,
             "expires_ms of a record written now, in nanoseconds",
         )
         expect(left, float(LONG), "query_ttl of a record written now")
 
 
 @case(ContractRule.QUERY_TTL)
-def touch_with_the_same_ttl_moves_the_expiry(stage: Stage) -> None:
+def touch_with_the_same_ttl_moves_the_expiry(fixture: CaseFixture) -> None:
     """A touch later in a key's life moves its expiry by the time that has passed."""
-    keys = stage.app()
+    keys = fixture.app()
     keys.insert_if_not_exists("k", "v", LONG)
     before = record(keys)
-    stage.pass_ttl(1)
+    fixture.pass_ttl(1)
     expect(keys.touch("k", LONG), True, "a touch of a live key")
     moved = record(keys).expires_ms - before.expires_ms
     expect_that(

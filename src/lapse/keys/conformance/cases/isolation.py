@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from lapse.keys.backends.layout import bucket_of
-from lapse.keys.conformance.case import CaseBook, ContractRule, Violation, expect, expect_that
+from lapse.keys.conformance.case import CaseRegistry, ContractRule, Violation, expect, expect_that
 from lapse.keys.conformance.cases.operations import expect_absent, expect_present
-from lapse.keys.conformance.fixture import KIT_APPS, LONG, Session, Stage, is_empty
+from lapse.keys.conformance.fixture import KIT_APPS, LONG, CaseFixture, Session, is_empty
 from lapse.keys.conformance.target import StoreTarget, with_option
 from lapse.keys.errors import BackendMisfitError, KeysURLError
 from lapse.keys.store import AppKeys, open_keys
 from lapse.keys.url import parse_url
 from lapse.keys.validation import MAX_APP_ID
 
-BOOK: Final = CaseBook()
-case = BOOK.case
+REGISTRY: Final = CaseRegistry()
+case = REGISTRY.case
 
 _BUCKETS: Final = 8
 
@@ -37,40 +37,40 @@ def _expect_isolated(one: AppKeys, other: AppKeys) -> None:
 
 
 @case(ContractRule.ISOLATION)
-def applications_are_isolated(stage: Stage) -> None:
+def applications_are_isolated(fixture: CaseFixture) -> None:
     """Two applications have the same key with different values, and nothing done in one is seen in the other."""
-    _expect_isolated(stage.app(), stage.app())
+    _expect_isolated(fixture.app(), fixture.app())
 
 
 @case(ContractRule.ISOLATION)
-def neighbouring_applications_are_isolated(stage: Stage) -> None:
+def neighbouring_applications_are_isolated(fixture: CaseFixture) -> None:
     """Applications are isolated whose ids are neighbours, or differ in one byte only."""
-    first = stage.session.draw_app()
+    first = fixture.session.draw_app()
     for other in (first + 1, first ^ 0x0000_0100, first ^ 0x0001_0000):
-        if other not in KIT_APPS or not is_empty(stage.session.keys.backend, other):
+        if other not in KIT_APPS or not is_empty(fixture.session.keys.backend, other):
             continue
-        stage.session.drawn.add(other)
-        one, two = stage.app(first), stage.app(other)
+        fixture.session.drawn.add(other)
+        one, two = fixture.app(first), fixture.app(other)
         _expect_isolated(one, two)
         two.delete("k")
 
 
 @case(ContractRule.ISOLATION)
-def first_and_last_application(stage: Stage) -> None:
+def first_and_last_application(fixture: CaseFixture) -> None:
     """The applications 0 and 4294967295 are isolated from each other and from all others."""
     for app_id in (0, MAX_APP_ID):
-        if not is_empty(stage.keys.backend, app_id) or not is_empty(stage.session.keys.backend, app_id):
-            stage.not_applicable(f"application {app_id} holds records already, so the kit does not write there")
-    first, last = stage.app(0), stage.app(MAX_APP_ID)
+        if not is_empty(fixture.keys.backend, app_id) or not is_empty(fixture.session.keys.backend, app_id):
+            fixture.not_applicable(f"application {app_id} holds records already, so the kit does not write there")
+    first, last = fixture.app(0), fixture.app(MAX_APP_ID)
     _expect_isolated(first, last)
     last.delete("k")
-    _expect_isolated(last, stage.app())
+    _expect_isolated(last, fixture.app())
 
 
 @case(ContractRule.ISOLATION)
-def locks_are_no_keys(stage: Stage) -> None:
+def locks_are_no_keys(fixture: CaseFixture) -> None:
     """The records of a lock are not seen among the keys of its application."""
-    keys = stage.app()
+    keys = fixture.app()
     with keys.lock("k", LONG):
         expect([item.key for item in keys.scan()], [], "a scan while a lock is held")
         expect(keys.ttl_get("lock:k"), None, "ttl_get of the name of a lock's record")
@@ -85,13 +85,13 @@ def _fresh(target: StoreTarget) -> tuple[Session, AppKeys]:
 
 
 @case(ContractRule.BUCKETS)
-def buckets_are_not_seen(stage: Stage) -> None:
+def buckets_are_not_seen(fixture: CaseFixture) -> None:
     """Spread over several buckets, every operation works and a scan is in order, page by page."""
-    if stage.target.fresh is None:
-        stage.not_applicable(
+    if fixture.target.fresh is None:
+        fixture.not_applicable(
             "this takes a new store; run the kit on one whose URL says ?buckets=8, and every case is spread"
         )
-    with stage.target.fresh(_BUCKETS) as target:
+    with fixture.target.fresh(_BUCKETS) as target:
         session, keys = _fresh(target)
         try:
             _expect_spread(keys)
@@ -117,17 +117,17 @@ def _expect_spread(keys: AppKeys) -> None:
 
 
 @case(ContractRule.BUCKETS)
-def another_number_of_buckets_is_refused(stage: Stage) -> str | None:
+def another_number_of_buckets_is_refused(fixture: CaseFixture) -> str | None:
     """A store that was used with one number of buckets cannot be opened with another."""
-    url = stage.target.url
-    if not stage.target.shared:
+    url = fixture.target.url
+    if not fixture.target.shared:
         return "each opening of this store is a new one, so there is no other number"
     if url is None:
-        stage.not_applicable("no URL names this store, so it cannot be opened with another number")
+        fixture.not_applicable("no URL names this store, so it cannot be opened with another number")
     options = parse_url(url).options
     if "buckets" not in options:
-        stage.not_applicable("this backend has no option buckets")
-    keys = stage.app()
+        fixture.not_applicable("this backend has no option buckets")
+    keys = fixture.app()
     keys.put("k", "v", LONG)
     answer = _with_other_buckets(with_option(url, "buckets", options["buckets"] + 1), keys.app_id)
     expect_that(answer is None, "opening with another number of buckets", wanted="BackendMisfitError", saw=answer)

@@ -11,16 +11,16 @@ from lapse.core.clock import Clock, SystemClock
 from lapse.keys.backends.background import run_blocking
 from lapse.keys.backends.layout import Prefix
 from lapse.keys.conformance.adapters import Handle, Stalled
-from lapse.keys.conformance.case import CaseBook, ContractRule, Violation, expect, expect_that
-from lapse.keys.conformance.fixture import LONG, Stage
+from lapse.keys.conformance.case import CaseRegistry, ContractRule, Violation, expect, expect_that
+from lapse.keys.conformance.fixture import LONG, CaseFixture
 from lapse.keys.errors import LockHeldError, LockLostError
 from lapse.keys.store import AppKeys
 
 if TYPE_CHECKING:
     from lapse.keys.lock import KeyLock
 
-BOOK: Final = CaseBook()
-case = BOOK.case
+REGISTRY: Final = CaseRegistry()
+case = REGISTRY.case
 
 
 _TURNS: Final = 24
@@ -36,9 +36,9 @@ def _is_free(lock: KeyLock) -> bool:
 
 
 @case(ContractRule.LOCK)
-def lock_is_exclusive_and_released(stage: Stage) -> None:
+def lock_is_exclusive_and_released(fixture: CaseFixture) -> None:
     """A lock that is held is refused to everybody else, and free when it was released."""
-    keys = stage.app()
+    keys = fixture.app()
     with keys.lock("job", LONG) as lock:
         expect(lock.lost, False, "lost while the lock is held")
         expect(_is_free(keys.lock("job", LONG)), False, "a second lock of the same name while the first is held")
@@ -47,18 +47,18 @@ def lock_is_exclusive_and_released(stage: Stage) -> None:
 
 
 @case(ContractRule.LOCK)
-def lock_is_released_when_its_block_fails(stage: Stage) -> None:
+def lock_is_released_when_its_block_fails(fixture: CaseFixture) -> None:
     """A lock whose block raised an error is free again."""
-    keys = stage.app()
+    keys = fixture.app()
     with suppress(ArithmeticError), keys.lock("job", LONG):
         raise ArithmeticError
     expect(_is_free(keys.lock("job", LONG)), True, "a lock after its holder's block failed")
 
 
 @case(ContractRule.LOCK)
-def fencing_numbers_grow(stage: Stage) -> None:
+def fencing_numbers_grow(fixture: CaseFixture) -> None:
     """Every holder's fencing number is greater than that of every holder before."""
-    keys = stage.app()
+    keys = fixture.app()
     fences = []
     for _ in range(5):
         with keys.lock("job", LONG) as lock:
@@ -68,18 +68,18 @@ def fencing_numbers_grow(stage: Stage) -> None:
 
 
 @case(ContractRule.LOCK)
-def lock_is_lost_after_its_expiry(stage: Stage) -> None:
+def lock_is_lost_after_its_expiry(fixture: CaseFixture) -> None:
     """A holder that stalls beyond the TTL has lost the lock and says so; the next one has a greater fencing number."""
-    clock: Clock = stage.clock or SystemClock()
-    keys = stage.app()
+    clock: Clock = fixture.clock or SystemClock()
+    keys = fixture.app()
     number = keys.app_id
-    backend = stage.keys.backend
+    backend = fixture.keys.backend
     space = backend.space(Prefix.APPLICATION_TTL, number)
-    stalled = Handle.on(AppKeys(number, space, backend=backend, clock=Stalled(clock)), stage.note)
+    stalled = Handle.on(AppKeys(number, space, backend=backend, clock=Stalled(clock)), fixture.note)
     second = keys.lock("job", LONG)
     try:
         with stalled.lock("job", 2) as first:
-            stage.pass_ttl(2)
+            fixture.pass_ttl(2)
             expect(first.lost, True, "lost of a lock whose TTL is over")
             second.__enter__()
             grows = second.fence > first.fence
@@ -94,13 +94,13 @@ def lock_is_lost_after_its_expiry(stage: Stage) -> None:
 
 
 @case(ContractRule.LOCK)
-def lock_taken_away_is_noticed(stage: Stage) -> None:
+def lock_taken_away_is_noticed(fixture: CaseFixture) -> None:
     """A holder whose record was removed learns it at the latest when it releases."""
-    keys = stage.app()
+    keys = fixture.app()
     try:
         with keys.lock("job", LONG):
             expect(
-                stage.keys.backend.space(Prefix.LEADER_ELECTION, keys.app_id).delete("lock:job"),
+                fixture.keys.backend.space(Prefix.LEADER_ELECTION, keys.app_id).delete("lock:job"),
                 True,
                 "a delete of its record",
             )
@@ -110,7 +110,7 @@ def lock_taken_away_is_noticed(stage: Stage) -> None:
 
 
 @case(ContractRule.LOCK)
-def cancelled_acquire_leaves_nothing_held(stage: Stage) -> None:
+def cancelled_acquire_leaves_nothing_held(fixture: CaseFixture) -> None:
     """An acquire that is cancelled, in whatever step, leaves the lock free, or is done and holds it."""
     clock = SystemClock()
 
@@ -123,7 +123,7 @@ def cancelled_acquire_leaves_nothing_held(stage: Stage) -> None:
         if not acquiring.cancelled():
             await lock.__aexit__(None, None, None)
 
-    keys = stage.app()
+    keys = fixture.app()
     for turns in range(_TURNS):
         lock = keys.lock("job", LONG)
         run_blocking(cancel_after(turns, lock))

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.keys.conformance.case import CaseBook, ContractRule, Violation, expect, expect_that
-from lapse.keys.conformance.fixture import LONG, Stage
+from lapse.keys.conformance.case import CaseRegistry, ContractRule, Violation, expect, expect_that
+from lapse.keys.conformance.fixture import LONG, CaseFixture
 
 if TYPE_CHECKING:
     from lapse.keys.port import Item
     from lapse.keys.store import AppKeys
 
-BOOK: Final = CaseBook(both_colours=True)
-case = BOOK.case
+REGISTRY: Final = CaseRegistry(both_styles=True)
+case = REGISTRY.case
 
 
-def live(stage: Stage, value: str = "v") -> AppKeys:
+def live(fixture: CaseFixture, value: str = "v") -> AppKeys:
     """Return keys in which "k" is live."""
-    keys = stage.app()
+    keys = fixture.app()
     expect(keys.insert_if_not_exists("k", value, LONG), True, "the first insert of a key")
     return keys
 
 
-def expired(stage: Stage) -> AppKeys:
+def expired(fixture: CaseFixture) -> AppKeys:
     """Return keys in which "k" was live and is over."""
-    keys = stage.app()
+    keys = fixture.app()
     expect(keys.insert_if_not_exists("k", "v", 1), True, "the first insert of a key")
-    stage.pass_ttl(1)
+    fixture.pass_ttl(1)
     return keys
 
 
@@ -69,18 +69,18 @@ def expect_lives(keys: AppKeys, seconds: int, what: str, *, at_least: int) -> No
 
 
 @case(ContractRule.OPERATIONS)
-def insert_absent(stage: Stage) -> None:
+def insert_absent(fixture: CaseFixture) -> None:
     """An insert on an absent key answers True, and every reader sees the record."""
-    keys = stage.app()
+    keys = fixture.app()
     expect(keys.insert_if_not_exists("k", "v", LONG), True, "an insert on an absent key")
     expect_present(keys, "v", "after an insert")
     expect_lives(keys, LONG, "after an insert", at_least=LONG // 2)
 
 
 @case(ContractRule.OPERATIONS)
-def insert_live(stage: Stage) -> None:
+def insert_live(fixture: CaseFixture) -> None:
     """An insert on a live key answers False and changes nothing."""
-    keys = live(stage)
+    keys = live(fixture)
     before = record(keys)
     expect(keys.insert_if_not_exists("k", "other", 2 * LONG), False, "an insert on a live key")
     expect(keys.insert_if_not_exists("k", "v", 2 * LONG), False, "an insert of the same value on a live key")
@@ -88,9 +88,9 @@ def insert_live(stage: Stage) -> None:
 
 
 @case(ContractRule.OPERATIONS)
-def insert_expired(stage: Stage) -> None:
+def insert_expired(fixture: CaseFixture) -> None:
     """An insert on an expired key answers True and stores the new value with its own TTL."""
-    keys = expired(stage)
+    keys = expired(fixture)
     expect(keys.insert_if_not_exists("k", "new", LONG), True, "an insert on an expired key")
     expect_present(keys, "new", "after an insert on an expired key")
     expect_lives(keys, LONG, "after an insert on an expired key", at_least=LONG // 2)
@@ -100,80 +100,80 @@ def insert_expired(stage: Stage) -> None:
 
 
 @case(ContractRule.OPERATIONS)
-def get_live(stage: Stage) -> None:
+def get_live(fixture: CaseFixture) -> None:
     """A get of a live key returns its value, as often as it is asked."""
-    keys = live(stage)
+    keys = live(fixture)
     expect([keys.ttl_get("k") for _ in range(3)], ["v"] * 3, "ttl_get of a live key")
 
 
 @case(ContractRule.OPERATIONS)
-def get_absent(stage: Stage) -> None:
+def get_absent(fixture: CaseFixture) -> None:
     """A get of an absent key returns None, and does not make the key."""
-    keys = stage.app()
+    keys = fixture.app()
     expect(keys.ttl_get("k"), None, "ttl_get of an absent key")
     expect(keys.insert_if_not_exists("k", "v", LONG), True, "an insert after a get of an absent key")
     expect(keys.ttl_get("k"), "v", "ttl_get after that insert")
 
 
 @case(ContractRule.OPERATIONS)
-def get_expired(stage: Stage) -> None:
+def get_expired(fixture: CaseFixture) -> None:
     """A get of an expired key returns None."""
-    expect(expired(stage).ttl_get("k"), None, "ttl_get of an expired key")
+    expect(expired(fixture).ttl_get("k"), None, "ttl_get of an expired key")
 
 
 @case(ContractRule.OPERATIONS)
-def get_item_live(stage: Stage) -> None:
+def get_item_live(fixture: CaseFixture) -> None:
     """The item of a live key has its key, its value and its expiry."""
-    item = record(live(stage))
+    item = record(live(fixture))
     expect((item.key, item.value), ("k", "v"), "get_item of a live key")
     expect(item.expires_at.timestamp(), item.expires_ms / 1000, "expires_at of an item, as a time")
 
 
 @case(ContractRule.OPERATIONS)
-def get_item_absent(stage: Stage) -> None:
+def get_item_absent(fixture: CaseFixture) -> None:
     """There is no item of an absent key."""
-    expect(stage.app().get_item("k"), None, "get_item of an absent key")
+    expect(fixture.app().get_item("k"), None, "get_item of an absent key")
 
 
 @case(ContractRule.OPERATIONS)
-def get_item_expired(stage: Stage) -> None:
+def get_item_expired(fixture: CaseFixture) -> None:
     """There is no item of an expired key."""
-    expect(expired(stage).get_item("k"), None, "get_item of an expired key")
+    expect(expired(fixture).get_item("k"), None, "get_item of an expired key")
 
 
 @case(ContractRule.OPERATIONS)
-def query_ttl_live(stage: Stage) -> None:
+def query_ttl_live(fixture: CaseFixture) -> None:
     """The TTL of a live key is what is left of it."""
-    expect_lives(live(stage), LONG, "of a live key", at_least=LONG // 2)
+    expect_lives(live(fixture), LONG, "of a live key", at_least=LONG // 2)
 
 
 @case(ContractRule.OPERATIONS)
-def query_ttl_absent(stage: Stage) -> None:
+def query_ttl_absent(fixture: CaseFixture) -> None:
     """An absent key has no TTL."""
-    expect(stage.app().query_ttl("k"), None, "query_ttl of an absent key")
+    expect(fixture.app().query_ttl("k"), None, "query_ttl of an absent key")
 
 
 @case(ContractRule.OPERATIONS)
-def query_ttl_expired(stage: Stage) -> None:
+def query_ttl_expired(fixture: CaseFixture) -> None:
     """An expired key has no TTL."""
-    expect(expired(stage).query_ttl("k"), None, "query_ttl of an expired key")
+    expect(expired(fixture).query_ttl("k"), None, "query_ttl of an expired key")
 
 
 # --- compare_and_swap ------------------------------------------------------------------------------------------------
 
 
 @case(ContractRule.OPERATIONS)
-def swap_live_with_the_right_value(stage: Stage) -> None:
+def swap_live_with_the_right_value(fixture: CaseFixture) -> None:
     """A swap that expects the live value answers True and replaces it."""
-    keys = live(stage)
+    keys = live(fixture)
     expect(keys.compare_and_swap("k", "v", "new", LONG), True, "a swap with the right value")
     expect_present(keys, "new", "after a swap")
 
 
 @case(ContractRule.OPERATIONS)
-def swap_live_with_a_wrong_value(stage: Stage) -> None:
+def swap_live_with_a_wrong_value(fixture: CaseFixture) -> None:
     """A swap that expects another value answers False and changes nothing."""
-    keys = live(stage)
+    keys = live(fixture)
     before = record(keys)
     for wrong in ("w", "", "V", "v ", "vv"):
         expect(
@@ -183,27 +183,27 @@ def swap_live_with_a_wrong_value(stage: Stage) -> None:
 
 
 @case(ContractRule.OPERATIONS)
-def swap_live_for_itself(stage: Stage) -> None:
+def swap_live_for_itself(fixture: CaseFixture) -> None:
     """A swap of a value for itself answers True and renews the TTL."""
-    keys = stage.app()
+    keys = fixture.app()
     keys.insert_if_not_exists("k", "v", LONG)
     expect(keys.compare_and_swap("k", "v", "v", 2 * LONG), True, "a swap of a value for itself")
     expect_lives(keys, 2 * LONG, "after a swap of a value for itself", at_least=LONG + LONG // 2)
 
 
 @case(ContractRule.OPERATIONS)
-def swap_absent(stage: Stage) -> None:
+def swap_absent(fixture: CaseFixture) -> None:
     """A swap of an absent key answers False, also when it expects the empty value, and makes no record."""
-    keys = stage.app()
+    keys = fixture.app()
     expect(keys.compare_and_swap("k", "v", "new", LONG), False, "a swap of an absent key")
     expect(keys.compare_and_swap("k", "", "new", LONG), False, "a swap of an absent key expecting the empty value")
     expect_absent(keys, "after swaps of an absent key")
 
 
 @case(ContractRule.OPERATIONS)
-def swap_expired(stage: Stage) -> None:
+def swap_expired(fixture: CaseFixture) -> None:
     """A swap of an expired key answers False although the old value is expected, and does not revive it."""
-    keys = expired(stage)
+    keys = expired(fixture)
     expect(keys.compare_and_swap("k", "v", "new", LONG), False, "a swap of an expired key")
     expect_absent(keys, "after a swap of an expired key")
     expect(keys.insert_if_not_exists("k", "next", LONG), True, "an insert after a swap of an expired key")
@@ -213,9 +213,9 @@ def swap_expired(stage: Stage) -> None:
 
 
 @case(ContractRule.OPERATIONS)
-def delete_if_live_with_the_right_value(stage: Stage) -> None:
+def delete_if_live_with_the_right_value(fixture: CaseFixture) -> None:
     """A compare-and-delete that expects the live value answers True, and the key can be inserted again."""
-    keys = live(stage)
+    keys = live(fixture)
     expect(keys.compare_and_delete("k", "v"), True, "a compare-and-delete with the right value")
     expect_absent(keys, "after a compare-and-delete")
     expect(keys.compare_and_delete("k", "v"), False, "the same compare-and-delete again")
@@ -223,9 +223,9 @@ def delete_if_live_with_the_right_value(stage: Stage) -> None:
 
 
 @case(ContractRule.OPERATIONS)
-def delete_if_live_with_a_wrong_value(stage: Stage) -> None:
+def delete_if_live_with_a_wrong_value(fixture: CaseFixture) -> None:
     """A compare-and-delete that expects another value answers False; the record stays and still blocks an insert."""
-    keys = live(stage)
+    keys = live(fixture)
     before = record(keys)
     for wrong in ("w", "", "V", "v ", "vv"):
         expect(
@@ -236,35 +236,35 @@ def delete_if_live_with_a_wrong_value(stage: Stage) -> None:
 
 
 @case(ContractRule.OPERATIONS)
-def delete_if_absent(stage: Stage) -> None:
+def delete_if_absent(fixture: CaseFixture) -> None:
     """A compare-and-delete of an absent key answers False, also when it expects the empty value."""
-    keys = stage.app()
+    keys = fixture.app()
     expect(keys.compare_and_delete("k", "v"), False, "a compare-and-delete of an absent key")
     expect(keys.compare_and_delete("k", ""), False, "a compare-and-delete of an absent key expecting the empty value")
 
 
 @case(ContractRule.OPERATIONS)
-def delete_if_expired(stage: Stage) -> None:
+def delete_if_expired(fixture: CaseFixture) -> None:
     """A compare-and-delete of an expired key answers False although the old value is expected."""
-    expect(expired(stage).compare_and_delete("k", "v"), False, "a compare-and-delete of an expired key")
+    expect(expired(fixture).compare_and_delete("k", "v"), False, "a compare-and-delete of an expired key")
 
 
 # --- put, delete, touch ----------------------------------------------------------------------------------------------
 
 
 @case(ContractRule.OPERATIONS)
-def put_absent(stage: Stage) -> None:
+def put_absent(fixture: CaseFixture) -> None:
     """A put on an absent key makes the record, which then blocks an insert."""
-    keys = stage.app()
+    keys = fixture.app()
     expect(keys.put("k", "v", LONG), None, "a put")  # type: ignore[func-returns-value]  # the point
     expect_present(keys, "v", "after a put")
     expect(keys.insert_if_not_exists("k", "other", LONG), False, "an insert after a put")
 
 
 @case(ContractRule.OPERATIONS)
-def put_live(stage: Stage) -> None:
+def put_live(fixture: CaseFixture) -> None:
     """A put on a live key replaces its value and its TTL."""
-    keys = live(stage)
+    keys = live(fixture)
     keys.put("k", "new", 3 * LONG)
     expect_present(keys, "new", "after a put on a live key")
     expect_lives(keys, 3 * LONG, "after a put with a longer TTL", at_least=2 * LONG)
@@ -273,18 +273,18 @@ def put_live(stage: Stage) -> None:
 
 
 @case(ContractRule.OPERATIONS)
-def put_expired(stage: Stage) -> None:
+def put_expired(fixture: CaseFixture) -> None:
     """A put on an expired key makes a new record with its own TTL."""
-    keys = expired(stage)
+    keys = expired(fixture)
     keys.put("k", "new", LONG)
     expect_present(keys, "new", "after a put on an expired key")
     expect_lives(keys, LONG, "after a put on an expired key", at_least=LONG // 2)
 
 
 @case(ContractRule.OPERATIONS)
-def delete_live(stage: Stage) -> None:
+def delete_live(fixture: CaseFixture) -> None:
     """A delete of a live key answers True once, and the key can be inserted again."""
-    keys = live(stage)
+    keys = live(fixture)
     expect(keys.delete("k"), True, "a delete of a live key")
     expect_absent(keys, "after a delete")
     expect(keys.delete("k"), False, "a second delete")
@@ -293,21 +293,21 @@ def delete_live(stage: Stage) -> None:
 
 
 @case(ContractRule.OPERATIONS)
-def delete_absent(stage: Stage) -> None:
+def delete_absent(fixture: CaseFixture) -> None:
     """A delete of an absent key answers False."""
-    expect(stage.app().delete("k"), False, "a delete of an absent key")
+    expect(fixture.app().delete("k"), False, "a delete of an absent key")
 
 
 @case(ContractRule.OPERATIONS)
-def delete_expired(stage: Stage) -> None:
+def delete_expired(fixture: CaseFixture) -> None:
     """A delete of an expired key answers False."""
-    expect(expired(stage).delete("k"), False, "a delete of an expired key")
+    expect(expired(fixture).delete("k"), False, "a delete of an expired key")
 
 
 @case(ContractRule.OPERATIONS)
-def touch_live(stage: Stage) -> None:
+def touch_live(fixture: CaseFixture) -> None:
     """A touch of a live key answers True, restarts its TTL (longer or shorter) and keeps its value."""
-    keys = live(stage)
+    keys = live(fixture)
     expect(keys.touch("k", 3 * LONG), True, "a touch of a live key")
     expect_lives(keys, 3 * LONG, "after a touch with a longer TTL", at_least=2 * LONG)
     expect(keys.touch("k", LONG), True, "a second touch")
@@ -316,17 +316,17 @@ def touch_live(stage: Stage) -> None:
 
 
 @case(ContractRule.OPERATIONS)
-def touch_absent(stage: Stage) -> None:
+def touch_absent(fixture: CaseFixture) -> None:
     """A touch of an absent key answers False and makes no record."""
-    keys = stage.app()
+    keys = fixture.app()
     expect(keys.touch("k", LONG), False, "a touch of an absent key")
     expect_absent(keys, "after a touch of an absent key")
 
 
 @case(ContractRule.OPERATIONS)
-def touch_expired(stage: Stage) -> None:
+def touch_expired(fixture: CaseFixture) -> None:
     """A touch of an expired key answers False and does not revive it."""
-    keys = expired(stage)
+    keys = expired(fixture)
     expect(keys.touch("k", LONG), False, "a touch of an expired key")
     expect_absent(keys, "after a touch of an expired key")
     expect(keys.insert_if_not_exists("k", "next", LONG), True, "an insert after a touch of an expired key")
@@ -337,40 +337,40 @@ def touch_expired(stage: Stage) -> None:
 
 
 @case(ContractRule.OPERATIONS)
-def scan_live_absent_and_expired(stage: Stage) -> None:
+def scan_live_absent_and_expired(fixture: CaseFixture) -> None:
     """A scan shows live keys only: no expired, no deleted, no absent ones."""
-    keys = stage.app()
+    keys = fixture.app()
     expect(keys.scan(), [], "a scan of an empty application")
     keys.put("expired", "v", 1)
     keys.put("deleted", "v", LONG)
     keys.put("live", "v", LONG)
     keys.delete("deleted")
-    stage.pass_ttl(1)
+    fixture.pass_ttl(1)
     expect([(item.key, item.value) for item in keys.scan()], [("live", "v")], "a scan")
 
 
 @case(ContractRule.OPERATIONS)
-def get_many_live_absent_and_expired(stage: Stage) -> None:
+def get_many_live_absent_and_expired(fixture: CaseFixture) -> None:
     """Of many keys the live ones are returned, with their values."""
-    keys = stage.app()
+    keys = fixture.app()
     keys.put("expired", "v", 1)
     keys.put("deleted", "v", LONG)
     keys.put("live", "v1", LONG)
     keys.put("empty", "", LONG)
     keys.delete("deleted")
-    stage.pass_ttl(1)
+    fixture.pass_ttl(1)
     wanted = ["absent", "expired", "live", "deleted", "empty"]
     expect(keys.get_many(wanted), {"live": "v1", "empty": ""}, "get_many of live, absent, expired and deleted keys")
 
 
 @case(ContractRule.OPERATIONS)
-def insert_many_live_absent_and_expired(stage: Stage) -> None:
+def insert_many_live_absent_and_expired(fixture: CaseFixture) -> None:
     """Of many inserts each answers for itself, in order: False on live keys, True on absent and expired ones."""
-    keys = stage.app()
+    keys = fixture.app()
     keys.put("expired", "old", 1)
     keys.put("live", "old", LONG)
     before = record(keys, "live")
-    stage.pass_ttl(1)
+    fixture.pass_ttl(1)
     items = [(name, "new", LONG) for name in ("live", "absent", "expired", "last")]
     expect(
         keys.insert_many(items),

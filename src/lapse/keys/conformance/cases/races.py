@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from lapse.core.identity import owner_token
 from lapse.keys.backends.layout import Prefix
-from lapse.keys.conformance.case import CaseBook, CaseKind, ContractRule, Violation, expect, expect_that
-from lapse.keys.conformance.fixture import LONG, Stage, now_ns
+from lapse.keys.conformance.case import CaseKind, CaseRegistry, ContractRule, Violation, expect, expect_that
+from lapse.keys.conformance.fixture import LONG, CaseFixture, now_ns
 from lapse.keys.conformance.worker import START, TTL_SECONDS, UNKNOWN, Order, WorkerReport
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from lapse.keys.store import AppKeys
 
-BOOK: Final = CaseBook()
-case = BOOK.case
+REGISTRY: Final = CaseRegistry()
+case = REGISTRY.case
 
 _ROUNDS: Final = 30
 _COUNTS: Final = 6
@@ -34,10 +34,10 @@ _TASKS: Final = 50
 class _Race:
     """Rounds of one race, each on a key of its own."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.keys: AppKeys = stage.app()
-        self.crowd = stage.session.crowd
+    def __init__(self, fixture: CaseFixture) -> None:
+        self.fixture = fixture
+        self.keys: AppKeys = fixture.app()
+        self.workers = fixture.session.workers
         self.rounds = 0
 
     def each_round(self, most: int = _ROUNDS) -> Iterator[str]:
@@ -48,9 +48,9 @@ class _Race:
             yield f"race:{self.rounds}"
 
     def run(self, act: str, key: str, *, times: int = 1, seconds: float = _SECONDS) -> list[WorkerReport]:
-        self.stage.note(Prefix.APPLICATION_TTL, self.keys.app_id, key)
+        self.fixture.note(Prefix.APPLICATION_TTL, self.keys.app_id, key)
         order = Order(act, self.keys.app_id, key, turn=self.rounds, times=times, seconds=seconds)
-        return self.crowd.run(order)
+        return self.workers.run(order)
 
     def read(self, key: str) -> str | None:
         """Read what is stored, past any cache: a compare-and-delete of either outcome invalidates it."""
@@ -59,7 +59,7 @@ class _Race:
 
     def told(self) -> str:
         rounds = f"{self.rounds} rounds" if self.rounds > 1 else "one round"
-        return f"{rounds}, {self.crowd.description}"
+        return f"{rounds}, {self.workers.description}"
 
 
 def _expect_one(reports: list[WorkerReport], what: str) -> tuple[list[str], list[str]]:
@@ -78,45 +78,45 @@ def _expect_one_winner(reports: list[WorkerReport], stored: str | None, what: st
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def racing_inserts_have_one_winner(stage: Stage) -> str:
+def racing_inserts_have_one_winner(fixture: CaseFixture) -> str:
     """Of many who insert the same absent key exactly one wins, and the stored value is the winner's."""
-    race = _Race(stage)
+    race = _Race(fixture)
     for key in race.each_round():
         _expect_one_winner(race.run("insert", key), race.read(key), "racing inserts")
     return race.told()
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def racing_inserts_on_an_expired_key_have_one_winner(stage: Stage) -> str:
+def racing_inserts_on_an_expired_key_have_one_winner(fixture: CaseFixture) -> str:
     """Of many who insert the same expired key exactly one wins, and the stored value is the winner's."""
-    race = _Race(stage)
-    names = list(race.each_round()) if stage.target.exact_clock else [f"race:{number}" for number in range(1, 6)]
+    race = _Race(fixture)
+    names = list(race.each_round()) if fixture.target.exact_clock else [f"race:{number}" for number in range(1, 6)]
     race.rounds = len(names)
     race.keys.insert_many([(name, START, 1) for name in names])
-    stage.pass_ttl(1)
+    fixture.pass_ttl(1)
     for key in names:
         _expect_one_winner(race.run("insert", key), race.read(key), "racing inserts on an expired key")
     return race.told()
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def key_that_expires_during_a_race_has_one_next_owner(stage: Stage) -> str:
+def key_that_expires_during_a_race_has_one_next_owner(fixture: CaseFixture) -> str:
     """Of many who insert again and again while a key expires exactly one takes it over."""
-    race = _Race(stage)
+    race = _Race(fixture)
     race.rounds = 1
     race.keys.insert_if_not_exists("race", START, 1)
-    reports = race.run("insert-until-taken", "race", seconds=3 + stage.target.late_by_seconds)
+    reports = race.run("insert-until-taken", "race", seconds=3 + fixture.target.late_by_seconds)
     _expect_one_winner(reports, race.read("race"), "inserts while a key expires")
     return race.told()
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def racing_insert_many_have_one_winner_per_key(stage: Stage) -> str:
+def racing_insert_many_have_one_winner_per_key(fixture: CaseFixture) -> str:
     """Of many who insert the same keys in one call each, every key has exactly one winner."""
-    race = _Race(stage)
+    race = _Race(fixture)
     race.rounds, width = 1, 25
     for number in range(width):
-        stage.note(Prefix.APPLICATION_TTL, race.keys.app_id, f"race:{number}")
+        fixture.note(Prefix.APPLICATION_TTL, race.keys.app_id, f"race:{number}")
     reports = race.run("insert-many", "race", times=width)
     stored = race.keys.get_many([f"race:{number}" for number in range(width)])
     for number in range(width):
@@ -126,9 +126,9 @@ def racing_insert_many_have_one_winner_per_key(stage: Stage) -> str:
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def racing_swaps_have_one_winner(stage: Stage) -> str:
+def racing_swaps_have_one_winner(fixture: CaseFixture) -> str:
     """Of many who swap the same value exactly one wins, and the stored value is the winner's."""
-    race = _Race(stage)
+    race = _Race(fixture)
     for key in race.each_round():
         race.keys.put(key, START, TTL_SECONDS)
         _expect_one_winner(race.run("swap", key), race.read(key), "racing swaps")
@@ -136,16 +136,16 @@ def racing_swaps_have_one_winner(stage: Stage) -> str:
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def racing_compare_and_deletes_have_one_winner(stage: Stage) -> str:
+def racing_compare_and_deletes_have_one_winner(fixture: CaseFixture) -> str:
     """Of many who compare and delete the same record exactly one wins, and the record is gone."""
-    _race_of_deletes(race := _Race(stage), "delete-if", "racing compare-and-deletes")
+    _race_of_deletes(race := _Race(fixture), "delete-if", "racing compare-and-deletes")
     return race.told()
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def racing_deletes_have_one_winner(stage: Stage) -> str:
+def racing_deletes_have_one_winner(fixture: CaseFixture) -> str:
     """Of many who delete the same record exactly one is told that it was there, and the record is gone."""
-    _race_of_deletes(race := _Race(stage), "delete", "racing deletes")
+    _race_of_deletes(race := _Race(fixture), "delete", "racing deletes")
     return race.told()
 
 
@@ -158,9 +158,9 @@ def _race_of_deletes(race: _Race, act: str, what: str) -> None:
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def swap_and_compare_and_delete_exclude_each_other(stage: Stage) -> str:
+def swap_and_compare_and_delete_exclude_each_other(fixture: CaseFixture) -> str:
     """Of many who swap or compare and delete the same value exactly one wins, and leaves what it should."""
-    race = _Race(stage)
+    race = _Race(fixture)
     for key in race.each_round():
         race.keys.put(key, START, TTL_SECONDS)
         reports = race.run("swap-or-delete-if", key)
@@ -189,21 +189,21 @@ def _counted(race: _Race, act: str) -> str:
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def no_update_of_a_counter_is_lost(stage: Stage) -> str:
+def no_update_of_a_counter_is_lost(fixture: CaseFixture) -> str:
     """A counter that many raise by compare-and-swap ends at the number of successful swaps."""
-    return _counted(_Race(stage), "count")
+    return _counted(_Race(fixture), "count")
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def touch_loses_no_update(stage: Stage) -> str:
+def touch_loses_no_update(fixture: CaseFixture) -> str:
     """A counter that many raise while many touch it ends at the number of successful swaps."""
-    return _counted(_Race(stage), "count-or-touch")
+    return _counted(_Race(fixture), "count-or-touch")
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def touch_revives_no_deleted_key(stage: Stage) -> str:
+def touch_revives_no_deleted_key(fixture: CaseFixture) -> str:
     """A key that is deleted while many touch it is gone for every reader."""
-    race = _Race(stage)
+    race = _Race(fixture)
     for key in race.each_round():
         race.keys.put(key, START, TTL_SECONDS)
         reports = race.run("touch-or-delete", key)
@@ -217,9 +217,9 @@ def touch_revives_no_deleted_key(stage: Stage) -> str:
 
 
 @case(ContractRule.ATOMIC, kind=CaseKind.RACE)
-def puts_and_deletes_leave_what_somebody_wrote(stage: Stage) -> str:
+def puts_and_deletes_leave_what_somebody_wrote(fixture: CaseFixture) -> str:
     """After many puts and deletes a key is absent or has a value that somebody wrote, and every reader agrees."""
-    race = _Race(stage)
+    race = _Race(fixture)
     times = 10
     for key in ("mixed:1", "mixed:2", "mixed:3"):
         race.rounds += 1
@@ -227,7 +227,7 @@ def puts_and_deletes_leave_what_somebody_wrote(stage: Stage) -> str:
         value = race.read(key)
         written = {None} | {f"{report.who}:{number}" for report in reports for number in range(times)}
         expect_that(
-            value in written, "ttl_get after puts and deletes", wanted="None or a value that a racer wrote", saw=value
+            value in written, "ttl_get after puts and deletes", wanted="None or a value that a worker wrote", saw=value
         )
         keys = race.keys
         expect(
@@ -240,13 +240,13 @@ def puts_and_deletes_leave_what_somebody_wrote(stage: Stage) -> str:
 
 
 @case(ContractRule.LOCK, kind=CaseKind.RACE)
-def racing_locks_have_one_holder_at_a_time(stage: Stage) -> str:
+def racing_locks_have_one_holder_at_a_time(fixture: CaseFixture) -> str:
     """Of many who take the same lock again and again never two hold it at once, and no fencing number comes twice."""
-    race = _Race(stage)
+    race = _Race(fixture)
     number = race.keys.app_id
     for record in ("lock:race", "fence:race"):
-        stage.note(Prefix.LEADER_ELECTION, number, record)
-    stage.note(Prefix.APPLICATION_TTL, number, "race:inside")
+        fixture.note(Prefix.LEADER_ELECTION, number, record)
+    fixture.note(Prefix.APPLICATION_TTL, number, "race:inside")
     reports = race.run("hold-lock", "race", times=3)
     expect(sum(report.answer[1] for report in reports), 0, "holders that found another holder inside")
     expect(sum(report.answer[2] for report in reports), 0, "holders that lost the lock long before its TTL was over")
@@ -254,39 +254,39 @@ def racing_locks_have_one_holder_at_a_time(stage: Stage) -> str:
     expect(len(fences), len(set(fences)), "fencing numbers, all different")
     expect_that(bool(fences), "holders of the lock", wanted="some", saw=0)
     for report in reports:
-        expect(report.answer[0], sorted(report.answer[0]), "the fencing numbers that one racer drew")
-    return f"{len(fences)} holders, {race.crowd.description}"
+        expect(report.answer[0], sorted(report.answer[0]), "the fencing numbers that one worker drew")
+    return f"{len(fences)} holders, {race.workers.description}"
 
 
 # --- tasks of one event loop -----------------------------------------------------------------------------------------
 
 
-def _gather(stage: Stage, act: Callable[[int], object]) -> list[object]:
+def _gather(fixture: CaseFixture, act: Callable[[int], object]) -> list[object]:
     async def all_at_once() -> list[object]:
         return list(await asyncio.gather(*(act(number) for number in range(_TASKS))))  # type: ignore[call-overload]  # one type for all
 
-    return stage.session.loop.run(all_at_once())
+    return fixture.session.loop.run(all_at_once())
 
 
 @case(ContractRule.ATOMIC)
-def racing_tasks_have_one_winner(stage: Stage) -> str:
+def racing_tasks_have_one_winner(fixture: CaseFixture) -> str:
     """Of many tasks of one event loop that insert the same key exactly one wins."""
-    number = stage.session.draw_app()
-    app = stage.awaited.app(number)
-    stage.note(Prefix.APPLICATION_TTL, number, "k")
-    answers = _gather(stage, lambda task: app.insert_if_not_exists("k", str(task), LONG))
+    number = fixture.session.draw_app()
+    app = fixture.awaited.app(number)
+    fixture.note(Prefix.APPLICATION_TTL, number, "k")
+    answers = _gather(fixture, lambda task: app.insert_if_not_exists("k", str(task), LONG))
     winners = [task for task, answer in enumerate(answers) if answer is True]
     expect(len(winners), 1, f"winners among {_TASKS} tasks")
-    expect(stage.session.loop.run(app.ttl_get("k")), str(winners[0]), "the stored value")
+    expect(fixture.session.loop.run(app.ttl_get("k")), str(winners[0]), "the stored value")
     return f"{_TASKS} tasks of one event loop"
 
 
 @case(ContractRule.ATOMIC)
-def no_update_by_tasks_is_lost(stage: Stage) -> str:
+def no_update_by_tasks_is_lost(fixture: CaseFixture) -> str:
     """A counter that many tasks of one event loop raise by compare-and-swap ends at the number of successful swaps."""
-    number = stage.session.draw_app()
-    app = stage.awaited.app(number)
-    stage.note(Prefix.APPLICATION_TTL, number, "k")
+    number = fixture.session.draw_app()
+    app = fixture.awaited.app(number)
+    fixture.note(Prefix.APPLICATION_TTL, number, "k")
 
     async def raise_once(_: int) -> bool:
         seen = await app.ttl_get("k")
@@ -294,8 +294,8 @@ def no_update_by_tasks_is_lost(stage: Stage) -> str:
             raise Violation("ttl_get of a counter: expected a number, saw None")
         return await app.compare_and_swap("k", seen, str(int(seen) + 1), LONG)
 
-    loop = stage.session.loop
+    loop = fixture.session.loop
     loop.run(app.put("k", "0", LONG))
-    done = sum(answer is True for _ in range(3) for answer in _gather(stage, raise_once))
+    done = sum(answer is True for _ in range(3) for answer in _gather(fixture, raise_once))
     expect(loop.run(app.ttl_get("k")), str(done), f"a counter after {done} successful swaps")
     return f"{done} swaps by {_TASKS} tasks of one event loop"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapse.keys.conformance.case import CaseBook, ContractRule, expect, shown
-from lapse.keys.conformance.fixture import LONG, Stage
+from lapse.keys.conformance.case import CaseRegistry, ContractRule, expect, shown
+from lapse.keys.conformance.fixture import LONG, CaseFixture
 from lapse.keys.validation import MAX_SCAN_LIMIT
 
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from lapse.keys.store import AppKeys
 
-BOOK: Final = CaseBook(both_colours=True)
-case = BOOK.case
+REGISTRY: Final = CaseRegistry(both_styles=True)
+case = REGISTRY.case
 
 _ORDERED: Final = (
     *(
@@ -73,9 +73,9 @@ _ORDERED: Final = (
 _LAST: Final = chr(0x10FFFF)
 
 
-def _filled(stage: Stage, names: tuple[str, ...] | list[str], ttl: int = LONG) -> AppKeys:
+def _filled(fixture: CaseFixture, names: tuple[str, ...] | list[str], ttl: int = LONG) -> AppKeys:
     """Return keys with these names, written in an order that is not the one to be found."""
-    keys = stage.app()
+    keys = fixture.app()
     mixed = [*names[1::2], *reversed(names[::2])]
     expect(
         keys.insert_many([(name, f"value of {name}", ttl) for name in mixed]),
@@ -104,34 +104,34 @@ def _pages(keys: AppKeys, prefix: str, limit: int, between: Callable[[str], obje
 
 
 @case(ContractRule.SCAN)
-def scan_in_byte_order(stage: Stage) -> None:
+def scan_in_byte_order(fixture: CaseFixture) -> None:
     """A scan gives keys in the order of their UTF-8 bytes, whatever order they were written in."""
-    keys = _filled(stage, _ORDERED)
+    keys = _filled(fixture, _ORDERED)
     expect(_names(keys), list(_ORDERED), "a scan")
     expect([item.value for item in keys.scan()], [f"value of {name}" for name in _ORDERED], "the values of a scan")
 
 
 @case(ContractRule.SCAN)
-def scan_pages_are_complete(stage: Stage) -> None:
+def scan_pages_are_complete(fixture: CaseFixture) -> None:
     """Pages of any size, put together, give every key once and in order."""
-    keys = _filled(stage, _ORDERED)
+    keys = _filled(fixture, _ORDERED)
     for limit in (1, 2, 3, 7, len(_ORDERED) - 1, len(_ORDERED), len(_ORDERED) + 1):
         expect(_pages(keys, "", limit), list(_ORDERED), f"all pages of {limit}")
 
 
 @case(ContractRule.SCAN)
-def scan_limit(stage: Stage) -> None:
+def scan_limit(fixture: CaseFixture) -> None:
     """A page holds as many keys as its limit says, and the first ones."""
-    keys = _filled(stage, _ORDERED)
+    keys = _filled(fixture, _ORDERED)
     for limit in (1, 5, len(_ORDERED)):
         expect(_names(keys, limit=limit), list(_ORDERED[:limit]), f"a scan with a limit of {limit}")
     expect(_names(keys, limit=MAX_SCAN_LIMIT), list(_ORDERED), "a scan with the highest limit")
 
 
 @case(ContractRule.SCAN)
-def scan_after(stage: Stage) -> None:
+def scan_after(fixture: CaseFixture) -> None:
     """A scan goes on right after a given key, whether or not that key exists."""
-    keys = _filled(stage, ("a", "b", "b\0", "ba", "c"))
+    keys = _filled(fixture, ("a", "b", "b\0", "ba", "c"))
     expect(_names(keys, after="b"), ["b\0", "ba", "c"], "a scan after 'b', which exists")
     expect(_names(keys, after="az"), ["b", "b\0", "ba", "c"], "a scan after 'az', which does not exist")
     expect(_names(keys, after=""), ["a", "b", "b\0", "ba", "c"], "a scan after the empty text")
@@ -140,9 +140,9 @@ def scan_after(stage: Stage) -> None:
 
 
 @case(ContractRule.SCAN)
-def scan_after_with_prefix(stage: Stage) -> None:
+def scan_after_with_prefix(fixture: CaseFixture) -> None:
     """A scan after a key keeps to its prefix, wherever that key lies."""
-    keys = _filled(stage, ("a:1", "b:1", "b:2", "b:3", "c:1"))
+    keys = _filled(fixture, ("a:1", "b:1", "b:2", "b:3", "c:1"))
     expect(_names(keys, "b:", "b:1"), ["b:2", "b:3"], "a scan of the prefix after a key in it")
     expect(_names(keys, "b:", "a:1"), ["b:1", "b:2", "b:3"], "a scan of the prefix after a key before it")
     expect(_names(keys, "b:", "c:1"), [], "a scan of the prefix after a key behind it")
@@ -150,9 +150,9 @@ def scan_after_with_prefix(stage: Stage) -> None:
 
 
 @case(ContractRule.SCAN)
-def scan_prefix_has_a_right_bound(stage: Stage) -> None:
+def scan_prefix_has_a_right_bound(fixture: CaseFixture) -> None:
     """A scan of a prefix gives every key that starts with it and no other, not even the next one."""
-    keys = _filled(stage, _ORDERED)
+    keys = _filled(fixture, _ORDERED)
     for prefix in (
         "a",
         "a\0",
@@ -173,7 +173,7 @@ def scan_prefix_has_a_right_bound(stage: Stage) -> None:
 
 
 @case(ContractRule.SCAN)
-def scan_prefix_of_last_characters(stage: Stage) -> None:
+def scan_prefix_of_last_characters(fixture: CaseFixture) -> None:
     """The right bound is right where a character has no plain successor: U+D7FF, U+10FFFF and their neighbours."""
     endings = (
         "",
@@ -189,7 +189,7 @@ def scan_prefix_of_last_characters(stage: Stage) -> None:
     )
     others = ("x\U00010000", "y", "\x7f", "\x7fa", "\x80", "\u07ff", "\u07ffa", "\u0800", _LAST, f"{_LAST}a")
     names = sorted([*(f"x{ending}" for ending in endings), *others])
-    keys = _filled(stage, names)
+    keys = _filled(fixture, names)
     for prefix in (f"x{_LAST}", f"x{_LAST}{_LAST}", "x\ud7ff", "x\uffff", "\x7f", "\u07ff", _LAST, "x"):
         wanted = [name for name in names if name.startswith(prefix)]
         expect(_names(keys, prefix), wanted, f"a scan of the prefix {shown(prefix)}")
@@ -197,39 +197,39 @@ def scan_prefix_of_last_characters(stage: Stage) -> None:
 
 
 @case(ContractRule.SCAN)
-def scan_prefix_is_taken_literally(stage: Stage) -> None:
+def scan_prefix_is_taken_literally(fixture: CaseFixture) -> None:
     """A prefix is text, not a pattern: no wildcards, no case folding."""
-    keys = _filled(stage, ("*", "*a", "A", "_", "_a", "a", "a%", "a%b", "ab", "[a]", "?", "?a", "\\", "\\a", "{a}"))
+    keys = _filled(fixture, ("*", "*a", "A", "_", "_a", "a", "a%", "a%b", "ab", "[a]", "?", "?a", "\\", "\\a", "{a}"))
     for prefix in ("*", "?", "[a]", "[", "_", "a%", "A", "\\", "{a", "%"):
         wanted = sorted(item.key for item in keys.scan() if item.key.startswith(prefix))
         expect(_names(keys, prefix), wanted, f"a scan of the prefix {shown(prefix)}")
 
 
 @case(ContractRule.SCAN)
-def scan_pages_are_full_beside_expired_keys(stage: Stage) -> None:
+def scan_pages_are_full_beside_expired_keys(fixture: CaseFixture) -> None:
     """Expired and deleted keys take no place in a page: a page shorter than its limit is the last."""
-    keys = stage.app()
+    keys = fixture.app()
     for number in range(12):
         keys.put(f"{number:02}:deleted", "v", LONG)
         keys.put(f"{number:02}:expired", "v", 1)
         keys.put(f"{number:02}:live", "v", LONG)
     for number in range(12):
         keys.delete(f"{number:02}:deleted")
-    stage.pass_ttl(1)
+    fixture.pass_ttl(1)
     wanted = [f"{number:02}:live" for number in range(12)]
     expect(_names(keys, limit=5), wanted[:5], "a page of 5 among expired and deleted keys")
     expect(_pages(keys, "", 5), wanted, "all pages of 5 among expired and deleted keys")
 
 
 @case(ContractRule.SCAN)
-def scan_shows_a_key_again_after_it_came_back(stage: Stage) -> None:
+def scan_shows_a_key_again_after_it_came_back(fixture: CaseFixture) -> None:
     """A key that expired or was deleted and was written again is scanned once, with its new value and expiry."""
-    keys = stage.app()
+    keys = fixture.app()
     keys.put("expired", "old", 1)
     keys.put("deleted", "old", LONG)
     keys.put("swapped", "old", LONG)
     keys.delete("deleted")
-    stage.pass_ttl(1)
+    fixture.pass_ttl(1)
     keys.insert_if_not_exists("expired", "new", LONG)
     keys.insert_if_not_exists("deleted", "new", LONG)
     keys.compare_and_swap("swapped", "old", "new", LONG)
@@ -238,10 +238,10 @@ def scan_shows_a_key_again_after_it_came_back(stage: Stage) -> None:
 
 
 @case(ContractRule.SCAN)
-def scan_needs_no_cursor(stage: Stage) -> None:
+def scan_needs_no_cursor(fixture: CaseFixture) -> None:
     """Pages go on rightly when the last key of a page is deleted, and others come and go, between two pages."""
     names = [f"{number:02}" for number in range(20)]
-    keys = _filled(stage, names)
+    keys = _filled(fixture, names)
 
     def disturb(last: str) -> None:
         keys.delete(last)
@@ -251,10 +251,10 @@ def scan_needs_no_cursor(stage: Stage) -> None:
 
 
 @case(ContractRule.SCAN)
-def scan_of_many(stage: Stage) -> None:
+def scan_of_many(fixture: CaseFixture) -> None:
     """Several hundred keys are scanned in order, in one page or in many."""
     names = sorted(f"{(number * 7919) % 1000:03}:{number}" for number in range(300))
-    keys = _filled(stage, names)
+    keys = _filled(fixture, names)
     expect(_names(keys), names, "a scan of 300 keys")
     expect(_pages(keys, "", 64), names, "all pages of 64 of 300 keys")
     expect(_pages(keys, "5", 10), [name for name in names if name.startswith("5")], "all pages of 10 of the prefix '5'")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
-from lapse.keys.conformance.case import CaseBook, ContractRule, expect, shown
+from lapse.keys.conformance.case import CaseRegistry, ContractRule, expect, shown
 from lapse.keys.conformance.cases.operations import expect_absent, expect_present
-from lapse.keys.conformance.fixture import LONG, Stage
+from lapse.keys.conformance.fixture import LONG, CaseFixture
 from lapse.keys.validation import MAX_KEY_BYTES, MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
     from lapse.keys.store import AppKeys
 
-BOOK: Final = CaseBook()
-case = BOOK.case
+REGISTRY: Final = CaseRegistry()
+case = REGISTRY.case
 
 _WIDTHS: Final = {1: "a", 2: "\u00e9", 3: "\u20ac", 4: "\U0001f511"}
 """A character of each length in UTF-8."""
@@ -62,8 +62,8 @@ def _longest(width: int, limit: int) -> str:
     return _WIDTHS[width] * (limit // width) + "a" * (limit % width)
 
 
-def _longest_key(stage: Stage, width: int) -> None:
-    keys = stage.app()
+def _longest_key(fixture: CaseFixture, width: int) -> None:
+    keys = fixture.app()
     key = _longest(width, MAX_KEY_BYTES)
     neighbour = key[:-1] + "b"
     keys.put(neighbour, "neighbour", LONG)
@@ -71,64 +71,64 @@ def _longest_key(stage: Stage, width: int) -> None:
     expect(keys.ttl_get(neighbour), "neighbour", "ttl_get of a key that differs in the last character only")
 
 
-def _longest_value(stage: Stage, width: int) -> None:
-    keys = stage.app()
+def _longest_value(fixture: CaseFixture, width: int) -> None:
+    keys = fixture.app()
     value = _longest(width, MAX_VALUE_BYTES)
     _walk_through_a_life(keys, "k", value, value[:-1] + "b")
 
 
 @case(ContractRule.LIMITS)
-def longest_key_of_one_byte_characters(stage: Stage) -> None:
+def longest_key_of_one_byte_characters(fixture: CaseFixture) -> None:
     """A key of 1024 bytes in 1-byte characters goes through every operation."""
-    _longest_key(stage, 1)
+    _longest_key(fixture, 1)
 
 
 @case(ContractRule.LIMITS)
-def longest_key_of_two_byte_characters(stage: Stage) -> None:
+def longest_key_of_two_byte_characters(fixture: CaseFixture) -> None:
     """A key of 1024 bytes in 2-byte characters goes through every operation."""
-    _longest_key(stage, 2)
+    _longest_key(fixture, 2)
 
 
 @case(ContractRule.LIMITS)
-def longest_key_of_three_byte_characters(stage: Stage) -> None:
+def longest_key_of_three_byte_characters(fixture: CaseFixture) -> None:
     """A key of 1024 bytes in 3-byte characters goes through every operation."""
-    _longest_key(stage, 3)
+    _longest_key(fixture, 3)
 
 
 @case(ContractRule.LIMITS)
-def longest_key_of_four_byte_characters(stage: Stage) -> None:
+def longest_key_of_four_byte_characters(fixture: CaseFixture) -> None:
     """A key of 1024 bytes in 4-byte characters goes through every operation."""
-    _longest_key(stage, 4)
+    _longest_key(fixture, 4)
 
 
 @case(ContractRule.LIMITS)
-def longest_value_of_one_byte_characters(stage: Stage) -> None:
+def longest_value_of_one_byte_characters(fixture: CaseFixture) -> None:
     """A value of 65536 bytes in 1-byte characters goes through every operation, compared to its last byte."""
-    _longest_value(stage, 1)
+    _longest_value(fixture, 1)
 
 
 @case(ContractRule.LIMITS)
-def longest_value_of_two_byte_characters(stage: Stage) -> None:
+def longest_value_of_two_byte_characters(fixture: CaseFixture) -> None:
     """A value of 65536 bytes in 2-byte characters goes through every operation, compared to its last byte."""
-    _longest_value(stage, 2)
+    _longest_value(fixture, 2)
 
 
 @case(ContractRule.LIMITS)
-def longest_value_of_three_byte_characters(stage: Stage) -> None:
+def longest_value_of_three_byte_characters(fixture: CaseFixture) -> None:
     """A value of 65536 bytes in 3-byte characters goes through every operation, compared to its last byte."""
-    _longest_value(stage, 3)
+    _longest_value(fixture, 3)
 
 
 @case(ContractRule.LIMITS)
-def longest_value_of_four_byte_characters(stage: Stage) -> None:
+def longest_value_of_four_byte_characters(fixture: CaseFixture) -> None:
     """A value of 65536 bytes in 4-byte characters goes through every operation, compared to its last byte."""
-    _longest_value(stage, 4)
+    _longest_value(fixture, 4)
 
 
 @case(ContractRule.LIMITS)
-def longest_key_and_value_together(stage: Stage) -> None:
+def longest_key_and_value_together(fixture: CaseFixture) -> None:
     """The longest key with the longest value is stored, and found by a scan."""
-    keys = stage.app()
+    keys = fixture.app()
     key, value = _longest(1, MAX_KEY_BYTES), _longest(1, MAX_VALUE_BYTES)
     expect(keys.insert_if_not_exists(key, value, LONG), True, "an insert of the longest key with the longest value")
     expect(
@@ -140,25 +140,25 @@ def longest_key_and_value_together(stage: Stage) -> None:
 
 
 @case(ContractRule.LIMITS)
-def shortest_keys(stage: Stage) -> None:
+def shortest_keys(fixture: CaseFixture) -> None:
     """A key of one character, of any width, goes through every operation."""
-    keys = stage.app()
+    keys = fixture.app()
     for key in _WIDTHS.values():
         _walk_through_a_life(keys, key, "value", "other")
 
 
 @case(ContractRule.LIMITS)
-def empty_value(stage: Stage) -> None:
+def empty_value(fixture: CaseFixture) -> None:
     """The empty value is a value: it is live, blocks an insert, and can be expected by swap and delete."""
-    keys = stage.app()
+    keys = fixture.app()
     _walk_through_a_life(keys, "k", "", "other")
     _walk_through_a_life(keys, "k", "other", "")
 
 
 @case(ContractRule.AS_IS)
-def keys_that_look_alike_are_different(stage: Stage) -> None:
+def keys_that_look_alike_are_different(fixture: CaseFixture) -> None:
     """Keys that differ in form, case, white space, NUL or notation are different keys, and none is refused."""
-    keys = stage.app()
+    keys = fixture.app()
     for number, key in enumerate(_DIFFERENT):
         expect(
             keys.insert_if_not_exists(key, str(number), LONG),
@@ -172,9 +172,9 @@ def keys_that_look_alike_are_different(stage: Stage) -> None:
 
 
 @case(ContractRule.AS_IS)
-def deleting_one_key_leaves_those_that_look_alike(stage: Stage) -> None:
+def deleting_one_key_leaves_those_that_look_alike(fixture: CaseFixture) -> None:
     """A swap, a touch or a delete of one key leaves alone the keys that look like it."""
-    keys = stage.app()
+    keys = fixture.app()
     for key in _DIFFERENT:
         keys.put(key, "v", LONG)
     for gone, key in enumerate(_DIFFERENT):
@@ -185,18 +185,18 @@ def deleting_one_key_leaves_those_that_look_alike(stage: Stage) -> None:
 
 
 @case(ContractRule.AS_IS)
-def values_come_back_as_they_are(stage: Stage) -> None:
+def values_come_back_as_they_are(fixture: CaseFixture) -> None:
     """A value of any characters comes back unchanged from every reader."""
-    keys = stage.app()
+    keys = fixture.app()
     for value in _DIFFERENT:
         keys.put("k", value, LONG)
         expect_present(keys, value, f"of the value {shown(value)}")
 
 
 @case(ContractRule.AS_IS)
-def values_that_look_alike_are_different(stage: Stage) -> None:
+def values_that_look_alike_are_different(fixture: CaseFixture) -> None:
     """A swap or delete that expects a value of another form, case, white space or notation is refused."""
-    keys = stage.app()
+    keys = fixture.app()
     for value, wrong in zip(_DIFFERENT, (*_DIFFERENT[1:], _DIFFERENT[0]), strict=True):
         keys.put("k", value, LONG)
         what = f"expecting {shown(wrong)} where {shown(value)} is live"

@@ -1,9 +1,8 @@
-"""Masking: URLs as people may see them, without user names, passwords and other secrets. Pure.
+"""Text that is fit to be shown: without secrets, and without characters that a terminal obeys. Pure.
 
-For every message, log line and listing that shows a URL that somebody gave: a secret may stand before the host, or in
-an option behind it. In doubt more is hidden than needed.
-
-Text from data, made fit for a terminal: nothing in it can move the cursor, set colours or answer for the user.
+`masked` hides user names, passwords and secret options of a URL: for every message, log line and listing that shows a
+URL that somebody gave, as a secret may stand before the host, or in an option behind it. In doubt more is hidden than
+needed. `printable` escapes what could move the cursor, set colours or answer for the user.
 """
 
 from __future__ import annotations
@@ -11,17 +10,6 @@ from __future__ import annotations
 import re
 from typing import Final
 from urllib.parse import unquote
-
-
-def printable(text: str, *, keep: str = "") -> str:
-    """Return ``text`` with everything that is no visible character (control characters, bidi marks) as an escape.
-
-    The characters in ``keep`` stay as they are.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
-
 
 HIDDEN: Final = "***"
 _SECRET: Final = re.compile(r"pass|pwd|secret|token|credential|auth|sign|(^|[_-])key$", re.IGNORECASE)
@@ -54,3 +42,13 @@ def masked_option(name: str, equals: str, value: str) -> str:
 def is_secret(name: str) -> bool:
     """Whether an option of this name holds a secret."""
     return _SECRET.search(unquote(name)) is not None
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Return ``text`` with everything that is no visible character (control characters, bidi marks) as an escape.
+
+    The characters in ``keep`` stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)

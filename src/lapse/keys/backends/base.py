@@ -1,12 +1,14 @@
-"""What network backends have in common: they are written as coroutines, and their blocking half follows from those.
+"""Base classes of keys backends: the blocking half of a network backend, the awaitable half of an embedded one.
 
-A driver's connections belong to the event loop that opened them. So a backend keeps one client per loop, made at the
-first use on that loop; blocking callers share the process's background loop and its client. A backend derives from
-`NetworkBackend`, gives `async_space`, `async_check` and `async_close`, and gets the rest from here.
+Network backends are written as coroutines. A driver's connections belong to the event loop that opened them, so a
+backend keeps one client per loop, made at the first use on that loop; blocking callers share the process's background
+loop and its client. A backend derives from `NetworkBackend`, gives `async_space`, `async_check` and `async_close`, and
+gets the rest from here. Embedded backends answer at once, so `EmbeddedBackend` derives the awaitable half.
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +17,7 @@ from lapse.keys.backends.background import run_blocking
 from lapse.keys.port import CleanupReport, Space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from lapse.keys.backends.layout import Prefix
     from lapse.keys.port import Capabilities
@@ -44,7 +46,7 @@ for _name in _OPERATIONS:
 
 
 class NetworkBackend(ABC):
-    """Completes a `lapse.keys.port.Backend` whose work is done by a server."""
+    """The blocking half of a `lapse.keys.port.Backend` whose work is done by a server."""
 
     capabilities: Capabilities
     sweep_interval: float | None = None  # the server cleans up by itself
@@ -80,3 +82,23 @@ class NetworkBackend(ABC):
     def counts(self) -> Iterable[tuple[Prefix, int, int]]:
         """See `Backend`. Servers do not count per application without reading everything, so nothing is told."""
         return ()
+
+
+class EmbeddedBackend(ABC):
+    """The awaitable half of a `lapse.keys.port.Backend` whose work is done in this process."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """See `Backend`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """See `Backend`."""
+
+    def async_check(self) -> None:
+        """See `Backend`. A look at an embedded store takes microseconds."""
+        self.check()
+
+    def async_close(self) -> Awaitable[None]:
+        """See `Backend`. In a thread: closing may wait for the disk."""
+        return asyncio.to_thread(self.close)

@@ -24,13 +24,13 @@ def test_titles_are_unique_sentences_without_a_full_stop() -> None:
     assert all(title[0].isupper() and title.count(" ") >= 3 and not title.endswith(".") for title in titles)
 
 
-def test_only_the_chosen_cases_are_played() -> None:
+def test_only_the_chosen_cases_are_run() -> None:
     results = run_conformance(StoreTarget.from_url("memory://"), only=["get-live", "async-get-live"])
 
     assert sorted(result.case.id for result in results) == ["async-get-live", "get-live"]
 
 
-def test_an_unknown_case_is_an_error_before_anything_is_played() -> None:
+def test_an_unknown_case_is_an_error_before_anything_is_run() -> None:
     with pytest.raises(UnknownCaseError, match="'get-lively'"):
         run_conformance(StoreTarget.from_url("memory://"), only=["get-live", "get-lively"])
 
