@@ -144,7 +144,7 @@ class _Process:
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raise a `LapseError` unless the API server answers and the caches are filled. Blocks, beside ``loop``.
 
-        The campaign calls every few seconds, so it is nearly always known that the server answers; it is asked only
+        The election calls every few seconds, so it is nearly always known that the server answers; it is asked only
         when it is not.
         """
         import asyncio
@@ -279,7 +279,9 @@ def _loops(requests: Requests, records: Retention, gate: GuardedGate) -> list[Lo
 
 
 def _leadership(store: KubernetesStore, lease: ObjectKey, *, identity: str, clock: Clock) -> Leadership:
-    from lapse.engine.running.election import Campaign
+    from lapse.engine.running.election import LeaseElection
     from lapse.kube.controller.lease import KubeLease
 
-    return Campaign(KubeLease(store, lease, identity=identity, ttl_seconds=LEASE_SECONDS, clock=clock), clock=clock)
+    return LeaseElection(
+        KubeLease(store, lease, identity=identity, ttl_seconds=LEASE_SECONDS, clock=clock), clock=clock
+    )

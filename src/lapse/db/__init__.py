@@ -1,9 +1,7 @@
-"""Databases: opened, migrated, shared between threads. What the tables mean is the business of whoever asks.
+"""Databases: connections, commits and migrations. The tables' meaning is the business of the modules that own them.
 
-`sqlite` opens files and says in plain words what is wrong with them, `readers` hands out connections for reading and
-`anchor` spares them system calls, `group_commit` lets concurrent writers share one commit, `statements` reads named SQL
-blocks, `forks` guards against use after a fork, `urls` takes the URLs of stores apart.
-
-`postgres` is a pool of connections to a server, with the words of `postgres_errors`; `migrating` makes the tables
-there, by the numbered steps of `migrations`. The package `redis` is the same for servers of that kind.
+`sqlite` is files on this machine: `sqlite.database` for most users, `sqlite.group_commit` (concurrent writers share one
+commit), `sqlite.readers` (lent read connections), `sqlite.forks` (no use after a fork). `postgres` is a pool of
+connections to a server and the migrations of its tables. `redis` is the same for Redis and Valkey. `statements` reads
+named SQL blocks, `urls` takes the URLs of stores apart.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong with a database, sorted by what it means for the caller.
+"""Errors of databases, sorted by what they mean for the caller.
 
 Each error carries ``problem``, a clause that reads well after "it cannot be used:". Domains turn these into errors of
 their own that name what is stored; the driver's error is the ``__cause__``.

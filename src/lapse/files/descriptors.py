@@ -1,4 +1,4 @@
-"""How many files and connections this process may have open.
+"""The limit of open files and connections of this process.
 
 Systems give a process few by default (often 1024) and let it take more by itself. A process that serves connections
 does; a program that it starts gets what this process was given, because old ones become slow or break with more.

@@ -1,4 +1,4 @@
-"""Whose file it is: whether another user of the machine decides what is in a file or folder. Pure.
+"""Ownership of files: whether another user of the machine decides what is in a file or folder. Pure.
 
 What a file says can lead to a program that is run, so a file that another user owns or may write is that user's word.
 Root is trusted, as root can do everything anyway.

@@ -1,5 +1,5 @@
 """Keys: expiring application storage with atomic insert, swap and delete, on embedded and distributed backends.
 
-`store` and `aio` are the two faces, `port` is what a backend implements, `backends` implement it, `conformance` proves
-it.
+`store` is the blocking API and `aio` the awaitable one, `port` is what a backend implements, `backends` implement it,
+`conformance` proves it.
 """

@@ -1,4 +1,4 @@
-"""The awaitable face of keys: the methods of `lapse.keys.store`, derived, not written again.
+"""The awaitable API of keys: the methods of `lapse.keys.store`, derived, not written again.
 
 Each method of `AppKeys` validates and returns its space's answer. Here the same function is wrapped: when the answer is
 pending (a ticket of a shared commit, a coroutine of a network driver) it is awaited, otherwise it is passed on. The

@@ -1,15 +1,16 @@
-"""Election of a leader by any keys store: a campaign for a lease in two of its records.
+"""Election of a leader by any keys store: one candidate for a lease that is kept in two of its records.
 
-What it does not guarantee, beyond what a campaign does not: a backend that forgets an acknowledged write (failover of
-an asynchronous Redis replica, a Cassandra keyspace with replication factor 1 that loses its node) may elect a second
-leader, and fencing numbers may then repeat. The TTL is counted by the store and the deadline by this machine.
+Not guaranteed, beyond what `lapse.engine.running.election` does not guarantee: a backend that forgets an acknowledged
+write (failover of an asynchronous Redis replica, a Cassandra keyspace with replication factor 1 that loses its node)
+may elect a second leader, and fencing numbers may then repeat. The TTL is counted by the store and the deadline by this
+machine.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lapse.engine.running.election import Campaign
+from lapse.engine.running.election import LeaseElection
 from lapse.keys.aio import AsyncAppKeys, AsyncKeys
 from lapse.keys.backends.layout import Prefix
 from lapse.keys.lease import Lease
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
 
 
-class Election(Campaign):
+class Election(LeaseElection):
     """One candidate for one name."""
 
     def __init__(self, keys: AsyncKeys, name: str, *, ttl_seconds: int, clock: Clock, app_id: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong with keys, grouped by when: before a backend is touched, while it works, while a lock is held.
+"""Errors of keys: before a backend is touched, while it works, while a lock is held.
 
 Messages name limits and lengths, never a key's value, and never a key's name: both are secrets (device codes, tokens).
 """

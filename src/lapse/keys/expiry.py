@@ -1,4 +1,4 @@
-"""When a key is over: the one rule of the domain, as arithmetic.
+"""Expiry of a key: the one rule of the domain, as arithmetic.
 
 A record carries its absolute expiry in Unix milliseconds. It is gone at the instant ``now >= expiry``, whether or not
 anything has swept it. The moment of writing is rounded *up* to the millisecond, so a TTL of one second lives at least

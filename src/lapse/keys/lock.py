@@ -104,7 +104,7 @@ class _Entry:
         if loop is asyncio.get_running_loop():
             self.renewal.cancel()
             await asyncio.wait({self.renewal})
-        else:  # entered in one colour and left in the other
+        else:  # entered by `with` and left by `async with`, or the other way
             with suppress(RuntimeError):  # that loop is closed, and nothing is renewed there any more
                 loop.call_soon_threadsafe(self.renewal.cancel)
 

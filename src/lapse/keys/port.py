@@ -1,13 +1,13 @@
-"""The port: what a backend must be able to do.
+"""The port of keys: the operations that a backend implements.
 
 A `Backend` opens `Space` objects, one per application. A space receives what is already validated, and is the unit of
 isolation. Atomicity is the backend's duty: each method is one atomic step that treats an expired record as absent.
 
-Two colours, one shape. A method *answers*; an answer is either the value itself or a `Pending` (a ticket of a shared
-commit, a coroutine), which the asynchronous face awaits. Embedded backends give plain values from `space` and may give
+Two APIs, one shape. A method *answers*; an answer is either the value itself or a `Pending` (a ticket of a shared
+commit, a coroutine), which the awaitable API awaits. Embedded backends give plain values from `space` and may give
 tickets from `async_space`; network backends give coroutines from `async_space`, and their `space` runs those on a
-background loop. So every operation is written once, in the colour that is natural to its backend, and the faces in
-`lapse.keys.store` only pass answers on.
+background loop. So every operation is written once, in the way that is natural to its backend, and `lapse.keys.store`
+only passes answers on.
 """
 
 from __future__ import annotations

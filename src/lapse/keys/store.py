@@ -1,7 +1,7 @@
-"""The public face of keys: `Keys` is an opened store, `AppKeys` is one application's part of it.
+"""The blocking API of keys: `Keys` is an opened store, `AppKeys` is one application's part of it.
 
 `AppKeys` validates, then hands over to its space; it returns what the space answers. That is all, and it is why one
-implementation serves both colours: `lapse.keys.aio` derives the awaitable face from these very methods.
+implementation serves both APIs: `lapse.keys.aio` derives the awaitable one from these very methods.
 
 Guarantees: every validation error is raised before a backend is touched; each method is one atomic step on every
 backend; an expired key is absent, swept or not. Not guaranteed: `insert_many` and `get_many` are not atomic together,

@@ -1,4 +1,4 @@
-"""What is frozen and what was spent, in a ConfigMap: for replicas that share nothing but the cluster.
+"""Freezes and spent budgets in a ConfigMap: for replicas that share nothing but the cluster.
 
 ``data`` holds one key ``frozen.DOMAIN`` (or ``frozen.all``) for each freeze, one key ``note.NAME`` for each note, and
 ``spent``, the ledger. A person may freeze with kubectl by writing any text to a freeze's key, which is taken for the

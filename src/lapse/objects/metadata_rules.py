@@ -1,4 +1,4 @@
-"""What Kubernetes demands of names, labels, annotations and owner references, said in its way.
+"""The rules of Kubernetes for names, labels, annotations and owner references, in its own words.
 
 Pure. Each function returns what is wrong, one clause each, with what was expected. Not checked: finalizers, which the
 embedded store does not have, and anything beyond metadata, which is the business of `Kind.validate`.

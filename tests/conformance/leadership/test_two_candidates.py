@@ -16,7 +16,7 @@ import pytest
 import lapse
 from lapse.core.clock import SystemClock
 from lapse.core.identity import uuid
-from lapse.engine.running.election import Campaign
+from lapse.engine.running.election import LeaseElection
 from lapse.keys.election import Election
 from lapse.keys.url import init_store
 from lapse.kube.api.client import Client
@@ -73,17 +73,17 @@ async def play(silent_url: str, open_url: str, silence: Callable[[], None]) -> t
 
 
 async def compete(one: Candidate, other: Candidate, silence: Callable[[], None]) -> None:
-    campaigns = [asyncio.create_task(one.leadership.campaign(one.work))]
+    elections = [asyncio.create_task(one.leadership.campaign(one.work))]
     await one.until_working()
-    campaigns.append(asyncio.create_task(other.leadership.campaign(other.work)))
+    elections.append(asyncio.create_task(other.leadership.campaign(other.work)))
     silence()
     await one.until_idle()
     assert not one.leadership.leading
     await other.until_working()
-    for campaign in campaigns:
-        campaign.cancel()
+    for election in elections:
+        election.cancel()
         with suppress(asyncio.CancelledError):
-            await campaign
+            await election
 
 
 def expect_one_leader_at_a_time(one: Candidate, other: Candidate) -> None:
@@ -108,7 +108,7 @@ async def test_a_leader_behind_a_silent_api_server_stops_before_the_next_one_sta
         cluster = replace(direct.cluster, server=f"https://127.0.0.1:{relay.port}")
         clients = [Client(replace(direct, cluster=cluster)), Client(direct)]
         one, other = (
-            Candidate(Campaign(KubeLease(client, key, identity=name, ttl_seconds=TTL, clock=CLOCK), clock=CLOCK))
+            Candidate(LeaseElection(KubeLease(client, key, identity=name, ttl_seconds=TTL, clock=CLOCK), clock=CLOCK))
             for client, name in zip(clients, ("one", "other"), strict=True)
         )
         await compete(one, other, relay.silence)

@@ -339,7 +339,7 @@ async def test_a_leaders_service_that_fails_to_clean_up_after_a_lost_term_does_n
     assert service.notes == ["began", "cancelled", "began", "finished"]
 
 
-async def test_a_campaign_that_fails_ends_everything_with_its_error(clock: VirtualClock, metrics: Metrics) -> None:
+async def test_an_election_that_fails_ends_everything_with_its_error(clock: VirtualClock, metrics: Metrics) -> None:
     class Hopeless(Appointed):
         async def campaign(self, work: Callable[[Term], Coroutine[Any, Any, None]]) -> None:
             raise OSError("no such election")

@@ -203,7 +203,7 @@ async def test_a_leader_whose_machine_was_suspended_stops_at_the_first_chance() 
         assert len(one.fences) == 2 or not one.working(), "went on as if nothing had happened"
 
 
-async def test_work_that_ends_by_itself_ends_the_campaign_and_releases() -> None:
+async def test_work_that_ends_by_itself_ends_the_election_and_releases() -> None:
     async with world() as w:
 
         async def short(term: Term) -> None:

@@ -106,7 +106,7 @@ async def test_a_waiter_that_is_cancelled_does_not_take_the_lock_later(url: str)
 
 
 @pytest.mark.parametrize("again", [None, 1, 2, 4])
-async def test_a_campaign_that_is_cancelled_at_any_wait_gives_its_lease_back(again: int | None) -> None:
+async def test_an_election_that_is_cancelled_at_any_wait_gives_its_lease_back(again: int | None) -> None:
     clock = VirtualClock()
     async with opened("memory://", clock) as keys:
         steps = 0
@@ -124,10 +124,10 @@ async def test_a_campaign_that_is_cancelled_at_any_wait_gives_its_lease_back(aga
             assert holder(keys, 0, "scanner") is None, when
             assert asyncio.all_tasks() == {asyncio.current_task()}, when
 
-        def campaign() -> Any:  # noqa: ANN401 - a coroutine
+        def election() -> Any:  # noqa: ANN401 - a coroutine
             return Election(keys, "scanner", ttl_seconds=TTL, clock=clock).campaign(work)
 
-        assert await cancel_everywhere(campaign, check, again=again) > 1
+        assert await cancel_everywhere(election, check, again=again) > 1
         assert steps
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.engine.running.election import Campaign
+from lapse.engine.running.election import LeaseElection
 from lapse.kube.controller.lease import LEASE, KubeLease, LeaseNotHeldError
 from lapse.kube.errors import NotFoundError, StoreUnavailableError
 from lapse.kube.resources import ObjectKey
@@ -243,19 +243,19 @@ async def test_who_never_held_it_has_no_fence_and_nothing_to_renew(one: KubeLeas
 
 
 @pytest.mark.parametrize("again", [None, 1, 3])
-async def test_a_campaign_that_is_cancelled_at_any_wait_leaves_no_holder(
+async def test_an_election_that_is_cancelled_at_any_wait_leaves_no_holder(
     store: EmbeddedStore, clock: VirtualClock, again: int | None
 ) -> None:
     async def work(_: object) -> None:
         await asyncio.sleep(0)  # noqa: TID251 - a place to be cancelled at
 
-    def campaign() -> Coroutine[Any, Any, None]:
+    def election() -> Coroutine[Any, Any, None]:
         lease = KubeLease(store, KEY, identity="one", ttl_seconds=TTL, clock=clock)
-        return Campaign(lease, clock=clock).campaign(work)
+        return LeaseElection(lease, clock=clock).campaign(work)
 
     async def check(when: str) -> None:
         await asyncio.sleep(0.02)  # noqa: TID251 - what was cancelled twice gives back in the background
         with suppress(NotFoundError):
             assert (await store.get(LEASE, KEY)).spec.holder_identity in {None, ""}, when
 
-    assert await cancel_everywhere(campaign, check, again=again) > 2
+    assert await cancel_everywhere(election, check, again=again) > 2

@@ -1,4 +1,4 @@
-"""Makes the tables on PostgreSQL, or brings older ones up to date.
+"""Migrations of the tables on PostgreSQL: new ones made, older ones brought up to date.
 
 All missing steps are one transaction: it leaves the newest tables or changes nothing. Two processes that do this at the
 same moment wait for each other. Alembic keeps the order and the record; it comes with SQLAlchemy, which is given a

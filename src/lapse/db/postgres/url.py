@@ -1,4 +1,4 @@
-"""Where a PostgreSQL database is: ``postgresql://[user[:password]@]host[:port]/database[?option=value]``.
+"""PostgreSQL URLs: ``postgresql://[user[:password]@]host[:port]/database[?option=value]``.
 
 As libpq reads it, options such as ``sslmode`` and ``sslrootcert`` included. A password never leaves this module except
 to the driver: `str` shows host, port and database.

@@ -1,6 +1,6 @@
-"""Redis and Valkey: reached, asked and understood. What the keys there mean is the business of whoever asks.
+"""Redis and Valkey: addresses, connections, scripts and errors. The keys' meaning is the business of their users.
 
-`address` says where a server is, `connections` exchanges bytes with it within bounded time, `failures` says in plain
-words what its errors mean, `scripts` calls Lua by digest, and `client` puts these together, one per event loop. Each
-user names the errors that it wants raised (`errors`), so that nothing has to be caught and worded again on the way.
+`connections` exchanges bytes with a server (`address`) within bounded time, `scripts` calls Lua by digest, and `client`
+puts these together, one per event loop. `failures` says in plain words what a server's errors mean; each user names the
+errors that it wants raised, so that nothing has to be caught and worded again on the way.
 """

@@ -1,4 +1,4 @@
-"""Where a server is and how to reach it: ``redis://[user:password@]host[:port][/db]``, with TLS ``rediss://``."""
+"""The address of a Redis server: ``redis://[user:password@]host[:port][/db]``, with TLS ``rediss://``."""
 
 from __future__ import annotations
 

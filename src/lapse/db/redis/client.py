@@ -1,7 +1,7 @@
 """A server, asked: its connections, one set per event loop, and the answers to commands and scripts.
 
 Guarantees: every call is one round trip (two where the server did not know a script), bounded by the time-outs of its
-address; an error of the server is raised as what it means, see `lapse.db.redis.errors`.
+address; an error of the server is raised as what it means, see `lapse.db.redis.failures`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lapse.core.errors import LapseError
     from lapse.db.redis.address import RedisAddress
-    from lapse.db.redis.errors import Errors
+    from lapse.db.redis.failures import Errors
     from lapse.db.redis.scripts import ScriptCall
 
 

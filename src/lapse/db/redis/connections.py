@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.core.errors import LapseError
-    from lapse.db.redis.errors import Errors
+    from lapse.db.redis.failures import Errors
 
 
 class Wire(Protocol):

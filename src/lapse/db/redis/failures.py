@@ -1,7 +1,9 @@
-"""What a driver's error means, in words for people.
+"""Failures of Redis and Valkey: the errors that a user wants raised, and what a driver's error means, in plain words.
 
-The server's own texts are not passed on: they may name keys, and key names can be secrets. Certain is that a command
-was not applied when the server answered it with an error; a lost connection and a missing answer say nothing.
+A domain has errors of its own, which say what its callers may believe. They are handed down (`Errors`), not translated
+on the way up: the driver's error stays the direct ``__cause__``, and an exchange, which is the hot path, has no layer
+more. The server's own texts are not passed on: they may name keys, and key names can be secrets. Certain is that a
+command was not applied when the server answered it with an error; a lost connection and a missing answer say nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from redis import exceptions as driver
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lapse.core.errors import LapseError
-    from lapse.db.redis.errors import Errors
 
 _TOO_OLD: Final = "it lacks a command that is needed; Redis 7.0 or Valkey 7.2 is the oldest that will do"
 _CLUSTER: Final = (
@@ -53,6 +55,22 @@ _MISFIT_TEXTS: Final = {
     "DB index is out of range": "it has no database of this number",
 }
 _TEXTS: Final = {"max number of clients": "the server has no room for more clients (maxclients)"}
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Four classes of errors. All but ``closed`` are called with the places ``backend`` and ``problem``."""
+
+    unavailable: type[LapseError]
+    """Nothing was done."""
+    outcome_unknown: type[LapseError]
+    """A write was sent, and no answer came."""
+    misfit: type[LapseError]
+    """The server is there, and is not what is needed."""
+    closed: type[LapseError]
+    """The user closed it; takes no places."""
+    foreign: str
+    """What is wrong, and what to do, when a name that is used here holds something else; the problem of a misfit."""
 
 
 def refused(error: driver.RedisError, backend: str, errors: Errors, *, in_script: bool = False) -> LapseError:

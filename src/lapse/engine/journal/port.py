@@ -5,83 +5,39 @@ act's own transaction, so there is neither an act without a row nor a row withou
 written before the act and its *outcome* after it, joined by ``attempt``; an intent without an outcome (`unfinished`)
 tells of a process that ended in between: the act may have happened or not.
 
-Not guaranteed: that times never go back between two rows, because the wall clock may.
+`Noting` writes a row for every change of a verdict. The last row about an object is remembered, and read from the
+journal where it is not: so a restart, another leader or a full memory does not write the same news again.
 
-Noting: a row for every change of a verdict, and none for every look.
-
-What was last written about an object is remembered, and read from the journal where it is not: so a restart, another
-leader or a full memory does not write the same news again. Part of a journal, whichever database it lives in.
-
-Not guaranteed: two processes that look at one object at the same time may both write the news, or, when they take
-turns, leave one out.
+Not guaranteed: that times never go back between two rows, because the wall clock may. Two processes that look at one
+object at the same time may both write the news, or, when they take turns, leave one out.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from lapse.core.decision import Reason
-from lapse.db.sqlite.database import write_rows
+from lapse.db.sqlite.database import Database, write_rows
 from lapse.db.statements import load_statements
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
-    from lapse.db.sqlite.database import Database
 
-_REMEMBERED: Final = 100_000
-_Who = tuple[str, str]
-_News = tuple[str, str, str]
-
-
-class Noting:
-    """The news of one journal, which calls `forget` for every row that it writes."""
-
-    def __init__(self, journal: Journal, *, remembered: int = _REMEMBERED) -> None:
-        """Remember what was said about this many objects; the oldest are looked up when they are needed again."""
-        self._journal = journal
-        self._remembered = remembered
-        self._last: OrderedDict[_Who, _News | None] = OrderedDict()
-
-    async def note(self, entry: Entry, *, unless_first: bool) -> bool:
-        """See `Journal.note`."""
-        last = await self._last_of(entry)
-        if last == _news(entry) or (last is None and unless_first):
-            return False
-        await self._journal.append(entry)
-        self._keep((entry.domain, entry.uid), _news(entry))
-        return True
-
-    def forget(self, entry: Entry) -> None:
-        """Drop what is known about the object of a row that is being written."""
-        self._last.pop((entry.domain, entry.uid), None)
-
-    async def _last_of(self, entry: Entry) -> _News | None:
-        who = (entry.domain, entry.uid)
-        if who in self._last:
-            return self._last[who]
-        rows = await self._journal.entries(domain=entry.domain, uid=entry.uid, limit=1)
-        return self._keep(who, _news(rows[0]) if rows else None)
-
-    def _keep(self, who: _Who, news: _News | None) -> _News | None:
-        self._last[who] = news
-        self._last.move_to_end(who)
-        if len(self._last) > self._remembered:
-            self._last.popitem(last=False)
-        return news
-
-
-def _news(entry: Entry) -> _News:
-    return entry.verdict, str(entry.reason), entry.outcome
+D = TypeVar("D")
 
 
 _SQL: Final = load_statements("lapse.engine.journal", "sqlite.sql")
 SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"], _SQL["schema_2"])
 """For whoever opens the database that the journal's table is to live in."""
+_REMEMBERED: Final = 100_000
+_Who = tuple[str, str]
+_News = tuple[str, str, str]
 
 
 class DeletionReason(Reason):
@@ -229,19 +185,56 @@ _FILTERS: Final[Mapping[str, str]] = {
 }
 
 
-class SQLiteJournal:
-    """A `Journal` in a database whose schema holds `SCHEMA_SCRIPTS`; its opener closes it."""
+class Noting:
+    """The news of one journal, which calls `forget` for every row that it writes."""
+
+    def __init__(self, journal: Journal, *, remembered: int = _REMEMBERED) -> None:
+        """Remember what was said about this many objects; the oldest are looked up when they are needed again."""
+        self._journal = journal
+        self._remembered = remembered
+        self._last: OrderedDict[_Who, _News | None] = OrderedDict()
+
+    async def note(self, entry: Entry, *, unless_first: bool) -> bool:
+        """See `Journal.note`."""
+        last = await self._last_of(entry)
+        if last == _news(entry) or (last is None and unless_first):
+            return False
+        await self._journal.append(entry)
+        self._keep((entry.domain, entry.uid), _news(entry))
+        return True
+
+    def forget(self, entry: Entry) -> None:
+        """Drop what is known about the object of a row that is being written."""
+        self._last.pop((entry.domain, entry.uid), None)
+
+    async def _last_of(self, entry: Entry) -> _News | None:
+        who = (entry.domain, entry.uid)
+        if who in self._last:
+            return self._last[who]
+        rows = await self._journal.entries(domain=entry.domain, uid=entry.uid, limit=1)
+        return self._keep(who, _news(rows[0]) if rows else None)
+
+    def _keep(self, who: _Who, news: _News | None) -> _News | None:
+        self._last[who] = news
+        self._last.move_to_end(who)
+        if len(self._last) > self._remembered:
+            self._last.popitem(last=False)
+        return news
+
+
+def _news(entry: Entry) -> _News:
+    return entry.verdict, str(entry.reason), entry.outcome
+
+
+class DatabaseJournal(ABC, Generic[D]):
+    """The part of a `Journal` that is the same in every database; the opener of ``database`` closes it."""
 
     is_log: Final = False
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: D) -> None:
         """Nothing is read or written yet."""
         self.database = database
         self._noting = Noting(self)
-
-    async def append(self, *entries: Entry) -> None:
-        """See `Journal`."""
-        await self.database.write(self.writer(*entries))
 
     async def note(self, entry: Entry, *, unless_first: bool = False) -> bool:
         """See `Journal`."""
@@ -260,11 +253,35 @@ class SQLiteJournal:
         """See `Journal`."""
         asked = {"since_ns": since_ns, "domain": domain, "address": address, "uid": uid}
         given = {name: value for name, value in asked.items() if value is not None}
-        conditions, values = [_FILTERS[name] for name in given], list(given.values())
-        if before is not None:
-            conditions.append("(time_ns, id) < (?, ?)")
-            values += before
-        return self._rows(conditions, values, limit=limit)
+        return await self._matching(given, before, limit=limit)
+
+    def shares(self, store: HasDatabase) -> bool:
+        """See `Journal`."""
+        return store.database is self.database
+
+    @abstractmethod
+    async def append(self, *entries: Entry) -> None:
+        """See `Journal`."""
+
+    @abstractmethod
+    async def unfinished(self, *, limit: int = 100) -> list[Row]:
+        """See `Journal`."""
+
+    @abstractmethod
+    def writer(self, *entries: Entry) -> Writer:
+        """See `Journal`."""
+
+    @abstractmethod
+    async def _matching(self, given: Mapping[str, Any], before: RowPosition | None, *, limit: int) -> list[Row]:
+        """Return rows whose columns have the ``given`` values; ``since_ns`` is the earliest time."""
+
+
+class SQLiteJournal(DatabaseJournal[Database]):
+    """A `Journal` in a database whose schema holds `SCHEMA_SCRIPTS`."""
+
+    async def append(self, *entries: Entry) -> None:
+        """See `Journal`."""
+        await self.database.write(self.writer(*entries))
 
     async def unfinished(self, *, limit: int = 100) -> list[Row]:
         """See `Journal`."""
@@ -285,9 +302,12 @@ class SQLiteJournal:
 
         return write
 
-    def shares(self, store: HasDatabase) -> bool:
-        """See `Journal`."""
-        return store.database is self.database
+    async def _matching(self, given: Mapping[str, Any], before: RowPosition | None, *, limit: int) -> list[Row]:
+        conditions, values = [_FILTERS[name] for name in given], list(given.values())
+        if before is not None:
+            conditions.append("(time_ns, id) < (?, ?)")
+            values += before
+        return self._rows(conditions, values, limit=limit)
 
     def _rows(self, conditions: Sequence[str], values: Sequence[Any], *, limit: int) -> list[Row]:
         where = ["WHERE", " AND ".join(conditions)] if conditions else []

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.db.postgres.pool import run
+from lapse.db.postgres.pool import Postgres, run
 from lapse.db.statements import load_statements
-from lapse.engine.journal.port import Entry, Noting, entry_values, row_of
+from lapse.engine.journal.port import DatabaseJournal, Entry, entry_values, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from psycopg import AsyncCursor
 
-    from lapse.db.postgres.pool import Postgres
     from lapse.db.postgres.pool import Row as Found
-    from lapse.engine.journal.port import HasDatabase, Journal, Row, RowPosition, Writer
+    from lapse.engine.journal.port import Journal, Row, RowPosition, Writer
 
 SQL: Final = load_statements("lapse.engine.journal", "postgres.sql")
 _FILTERS: Final[Mapping[str, str]] = {
@@ -33,44 +32,14 @@ _FILTERS: Final[Mapping[str, str]] = {
 }
 
 
-class PostgresJournal:
-    """See the module; its opener closes ``database``."""
-
-    is_log: Final = False
-
-    def __init__(self, database: Postgres) -> None:
-        """Nothing is read or written yet."""
-        self.database = database
-        self._noting = Noting(self)
+class PostgresJournal(DatabaseJournal[Postgres]):
+    """See the module."""
 
     async def append(self, *entries: Entry) -> None:
         """See `Journal`."""
         columns = self._columns(entries)
         if entries:
             await self.database.write(SQL["append"], columns)
-
-    async def note(self, entry: Entry, *, unless_first: bool = False) -> bool:
-        """See `Journal`."""
-        return await self._noting.note(entry, unless_first=unless_first)
-
-    async def entries(
-        self,
-        *,
-        since_ns: int | None = None,
-        domain: str | None = None,
-        address: str | None = None,
-        uid: str | None = None,
-        limit: int = 100,
-        before: RowPosition | None = None,
-    ) -> list[Row]:
-        """See `Journal`."""
-        asked = {"since_ns": since_ns, "domain": domain, "address": address, "uid": uid}
-        given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-        conditions = [_FILTERS[name] for name in given]
-        if before is not None:
-            conditions.append("(time_ns, id) < (%(before_time)s, %(before_id)s)")
-            given |= {"before_time": before.time_ns, "before_id": before.id}
-        return await self._rows(conditions, given, limit=limit)
 
     async def unfinished(self, *, limit: int = 100) -> list[Row]:
         """See `Journal`."""
@@ -95,9 +64,12 @@ class PostgresJournal:
 
         return write
 
-    def shares(self, store: HasDatabase) -> bool:
-        """See `Journal`."""
-        return store.database is self.database
+    async def _matching(self, given: Mapping[str, Any], before: RowPosition | None, *, limit: int) -> list[Row]:
+        conditions, values = [_FILTERS[name] for name in given], dict(given)
+        if before is not None:
+            conditions.append("(time_ns, id) < (%(before_time)s, %(before_id)s)")
+            values |= {"before_time": before.time_ns, "before_id": before.id}
+        return await self._rows(conditions, values, limit=limit)
 
     def _columns(self, entries: Sequence[Entry]) -> dict[str, list[Any]]:
         rows = [entry_values(entry) for entry in entries]

@@ -193,13 +193,13 @@ class Coordinator:
                 )
                 for service in services
             ]
-            campaign = self._campaign(leader_services, failures.append)
-            campaigning = [] if campaign is None else [group.create_task(campaign, name="lapse-leadership")]
+            candidacy = self._candidacy(leader_services, failures.append)
+            elections = [] if candidacy is None else [group.create_task(candidacy, name="lapse-leadership")]
             await self._stopping.wait()
             if not self._leads_work:  # a candidate has nothing to finish; a leader returns when its work has ended
-                for task in campaigning:
+                for task in elections:
                     task.cancel()
-            await self._end([*tasks, *campaigning])
+            await self._end([*tasks, *elections])
         if failures:
             raise failures[0]
 
@@ -230,15 +230,15 @@ class Coordinator:
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
-    def _campaign(
+    def _candidacy(
         self, services: Sequence[Service], failed: Callable[[BaseException], None]
     ) -> Coroutine[Any, Any, None] | None:
         loops = [loop for loop in self._loops if loop.leader_only]
         if self._leadership is None or not (loops or services):
             return None
-        return self._keep_campaigning(self._leadership, partial(self._lead, loops, services, failed), failed)
+        return self._keep_standing(self._leadership, partial(self._lead, loops, services, failed), failed)
 
-    async def _keep_campaigning(
+    async def _keep_standing(
         self,
         leadership: Leadership,
         work: Callable[[Term], Coroutine[Any, Any, None]],

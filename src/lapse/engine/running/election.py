@@ -1,4 +1,4 @@
-"""The way to lead: a campaign for a lease, whatever store the lease is kept in.
+"""Election of a leader by a lease, whatever store the lease is kept in.
 
 The leader holds a lease: acquired, renewed at a quarter of its TTL, tried again every second on errors. The deadline
 counts from the start of the last successful renewal. Work is cancelled when three quarters of the TTL have passed
@@ -37,7 +37,7 @@ _log = get_logger("lapse.engine.running.election")
 
 
 class ElectionLease(Protocol):
-    """What a campaign is about: one owner at a time. It is also the `Term` of whoever owns it."""
+    """The lease that candidates compete for: one owner at a time. It is also the `Term` of its owner."""
 
     @property
     def ttl_seconds(self) -> int:
@@ -72,7 +72,7 @@ class ElectionLease(Protocol):
         ...
 
 
-class Campaign:
+class LeaseElection:
     """One candidate for one lease: a `Leadership`."""
 
     def __init__(self, lease: ElectionLease, *, clock: Clock) -> None:

@@ -43,7 +43,7 @@ class Leadership(Protocol):
     async def campaign(self, work: Callable[[Term], Coroutine[Any, Any, None]]) -> None:
         """Try to lead, for ever; run ``work`` during each term, and release when cancelled.
 
-        Work that returns by itself ends the campaign; its error is raised.
+        Work that returns by itself ends the election; its error is raised.
         """
         ...
 

@@ -302,7 +302,7 @@ class FileBackend(EmbeddedBackend):
                 return
             self._commit.run(_returning(surplus))
 
-    # One driver per colour; the steps themselves are written once.
+    # One driver per API; the steps themselves are written once.
 
     def _run_in_turn(self, steps: _Steps[T]) -> T:
         try:

@@ -1,4 +1,4 @@
-"""A Kubernetes Lease (coordination.k8s.io/v1), for a campaign to lead.
+"""A Kubernetes Lease (coordination.k8s.io/v1), for the election of a leader.
 
 The lease is taken when it has no holder, or when its record has not changed for its whole duration as *this* machine
 counts: the holder's clock is never compared with ours, only whether it still writes. Every write names the resource

@@ -341,7 +341,7 @@ class CassandraSpace:
 
 
 class BlockingCassandraSpace(BlockingSpace):
-    """The blocking face: single operations on the caller's thread; what works in parallel on the background loop."""
+    """The blocking API: single operations on the caller's thread; what works in parallel on the background loop."""
 
     def __init__(self, parallel: CassandraSpace, single: CassandraSpace) -> None:
         """Take the same partitions twice: as coroutines, and as coroutines that never suspend."""

@@ -232,7 +232,7 @@ class CassandraClient:
 class BlockingClient(CassandraClient):
     """The same for callers that wait by blocking: its coroutines never suspend, so `completed` runs them as they are.
 
-    The background loop, the usual way of a blocking face, would add two changes of threads to every operation.
+    The background loop, the usual way of a blocking API, would add two changes of threads to every operation.
     """
 
     async def open(self) -> _Opened:

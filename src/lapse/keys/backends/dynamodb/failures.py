@@ -1,4 +1,4 @@
-"""What an error of the driver means: whether the request may have been applied, and whether to ask again.
+"""Failures of DynamoDB requests: whether one may have been applied, and whether to ask again.
 
 The rule behind it: a request that never left this machine, or that the server refused with a 4xx, changed nothing.
 After a lost connection, a time-out or a 5xx nobody knows: DynamoDB's 5xx also come for writes that were applied.

@@ -1,4 +1,4 @@
-"""How a record looks in a DynamoDB table, and the requests that read and change it. Pure: the time is an argument.
+"""Records as items of a DynamoDB table, and the requests that read and change them. Pure: time is given.
 
 | attribute | type | what |
 |---|---|---|

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from redis import exceptions as driver
 
 from lapse.db.redis.client import RedisClient
-from lapse.db.redis.errors import Errors
-from lapse.db.redis.failures import impossible
+from lapse.db.redis.failures import Errors, impossible
 from lapse.db.redis.scripts import ScriptCall, load_scripts, packed
 from lapse.keys.backends.background import run_blocking
 from lapse.keys.backends.base import NetworkBackend

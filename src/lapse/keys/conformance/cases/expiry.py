@@ -1,4 +1,4 @@
-"""When a key is over: the very instant on a virtual clock, a bracket in real time, and what a TTL (re)starts with.
+"""Expiry: the very instant on a virtual clock, a bracket in real time, and what a TTL (re)starts with.
 
 The bracket has no false alarm on a slow machine. A write was applied between the moment it was sent and the moment it
 was answered, and so was a read. A key is gone too early only if the answer came before the TTL could be over at the

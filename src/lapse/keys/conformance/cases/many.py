@@ -1,4 +1,4 @@
-"""Several keys in one call."""
+"""Operations on several keys in one call."""
 
 from __future__ import annotations
 

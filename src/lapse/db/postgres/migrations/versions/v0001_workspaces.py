@@ -1,4 +1,4 @@
-"""Makes the table of workspaces."""
+"""The table of workspaces."""
 
 from __future__ import annotations
 

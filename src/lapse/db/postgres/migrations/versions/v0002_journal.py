@@ -1,4 +1,4 @@
-"""Makes the tables of the journal and of what is frozen."""
+"""The tables of the journal and of freezes."""
 
 from __future__ import annotations
 
