@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lapse.core.moved import install as _let_old_names_work
+
 __version__ = "0.1.0"
 __all__ = ["LapseError", "__version__", "open_keys", "open_keys_async"]
 
@@ -26,3 +28,6 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - the types are those of the 
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+_let_old_names_work()

@@ -9,9 +9,7 @@ that is in use it leaves nothing behind and touches no record of others: see `la
 
 from __future__ import annotations
 
-import warnings
-from typing import Final
-
+from lapse.core.moved import old_names
 from lapse.keys.conformance.case import Case, CaseKind, CaseOutcome, CaseResult, ContractRule
 from lapse.keys.conformance.fixture import KIT_APPS, NoEmptyApplicationError
 from lapse.keys.conformance.kit import UnknownCaseError, list_cases, run_conformance
@@ -31,20 +29,4 @@ __all__ = [
     "run_conformance",
 ]
 
-_OLD_NAMES: Final = {
-    "Kind": CaseKind,
-    "Outcome": CaseOutcome,
-    "Rule": ContractRule,
-    "Target": StoreTarget,
-}
-"""Names of versions before 0.3, for programs that examine a backend of their own."""
-
-
-def __getattr__(name: str) -> object:
-    """Return what has had another name, with a warning."""
-    found = _OLD_NAMES.get(name)
-    if found is None:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    warnings.warn(f"{__name__}.{name} is called {found.__name__} now", DeprecationWarning, stacklevel=2)
-    return found
+__getattr__ = old_names(__name__)
