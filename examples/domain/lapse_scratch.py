@@ -84,7 +84,7 @@ class ScratchFiles:
         names = [name for name in names if name > self._after]
         for start in range(0, len(names), size):
             page = names[start : start + size]
-            found = await asyncio.to_thread(lambda page=page: [self._read(name) for name in page])
+            found = await asyncio.to_thread(lambda names: [self._read(name) for name in names], page)
             self._after = page[-1]
             yield [self._candidate(file) for file in found if file is not None]
         self._after = ""

@@ -438,7 +438,7 @@ class Settings:
         "How many workspaces may go to standby or to the archive in any window, such as 1000/1h; off sets no limit",
     )
     domains: dict[str, dict[str, Any]] = setting(
-        {}, _sections, "Settings of domains of your own, a table for each: see a-domain-of-your-own"
+        {}, _sections, "Settings of domains of your own, as a JSON object by name; better in the file, a table for each"
     )
     activity_url: str = setting(
         "",

@@ -94,9 +94,11 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= dict.fromkeys(("default_standby_ttl", "default_archive_ttl", "ttl_manager_interval"), "7m")
     samples |= {"idle_timer": "7m", "busy_most": "7h", "proxy_lease": "7s", "proxy_port": "1"}
     samples |= dict.fromkeys([name for name in SETTINGS if "_max_connections" in name], "77")
+    samples |= {"domains": '{"mine": {"folder": "/tmp"}}'}
     text = samples.get(key, "192.0.2.1")
     table, _, name = key.partition("_")
-    write(f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n", "config/lapse/lapse.toml")
+    lines = f"[{table}]\n{name} = {text if text.isdigit() else repr(text)}\n"
+    write(lines if name else "[domains.mine]\nfolder = '/tmp'\n", "config/lapse/lapse.toml")
     by_file = load_settings()
     monkeypatch.setenv(f"LAPSE_{key.upper()}", text)
     by_environment = load_settings()

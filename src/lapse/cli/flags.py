@@ -78,7 +78,7 @@ _PROXY: Final = (
 _WEBHOOK: Final = ("webhook_host", "webhook_port", "webhook_cert_file", "webhook_key_file")
 _SERVER: Final = (
     *("state_dir", *_REQUESTS, *_HISTORY, *_WORKSPACE_DEFAULTS, *_WORKSPACE_TTLS, *_PROXY, *_PROCESS),
-    *("busy_most", "workspaces_stop_on_exit", "retention_policies", "keys_url", "keys_sweep_interval"),
+    *("busy_most", "workspaces_stop_on_exit", "retention_policies", "domains", "keys_url", "keys_sweep_interval"),
     *("http_host", "http_port", "http_allowed_hosts", "http_max_connections", "http_max_connections_per_peer"),
 )
 _PLACE: Final = {

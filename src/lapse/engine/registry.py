@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 GROUP: Final = "lapse.domains"
 """The group of entry points."""
+NOT_EXPLAINED: Final = "Only workspaces and domains of your own are explained here. For others see lapse requests get and lapse history show"
+"""Why a domain has no `DomainVerb.WHY`, as long as that is so."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _RESERVED: Final = frozenset({"all", "clock"})
 """Every domain together, and the note about the clock, in the tables of what is frozen."""
@@ -52,7 +54,7 @@ class UnsupportedVerbError(UsageError):
     """{problem}."""
 
 
-class Verb(StrEnum):
+class DomainVerb(StrEnum):
     """What people can do to a domain or to a thing of it, whatever the domain."""
 
     FREEZE = "freeze"
@@ -112,7 +114,7 @@ class Registration:
     """How its things are addressed."""
     has_foreign_kinds: bool = False
     """Whether addresses of the kinds of Kubernetes (``KIND.GROUP/...``) are its own."""
-    unsupported: Mapping[Verb, str] = field(default_factory=dict)
+    unsupported: Mapping[DomainVerb, str] = field(default_factory=dict)
     """Verbs that make no sense for it, each with the reason: sentences, without the last period."""
     is_on_cluster: bool = False
     """Whether it is also swept by the operator of a cluster."""
@@ -138,7 +140,7 @@ class Registration:
         """Set the series of what is ended, and of what fails, to zero."""
         metrics.expect_domain(self.name, reasons=self.reasons())
 
-    def supports(self, verb: Verb) -> bool:
+    def supports(self, verb: DomainVerb) -> bool:
         """Whether a verb makes sense for it."""
         return verb not in self.unsupported
 
@@ -177,7 +179,7 @@ class Registry:
 
     def freezable(self, *, cluster: bool = False) -> tuple[str, ...]:
         """Return what can be frozen and has a deletion budget, in a state folder or on a cluster; imports nothing."""
-        own = [one for one in self.built_in if one.supports(Verb.FREEZE) and (one.is_on_cluster or not cluster)]
+        own = [one for one in self.built_in if one.supports(DomainVerb.FREEZE) and (one.is_on_cluster or not cluster)]
         return (*(one.name for one in own), *(() if cluster else self.installed_names()))
 
     def installed(self) -> list[Registration]:
@@ -241,7 +243,7 @@ class Registry:
         named = next((one for one in everybody if any(kind == known.name for known in one.kinds)), None)
         return named or next((one for one in everybody if one.has_foreign_kinds), None)
 
-    def demand(self, verb: Verb, address: Address) -> Registration:
+    def demand(self, verb: DomainVerb, address: Address) -> Registration:
         """Return the domain of an address that was parsed; raises `UnsupportedVerbError` where a verb is none of it."""
         owner = self.owner_of(address.kind)
         if owner is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.address import AddressKind
-from lapse.engine.registry import Noun, Registration, Verb
+from lapse.engine.registry import NOT_EXPLAINED, DomainVerb, Noun, Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from lapse.core.decision import Reason
 
 _UNSUPPORTED: Final = {
-    Verb.HOLD: "Objects are held by an annotation, lapse.dev/hold=true",
-    Verb.WHY: "Only workspaces and domains of your own are explained here. For others see lapse requests get and "
-    "lapse history show",
+    DomainVerb.HOLD: "Objects are held by an annotation, lapse.dev/hold=true",
+    DomainVerb.WHY: NOT_EXPLAINED,
 }
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.address import AddressKind
-from lapse.core.decision import DueReason
-from lapse.engine.registry import Noun, Registration, ScopeForm, Verb
+from lapse.engine.registry import NOT_EXPLAINED, DomainVerb, Noun, Registration, ScopeForm
 from lapse.keys.validation import MAX_APP_ID, app_number
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lapse.core.decision import Reason
     from lapse.core.errors import LapseError
 
 
@@ -21,6 +23,12 @@ def _is_app(text: str) -> bool:
     return app_number(text) is not None
 
 
+def _reasons() -> Iterable[Reason]:
+    from lapse.core.decision import DueReason
+
+    return (DueReason.TTL_EXPIRED,)
+
+
 def _errors() -> tuple[type[LapseError], ...]:
     from lapse.keys.errors import BackendError
 
@@ -30,14 +38,13 @@ def _errors() -> tuple[type[LapseError], ...]:
 KEYS: Final = Registration(
     name="keys",
     kinds=(AddressKind("key", "APP", _app_problem),),
-    reasons=lambda: (DueReason.TTL_EXPIRED,),
+    reasons=_reasons,
     unsupported={
-        Verb.FREEZE: "Keys cannot be frozen: a key is gone at the instant of its expiry, whether or not anything "
+        DomainVerb.FREEZE: "Keys cannot be frozen: a key is gone at the instant of its expiry, whether or not anything "
         "removes it",
-        Verb.HOLD: "Keys cannot be held: a key is gone at the instant of its expiry. Give it more time with "
+        DomainVerb.HOLD: "Keys cannot be held: a key is gone at the instant of its expiry. Give it more time with "
         "lapse keys touch",
-        Verb.WHY: "Only workspaces and domains of your own are explained here. For others see lapse requests get and "
-        "lapse history show",
+        DomainVerb.WHY: NOT_EXPLAINED,
     },
     errors=_errors,
     scope=ScopeForm("APP", "7", _is_app),

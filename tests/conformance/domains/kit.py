@@ -129,7 +129,7 @@ class Opener(Protocol):
 
     domain: str
 
-    def __call__(self, kit: Kit, dry_run: bool) -> AbstractAsyncContextManager[World]: ...  # noqa: FBT001 - named where it is called
+    def __call__(self, kit: Kit, dry_run: bool) -> AbstractAsyncContextManager[Any]: ...  # noqa: FBT001 - named where it is called
 
 
 class Stage:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lapse.core.errors import LapseError
 from lapse.web.api import busy as busy_api
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 PAGE = REFERENCE / "http-api.md"
 
 
-def kinds(parent: type[RequestError]) -> Iterator[type[RequestError]]:
+E = TypeVar("E", bound=LapseError)
+
+
+def kinds(parent: type[E]) -> Iterator[type[E]]:
     for kind in parent.__subclasses__():
         yield kind
         yield from kinds(kind)

@@ -17,6 +17,7 @@ DERIVED |= dict.fromkeys(
     (
         "retention_policies",
         "hold_kinds",
+        "domains",
         "activity_url",
         "kube_config",
         "kube_context",

@@ -96,14 +96,16 @@ def resume(
 
 
 def _demand(domain: str, flags: FreezeFlags, *, cluster: bool) -> None:
-    from lapse.engine.registry import UnsupportedVerbError, Verb, no_such_domain
+    from lapse.engine.registry import DomainVerb, UnsupportedVerbError, no_such_domain
     from lapse.engine.safety.freeze import ALL
 
     on_cluster = cluster or flags.names_cluster
     known = (*REGISTRY.freezable(cluster=on_cluster), ALL)
     if domain in known:
         return
-    reasons = {one.name: one.unsupported[Verb.FREEZE] for one in REGISTRY.built_in if not one.supports(Verb.FREEZE)}
+    reasons = {
+        one.name: one.unsupported[DomainVerb.FREEZE] for one in REGISTRY.built_in if not one.supports(DomainVerb.FREEZE)
+    }
     if domain in reasons:
         raise UnsupportedVerbError(problem=reasons[domain])
     raise no_such_domain(domain, known)

@@ -94,10 +94,10 @@ def release(address: Held, /, flags: WorkspaceFlags = WorkspaceFlags(), *, outpu
 
 def _owner(text: str) -> tuple[Address, Registration]:
     """Return what is meant, and its domain; refuses what cannot be held, or not like this."""
-    from lapse.engine.registry import Verb
+    from lapse.engine.registry import DomainVerb
 
     asked = REGISTRY.parse(text)
-    return asked, REGISTRY.demand(Verb.HOLD, asked)
+    return asked, REGISTRY.demand(DomainVerb.HOLD, asked)
 
 
 # --- domains of other distributions -----------------------------------------------------------------------------------

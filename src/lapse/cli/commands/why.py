@@ -53,11 +53,11 @@ def why(
     """
     from lapse.cli.context import in_context
     from lapse.domains import REGISTRY
-    from lapse.engine.registry import Verb
+    from lapse.engine.registry import DomainVerb
     from lapse.workspaces import explaining
 
     asked = REGISTRY.parse(address)
-    owner = REGISTRY.demand(Verb.WHY, asked)
+    owner = REGISTRY.demand(DomainVerb.WHY, asked)
     if owner.build is not None:
         return _why_own(asked, owner, flags, at=at, output=output)
 
