@@ -289,11 +289,11 @@ class WorkspaceParts:
         return StoreDirectory(self.store, self._locate, clock=self.clock)
 
     def _ports(self) -> Ports:
-        from lapse.proxy.auth import HouseDoorkeeper, Sessions
+        from lapse.proxy.auth import ProxyAuthenticator, Sessions
         from lapse.proxy.directory import StoreWaker
         from lapse.proxy.server import Ports
 
-        doorkeeper = HouseDoorkeeper(
+        authenticator = ProxyAuthenticator(
             directory=self._directory,
             tickets=self.tickets,
             sessions=Sessions(self.secret, self.settings.proxy_scheme),
@@ -304,7 +304,7 @@ class WorkspaceParts:
         )
         return Ports(
             directory=self._directory,
-            doorkeeper=doorkeeper,
+            authenticator=authenticator,
             waker=StoreWaker(self.store, clock=self.clock, changed=self._changed, access=self.access.note),
             activity=self.activity,
             access=self.access.note,

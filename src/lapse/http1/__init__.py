@@ -1,1 +1,1 @@
-"""HTTP/1.1: heads, bodies, cookies and connection limits, for everything that speaks it by itself."""
+"""HTTP/1.1 codec of the proxy and the Kubernetes client, with cookies, client sockets and connection limits."""

@@ -1,8 +1,8 @@
-"""The connections of a listener: how many there are, and which one has to go for another. Pure.
+"""Connection limit of a listener: how many there are, and which one has to go for another. Pure.
 
 When there are too many, the oldest connection that waits for a request is ended, and the new one takes its place. So
-connections that are opened and left alone, by whom ever, cannot keep anybody out: one that sends its request at once is
-served. Only when each of them is at work is the new one refused.
+connections that are opened and left alone cannot keep anybody out: one that sends its request at once is served. Only
+when each of them is at work is the new one refused.
 
 Not guaranteed: an order between peers that share an address, such as all users of one machine.
 """

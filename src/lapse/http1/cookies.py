@@ -1,4 +1,4 @@
-"""Cookies that say what they are for and until when, signed with a secret. Pure.
+"""Signed cookies that say what they are for and until when. Pure.
 
 Nothing is stored: every process that has the secret recognises a cookie. A cookie belongs to one host (no Domain), no
 script can read it, and no other page makes a browser send it along but by a plain link. What the parts mean, and

@@ -94,9 +94,11 @@ class ResponseReader:
             self._surplus = self._surplus or bool(data)
             return b""
         if body.done:  # there is none
-            self._surplus = bool(data)
-            self.done = True
+            self._surplus, self.done = bool(data), True
             return b""
+        return self._read(body, data)
+
+    def _read(self, body: Body, data: bytes) -> bytes:
         taken = body.feed(data)
         while body.more:
             taken += body.feed(b"")

@@ -1,6 +1,6 @@
-"""Sockets of HTTP clients that run on uvloop: each is closed once, and notices when the other end is gone.
+"""Client sockets for uvloop: each is closed once, and notices when the other end is gone.
 
-For libraries that take a ``socket_factory`` (aiohttp, aiohappyeyeballs, aiobotocore) and hand the socket to the event
+For libraries that take a ``socket_factory`` (aiohappyeyeballs, aiobotocore) and hand the socket to the event
 loop. When a connection is reset or given up at that moment, uvloop closes the file descriptor and leaves the socket
 object as it was. Collected, that would close the number a second time: by then it may be another connection's, whose
 data is mixed up with this one's, or libuv aborts the process. `tests/unit/http1/test_sockets.py` shows it.

@@ -1,9 +1,8 @@
-"""What a controller needs: the vocabulary of the Kubernetes API and the machinery on top of it.
+"""Kubernetes API: its vocabulary, a client, and the machinery of controllers on top of it.
 
-`resources` and `errors` are the words; `informer`, `workqueue` and `controller` work on anything that lists and
-watches, so they serve the embedded object store as well. `client` speaks to a real API server, on `config` and
-`kubeconfig` (where it is), `credentials`, `plugin` and `tls` (who we are), `transport` (the way there), `wire` and
-`failures` (what is said); `definitions` brings CustomResourceDefinitions to it. Of kinds of our own, `schema`, `rules`,
-`fields` and `conditions` say what is demanded of a document; `validation` judges by that, and `crd` makes definitions.
+`resources`, `conditions` and `errors` are the vocabulary. `controller` (informer, work queue, Lease) works on anything
+that lists and watches, so it serves the embedded object store as well. `api` is the client of a real API server, `auth`
+finds the server and our credentials, and asks about the rights of others. `crd` makes CustomResourceDefinitions of our
+types and rules, installs them, and validates documents by the same. `events` writes Events for people.
 Knows no domain and no database.
 """

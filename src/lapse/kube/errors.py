@@ -1,4 +1,4 @@
-"""What an object store can answer instead of an object, sorted by what it means for a controller.
+"""Errors of an object store, sorted by what they mean for a controller.
 
 The split that matters: `StoreUnavailableError` says nothing about the world (a timeout, an overload, a server that is
 being restarted), so nobody may conclude anything from it; look again later. All others are answers. Not being known to

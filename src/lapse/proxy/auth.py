@@ -1,20 +1,17 @@
-"""Who asks: by bearer token, by the cookie of a session, or by a ticket that begins one.
+"""Authentication of proxy requests: by bearer token, by session cookie, or by a ticket that begins a session.
 
-`OPEN_PATH` on a workspace's host belongs to the house: it takes a ticket, answers with the session's cookie and sends
+`OPEN_PATH` on a workspace's host belongs to the proxy: it takes a ticket, answers with the session's cookie and sends
 the browser on to the workspace's own first page, so that the ticket stays in no history and no log of the workspace.
-Everything that is refused looks the same, whether there is such a workspace or not.
+Every refusal looks the same, whether there is such a workspace or not.
 
 A token opens what it may change in the API: the workspaces of the owners in its scopes, and all with ``admin``. A
 ticket and a session are worth what their token is worth at the moment of the request; `still_admits` tells the same
 later, for connections that stay.
 
-Sessions of browsers with workspaces: a signed cookie for one workspace, in the name of a token. Pure.
-
-A cookie says for which workspace it is, by which token it was given and until when, signed with a secret that all
-proxies of one state folder share; nothing is stored, so any of them accepts it. It names the workspace because all
-workspaces under one suffix are one site to a browser: a program of one may make the browser send a cookie of its own to
-the others, and there it is worth nothing. It names the token so that it ends with it: whether a token still counts, and
-for whose workspaces, is for the caller to ask, with every request.
+A session is a signed cookie that names the workspace, the token it was given for, and its end. Nothing is stored, so
+all proxies that share the secret of one state folder accept it. It names the workspace because all workspaces under one
+suffix are one site to a browser: a program of one may make the browser send a cookie of its own to the others, and
+there it is worth nothing. It names the token so that it ends with it; that is asked with every request.
 """
 
 from __future__ import annotations
@@ -89,7 +86,7 @@ _USED: Final = DirectResponse(
 _ONLY_GET: Final = DirectResponse(405, "This address is opened with GET.", (("Allow", "GET"),))
 
 
-class Redeeming(Protocol):
+class TicketRedeemer(Protocol):
     """What is used of the tickets."""
 
     async def redeem(self, ticket: str, workspace: WorkspaceId) -> str | None:
@@ -110,11 +107,11 @@ class Tokens(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HouseDoorkeeper:
-    """A `lapse.proxy.ports.Doorkeeper`."""
+class ProxyAuthenticator:
+    """A `lapse.proxy.ports.Authenticator`."""
 
     directory: Directory
-    tickets: Redeeming
+    tickets: TicketRedeemer
     sessions: Sessions
     tokens: Tokens
     clock: Clock
@@ -122,7 +119,7 @@ class HouseDoorkeeper:
     failures: LoginFailures
 
     async def identify(self, visit: Visit) -> Visitor | DirectResponse:
-        """See `Doorkeeper`. The answer to a wrong token, ticket or session may wait."""
+        """See `Authenticator`. The answer to a wrong token, ticket or session may wait."""
         path, _, query = visit.target.partition("?")
         if path == OPEN_PATH:
             return await self._open(visit, query)
@@ -141,7 +138,7 @@ class HouseDoorkeeper:
         return _WHO
 
     def still_admits(self, visitor: Visitor) -> bool:
-        """See `Doorkeeper`."""
+        """See `Authenticator`."""
         return self.tokens.opens(visitor.token_id, visitor.name)
 
     async def _by_token(self, visit: Visit, token: str) -> Visitor | DirectResponse:
@@ -150,7 +147,7 @@ class HouseDoorkeeper:
             await self.failures.failed(logins.LoginProof.TOKEN, visit.peer)
             return _WRONG_TOKEN
         found = await self._workspace(visit)
-        # Nobody owns what has no name as its owner: somebody else's workspace is answered as none is.
+        # An empty owner matches no workspace: somebody else's is answered like one that does not exist.
         owner = found.owner if found is not None and self.tokens.opens(token_id, found.owner) else ""
         return Visitor(owner, Proof.TOKEN, token_id)
 

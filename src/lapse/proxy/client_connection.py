@@ -1,10 +1,10 @@
-"""The side of the client: requests come in, answers go out, one at a time on each connection.
+"""Client side of the proxy: requests come in, responses go out, one at a time on each connection.
 
 The protocol carries bytes; a task per request decides (`exchange`). Bodies are passed on as they come and never
 collected: while the workspace cannot take more, the client is not read, and the other way round. Requests sent ahead of
-their answers wait in the socket, but for what was read with the one before; while a client does not take its answers,
-none of them is looked at. A connection gets one request answered in a round of the event loop. A client that ends its
-side of the connection is gone, as browsers and other proxies see it too, and so is its request.
+their responses wait in the socket, but for what was read with the one before; while a client does not take its
+responses, none of them is looked at. A connection gets one request answered in a round of the event loop. A client that
+ends its side of the connection is gone, as browsers and other proxies see it too, and so is its request.
 
 Time limits are looked at by `check`, for all connections together; see `limits`.
 """
@@ -38,38 +38,38 @@ _AHEAD: Final = 65_536
 
 
 class Phase(IntEnum):
-    """What a connection is about, and so which limit counts."""
+    """The state of a connection, and so which time limit counts."""
 
     HEAD = 0
     """A head has begun, or is expected on a new connection."""
     KEEP = 1
     """Between requests."""
     BUSY = 2
-    """A request is looked at; whoever is asked has limits of their own."""
-    ANSWER = 3
+    """A request is authenticated and routed; the stores have time limits of their own."""
+    WAITING = 3
     """The workspace has the request, or gets it."""
     BODY = 4
-    """The answer is under way."""
+    """The response is under way."""
     LINGER = 5
-    """All is said; what still comes is thrown away."""
+    """The last response is out; what still comes is thrown away."""
 
 
-class House(Protocol):
-    """What a connection needs of the proxy."""
+class ProxyContext(Protocol):
+    """The part of the proxy that a client connection uses."""
 
     limits: ProxyLimits
     now: float
     """Monotonic seconds, as of the last sweep."""
     stopping: bool
-    fronts: dict[Front, None]
-    admitted: ConnectionLimit[Front | Tunnel]
+    clients: dict[ClientConnection, None]
+    admitted: ConnectionLimit[ClientConnection | Tunnel]
 
-    def serve(self, front: Front, head: RequestHead) -> Coroutine[None, None, None]:
+    def serve(self, client: ClientConnection, head: RequestHead) -> Coroutine[None, None, None]:
         """Answer one request, whatever happens."""
         ...
 
 
-class Front(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One connection of a client."""
 
     __slots__ = (
@@ -79,8 +79,8 @@ class Front(asyncio.Protocol):
             "_chunked_out",
             "_flushed",
             "_flushed_at",
-            "_house",
-            "_incoming",
+            "_proxy",
+            "_buffer",
             "_paused",
             "_taken",
         ),
@@ -88,24 +88,24 @@ class Front(asyncio.Protocol):
         *("workspace", "write_paused"),
     )
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, proxy: ProxyContext) -> None:
         """Not connected yet."""
-        self._house = house
+        self._proxy = proxy
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.peer = b""
         self.phase = Phase.HEAD
-        self.since = house.now
+        self.since = proxy.now
         self.workspace: WorkspaceId | None = None
-        """Whom the request at hand is for."""
+        """That of the request at hand."""
         self.visitor: Visitor | None = None
-        """Who sent it."""
+        """That of the request at hand."""
         self.closed = False
         self.write_paused = False
         self._paused = False
-        self._incoming = ReceiveBuffer()
+        self._buffer = ReceiveBuffer()
         self._written = self._flushed = 0
         """Bytes given to the connection, and how many of them it had taken at the last look with progress."""
-        self._flushed_at = house.now
+        self._flushed_at = proxy.now
         self._task: asyncio.Task[None] | None = None
         self._upstream: Upstream | None = None
         self._body: Body | None = None
@@ -122,12 +122,12 @@ class Front(asyncio.Protocol):
     @property
     def is_silent(self) -> bool:
         """Whether nothing of a request has come."""
-        return not self._incoming
+        return not self._buffer
 
     @property
     def buffered(self) -> int:
         """How many bytes of the client wait here, read and not used."""
-        return len(self._incoming)
+        return len(self._buffer)
 
     @property
     def waits_for_request(self) -> bool:
@@ -136,38 +136,38 @@ class Front(asyncio.Protocol):
 
     def send_body(self, upstream: Upstream) -> None:
         """Pass the request's body on to this connection from now on."""
-        self._enter(Phase.ANSWER)
+        self._enter(Phase.WAITING)
         self._upstream = upstream
-        if not self.request_done and self._incoming:
-            self._send(self._incoming.take())
+        if not self.request_done and self._buffer:
+            self._send(self._buffer.take())
         self._regulate()
 
-    def begin_answer(self, head: bytes, *, chunked: bool) -> None:
-        """Write an answer's head; its body follows by `take_body`."""
+    def begin_response(self, head: bytes, *, chunked: bool) -> None:
+        """Write a response's head; its body follows by `take_body`."""
         self._enter(Phase.BODY)
         self._chunked_out = chunked
         self._put(head)
 
     def take_body(self, data: bytes) -> None:
-        """Write a piece of an answer's body."""
-        self.since = self._house.now
+        """Write a piece of a response's body."""
+        self.since = self._proxy.now
         self._put(chunk(data) if self._chunked_out else data)
         if self.write_paused and self._upstream is not None:
             self._upstream.pause_reading()
 
-    def end_answer(self, *, keep: bool) -> None:
-        """Finish the answer: go on with the next request, or part."""
+    def end_response(self, *, keep: bool) -> None:
+        """Finish the response: go on with the next request, or part."""
         if self._chunked_out:
             self._put(LAST_CHUNK)
         self._finish(keep=keep)
 
     def write(self, data: bytes) -> None:
-        """Write something that is no answer yet."""
+        """Write an interim response, or that of an upgrade."""
         self._put(data)
 
     def reply(self, reply: DirectResponse, *, keep: bool, with_body: bool = True) -> None:
-        """Answer for the house."""
-        keep = keep and self.request_done and not self._house.stopping
+        """Respond in the workspace's place."""
+        keep = keep and self.request_done and not self._proxy.stopping
         self._put(reply_bytes(reply, keep=keep, with_body=with_body))
         self._finish(keep=keep)
 
@@ -181,10 +181,10 @@ class Front(asyncio.Protocol):
 
     def detach(self) -> bytes:
         """Give the connection away after an upgrade; return what has come behind the head."""
-        self._house.fronts.pop(self, None)
+        self._proxy.clients.pop(self, None)
         self._upstream = self._task = None
         self._resume()
-        return self._incoming.take()
+        return self._buffer.take()
 
     def abort(self) -> None:
         """End the connection in the middle, so that nobody takes a part for the whole."""
@@ -205,19 +205,19 @@ class Front(asyncio.Protocol):
         if lies or (phase is Phase.LINGER and passed > limits.linger_seconds):
             self.abort()
         elif phase is Phase.KEEP:
-            if passed > limits.keep_seconds or self._house.stopping:
+            if passed > limits.keep_seconds or self._proxy.stopping:
                 self.close()
         elif phase is Phase.HEAD:
             if passed > limits.head_seconds:
                 self._too_slow_with_head()
-        elif phase is Phase.ANSWER and self.request_done:
+        elif phase is Phase.WAITING and self.request_done:
             if passed > limits.answer_seconds:
                 self._fail(RejectedError(504, "The workspace does not answer."))
         elif phase is not Phase.BUSY and passed > limits.idle_seconds:
             self._fail(RejectedError(408, "Nothing has moved for too long."))
 
     def _takes_nothing(self, now: float, limits: ProxyLimits) -> bool:
-        """Whether a client has left an answer lie for too long; one that is still being made has a limit of its own."""
+        """Whether a client leaves a response lie for too long; one that is still being made has a limit of its own."""
         waiting = self.transport.get_write_buffer_size()
         flushed = self._written - waiting
         if not waiting or flushed != self._flushed or self.phase is Phase.BODY:
@@ -225,7 +225,7 @@ class Front(asyncio.Protocol):
         return now - self._flushed_at > limits.write_seconds
 
     def _too_slow_with_head(self) -> None:
-        if self._incoming:
+        if self._buffer:
             self._refuse(RejectedError(408, "The head of the request took too long."))
         else:
             self.close()
@@ -238,8 +238,8 @@ class Front(asyncio.Protocol):
         self._write = self.transport.write
         peer = transport.get_extra_info("peername")
         self.peer = peer[0].encode() if isinstance(peer, tuple) else b"unknown"
-        self._house.fronts[self] = None
-        if not self._house.admitted.admit(self, self.peer.decode("latin-1")):
+        self._proxy.clients[self] = None
+        if not self._proxy.admitted.admit(self, self.peer.decode("latin-1")):
             self._put(
                 reply_bytes(
                     DirectResponse(503, "There are too many connections; try again later."), keep=False, with_body=True
@@ -255,7 +255,7 @@ class Front(asyncio.Protocol):
         if self._upstream is not None and not self.request_done:
             self._send(data)
         elif phase is not Phase.LINGER:
-            self._incoming.feed(data)
+            self._buffer.feed(data)
             if phase <= Phase.KEEP:
                 self._take_head()
             self._regulate()
@@ -266,8 +266,8 @@ class Front(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self.closed = True
-        self._house.fronts.pop(self, None)
-        self._house.admitted.release(self)
+        self._proxy.clients.pop(self, None)
+        self._proxy.admitted.release(self)
         if self._task is not None:
             self._task.cancel()
 
@@ -280,7 +280,7 @@ class Front(asyncio.Protocol):
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self.write_paused = False
-        self.since = self._house.now
+        self.since = self._proxy.now
         if self._upstream is not None:
             self._upstream.resume_reading()
         elif self.phase is Phase.KEEP:
@@ -295,14 +295,14 @@ class Front(asyncio.Protocol):
 
     def _take_head(self) -> None:
         """Begin with the next request, if its head is there and the client takes its answers."""
-        limits = self._house.limits
+        limits = self._proxy.limits
         if self.phase is Phase.KEEP:
-            self._incoming.skip_line_end()
-        if not self._incoming or self.write_paused:
+            self._buffer.skip_line_end()
+        if not self._buffer or self.write_paused:
             return
         try:
-            raw = self._incoming.take_head()
-            if (len(self._incoming) if raw is None else len(raw)) > limits.head_bytes:
+            raw = self._buffer.take_head()
+            if (len(self._buffer) if raw is None else len(raw)) > limits.head_bytes:
                 raise RejectedError(431, f"The head of a request may have {limits.head_bytes} bytes.")  # noqa: TRY301 - one way out
             if raw is None:
                 if self.phase is Phase.KEEP:
@@ -317,7 +317,7 @@ class Front(asyncio.Protocol):
         self._body = body_of(head.length) if head.length else None
         self._chunked_in, self._taken = head.length == CHUNKED, 0
         self._enter(Phase.BUSY)
-        self._task = asyncio.get_running_loop().create_task(self._house.serve(self, head))
+        self._task = asyncio.get_running_loop().create_task(self._proxy.serve(self, head))
 
     def _refuse(self, error: RejectedError) -> None:
         """Answer a head that cannot be read; what comes behind it cannot be either."""
@@ -329,12 +329,12 @@ class Front(asyncio.Protocol):
         body, upstream = self._body, self._upstream
         if body is None or upstream is None:
             return
-        self.since = self._house.now
+        self.since = self._proxy.now
         try:
             piece = body.feed(data)
             self._taken += len(piece)
-            if self._taken > self._house.limits.body_bytes:
-                raise _too_long(self._house.limits)
+            if self._taken > self._proxy.limits.body_bytes:
+                raise _too_long(self._proxy.limits)
         except RejectedError as error:
             upstream.fail(error)
             return
@@ -342,7 +342,7 @@ class Front(asyncio.Protocol):
             upstream.send(chunk(piece) if self._chunked_in else piece)
         if body.done:
             if body.rest:
-                self._incoming.feed(body.rest)
+                self._buffer.feed(body.rest)
             if self._chunked_in:
                 upstream.send(LAST_CHUNK)
         elif body.more:
@@ -361,7 +361,7 @@ class Front(asyncio.Protocol):
         self._enter(Phase.KEEP)
         if self.closed:
             return
-        if keep and not self._house.stopping:
+        if keep and not self._proxy.stopping:
             self._next()
         elif done:
             self.close()
@@ -370,24 +370,24 @@ class Front(asyncio.Protocol):
 
     def _next(self) -> None:
         """Go on with what the client has sent ahead, unless it does not even take the answers that it has."""
-        self.since = self._house.now
+        self.since = self._proxy.now
         self._take_head()
         self._regulate()
 
     def _linger(self) -> None:
-        """Read what still comes: closing at once would make the kernel take the answer back from the client."""
+        """Read what still comes: closing at once would make the kernel take the response back from the client."""
         self._enter(Phase.LINGER)
-        self._incoming.take()
+        self._buffer.take()
         self._resume()
         end_writing(self.transport)
 
     def _fail(self, error: Exception) -> None:
         if self._upstream is not None:
-            self._upstream.fail(error if self.phase is Phase.ANSWER else UpstreamCutError())
+            self._upstream.fail(error if self.phase is Phase.WAITING else UpstreamCutError())
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
-        self.since = self._house.now
+        self.since = self._proxy.now
 
     def _regulate(self) -> None:
         """Read on, or not: nothing that could not be used soon is taken from the client."""
@@ -396,7 +396,7 @@ class Front(asyncio.Protocol):
         elif self.phase <= Phase.KEEP:
             full = self.write_paused
         else:
-            full = len(self._incoming) > _AHEAD and self.phase is not Phase.LINGER
+            full = len(self._buffer) > _AHEAD and self.phase is not Phase.LINGER
         if full:
             self._pause()
         else:

@@ -1,17 +1,16 @@
-"""The proxy's directory on a workspace store: what a row means for a request that comes now.
+"""Workspace directory and waker of the proxy, on a workspace store.
 
-What was found ready is remembered for `REMEMBERED_SECONDS`, so that a page with a hundred pictures is one look;
-everything else is looked up anew, because somebody waits for it to change. So a request may still go to a workspace
-that was stopped a moment ago, and is told that it does not answer. Nobody gets in by it: names are remembered together
-with their owners, and a name changes its owner only through a deletion.
-
-The proxy's waker on a workspace store.
+`StoreDirectory` says what a workspace can do with a request now. What was found ready is remembered for
+`REMEMBERED_SECONDS`, so that a page with a hundred pictures is one look; everything else is looked up anew, because
+somebody waits for it to change. So a request may still go to a workspace that was stopped a moment ago, and is told
+that it does not answer. Nobody gets in by it: names are remembered together with their owners, and a name changes its
+owner only through a deletion.
 
 `StoreWaker.wake` writes only where something else than RUNNING is wanted: a waiting page asks again every other second,
-and every write would make the reconciler plan anew. `StoreWaker.connected` always writes; who calls it relies on that.
-
-A visit is an act: `StoreWaker.revive` clears an error and starts, where the data is in place. Not in the first
-`SETTLED_SECONDS` of an error: a page that waits for a start, and asks again by itself, would repeat the start for ever.
+and every write would make the reconciler plan anew. `StoreWaker.connected` always writes; its callers rely on that.
+`StoreWaker.revive` clears an error and starts, where the data is in place, because a person who opens a workspace wants
+it. Not in the first `SETTLED_SECONDS` of an error: a page that waits for a start, and asks again by itself, would
+repeat the start for ever.
 """
 
 from __future__ import annotations
@@ -27,13 +26,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.core.clock import Clock
-    from lapse.workspaces.model import WorkspaceId
+    from lapse.proxy.ports import UpstreamAddress
+    from lapse.workspaces.model import Workspace, WorkspaceId
     from lapse.workspaces.store.port import WorkspaceStore
 
+    Locate = Callable[[Workspace], UpstreamAddress | None]
+    """Where a running workspace listens, as its runtime says; None: nowhere that this proxy can reach."""
+
+REMEMBERED_SECONDS: Final = 0.5
 SETTLED_SECONDS: Final = 10
 _SEEN_SECONDS: Final = 180
 """What was seen longer ago is not believed: a host that runs writes what it sees each minute."""
+_REMEMBERED: Final = 4096
 _MS: Final = 1_000_000
+_NS: Final = 1_000_000_000
 
 
 class StoreWaker:
@@ -79,23 +85,8 @@ class StoreWaker:
         return Ms(self._clock.wall_ns() // _MS)
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lapse.core.clock import Clock
-    from lapse.proxy.ports import UpstreamAddress
-    from lapse.workspaces.model import Workspace
-
-    Locate = Callable[[Workspace], UpstreamAddress | None]
-    """Where a running workspace listens, as its runtime says; None: nowhere that this proxy can reach."""
-
-REMEMBERED_SECONDS: Final = 0.5
-_MOST: Final = 4096
-_NS: Final = 1_000_000_000
-
-
-class Names(Protocol):
-    """What is used of a store."""
+class NameLookup(Protocol):
+    """The part of a workspace store that the directory uses."""
 
     async def by_name(self, name: str) -> Workspace:
         """Return the one of this name that is not deleted; raises `UnknownWorkspaceError`."""
@@ -121,7 +112,7 @@ def condition_of(workspace: Workspace) -> WorkspaceReadiness:
 class StoreDirectory:
     """A `lapse.proxy.ports.Directory`. Belongs to one event loop."""
 
-    def __init__(self, store: Names, locate: Locate, *, clock: Clock) -> None:
+    def __init__(self, store: NameLookup, locate: Locate, *, clock: Clock) -> None:
         """Remember nothing yet."""
         self._store, self._locate, self._clock = store, locate, clock
         self._ready: dict[str, tuple[int, Destination]] = {}
@@ -153,6 +144,6 @@ class StoreDirectory:
         return Destination(workspace.id, workspace.owner, condition, address, trouble)
 
     def _remember(self, name: str, found: Destination, until_ns: int) -> None:
-        if len(self._ready) >= _MOST:
+        if len(self._ready) >= _REMEMBERED:
             self._ready.clear()  # a moment's memory: cheaper to lose than to keep in order
         self._ready[name] = (until_ns, found)

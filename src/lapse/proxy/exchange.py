@@ -1,18 +1,15 @@
-"""One request and its answer, or its upgrade, between a client and a workspace.
+"""Exchange of one request and its response, or of an upgrade, between a client and a workspace.
 
 Guarantees: a request reaches a workspace at most once, but for one without a body that may be repeated (GET, HEAD,
 OPTIONS), and only if a kept connection turned out to be closed before anything came back; bytes are relayed raw only
-after the workspace has accepted exactly this upgrade (101 with the key's own answer), and what the client sent ahead of
-that waits until then. An answer that breaks off is broken off for the client as well.
+after the workspace has accepted exactly this upgrade (101 with the right Sec-WebSocket-Accept), and what the client
+sent ahead of that waits until then. A response that breaks off is broken off for the client as well.
 
-Heads as they go on: to the workspace and back to the client. Pure.
-
-To the workspace: no field that is for one hop only, nothing that claims to come from a proxy but what we say ourselves,
-none of the house's credentials. Authorization never goes on: whose it is cannot be told from outside, and one of ours
-that a workspace's program sees is a key to everything its owner has. To the client: the workspace cannot set the
-house's cookie, nor one for any host but its own.
-
-Fields are compared with underscores as dashes, because programs behind CGI-like interfaces cannot tell them apart.
+Heads are written anew in both directions. To the workspace: no field that is for one hop only, no forwarding field but
+ours, and none of the proxy's credentials. Authorization never goes on: whose it is cannot be told from outside, and one
+of ours that a workspace's program sees is a key to everything its owner has. To the client: the workspace cannot set
+the proxy's cookie, nor one for any host but its own. Fields are compared with underscores as dashes, because programs
+behind CGI-like interfaces cannot tell them apart.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.http1.heads import Field, RequestHead, ResponseHead
-    from lapse.proxy.client_connection import Front
+    from lapse.proxy.client_connection import ClientConnection
     from lapse.proxy.leases import Leases
     from lapse.proxy.ports import ConnectionId, UpstreamAddress, WorkspaceId
     from lapse.proxy.upstream import Upstream, Upstreams
@@ -51,7 +48,7 @@ _FORWARDED: Final = b"x-forwarded-"
 def request_bytes(
     head: RequestHead, *, peer: bytes, scheme: bytes, cookies: frozenset[bytes], secret: bytes = b""
 ) -> bytes:
-    """Return a request's head for the workspace. ``cookies`` are the names of the house's own.
+    """Return a request's head for the workspace. ``cookies`` are the names of the proxy's own.
 
     ``secret`` is what the workspace's program knows the proxy by; nobody but the proxy gets to send it.
     """
@@ -92,8 +89,8 @@ def without_cookies(value: bytes, names: frozenset[bytes]) -> bytes:
     return b";".join(kept).strip()
 
 
-def answer_bytes(head: ResponseHead, *, keep: bool, chunked: bool, cookies: frozenset[bytes]) -> bytes:
-    """Return an answer's head for the client; ``chunked`` if its body goes in chunks."""
+def response_bytes(head: ResponseHead, *, keep: bool, chunked: bool, cookies: frozenset[bytes]) -> bytes:
+    """Return a response's head for the client; ``chunked`` if its body goes in chunks."""
     lines = _kept(head, cookies)
     if chunked:
         lines.append(b"Transfer-Encoding: chunked")
@@ -112,8 +109,8 @@ def upgrade_bytes(head: ResponseHead, cookies: frozenset[bytes]) -> bytes:
     return b"\r\n".join(lines)
 
 
-def information_bytes(head: ResponseHead, cookies: frozenset[bytes]) -> bytes:
-    """Return an answer that only announces another (100 Continue)."""
+def interim_bytes(head: ResponseHead, cookies: frozenset[bytes]) -> bytes:
+    """Return an interim response (100 Continue) for the client."""
     return b"\r\n".join([*_kept(head, cookies), b"\r\n"])
 
 
@@ -153,17 +150,17 @@ class Exchange:
     scheme: bytes
     cookies: frozenset[bytes]
     now: Callable[[], float]
-    begin: Callable[[Front, Tunnel], None]
+    begin: Callable[[ClientConnection, Tunnel], None]
     end: Callable[[Tunnel], None]
 
     async def request(
-        self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
+        self, client: ClientConnection, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
     ) -> None:
-        """Pass a request on and its answer back. `RejectedError`, `UpstreamCutError`: nothing was answered yet."""
-        upstream, answer = await self._begin(front, head, workspace=workspace, address=address)
+        """Pass a request on and its response back. `RejectedError`, `UpstreamCutError`: nothing was sent back yet."""
+        upstream, response = await self._begin(client, head, workspace=workspace, address=address)
         again = False
         try:
-            again = await self._deliver(front, head, upstream=upstream, answer=answer)
+            again = await self._deliver(client, head, upstream=upstream, response=response)
         finally:
             if again:
                 self.upstreams.give_back(workspace, address, upstream=upstream, now=self.now())
@@ -171,7 +168,7 @@ class Exchange:
                 upstream.abort()
 
     async def upgrade(
-        self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
+        self, client: ClientConnection, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
     ) -> None:
         """Pass an upgrade on; with the workspace's consent, join both connections. Raises as `request` does."""
         key = _key_of(head)
@@ -179,14 +176,14 @@ class Exchange:
         joined = False
         try:
             upstream = await self.upstreams.fresh(address)
-            answer = await self._ask(front, head, upstream=upstream, address=address)
+            response = await self._send(client, head, upstream=upstream, address=address)
             try:
-                if answer.status == _SWITCHING:
-                    _check_consent(answer, key)
-                    self._join(front, upstream, answer=answer, workspace=workspace, connection=connection)
+                if response.status == _SWITCHING:
+                    _check_consent(response, key)
+                    self._join(client, upstream, response=response, workspace=workspace, connection=connection)
                     joined = True
                 else:
-                    await self._decline(front, head, upstream=upstream, answer=answer)
+                    await self._decline(client, head, upstream=upstream, response=response)
             finally:
                 if not joined:
                     upstream.abort()
@@ -195,84 +192,90 @@ class Exchange:
                 self.leases.end(connection)
 
     async def _begin(
-        self, front: Front, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
+        self, client: ClientConnection, head: RequestHead, *, workspace: WorkspaceId, address: UpstreamAddress
     ) -> tuple[Upstream, ResponseHead]:
-        """Send a request on a kept connection or a fresh one; return the connection and the head of the answer."""
+        """Send a request on a kept connection or a fresh one; return the connection and the head of the response."""
         repeatable = head.method in _REPEATABLE and head.length == 0
         kept = self.upstreams.spare(workspace, address) if repeatable else None
         if kept is not None:
             try:
-                return kept, await self._ask(front, head, upstream=kept, address=address)
+                return kept, await self._send(client, head, upstream=kept, address=address)
             except UpstreamCutError:
                 if kept.heard:
                     raise
         fresh = await self.upstreams.fresh(address)
-        return fresh, await self._ask(front, head, upstream=fresh, address=address)
+        return fresh, await self._send(client, head, upstream=fresh, address=address)
 
-    async def _ask(
-        self, front: Front, head: RequestHead, *, upstream: Upstream, address: UpstreamAddress
+    async def _send(
+        self, client: ClientConnection, head: RequestHead, *, upstream: Upstream, address: UpstreamAddress
     ) -> ResponseHead:
         secret = address.secret.encode()
-        sent = request_bytes(head, peer=front.peer, scheme=self.scheme, cookies=self.cookies, secret=secret)
-        information = partial(self._inform, front, head)
-        upstream.ask(sent, head.method, taker=front, information=information)
-        front.send_body(upstream)
+        sent = request_bytes(head, peer=client.peer, scheme=self.scheme, cookies=self.cookies, secret=secret)
+        on_interim = partial(self._pass_interim, client, head)
+        upstream.send_request(sent, head.method, receiver=client, on_interim=on_interim)
+        client.send_body(upstream)
         try:
-            answer = await upstream.answer()
+            response = await upstream.response()
         except BaseException:
             upstream.abort()
             raise
-        if answer.status == _SWITCHING and not head.upgrade:
+        if response.status == _SWITCHING and not head.upgrade:
             upstream.abort()
             raise RejectedError(502, "The workspace switches protocols without being asked to.")
-        return answer
+        return response
 
-    def _inform(self, front: Front, head: RequestHead, answer: ResponseHead) -> None:
+    def _pass_interim(self, client: ClientConnection, head: RequestHead, response: ResponseHead) -> None:
         if head.minor == 1:
-            front.write(information_bytes(answer, self.cookies))
+            client.write(interim_bytes(response, self.cookies))
 
-    async def _deliver(self, front: Front, head: RequestHead, *, upstream: Upstream, answer: ResponseHead) -> bool:
-        """Pass an answer back; return whether the connection to the workspace may be used again."""
-        unknown = answer.length in {CHUNKED, UNTIL_CLOSE}
+    async def _deliver(
+        self, client: ClientConnection, head: RequestHead, *, upstream: Upstream, response: ResponseHead
+    ) -> bool:
+        """Pass a response back; return whether the connection to the workspace may be used again."""
+        unknown = response.length in {CHUNKED, UNTIL_CLOSE}
         chunked = unknown and head.minor == 1
-        keep = head.keep and front.request_done and (chunked or not unknown)
-        front.begin_answer(answer_bytes(answer, keep=keep, chunked=chunked, cookies=self.cookies), chunked=chunked)
+        keep = head.keep and client.request_done and (chunked or not unknown)
+        client.begin_response(
+            response_bytes(response, keep=keep, chunked=chunked, cookies=self.cookies), chunked=chunked
+        )
         try:
-            again = await upstream.relay(answer)
+            again = await upstream.relay(response)
         except (UpstreamCutError, RejectedError):
-            front.abort()
+            client.abort()
             return False
-        again = again and front.request_done
-        front.end_answer(keep=keep)
+        again = again and client.request_done
+        client.end_response(keep=keep)
         return again
 
-    async def _decline(self, front: Front, head: RequestHead, *, upstream: Upstream, answer: ResponseHead) -> None:
+    async def _decline(
+        self, client: ClientConnection, head: RequestHead, *, upstream: Upstream, response: ResponseHead
+    ) -> None:
         """Pass back why there is no websocket; a plain page would leave the client guessing."""
-        if answer.status in _SUCCESS:
+        if response.status in _SUCCESS:
             raise RejectedError(502, "The workspace's program speaks plain HTTP at this path, not a websocket.")
-        await self._deliver(front, head, upstream=upstream, answer=answer)
+        await self._deliver(client, head, upstream=upstream, response=response)
 
     def _join(
         self,
-        front: Front,
+        client: ClientConnection,
         upstream: Upstream,
         *,
-        answer: ResponseHead,
+        response: ResponseHead,
         workspace: WorkspaceId,
         connection: ConnectionId,
     ) -> None:
-        if front.transport.is_closing() or upstream.transport.is_closing():
+        if client.transport.is_closing() or upstream.transport.is_closing():
             raise UpstreamCutError
-        front.write(upgrade_bytes(answer, self.cookies))
-        tunnel = Tunnel(workspace, connection, self.end, visitor=front.visitor)
-        ahead, behind = front.detach(), upstream.detach()
-        tunnel.join(front.transport, upstream.transport)
-        self.begin(front, tunnel)
+        client.write(upgrade_bytes(response, self.cookies))
+        tunnel = Tunnel(workspace, connection, self.end, visitor=client.visitor)
+        ahead, behind = client.detach(), upstream.detach()
+        tunnel.join(client.transport, upstream.transport)
+        self.begin(client, tunnel)
         if ahead:
             tunnel.client.data_received(ahead)
         if behind:
             tunnel.upstream.data_received(behind)
-        if front.write_paused:
+        if client.write_paused:
             tunnel.client.pause_writing()
         if upstream.ended:
             tunnel.upstream.eof_received()
@@ -285,8 +288,8 @@ def _key_of(head: RequestHead) -> bytes:
     return key
 
 
-def _check_consent(answer: ResponseHead, key: bytes) -> None:
+def _check_consent(response: ResponseHead, key: bytes) -> None:
     digest = hashlib.sha1(key + _WEBSOCKET, usedforsecurity=False).digest()
-    consents = answer.values.get(b"upgrade", b"").lower() == b"websocket" and b"upgrade" in answer.options
-    if not consents or answer.values.get(b"sec-websocket-accept") != base64.b64encode(digest):
+    consents = response.values.get(b"upgrade", b"").lower() == b"websocket" and b"upgrade" in response.options
+    if not consents or response.values.get(b"sec-websocket-accept") != base64.b64encode(digest):
         raise RejectedError(502, "The workspace's program does not accept this websocket as it should.")

@@ -1,24 +1,18 @@
-"""One lease per websocket: begun before the upgrade, renewed all together by one task, ended after the last byte.
+"""Activity leases of websockets: begun before the upgrade, renewed all together by one task, ended after the last byte.
 
 Guarantees: no upgrade is accepted without a lease that the activity store has confirmed, and without a write to the
-database, begun after that, that says that somebody is there; those who come at once share it (see `announcing`). So
-nobody is let in on the word of another whose own write may still fail. A lease that was lost meanwhile, because the
-store restarted empty or was away for longer than a lease, is begun again; a failing renewal is tried again at the next
-round and never ends a connection. While it fails, each round counts as an access of the workspaces that are held: to
-a TTL manager that does reach the store this proxy looks dead when a lease is over, and nobody is idle who is connected.
+database, begun after that, which says that the workspace is in use. Connections that come at once share such a write
+(`CoalescedWrites`): one that is already under way does not count, because a standby that does not know of the new lease
+may have overtaken it. So a thousand browsers that come back at once cost two writes per workspace, and none is let in
+on a write that may still fail.
+
+A lease that was lost meanwhile, because the store restarted empty or was away for longer than a lease, is begun again;
+a failing renewal is tried again at the next round and never ends a connection. While it fails, each round counts as an
+access of the workspaces that are held: to a TTL manager that does reach the store this proxy looks dead when a lease is
+over, and nobody is idle who is connected.
 
 Not guaranteed: that an ended connection's lease is gone at once. If the store does not answer then, the lease ends by
 itself; the idle timer is set when it answers again, at most one lease later.
-
-One write for many: the database is told that somebody is there, and everybody who came before it began shares it.
-
-Guarantees: when `Announcements.tell` returns, a write for that workspace is done that began after it was called. So a
-caller that has its lease by then can rely on it, whoever else was there before: a write that is already under way may
-have been overtaken by a standby that does not know of the new lease. At most one write per workspace is under way, so
-a thousand browsers that come back at once cost two.
-
-A write that fails fails for all who wait for it; the next one is tried all the same. A caller that gives up ends
-nothing for the others.
 """
 
 from __future__ import annotations
@@ -37,8 +31,12 @@ if TYPE_CHECKING:
     from lapse.proxy.ports import ActivityLeases, Waker, WorkspaceId
 
 
-class Announcements:
-    """The writes of one proxy. Belongs to one event loop."""
+class CoalescedWrites:
+    """Writes of which at most one per workspace is under way, shared by all who asked before it began.
+
+    A write that fails fails for all who wait for it; the next one is tried all the same. A caller that gives up ends
+    nothing for the others. Belongs to one event loop.
+    """
 
     def __init__(self, write: Callable[[WorkspaceId], Awaitable[None]]) -> None:
         """Write nothing yet."""
@@ -47,7 +45,7 @@ class Announcements:
         """The write that has not begun, for those who come now."""
         self._tasks: dict[WorkspaceId, asyncio.Task[None]] = {}
 
-    async def tell(self, workspace: WorkspaceId) -> None:
+    async def write(self, workspace: WorkspaceId) -> None:
         """Wait for a write that begins from now on; raises what it raises."""
         coming = self._next.get(workspace)
         if coming is None:
@@ -104,7 +102,7 @@ class Leases:
     ) -> None:
         """Hold none yet. ``not_renewed`` is told, each round, who is connected and may not be counted."""
         self._activity, self._not_renewed = activity, not_renewed
-        self._announcements = Announcements(waker.connected)
+        self._connected_writes = CoalescedWrites(waker.connected)
         self._lease_seconds, self._idle_seconds = lease_seconds, idle_seconds
         self._held: dict[ConnectionId, WorkspaceId] = {}
         self._ending: dict[ConnectionId, tuple[WorkspaceId, int]] = {}
@@ -164,7 +162,7 @@ class Leases:
 
     async def _connect(self, workspace: WorkspaceId, connection: ConnectionId) -> None:
         await self._activity.connect(workspace, connection, lease_seconds=self._lease_seconds)
-        await self._announcements.tell(workspace)
+        await self._connected_writes.write(workspace)
 
     async def _begin_again(self, connection: ConnectionId) -> None:
         workspace = self._held.get(connection)

@@ -1,4 +1,4 @@
-"""Answers of the house: refusals in a sentence, and the page that waits with a person until a workspace is up. Pure."""
+"""Responses of the proxy itself: refusals in a sentence, and the page that reloads until a workspace is up. Pure."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ code {{ font: .9em ui-monospace, monospace; background: #8a94a622; border-radius
 
 
 def failed(trouble: str) -> DirectResponse:
-    """Return the answer for a workspace that has failed, and what its owner should know."""
+    """Return the response for a workspace that has failed, and what its owner should know."""
     why = f" {trouble}" if trouble else ""
     return DirectResponse(503, f"The workspace has failed: lapse workspaces show says why.{why}")
 
 
 def waiting(name: str, *, seconds: int, for_person: bool, trouble: str = "") -> DirectResponse:
-    """Return the answer for a workspace that comes up: a page that reloads for people, a sentence for programs."""
+    """Return the response for a workspace that comes up: a page that reloads for people, a sentence for programs."""
     retry = ("Retry-After", str(seconds))
     if not for_person:
         return DirectResponse(503, "The workspace is starting; ask again in a moment.", (retry,))
@@ -87,7 +87,7 @@ def _with_commands(text: str) -> str:
 
 
 def reply_bytes(reply: DirectResponse, *, keep: bool, with_body: bool) -> bytes:
-    """Return a whole answer."""
+    """Return a whole response as it is sent."""
     body = (reply.text if reply.text.endswith("\n") else f"{reply.text}\n").encode()
     fields = list(reply.headers)
     if not any(name.lower() == "content-type" for name, _ in fields):

@@ -1,7 +1,7 @@
-"""What the proxy needs of others, and nothing more: who is there, who asks, who wakes, who counts.
+"""Ports of the proxy: directory, authenticator, waker, activity leases and access times.
 
-Times and states of workspaces are their owners' affair; the proxy is told where a workspace listens, or why it does
-not. Everything here may be called by many requests at once.
+Times and states of workspaces belong to their domain; the proxy is told where a workspace listens, or why it does not.
+Everything here may be called by many requests at once.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Directory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request as the doorkeeper sees it. ``fields`` are by lower-case name; repeated ones are joined."""
+    """A request as the authenticator sees it. ``fields`` are by lower-case name; repeated ones are joined."""
 
     method: str
     host: str
@@ -103,18 +103,18 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True)
 class DirectResponse:
-    """An answer of the house instead of the workspace's: a refusal, or the way to the sign-in."""
+    """A response of the proxy instead of the workspace's: a refusal, or the way to the sign-in."""
 
     status: int
     text: str = ""
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Doorkeeper(Protocol):
-    """Knows people. That only the owner gets in, and from where a browser may ask, the proxy decides itself."""
+class Authenticator(Protocol):
+    """Finds out who sends a request. That only the owner gets in, and from which origin, `router` decides."""
 
     async def identify(self, visit: Visit) -> Visitor | DirectResponse:
-        """Return who asks by bearer token or session cookie, or what to answer instead."""
+        """Return who asks by bearer token or session cookie, or the response to send instead."""
         ...
 
     def still_admits(self, visitor: Visitor) -> bool:

@@ -1,17 +1,12 @@
-"""Who gets in: from a request's head to the workspace it is for, or to what is answered instead.
+"""Router of the proxy: from a request's head to the workspace it is for, or to the response that is sent instead.
 
-The order is part of it. Who asks is found out before whether the workspace exists, so that a stranger learns nothing;
-the answer for somebody else's workspace is that for none.
+``{name}.w.localhost:8080`` is the workspace ``name``, and every other host is none. The order of the checks is part of
+the promise: who asks is found out before whether the workspace exists, so that a stranger learns nothing, and somebody
+else's workspace is answered like one that does not exist.
 
-Host names: ``{name}.w.localhost:8080`` is the workspace ``name``, and every other host is none. Pure.
-
-From where a browser may ask. Pure.
-
-A browser sends a cookie along whoever made it send the request, and all workspaces under one suffix are the same site
-to it, so that cookies know no difference between them. What tells is the origin: a request that another page caused is
-refused, whatever cookie it brings. A token is not sent by a browser on its own; still a websocket with a foreign origin
-is refused with it too, as nothing good sends one.
-
+Origins: a browser sends a cookie along whichever page made it send the request, and all workspaces under one suffix are
+the same site to it. So a request with a cookie that a page of another origin caused is refused. A browser does not send
+a token on its own; still a websocket with a foreign origin is refused with it too, as nothing good sends one.
 Not checked: a plain link to a workspace from elsewhere, which is how people get there.
 """
 
@@ -30,10 +25,13 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.http1.heads import RequestHead
     from lapse.proxy.limits import ProxyLimits
-    from lapse.proxy.ports import Directory, Doorkeeper, Visitor, Waker
+    from lapse.proxy.ports import Authenticator, Directory, Visitor, Waker
 
 _PORTS: Final = {"http": ":80", "https": ":443"}
 _OWN: Final = frozenset({b"", b"same-origin", b"none"})
+_HOST: Final = re.compile(rb"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)\.([a-z0-9.-]{1,253}?)\.?(?::[0-9]{1,5})?")
+_LOOK_SECONDS: Final = 0.25
+_SECOND_NS: Final = 1_000_000_000
 
 
 def is_foreign(values: Mapping[bytes, bytes], *, host: str, scheme: str, proof: Proof, upgrade: bool) -> bool:
@@ -51,9 +49,6 @@ def _same(one: str, other: str, scheme: str) -> bool:
     return one.lower().removesuffix(port) == other.removesuffix(port)
 
 
-_HOST: Final = re.compile(rb"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)\.([a-z0-9.-]{1,253}?)\.?(?::[0-9]{1,5})?")
-
-
 def workspace_of(host: bytes, suffix: bytes) -> str | None:
     """Return the name of the workspace that a Host field (in lower case) means; None if it means none."""
     match = _HOST.fullmatch(host)
@@ -62,31 +57,27 @@ def workspace_of(host: bytes, suffix: bytes) -> str | None:
     return match[1].decode("ascii")
 
 
-_LOOK_SECONDS: Final = 0.25
-_SECOND_NS: Final = 1_000_000_000
-
-
 @dataclass(frozen=True, slots=True)
-class Reception:
+class Router:
     """Decides about requests. ``suffix`` and ``scheme`` are those of the addresses that people type."""
 
     directory: Directory
-    doorkeeper: Doorkeeper
+    authenticator: Authenticator
     waker: Waker
     clock: Clock
     limits: ProxyLimits
     suffix: str
     scheme: str
 
-    async def receive(
+    async def route(
         self, head: RequestHead, peer: bytes
     ) -> tuple[Visitor, Destination | DirectResponse] | DirectResponse:
-        """Return who asks and the workspace, ready, or what to answer. A websocket waits until its workspace is up."""
+        """Return who asks and the workspace, ready, or the response to send. A websocket waits until it is."""
         name = self._name(head)
         if name is None:
             return pages.NOT_FOUND
         visit = _visit(head, peer)
-        visitor = await self.doorkeeper.identify(visit)
+        visitor = await self.authenticator.identify(visit)
         if isinstance(visitor, DirectResponse):
             return visitor
         found = await self.directory.find(name)

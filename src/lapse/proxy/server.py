@@ -1,13 +1,11 @@
-"""The proxy as a whole: listens, serves, looks after time limits, stops.
+"""Workspace proxy: listening, serving, time limits of all connections, and stopping, as a service of the coordinator.
 
 Stateless but for open connections, so any number may run beside each other on one activity store. One task looks at all
 connections once per sweep: time limits, and which of them were used (that is all that a websocket's messages cost; the
 access is noted with the time of the look, at most one sweep late). One more renews all leases.
 
-The proxy as a service of the coordinator, and the loop that writes its access times.
-
-When it ends, websockets are told, leases are given back, and the last access times are written: what a restart would
-otherwise take from everybody's TTL.
+When it ends, websockets are closed, leases are given back, and the last access times are written: what a restart would
+otherwise take from everybody's TTL. `AccessLoop` writes access times while it runs.
 """
 
 from __future__ import annotations
@@ -21,12 +19,12 @@ from lapse.core.log import get_logger
 from lapse.http1.connections import ConnectionLimit
 from lapse.http1.heads import RejectedError
 from lapse.proxy import pages
-from lapse.proxy.client_connection import Front, Phase
+from lapse.proxy.client_connection import ClientConnection, Phase
 from lapse.proxy.exchange import Exchange
 from lapse.proxy.leases import Leases
 from lapse.proxy.limits import ProxyLimits
 from lapse.proxy.ports import DirectResponse, GoingDownError, Ms
-from lapse.proxy.router import Reception
+from lapse.proxy.router import Router
 from lapse.proxy.upstream import UpstreamCutError, Upstreams
 from lapse.workspaces.model import DEFAULT_SUFFIX, DOMAIN, check_suffix
 
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.http1.heads import RequestHead
-    from lapse.proxy.ports import Access, ActivityLeases, Directory, Doorkeeper, Waker
+    from lapse.proxy.ports import Access, ActivityLeases, Authenticator, Directory, Waker
     from lapse.proxy.tunnel import Tunnel
     from lapse.workspaces.activity.access import AccessTimes
 
@@ -46,6 +44,11 @@ THROTTLE_SECONDS: Final = FLUSH_SECONDS / 2
 """What `AccessTimes` is made with: as long as the pause between flushes, it would make them skip every other one."""
 _GRACE_SECONDS: Final = 1.5
 """For requests under way: with what follows, less than the five seconds that a coordinator gives."""
+_log = get_logger("lapse.proxy")
+_SECOND_NS: Final = 1_000_000_000
+_MS_NS: Final = 1_000_000
+_BACKLOG: Final = 2048
+_UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.BODY})
 
 
 class ProxyService:
@@ -92,13 +95,6 @@ class AccessLoop:
         return None
 
 
-_log = get_logger("lapse.proxy")
-_SECOND_NS: Final = 1_000_000_000
-_MS_NS: Final = 1_000_000
-_BACKLOG: Final = 2048
-_UNDER_WAY: Final = frozenset({Phase.ANSWER, Phase.BODY})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How a proxy presents itself."""
@@ -107,7 +103,7 @@ class Options:
     scheme: Literal["http", "https"] = "http"
     """That of the addresses people type: https if something before the proxy ends TLS."""
     cookies: frozenset[str] = frozenset({"lapse_session"})
-    """The house's own, which no workspace ever sees or sets."""
+    """Names of the proxy's own, which no workspace ever sees or sets."""
     lease_seconds: float = 30.0
     idle_seconds: float = 300.0
     """Of the idle timer that the last disconnect sets."""
@@ -116,10 +112,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Everybody the proxy works with."""
+    """The ports of a proxy."""
 
     directory: Directory
-    doorkeeper: Doorkeeper
+    authenticator: Authenticator
     waker: Waker
     activity: ActivityLeases
     access: Access
@@ -132,13 +128,13 @@ class Proxy:
     def __init__(self, ports: Ports, options: Options) -> None:
         """Listen to nobody yet."""
         self.limits = options.limits
-        self.fronts: dict[Front, None] = {}
-        self.admitted: ConnectionLimit[Front | Tunnel] = ConnectionLimit(
+        self.clients: dict[ClientConnection, None] = {}
+        self.admitted: ConnectionLimit[ClientConnection | Tunnel] = ConnectionLimit(
             self.limits.connections, self.limits.connections_per_peer
         )
         self.stopping = False
         self._clock, self._access = ports.clock, ports.access
-        self._still_admits = ports.doorkeeper.still_admits
+        self._still_admits = ports.authenticator.still_admits
         self.now = self._seconds()
         self._tunnels: set[Tunnel] = set()
         self._servers: list[asyncio.Server] = []
@@ -151,9 +147,9 @@ class Proxy:
             idle_seconds=options.idle_seconds,
             not_renewed=lambda workspace: self._access(workspace, self._moment()),
         )
-        self._reception = Reception(
+        self._router = Router(
             directory=ports.directory,
-            doorkeeper=ports.doorkeeper,
+            authenticator=ports.authenticator,
             waker=ports.waker,
             clock=ports.clock,
             limits=self.limits,
@@ -174,14 +170,18 @@ class Proxy:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port, which the system chooses for 0. May be called for several addresses."""
-        server = await asyncio.get_running_loop().create_server(lambda: Front(self), host, port, backlog=_BACKLOG)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: ClientConnection(self), host, port, backlog=_BACKLOG
+        )
         self._begin(server)
         chosen: int = server.sockets[0].getsockname()[1]
         return chosen
 
     async def listen(self, bound: socket.socket) -> None:
         """Listen on a socket that somebody else has bound; it is closed with the proxy."""
-        server = await asyncio.get_running_loop().create_server(lambda: Front(self), sock=bound, backlog=_BACKLOG)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: ClientConnection(self), sock=bound, backlog=_BACKLOG
+        )
         self._begin(server)
 
     def _begin(self, server: asyncio.Server) -> None:
@@ -199,8 +199,8 @@ class Proxy:
         for server in self._servers:
             server.close()
         await self._until_idle(grace_seconds)
-        for front in tuple(self.fronts):
-            front.abort()
+        for client in tuple(self.clients):
+            client.abort()
         for tunnel in tuple(self._tunnels):
             tunnel.close()
         await self._until_idle(min(grace_seconds, 1.0))
@@ -220,10 +220,10 @@ class Proxy:
 
     # --- one request --------------------------------------------------------------------------------------------------
 
-    async def serve(self, front: Front, head: RequestHead) -> None:
+    async def serve(self, client: ClientConnection, head: RequestHead) -> None:
         """Answer one request, whatever happens."""
         try:
-            reply = await self._serve(front, head)
+            reply = await self._serve(client, head)
         except RejectedError as error:
             reply = DirectResponse(error.status, error.words)
         except UpstreamCutError:
@@ -231,33 +231,33 @@ class Proxy:
         except (LapseError, OSError) as error:
             _log.warning("request_not_served", error=type(error).__name__)
             reply = pages.UNAVAILABLE
-        except Exception:  # noqa: BLE001 - one request that fails is one answer, not the end of its connection's task
+        except Exception:  # noqa: BLE001 - one request that fails is one response, not the end of its connection's task
             _log.exception("request_failed")
             reply = pages.BROKEN
-        if reply is None or front.closed:
+        if reply is None or client.closed:
             return
-        if front.phase is Phase.BODY:
-            front.abort()  # half an answer is out; a second one behind it would be taken for its rest
+        if client.phase is Phase.BODY:
+            client.abort()  # half a response is out; a second one behind it would be taken for its rest
         else:
             shown = pages.for_person(reply) if head.for_person else reply
-            front.reply(shown, keep=head.keep, with_body=head.method != b"HEAD")
+            client.reply(shown, keep=head.keep, with_body=head.method != b"HEAD")
 
-    async def _serve(self, front: Front, head: RequestHead) -> DirectResponse | None:
+    async def _serve(self, client: ClientConnection, head: RequestHead) -> DirectResponse | None:
         carry = self._exchange.upgrade if head.upgrade else self._exchange.request
-        received = await self._reception.receive(head, front.peer)
-        if isinstance(received, DirectResponse):
-            return received
-        front.visitor, decided = received
+        routed = await self._router.route(head, client.peer)
+        if isinstance(routed, DirectResponse):
+            return routed
+        client.visitor, decided = routed
         while not isinstance(decided, DirectResponse):
             if decided.address is None:
                 return pages.UNAVAILABLE
-            front.workspace = decided.workspace
+            client.workspace = decided.workspace
             self._access(decided.workspace, self._moment())
             try:
-                await carry(front, head, workspace=decided.workspace, address=decided.address)
+                await carry(client, head, workspace=decided.workspace, address=decided.address)
             except GoingDownError:
                 # Its program may still answer, and would take whoever is let in now down with it.
-                decided = await self._reception.wake(head, decided)
+                decided = await self._router.wake(head, decided)
             else:
                 return None
         return decided
@@ -278,10 +278,10 @@ class Proxy:
         now = self.now = self._seconds()
         moment = self._moment()
         self._part_with_refused()
-        for front in tuple(self.fronts):
-            if front.workspace is not None and front.phase in _UNDER_WAY:
-                self._access(front.workspace, moment)
-            front.check(now, self.limits)
+        for client in tuple(self.clients):
+            if client.workspace is not None and client.phase in _UNDER_WAY:
+                self._access(client.workspace, moment)
+            client.check(now, self.limits)
         for tunnel in tuple(self._tunnels):
             if tunnel.moved:
                 tunnel.moved = False
@@ -292,8 +292,8 @@ class Proxy:
 
     def _part_with_refused(self) -> None:
         """End connections of visitors who would not be let in any more; all stay while that is not known."""
-        under_way = [front for front in self.fronts if front.visitor is not None and front.phase in _UNDER_WAY]
-        connections: list[Front | Tunnel] = [*under_way, *self._tunnels]
+        under_way = [client for client in self.clients if client.visitor is not None and client.phase in _UNDER_WAY]
+        connections: list[ClientConnection | Tunnel] = [*under_way, *self._tunnels]
         visitors = {each.visitor for each in connections if each.visitor is not None}
         try:
             refused = {visitor for visitor in visitors if not self._still_admits(visitor)}
@@ -310,9 +310,9 @@ class Proxy:
         elif now - tunnel.half_since > self.limits.half_seconds:
             tunnel.abort()
 
-    def _tunnel_begun(self, front: Front, tunnel: Tunnel) -> None:
+    def _tunnel_begun(self, client: ClientConnection, tunnel: Tunnel) -> None:
         self._tunnels.add(tunnel)
-        self.admitted.replace(front, tunnel)
+        self.admitted.replace(client, tunnel)
 
     def _tunnel_ended(self, tunnel: Tunnel) -> None:
         self._tunnels.discard(tunnel)
@@ -324,10 +324,10 @@ class Proxy:
         """Wait until all requests have ended (and, once they were told to, all websockets)."""
         end_ns = self._clock.monotonic_ns() + seconds * _SECOND_NS
         while self._clock.monotonic_ns() < end_ns:
-            for front in tuple(self.fronts):
-                if front.phase is Phase.KEEP or (front.phase is Phase.HEAD and front.is_silent):
-                    front.close()
-            if not self.fronts and not any(tunnel.is_half for tunnel in self._tunnels):
+            for client in tuple(self.clients):
+                if client.phase is Phase.KEEP or (client.phase is Phase.HEAD and client.is_silent):
+                    client.close()
+            if not self.clients and not any(tunnel.is_half for tunnel in self._tunnels):
                 return
             await self._clock.sleep(min(0.02, seconds))
 

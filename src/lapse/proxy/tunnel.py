@@ -1,4 +1,4 @@
-"""After an upgrade: bytes from one side to the other as they are, in both directions, with back-pressure.
+"""Tunnel after an upgrade: bytes from one side to the other as they are, in both directions, with back-pressure.
 
 Frames are not looked at: texts, binaries, pings, close codes, extensions and subprotocols are the peers' own, and a
 live connection is somebody there whatever its frames say. Reading frames costs three times the processor time and ten

@@ -1,7 +1,7 @@
-"""Connections to workspaces: one request at a time, its answer passed on as it comes.
+"""Upstream connections to workspaces: one request at a time, its response passed on as it comes.
 
 Guarantees: a connection goes to the address it was asked for and nowhere else, and is used for one workspace only; one
-whose answer was not read to its end is never used again. A kept connection may be closed by the workspace at the very
+whose response was not read to its end is never used again. A kept connection may be closed by the workspace at the very
 moment it is used, so only requests that may be repeated travel on one; all others get a fresh one.
 Not done here: time limits but that of connecting.
 """
@@ -31,11 +31,11 @@ _BAD_GATEWAY: Final = 502
 
 
 class UpstreamCutError(ConnectionError):
-    """The workspace ended the connection before its answer."""
+    """The workspace ended the connection before its response."""
 
 
-class Taker(Protocol):
-    """Where an answer's body goes, and who is told when the workspace cannot take more of the request's."""
+class BodyReceiver(Protocol):
+    """The client side of an exchange: takes the response's body, and holds the request's back while asked to."""
 
     write_paused: bool
     """Whether it takes nothing for now. It calls `Upstream.resume_reading` when it does again."""
@@ -57,8 +57,8 @@ class Upstream(asyncio.Protocol):
     """One connection to a workspace."""
 
     __slots__ = (
-        *("_body", "_finished", "_held", "_incoming", "_information", "_informed", "_limits", "_method", "_paused"),
-        *("_taker", "_turn", "_waiting", "closed", "ended", "heard", "spare_since", "transport", "write_paused"),
+        *("_body", "_finished", "_held", "_buffer", "_on_interim", "_interim_count", "_limits", "_method", "_paused"),
+        *("_receiver", "_turn", "_waiting", "closed", "ended", "heard", "spare_since", "transport", "write_paused"),
     )
 
     def __init__(self, limits: ProxyLimits) -> None:
@@ -74,25 +74,27 @@ class Upstream(asyncio.Protocol):
         self.spare_since = 0.0
         self._paused = False
         self._held = False
-        """Whether announcements wait for a client that takes nothing."""
+        """Whether interim responses wait for a client that takes nothing."""
         self._turn = False
         """Whether what has come in is looked at again in the loop's next round."""
-        self._incoming = ReceiveBuffer()
-        self._informed = 0
+        self._buffer = ReceiveBuffer()
+        self._interim_count = 0
         self._method = b""
-        self._taker: Taker | None = None
+        self._receiver: BodyReceiver | None = None
         self._body: Body | None = None
         self._waiting: asyncio.Future[ResponseHead] | None = None
         self._finished: asyncio.Future[None] | None = None
-        self._information: Callable[[ResponseHead], None] | None = None
+        self._on_interim: Callable[[ResponseHead], None] | None = None
 
     # --- one request --------------------------------------------------------------------------------------------------
 
-    def ask(self, request: bytes, method: bytes, *, taker: Taker, information: Callable[[ResponseHead], None]) -> None:
-        """Send a request's head; its body may follow by `send`, and `answer` waits for what comes back."""
+    def send_request(
+        self, request: bytes, method: bytes, *, receiver: BodyReceiver, on_interim: Callable[[ResponseHead], None]
+    ) -> None:
+        """Send a request's head; its body may follow by `send`, and `response` waits for what comes back."""
         self.heard = False
-        self._informed = 0
-        self._method, self._taker, self._information = method, taker, information
+        self._interim_count = 0
+        self._method, self._receiver, self._on_interim = method, receiver, on_interim
         self._waiting = asyncio.get_running_loop().create_future()
         if self.closed:
             self._waiting.set_exception(UpstreamCutError())
@@ -104,16 +106,16 @@ class Upstream(asyncio.Protocol):
         if not self.closed:
             self.transport.write(data)
 
-    async def answer(self) -> ResponseHead:
-        """Return the head of the answer. Raises `UpstreamCutError`, or `RejectedError` if it is unreadable."""
+    async def response(self) -> ResponseHead:
+        """Return the head of the response. Raises `UpstreamCutError`, or `RejectedError` if it is unreadable."""
         assert self._waiting is not None, "nothing was asked"  # noqa: S101 - a mistake of ours
         return await self._waiting
 
     async def relay(self, head: ResponseHead) -> bool:
-        """Pass the answer's body on, to its end; return whether the connection may be used again."""
+        """Pass the response's body on, to its end; return whether the connection may be used again."""
         body = self._body = body_of(head.length)
-        if not body.done and self._incoming:
-            self._pass(body, self._incoming.take())
+        if not body.done and self._buffer:
+            self._pass(body, self._buffer.take())
         if not body.done:
             if self.closed:
                 self._ended_within(body)
@@ -121,9 +123,9 @@ class Upstream(asyncio.Protocol):
                 self._finished = asyncio.get_running_loop().create_future()
                 self.resume_reading()
                 await self._finished
-        self._taker = self._body = self._finished = self._waiting = None
+        self._receiver = self._body = self._finished = self._waiting = None
         self.resume_reading()
-        return head.keep and not self.closed and not self._incoming and not body.rest
+        return head.keep and not self.closed and not self._buffer and not body.rest
 
     def fail(self, error: Exception) -> None:
         """Let whoever waits for this connection wait no longer."""
@@ -134,9 +136,9 @@ class Upstream(asyncio.Protocol):
 
     def detach(self) -> bytes:
         """Give the connection away after an upgrade; return what has come behind the head."""
-        self._taker = self._waiting = None
+        self._receiver = self._waiting = None
         self.resume_reading()
-        return self._incoming.take()
+        return self._buffer.take()
 
     def pause_reading(self) -> None:
         """Take nothing more from the workspace for now."""
@@ -173,10 +175,10 @@ class Upstream(asyncio.Protocol):
         elif self._waiting is None:
             self.abort()  # nobody asked
         else:
-            self._incoming.feed(data)
+            self._buffer.feed(data)
             if not self._waiting.done():
                 self._look_for_head(self._waiting)
-            elif len(self._incoming) > _AHEAD:
+            elif len(self._buffer) > _AHEAD:
                 self.pause_reading()
 
     def eof_received(self) -> bool:
@@ -192,14 +194,14 @@ class Upstream(asyncio.Protocol):
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self.write_paused = True
-        if self._taker is not None:
-            self._taker.hold_body()
+        if self._receiver is not None:
+            self._receiver.hold_body()
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self.write_paused = False
-        if self._taker is not None:
-            self._taker.free_body()
+        if self._receiver is not None:
+            self._receiver.free_body()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -219,7 +221,7 @@ class Upstream(asyncio.Protocol):
 
     def _work(self) -> None:
         self._turn = False
-        if not self._has_work or (self._taker is not None and self._taker.write_paused):
+        if not self._has_work or (self._receiver is not None and self._receiver.write_paused):
             return  # it is over, or goes on when the client has taken what it has
         if self._body is not None:
             self._pass_or_fail(self._body, b"")
@@ -232,30 +234,30 @@ class Upstream(asyncio.Protocol):
         limits = self._limits
         self._held = False
         try:
-            while (raw := self._incoming.take_head()) is not None:
+            while (raw := self._buffer.take_head()) is not None:
                 if len(raw) > limits.head_bytes:
                     break
                 head = response_head(raw, method=self._method, most_fields=limits.fields)
                 if head.status >= _FINAL or head.status == _SWITCHING:
                     waiting.set_result(head)
                     return
-                self._inform(head)
-                if self._taker is not None and self._taker.write_paused:
+                self._pass_interim(head)
+                if self._receiver is not None and self._receiver.write_paused:
                     self._held = True
                     self.pause_reading()
                     return
-            if raw is not None or len(self._incoming) > limits.head_bytes:
+            if raw is not None or len(self._buffer) > limits.head_bytes:
                 raise RejectedError(502, "Its head is too long.")  # noqa: TRY301 - one way out
         except RejectedError as error:
             waiting.set_exception(_by_workspace(error))
             self.abort()
 
-    def _inform(self, head: ResponseHead) -> None:
-        self._informed += 1
-        if self._informed > self._limits.informations:
+    def _pass_interim(self, head: ResponseHead) -> None:
+        self._interim_count += 1
+        if self._interim_count > self._limits.informations:
             raise RejectedError(502, f"It is announced more than {self._limits.informations} times.")
-        if self._information is not None:
-            self._information(head)
+        if self._on_interim is not None:
+            self._on_interim(head)
 
     def _pass_or_fail(self, body: Body, data: bytes) -> None:
         try:
@@ -266,8 +268,8 @@ class Upstream(asyncio.Protocol):
 
     def _pass(self, body: Body, data: bytes) -> None:
         piece = body.feed(data)
-        if piece and self._taker is not None:
-            self._taker.take_body(piece)
+        if piece and self._receiver is not None:
+            self._receiver.take_body(piece)
         if body.done and self._finished is not None and not self._finished.done():
             self._finished.set_result(None)
         elif body.more:

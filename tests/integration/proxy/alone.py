@@ -7,15 +7,15 @@ import sys
 
 import uvloop
 
-from tests.integration.proxy.kit import World, house
+from tests.integration.proxy.kit import World, run_proxy
 
 
 async def main(upstream: int) -> None:
     """Print the port and serve until the end."""
     world = World()
     world.add("a", upstream)
-    async with house(world) as home:
-        print(home.port, flush=True)  # noqa: T201 - for whoever started it
+    async with run_proxy(world) as proxy:
+        print(proxy.port, flush=True)  # noqa: T201 - for whoever started it
         await asyncio.Event().wait()
 
 

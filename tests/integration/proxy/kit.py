@@ -72,7 +72,7 @@ class World:
     async def find(self, name: str) -> Destination | None:
         return self.places.get(name)
 
-    # Doorkeeper
+    # Authenticator
     async def identify(self, visit: Visit) -> Visitor | DirectResponse:
         scheme, _, token = visit.field(b"authorization").partition(" ")
         if scheme.lower() == "bearer" and token in self.people:
@@ -134,15 +134,17 @@ class World:
 
     def ports(self) -> Ports:
         """Return itself as everybody the proxy needs."""
-        return Ports(directory=self, doorkeeper=self, waker=self, activity=self, access=self.note, clock=SystemClock())
+        return Ports(
+            directory=self, authenticator=self, waker=self, activity=self, access=self.note, clock=SystemClock()
+        )
 
 
 @dataclass
-class House:
+class RunningProxy:
     """A running proxy."""
 
     world: World
-    proxy: Proxy
+    server: Proxy
     port: int
 
     def host(self, name: str) -> str:
@@ -151,14 +153,14 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def house(world: World, limits: ProxyLimits = QUICK, **options: object) -> AsyncIterator[House]:
+async def run_proxy(world: World, limits: ProxyLimits = QUICK, **options: object) -> AsyncIterator[RunningProxy]:
     """Run a proxy over this world."""
-    proxy = Proxy(world.ports(), replace(Options(limits=limits), **options))  # type: ignore[arg-type]
-    port = await proxy.start(LOOPBACK, 0)
+    server = Proxy(world.ports(), replace(Options(limits=limits), **options))  # type: ignore[arg-type]
+    port = await server.start(LOOPBACK, 0)
     try:
-        yield House(world, proxy, port)
+        yield RunningProxy(world, server, port)
     finally:
-        await proxy.stop(grace_seconds=0.5)
+        await server.stop(grace_seconds=0.5)
 
 
 async def until(true: Callable[[], object], what: str, seconds: float = 30.0) -> None:

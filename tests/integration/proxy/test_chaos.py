@@ -11,11 +11,11 @@ import pytest
 
 from lapse.core.clock import SystemClock
 from lapse.proxy.limits import ProxyLimits
-from tests.integration.proxy.kit import LOOPBACK, Wire, World, asking, house, ok, until
+from tests.integration.proxy.kit import LOOPBACK, Wire, World, asking, ok, run_proxy, until
 from tests.integration.proxy.test_websockets import ACCEPTED, UPGRADE
 
 if TYPE_CHECKING:
-    from tests.integration.proxy.kit import House
+    from tests.integration.proxy.kit import RunningProxy
 
 ANSWERS = (
     ok(b"x" * 5000),
@@ -57,9 +57,9 @@ class Moody:
             writer.close()
 
 
-async def client(home: House, dice: Random) -> None:
+async def client(proxy: RunningProxy, dice: Random) -> None:
     """Send one of many things, in pieces, and leave at any moment."""
-    host = home.host(dice.choice(("a", "a", "a", "none")))
+    host = proxy.host(dice.choice(("a", "a", "a", "none")))
     body = dice.choice((b"", bytes(10), bytes(300_000)))
     requests = [
         asking(host),
@@ -71,7 +71,7 @@ async def client(home: House, dice: Random) -> None:
         b"no HTTP at all\r\n\r\n",
     ]
     with contextlib.suppress(ConnectionError, TimeoutError, RuntimeError):
-        async with await Wire.to(home.port) as wire:
+        async with await Wire.to(proxy.port) as wire:
             for _ in range(dice.randrange(1, 4)):
                 request = dice.choice(requests)
                 cut = dice.randrange(len(request) + 1)
@@ -95,15 +95,15 @@ async def test_whatever_clients_and_workspaces_do_nothing_is_left_behind(
     limits = ProxyLimits(
         sweep_seconds=0.02, head_seconds=1, idle_seconds=1, answer_seconds=1, half_seconds=0.5, linger_seconds=0.5
     )
-    async with house(world, limits) as home:
+    async with run_proxy(world, limits) as proxy:
         world.add("a", server.sockets[0].getsockname()[1])
         for _ in range(5):
-            await asyncio.gather(*(client(home, dice) for _ in range(40)))
-        await until(lambda: not home.proxy.fronts, "the end of all connections of clients")
-        await until(lambda: not home.proxy.connections, "the end of all websockets")
+            await asyncio.gather(*(client(proxy, dice) for _ in range(40)))
+        await until(lambda: not proxy.server.clients, "the end of all connections of clients")
+        await until(lambda: not proxy.server.connections, "the end of all websockets")
         await until(lambda: not world.leases, "the end of all leases")
-        async with await Wire.to(home.port) as wire:
-            await wire.send(asking(home.host("none")))
+        async with await Wire.to(proxy.port) as wire:
+            await wire.send(asking(proxy.host("none")))
             assert await wire.status() == 404
     await until(lambda: not moody.open, "the end of all connections to the workspace")
     server.close()

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from lapse.core.clock import SystemClock
 from lapse.proxy.limits import ProxyLimits
-from tests.integration.proxy.kit import BEARER, LOOPBACK, Wire, World, asking, house, ok, program, until
+from tests.integration.proxy.kit import BEARER, LOOPBACK, Wire, World, asking, ok, program, run_proxy, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -42,10 +42,10 @@ async def test_a_request_and_its_answer_pass_as_they_are(stack: AsyncExitStack) 
 
     world = World()
     world.add("a", await web_program(stack, handle))
-    home = await stack.enter_async_context(house(world))
+    proxy = await stack.enter_async_context(run_proxy(world))
     client = await stack.enter_async_context(aiohttp.ClientSession())
-    headers = {**BEARER, "Host": home.host("a")}
-    url = f"http://{LOOPBACK}:{home.port}/x"
+    headers = {**BEARER, "Host": proxy.host("a")}
+    url = f"http://{LOOPBACK}:{proxy.port}/x"
     async with client.put(url, data=b"hello", headers=headers, params={"a": "b c"}) as answer:
         assert (answer.status, answer.headers["X-Mine"]) == (207, "yes")
         assert await answer.text() == "PUT /x?a=b+c hello"
@@ -54,9 +54,9 @@ async def test_a_request_and_its_answer_pass_as_they_are(stack: AsyncExitStack) 
 async def test_a_path_is_passed_on_as_it_is_and_never_resolved() -> None:
     world = World()
     target = "/a/../../etc/passwd/%2e%2e/%2F..%5c;x=1//?q=../%00"
-    async with program(ok()) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(ok()) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
-        await wire.send(asking(home.host("a"), target=target))
+        await wire.send(asking(proxy.host("a"), target=target))
         assert await wire.status() == 200
         assert ours.received.startswith(f"GET {target} HTTP/1.1\r\n".encode())
 
@@ -71,7 +71,7 @@ async def test_bodies_of_many_megabytes_pass_both_ways_at_once(stack: AsyncExitS
 
     world = World()
     world.add("a", await web_program(stack, echo))
-    home = await stack.enter_async_context(house(world))
+    proxy = await stack.enter_async_context(run_proxy(world))
     client = await stack.enter_async_context(aiohttp.ClientSession())
     block = hashlib.sha512(b"block").digest() * (MEGABYTE // 64)
 
@@ -79,8 +79,8 @@ async def test_bodies_of_many_megabytes_pass_both_ways_at_once(stack: AsyncExitS
         for _ in range(20):
             yield block
 
-    url = f"http://{LOOPBACK}:{home.port}/"
-    async with client.post(url, data=blocks(), headers={**BEARER, "Host": home.host("a")}) as answer:
+    url = f"http://{LOOPBACK}:{proxy.port}/"
+    async with client.post(url, data=blocks(), headers={**BEARER, "Host": proxy.host("a")}) as answer:
         digest, size = hashlib.sha256(), 0
         async for piece in answer.content.iter_any():
             digest.update(piece)
@@ -102,9 +102,9 @@ async def test_an_answer_is_passed_on_before_it_is_complete(stack: AsyncExitStac
 
     world = World()
     world.add("a", await web_program(stack, events))
-    home = await stack.enter_async_context(house(world))
+    proxy = await stack.enter_async_context(run_proxy(world))
     client = await stack.enter_async_context(aiohttp.ClientSession())
-    async with client.get(f"http://{LOOPBACK}:{home.port}/", headers={**BEARER, "Host": home.host("a")}) as answer:
+    async with client.get(f"http://{LOOPBACK}:{proxy.port}/", headers={**BEARER, "Host": proxy.host("a")}) as answer:
         assert await answer.content.readline() == b"data: 1\n"
         go_on.set()
         assert b"data: 2\n" in await answer.content.read()
@@ -112,9 +112,13 @@ async def test_an_answer_is_passed_on_before_it_is_complete(stack: AsyncExitStac
 
 async def test_a_request_reaches_the_workspace_before_it_is_complete() -> None:
     world = World()
-    async with program(lambda got, writer: None) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with (
+        program(lambda got, writer: None) as ours,
+        run_proxy(world) as proxy,
+        await Wire.to(proxy.port) as wire,
+    ):
         world.add("a", ours.port)
-        await wire.send(asking(home.host("a"), "Content-Length: 10", method="POST", body=b"12345"))
+        await wire.send(asking(proxy.host("a"), "Content-Length: 10", method="POST", body=b"12345"))
         await until(lambda: ours.received.endswith(b"\r\n\r\n12345"), "the first half")
 
 
@@ -134,9 +138,9 @@ async def test_a_client_that_does_not_read_holds_the_workspace_back() -> None:
         tasks.append(asyncio.get_running_loop().create_task(run()))
 
     tasks: list[asyncio.Task[None]] = []
-    async with program(flood) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(flood) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
-        await wire.send(asking(home.host("a")))
+        await wire.send(asking(proxy.host("a")))
         await wire.head()
         before = -1
         while not sent or sent != before:
@@ -161,8 +165,8 @@ async def test_a_workspace_that_does_not_read_holds_the_client_back() -> None:
     done = asyncio.Event()
     server = await asyncio.start_server(deaf, LOOPBACK, 0)
     world.add("a", server.sockets[0].getsockname()[1])
-    async with house(world) as home, await Wire.to(home.port) as wire:
-        await wire.send(asking(home.host("a"), "Content-Length: 500000000", method="POST"))
+    async with run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
+        await wire.send(asking(proxy.host("a"), "Content-Length: 500000000", method="POST"))
         sent = 0
         try:
             while sent < 500_000_000:
@@ -180,10 +184,10 @@ async def test_a_workspace_that_does_not_read_holds_the_client_back() -> None:
 
 async def test_connections_are_kept_on_both_sides() -> None:
     world = World()
-    async with program(ok()) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(ok()) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
         for _ in range(5):
-            await wire.send(asking(home.host("a")))
+            await wire.send(asking(proxy.host("a")))
             assert b"Connection" not in await wire.head()
             assert await wire.reader.readexactly(2) == b"ok"
         assert len(ours.connections) == 1
@@ -191,12 +195,12 @@ async def test_connections_are_kept_on_both_sides() -> None:
 
 async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
     world = World()
-    async with program(ok(b"A")) as one, program(ok(b"B")) as two, house(world) as home:
+    async with program(ok(b"A")) as one, program(ok(b"B")) as two, run_proxy(world) as proxy:
         world.add("a", one.port)
         world.add("b", two.port)
-        async with await Wire.to(home.port) as wire:
-            body = asking(home.host("a"), "Content-Length: 4", method="POST", body=b"\r\n\r\n")
-            await wire.send(asking(home.host("b")) + body + asking(home.host("b"), "Connection: close"))
+        async with await Wire.to(proxy.port) as wire:
+            body = asking(proxy.host("a"), "Content-Length: 4", method="POST", body=b"\r\n\r\n")
+            await wire.send(asking(proxy.host("b")) + body + asking(proxy.host("b"), "Connection: close"))
             answers = await wire.rest()
         assert [part[:1] for part in answers.split(b"\r\n\r\n")[1:]] == [b"B", b"A", b"B"]
 
@@ -209,10 +213,10 @@ async def test_a_kept_connection_that_the_workspace_has_closed_is_not_noticed() 
             writer.transport.abort()  # at the very moment the second request comes
 
     world = World()
-    async with program(once) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(once) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
         for _ in range(4):
-            await wire.send(asking(home.host("a")))
+            await wire.send(asking(proxy.host("a")))
             assert await wire.status() == 200
             await wire.reader.readexactly(2)
         assert len(ours.connections) == 4
@@ -226,12 +230,12 @@ async def test_a_request_that_changes_something_is_sent_once_on_a_fresh_connecti
             writer.write(ok())
 
     world = World()
-    async with program(refuse_post) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(refuse_post) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
-        await wire.send(asking(home.host("a")))
+        await wire.send(asking(proxy.host("a")))
         assert await wire.status() == 200
         await wire.reader.readexactly(2)
-        await wire.send(asking(home.host("a"), "Content-Length: 0", method="POST"))
+        await wire.send(asking(proxy.host("a"), "Content-Length: 0", method="POST"))
         assert await wire.status() == 502
         assert ours.received.count(b"POST") == 1
 
@@ -242,10 +246,10 @@ async def test_an_answer_until_the_end_of_the_connection_is_complete_and_leaves_
         writer.close()
 
     world = World()
-    async with program(until_close) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(until_close) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
         for _ in range(2):
-            await wire.send(asking(home.host("a")))
+            await wire.send(asking(proxy.host("a")))
             assert b"Transfer-Encoding: chunked" in await wire.head()
             body = b""
             while not body.endswith(b"0\r\n\r\n"):
@@ -256,9 +260,9 @@ async def test_an_answer_until_the_end_of_the_connection_is_complete_and_leaves_
 async def test_an_old_client_gets_an_answer_without_chunks() -> None:
     world = World()
     answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x\r\nde\r\n0\r\n\r\n"
-    async with program(answer) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(answer) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
-        await wire.send(asking(home.host("a")).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        await wire.send(asking(proxy.host("a")).replace(b"HTTP/1.1", b"HTTP/1.0"))
         head, _, body = (await wire.rest()).partition(b"\r\n\r\n")
         assert b"Connection: close" in head
         assert b"chunked" not in head
@@ -271,9 +275,9 @@ async def test_an_answer_that_breaks_off_breaks_off_for_the_client() -> None:
         writer.close()
 
     world = World()
-    async with program(half) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(half) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
-        await wire.send(asking(home.host("a")))
+        await wire.send(asking(proxy.host("a")))
         try:
             answer = await wire.rest()
         except ConnectionError:
@@ -295,19 +299,23 @@ async def test_an_answer_that_breaks_off_breaks_off_for_the_client() -> None:
 )
 async def test_a_doubtful_answer_is_not_passed_on(answer: bytes) -> None:
     world = World()
-    async with program(answer) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(answer) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
-        await wire.send(asking(home.host("a")))
+        await wire.send(asking(proxy.host("a")))
         assert await wire.status() == 502
         await until(lambda: ours.open == 0, "the end of the doubtful connection")
 
 
 async def test_bytes_behind_an_answer_are_never_taken_for_the_next_one() -> None:
     world = World()
-    async with program(ok() + ok(b"forged")) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with (
+        program(ok() + ok(b"forged")) as ours,
+        run_proxy(world) as proxy,
+        await Wire.to(proxy.port) as wire,
+    ):
         world.add("a", ours.port)
         for _ in range(3):
-            await wire.send(asking(home.host("a")))
+            await wire.send(asking(proxy.host("a")))
             assert await wire.status() == 200
             assert await wire.reader.readexactly(2) == b"ok"
         assert len(ours.connections) == 3
@@ -321,9 +329,9 @@ async def test_who_expects_to_be_told_to_continue_is_told_by_the_workspace() -> 
             writer.write(ok())
 
     world = World()
-    async with program(careful) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(careful) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
-        await wire.send(asking(home.host("a"), "Content-Length: 5", "Expect: 100-continue", method="POST"))
+        await wire.send(asking(proxy.host("a"), "Content-Length: 5", "Expect: 100-continue", method="POST"))
         assert await wire.status() == 100
         await wire.send(b"hello")
         assert await wire.status() == 200
@@ -337,9 +345,9 @@ async def test_an_answer_before_the_end_of_the_request_reaches_the_client() -> N
 
     sent: list[bytes] = []
     world = World()
-    async with program(early) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(early) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
-        await wire.send(asking(home.host("a"), "Content-Length: 5000000", method="POST", body=bytes(1000)))
+        await wire.send(asking(proxy.host("a"), "Content-Length: 5000000", method="POST", body=bytes(1000)))
         head = await wire.head()
         assert head.startswith(b"HTTP/1.1 422")
         assert b"Connection: close" in head
@@ -350,10 +358,10 @@ async def test_an_answer_before_the_end_of_the_request_reaches_the_client() -> N
 async def test_a_head_request_has_no_body_and_the_next_one_is_understood() -> None:
     world = World()
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"
-    async with program(answer) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(answer) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
         for _ in range(2):
-            await wire.send(asking(home.host("a"), method="HEAD"))
+            await wire.send(asking(proxy.host("a"), method="HEAD"))
             assert b"Content-Length: 500" in await wire.head()
         await wire.send(asking("nowhere.localhost", "Connection: close", method="HEAD"))
         assert (await wire.rest()).endswith(b"\r\n\r\n")
@@ -361,21 +369,21 @@ async def test_a_head_request_has_no_body_and_the_next_one_is_understood() -> No
 
 async def test_a_client_that_leaves_takes_its_request_along() -> None:
     world = World()
-    async with program(lambda got, writer: None) as ours, house(world) as home:
+    async with program(lambda got, writer: None) as ours, run_proxy(world) as proxy:
         world.add("a", ours.port)
-        async with await Wire.to(home.port) as wire:
-            await wire.send(asking(home.host("a")))
+        async with await Wire.to(proxy.port) as wire:
+            await wire.send(asking(proxy.host("a")))
             await until(lambda: ours.received, "the request")
         await until(lambda: ours.open == 0, "the end of the request at the workspace")
 
 
 async def test_a_workspace_never_gets_another_ones_connection() -> None:
     world = World()
-    async with program(ok(b"A")) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(ok(b"A")) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
         world.add("b", ours.port)
         for name in "abab":
-            await wire.send(asking(home.host(name)))
+            await wire.send(asking(proxy.host(name)))
             await wire.head()
             await wire.reader.readexactly(1)
         hosts = [{line for line in bytes(each).split(b"\r\n") if b"Host" in line} for each in ours.connections]
@@ -386,12 +394,12 @@ async def test_requests_are_accesses() -> None:
     world = World()
     async with (
         program(ok()) as ours,
-        house(world, ProxyLimits(sweep_seconds=3600)) as home,
-        await Wire.to(home.port) as wire,
+        run_proxy(world, ProxyLimits(sweep_seconds=3600)) as proxy,
+        await Wire.to(proxy.port) as wire,
     ):
         place = world.add("a", ours.port)
         for _ in range(3):
-            await wire.send(asking(home.host("a")))
+            await wire.send(asking(proxy.host("a")))
             await wire.head()
             await wire.reader.readexactly(2)
         assert world.accesses == {place.workspace: 3}
@@ -399,9 +407,13 @@ async def test_requests_are_accesses() -> None:
 
 async def test_a_long_request_stays_an_access() -> None:
     world = World()
-    async with program(lambda got, writer: None) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with (
+        program(lambda got, writer: None) as ours,
+        run_proxy(world) as proxy,
+        await Wire.to(proxy.port) as wire,
+    ):
         place = world.add("a", ours.port)
-        await wire.send(asking(home.host("a")))
+        await wire.send(asking(proxy.host("a")))
         await until(lambda: world.accesses[place.workspace] > 3, "further accesses")
 
 
@@ -417,9 +429,9 @@ async def test_whatever_pieces_the_bytes_come_in_the_requests_and_answers_are_th
 
     world = World()
     tasks: list[asyncio.Task[None]] = []
-    async with program(drip) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(drip) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
-        one = asking(home.host("a"), "Transfer-Encoding: chunked", method="POST", body=b"3\r\nabc\r\n0\r\n\r\n")
+        one = asking(proxy.host("a"), "Transfer-Encoding: chunked", method="POST", body=b"3\r\nabc\r\n0\r\n\r\n")
         last = one.replace(b"Transfer-Encoding", b"Connection: close\r\nTransfer-Encoding")
         for byte in one + one + last:
             wire.writer.write(bytes([byte]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.proxy.limits import ProxyLimits
-from tests.integration.proxy.kit import TOKEN, Wire, World, asking, house, ok, program, until
+from tests.integration.proxy.kit import TOKEN, Wire, World, asking, ok, program, run_proxy, until
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,9 +54,9 @@ ATTEMPTS = {
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
 async def test_an_attempt_is_refused_and_nothing_of_it_is_a_request(attempt: bytes) -> None:
     world = World()
-    async with program(ok()) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(ok()) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
-        await wire.send(attempt.replace(b"{host}", home.host("a").encode()))
+        await wire.send(attempt.replace(b"{host}", proxy.host("a").encode()))
         answer = await wire.rest()
         status = int(answer.split()[1])
         assert 400 <= status <= 501, answer
@@ -66,7 +66,7 @@ async def test_an_attempt_is_refused_and_nothing_of_it_is_a_request(attempt: byt
 
 
 async def test_a_request_in_a_body_stays_a_body() -> None:
-    """What a front that counts and a front that chunks would disagree about is one body here, framed anew."""
+    """What a client that counts and a client that chunks would disagree about is one body here, framed anew."""
     world = World()
 
     def answer(got: bytes, writer: asyncio.StreamWriter) -> None:
@@ -74,16 +74,16 @@ async def test_a_request_in_a_body_stays_a_body() -> None:
             writer.write(ok())
 
     hidden = b"GET /hidden HTTP/1.1\r\n\r\n"
-    async with program(answer) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(answer) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
         length = f"Content-Length: {len(hidden)}"
-        await wire.send(asking(home.host("a"), length, method="POST", body=hidden))
+        await wire.send(asking(proxy.host("a"), length, method="POST", body=hidden))
         assert await wire.status() == 200
         await wire.reader.readexactly(2)
         chunked = (
             b"".join(b"1;ext=%d\r\n%c\r\n" % (place, byte) for place, byte in enumerate(hidden)) + b"0\r\nX: y\r\n\r\n"
         )
-        await wire.send(asking(home.host("a"), "Transfer-Encoding: chunked", method="POST", body=chunked))
+        await wire.send(asking(proxy.host("a"), "Transfer-Encoding: chunked", method="POST", body=chunked))
         assert await wire.status() == 200
         counted, in_chunks = (bytes(each) for each in ours.connections)
         assert counted.endswith(f"{length}\r\n\r\n".encode() + hidden)
@@ -94,10 +94,10 @@ async def test_a_request_in_a_body_stays_a_body() -> None:
 
 async def test_an_upgrade_to_http_2_is_not_passed_on() -> None:
     world = World()
-    async with program(ok()) as ours, house(world) as home, await Wire.to(home.port) as wire:
+    async with program(ok()) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
         lines = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA")
-        await wire.send(asking(home.host("a"), *lines))
+        await wire.send(asking(proxy.host("a"), *lines))
         assert await wire.status() == 200
         assert b"h2c" not in ours.received
         assert b"HTTP2" not in ours.received
@@ -107,14 +107,14 @@ async def test_an_upgrade_to_http_2_is_not_passed_on() -> None:
 async def test_an_oversize_body_is_refused_before_and_while_it_comes() -> None:
     world = World()
     limits = ProxyLimits(sweep_seconds=0.02, body_bytes=1000)
-    async with program(lambda got, writer: None) as ours, house(world, limits) as home:
+    async with program(lambda got, writer: None) as ours, run_proxy(world, limits) as proxy:
         world.add("a", ours.port)
-        async with await Wire.to(home.port) as wire:
-            await wire.send(asking(home.host("a"), "Content-Length: 1001", method="POST"))
+        async with await Wire.to(proxy.port) as wire:
+            await wire.send(asking(proxy.host("a"), "Content-Length: 1001", method="POST"))
             assert await wire.status() == 413
             assert not ours.connections
-        async with await Wire.to(home.port) as wire:
-            await wire.send(asking(home.host("a"), "Transfer-Encoding: chunked", method="POST"))
+        async with await Wire.to(proxy.port) as wire:
+            await wire.send(asking(proxy.host("a"), "Transfer-Encoding: chunked", method="POST"))
             await wire.send(b"1f4\r\n" + bytes(500) + b"\r\n")
             await until(lambda: ours.received, "the beginning at the workspace")
             await wire.send(b"1f5\r\n" + bytes(501) + b"\r\n")

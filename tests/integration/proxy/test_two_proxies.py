@@ -1,4 +1,4 @@
-"""Two proxies in front of one workspace, on one real Redis: a real client says everything through either of them, and
+"""Two proxies in client of one workspace, on one real Redis: a real client says everything through either of them, and
 both count together."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lapse.core.identity import secret_bytes
 from lapse.workspaces.activity.port import Connected, Timer
 from lapse.workspaces.activity.redis import RedisActivity
 from lapse.workspaces.model import WorkspaceId
-from tests.integration.proxy.kit import World, house
+from tests.integration.proxy.kit import World, run_proxy
 from tests.integration.proxy.test_websockets import echo_program, visit
 from tests.servers import redis_server
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lapse.proxy.server import Ports
     from lapse.workspaces.activity.port import Signal
-    from tests.integration.proxy.kit import House
+    from tests.integration.proxy.kit import RunningProxy
     from tests.servers import Server
 
 pytestmark = pytest.mark.server("redis", private=True)
@@ -52,7 +52,7 @@ class Shared(World):
 class Two:
     """Two proxies, each with a client of its own of the same Redis."""
 
-    homes: list[House]
+    homes: list[RunningProxy]
     visitors: list[ServerConnection]
     reader: RedisActivity
 
@@ -86,7 +86,7 @@ async def two(server: Server) -> AsyncIterator[Two]:
         homes = []
         for world, client in zip(worlds, clients, strict=False):
             world.count_on(client)
-            homes.append(await stack.enter_async_context(house(world)))
+            homes.append(await stack.enter_async_context(run_proxy(world)))
         yield Two(homes, visitors, clients[-1])
 
 
@@ -113,12 +113,12 @@ async def test_texts_binaries_ten_megabytes_pings_and_subprotocols_pass_through_
 
 @pytest.mark.parametrize(("code", "reason"), [(1000, ""), (4001, "own")])
 async def test_close_codes_pass_both_ways_through_either(two: Two, code: int, reason: str) -> None:
-    for home in two.homes:
-        async with visit(home, subprotocols=["chat"]) as client:
+    for proxy in two.homes:
+        async with visit(proxy, subprotocols=["chat"]) as client:
             await client.close(code, reason)
             await asyncio.wait_for(two.visitors[-1].wait_closed(), 60)
             assert (two.visitors[-1].close_code, two.visitors[-1].close_reason) == (code, reason)
-        async with visit(home, subprotocols=["chat"]) as client:
+        async with visit(proxy, subprotocols=["chat"]) as client:
             await two.visitors[-1].close(code, reason)
             with pytest.raises(ConnectionClosed):
                 await client.recv()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h11
 import httptools
@@ -17,6 +17,9 @@ from lapse.http1.bodies import body_of
 from lapse.http1.buffer import ReceiveBuffer
 from lapse.http1.heads import RejectedError, request_head
 from lapse.http1.responses import ResponseReader
+
+if TYPE_CHECKING:
+    from lapse.http1.bodies import Body
 
 MOST_FIELDS = 100
 METHODS = frozenset({b"GET", b"POST", b"PUT", b"HEAD", b"OPTIONS", b"DELETE", b"PATCH"})
@@ -64,17 +67,25 @@ def requests_by_us(data: bytes) -> Reading:
                 return Reading(reading.messages, "partial" if buffer else "open")
             head = request_head(raw, most_fields=MOST_FIELDS)
             body, content = body_of(head.length), b""
-            if not body.done:
-                content = body.feed(buffer.take())
-                while body.more:
-                    content += body.feed(b"")
-                if not body.done:
-                    return reading
+            waiting = not body.done
+            if waiting:
+                content, waiting = _body(body, buffer.take())
+            if waiting:
+                return reading
+            if body.rest:
                 buffer.feed(body.rest)
             reading.messages.append((head.method, head.target, content))
             if head.upgrade or not head.keep:
                 break
     return Reading(reading.messages, "over")
+
+
+def _body(body: Body, data: bytes) -> tuple[bytes, bool]:
+    """Return what belongs to the body, and whether more of it must come."""
+    content = body.feed(data)
+    while body.more:
+        content += body.feed(b"")
+    return content, not body.done
 
 
 class _Events:

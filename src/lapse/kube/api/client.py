@@ -87,7 +87,7 @@ class Client:
 
     async def get(self, kind: Kind[T], key: ObjectKey) -> T:
         """Return one object; raises `NotFoundError`."""
-        content = await self._ask("GET", wire.address(kind, key), kind, key, accept=wire.accept(kind))
+        content = await self._read("GET", wire.address(kind, key), kind, key, accept=wire.accept(kind))
         return wire.read_object(kind, content, name=key.name)
 
     async def list(
@@ -109,7 +109,7 @@ class Client:
         query = wire.list_query(kind, labels=labels, fields=fields, limit=limit, after=after)
         path = f"{_collection(kind, namespace)}?{query}"
         accept = wire.accept(kind, "List")
-        return wire.read_page(kind, await self._ask("GET", path, kind, after or "list", accept=accept))
+        return wire.read_page(kind, await self._read("GET", path, kind, after or "list", accept=accept))
 
     async def watch(self, kind: Kind[T], *, namespace: str | None = None, since: str) -> AsyncGenerator[Event[T], None]:
         """Report what happens after the version ``since``, with bookmarks; ends by itself after some minutes.
@@ -120,18 +120,18 @@ class Client:
         path = f"{_collection(kind, namespace)}?{wire.watch_query(since, seconds)}"
         lines = wire.Lines()
         pieces = self._transport.stream(
-            path, accept=wire.accept(kind), seconds=seconds, refusal=lambda answer: _failure(answer, kind, since)
+            path, accept=wire.accept(kind), seconds=seconds, refusal=lambda response: _failure(response, kind, since)
         )
         async with aclosing(pieces):
             async for piece in pieces:
                 for line in lines.feed(piece):
                     yield wire.read_event(kind, line, since=since)
 
-    async def fetch(self, path: str, answer: type[A]) -> A:
+    async def fetch(self, path: str, form: type[A]) -> A:
         """Return what the server has at a path that is no object, such as ``/version``."""
-        content = await self._ask("GET", path, _SERVER, path, accept=wire.JSON)
+        content = await self._read("GET", path, _SERVER, path, accept=wire.JSON)
         try:
-            return msgspec.json.decode(content, type=answer, strict=False)
+            return msgspec.json.decode(content, type=form, strict=False)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise wire.unreadable(_SERVER, error) from None
 
@@ -141,16 +141,16 @@ class Client:
         return answered_ns is not None and self.clock.boottime_ns() - answered_ns <= seconds * _NS
 
     async def now_ns(self) -> int | None:
-        """Return the server's time as Unix nanoseconds, to the second; None when its answer does not tell."""
-        answer = await self._transport.call("GET", "/version", accept=wire.JSON)  # refused or not: it has a date
+        """Return the server's time as Unix nanoseconds, to the second; None when its response does not tell."""
+        response = await self._transport.call("GET", "/version", accept=wire.JSON)  # refused or not: it has a date
         try:
-            return None if answer.date is None else round(parsedate_to_datetime(answer.date).timestamp() * _NS)
+            return None if response.date is None else round(parsedate_to_datetime(response.date).timestamp() * _NS)
         except (ValueError, OverflowError):
             return None
 
     async def check(self) -> None:
         """Raise unless the server answers, and says that it is ready."""
-        await self._ask("GET", "/readyz", _SERVER, "readyz", accept="*/*")
+        await self._read("GET", "/readyz", _SERVER, "readyz", accept="*/*")
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -192,11 +192,11 @@ class Client:
         An object with finalizers stays, marked, until others are done with it.
         """
         options = wire.delete_options(uid=uid, version=version, propagation=propagation)
-        answer = await self._transport.call(
+        response = await self._transport.call(
             "DELETE", wire.address(kind, key), accept=wire.JSON, content_type=wire.JSON, body=options
         )
-        if answer.status not in SUCCESS:
-            raise _failure(answer, kind, key)
+        if response.status not in SUCCESS:
+            raise _failure(response, kind, key)
 
     async def close(self) -> None:
         """End all connections. Idempotent."""
@@ -204,11 +204,11 @@ class Client:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, method: str, path: str, kind: Kind[Any], name: object, *, accept: str) -> bytes:
-        answer = await self._transport.call(method, path, accept=accept)
-        if answer.status not in SUCCESS:
-            raise _failure(answer, kind, name)
-        return answer.content
+    async def _read(self, method: str, path: str, kind: Kind[Any], name: object, *, accept: str) -> bytes:
+        response = await self._transport.call(method, path, accept=accept)
+        if response.status not in SUCCESS:
+            raise _failure(response, kind, name)
+        return response.content
 
     async def _send(
         self, method: str, path: str, kind: Kind[Any], key: ObjectKey, *, body: Json, uid: str | None = None
@@ -217,16 +217,16 @@ class Client:
             content = msgspec.json.encode(body)
         except (TypeError, ValueError, OverflowError, RecursionError, UnicodeError) as error:
             raise InvalidError(kind=kind.kind, name=key, problem=f"it cannot be written as JSON ({error})") from None
-        answer = await self._transport.call(
+        response = await self._transport.call(
             method,
             path,
             accept=wire.accept(kind),
             content_type=wire.MERGE_PATCH if method == "PATCH" else wire.JSON,
             body=content,
         )
-        if answer.status not in SUCCESS:
-            raise _failure(answer, kind, key, uid=uid)
-        return answer.content
+        if response.status not in SUCCESS:
+            raise _failure(response, kind, key, uid=uid)
+        return response.content
 
 
 def _collection(kind: Kind[Any], namespace: str | None) -> str:
@@ -237,5 +237,5 @@ def _collection(kind: Kind[Any], namespace: str | None) -> str:
     return wire.collection(kind, namespace)
 
 
-def _failure(answer: Response, kind: Kind[Any], name: object, *, uid: str | None = None) -> ObjectError:
-    return failure(answer.status, answer.content, kind=kind, name=name, uid=uid, retry_after=answer.retry_after)
+def _failure(response: Response, kind: Kind[Any], name: object, *, uid: str | None = None) -> ObjectError:
+    return failure(response.status, response.content, kind=kind, name=name, uid=uid, retry_after=response.retry_after)

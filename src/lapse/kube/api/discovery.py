@@ -1,4 +1,4 @@
-"""Which kinds a server has: asked once per group and version, kept for a while, and asked again for what is missing."""
+"""Discovery of kinds: asked once per group and version, kept for a while, and asked again for what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an API server's refusal means, in the words of `lapse.kube.errors`. Pure.
+"""Translation of an API server's refusals into `lapse.kube.errors`. Pure.
 
 The translations that are not obvious, all seen on a real server:
 

@@ -1,4 +1,4 @@
-"""A limit on how often something is done: so many a second, and so many at once after a rest.
+"""Rate limit: so many a second, and so many at once after a rest.
 
 Slots are given out in the order of asking. A caller that is cancelled while it waits keeps its slot: it was counted.
 """

@@ -1,6 +1,6 @@
-"""How objects travel: addresses, questions and answers of the Kubernetes API. Pure.
+"""Wire format of the Kubernetes API: paths, queries and bodies of requests, and objects out of responses. Pure.
 
-Answers are read straight into the type of the kind, never into dictionaries first; only a `Document` is a dictionary.
+Responses are read straight into the type of the kind, never into dictionaries first; only a `Document` is a dictionary.
 What cannot be read is `StoreUnavailableError`: it proves nothing about the object.
 """
 
@@ -68,7 +68,7 @@ class _Versioned(Struct, frozen=True):
     metadata: _Version = _Version()
 
 
-# --- questions --------------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def is_api_version(text: str) -> bool:
@@ -162,7 +162,7 @@ def new_object(kind: Kind[T], obj: T | Json) -> tuple[ObjectKey, Json]:
     return ObjectKey(space if kind.namespaced else None, str(name)), {**body, "metadata": sent}
 
 
-# --- answers ----------------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------------
 
 
 def read_object(kind: Kind[T], content: bytes, *, name: str | None = None) -> T:

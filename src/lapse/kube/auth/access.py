@@ -1,9 +1,8 @@
-"""Asks a cluster about the rights of a user, by SubjectAccessReviews: so many at once, and what kinds there are.
+"""Access reviews: what a user may do on a cluster, asked by SubjectAccessReviews, a bounded number at a time.
 
-Nothing is remembered between two judgements but the kinds of the cluster: a right that was taken away counts at once.
-An answer that does not come raises; what that means is for the caller to say, and it is never a yes.
-
-Rights on a cluster: one verb on one kind, as roles give them and as the API server is asked about them.
+A right is one verb on one kind, as roles give them. Nothing is remembered between two judgements but the kinds of the
+cluster: a right that was taken away counts at once. A review that is not answered raises; what that means is for the
+caller to say, and it is never a yes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the API server is and who we are to it: found once at start, from a kubeconfig or from inside a pod.
+"""Configuration of the connection to an API server: found once at start, from a kubeconfig or from inside a pod.
 
 The order is that of other controllers: a file that was named, the files of ``KUBECONFIG``, the service account of the
 pod we run in, ``~/.kube/config``. Secrets that stand in files stay there; a `Path` is read again while we run (tokens

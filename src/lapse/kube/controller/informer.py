@@ -1,4 +1,4 @@
-"""An informer: a copy of all objects of one kind, kept current by list and watch.
+"""Informer: a copy of all objects of one kind, kept current by list and watch, with indexes over it.
 
 It lists in pages, then watches from the listed version. A watch that ends is resumed from the last version seen, which
 bookmarks move as well. When the store no longer has the changes in between (`GoneError`), it lists again and finds out
@@ -7,7 +7,7 @@ it shrinks again only when a watch brings changes or holds for a while, because 
 watch may still be refused, and listing 100 000 objects in a tight loop would be our own attack on the store. The one
 list that a resumed watch asks for is made at once.
 
-Guarantees, for whoever reads or subscribes.
+Guarantees, for readers and subscribers.
 
 - After `Informer.synced` everything that existed at the first list is here, or was and is gone.
 - Each handler sees, for each object, one gapless chain: appeared, changed, ..., gone. ``old`` and ``new`` of one call
@@ -15,15 +15,11 @@ Guarantees, for whoever reads or subscribes.
 - Within one watch the order of the store is trusted; a repeated event is no change, and the deletion of an earlier
   object of the same name does not touch its successor. Over a relist, the list wins. Versions are never compared.
 - A handler or an index that raises harms nobody else: logged, reported to ``on_error``.
+- An `Index` finds objects by a value, such as the uid of an owner. A change costs the values of the object that
+  changed, a lookup what it returns, whatever the number of objects.
 
 Not guaranteed: that the copy is current, or that all of it shows one moment. A copy may be late, so it can say that
 something exists but must not be asked to prove that it does not; decisions read the store again.
-
-An index over cached objects: which of them have a value, such as the uid of an owner.
-
-Kept by changes: one change costs the values of the object that changed, one question what it returns, whatever the
-number of objects. Holds references to the objects and no copies; a value that one object has, as most are, costs no
-container of its own.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What no schema can say about a kind, each rule once: in CEL for Kubernetes, in Python for the embedded store.
+"""Validation rules that no schema can express, each once in CEL for Kubernetes and in Python for the embedded store.
 
 That both sides of a rule say the same is proven by one table of documents, which runs against both. Which kind has
 which rules is the business of the domain that the kind belongs to.
 
-Types of fields that many kinds have, with the bounds that an API server is told.
-
-The bounds in ``Meta(extra_json_schema=...)`` are for the schema only: whoever reads an object takes what is stored.
+Types of fields that many kinds have are here too. The bounds in ``Meta(extra_json_schema=...)`` are for the schema
+only: a reader of an object takes what is stored.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The schema of a type: what Kubernetes calls a structural schema, made from a msgspec structure.
+"""Structural schemas of Kubernetes, made from msgspec structures, and the check of what a document may hold.
 
 A field without a default is required; null is for fields whose type has a place for it. Names, bounds and enums come
 from the type's annotations, descriptions from its docstring. A dictionary of anything is kept as it is.
 
-What a document may hold that people write: what JSON can say, and a store can keep. Pure.
-
-Readers of YAML, TOML and JSON let more through: dates that became objects, NaN, numbers of any length, halves of
-characters, keys that are no text, and nesting without end. Whatever comes later would fail on them, each in its own
-way; so they are refused once, where a document enters.
+Documents that people write hold what JSON can say and a store can keep. Readers of YAML, TOML and JSON let more
+through: dates that became objects, NaN, numbers of any length, halves of characters, keys that are no text, and nesting
+without end. Everything behind them would fail on these, each in its own way; so they are refused once, where a document
+enters. Pure.
 """
 
 from __future__ import annotations

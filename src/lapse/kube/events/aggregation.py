@@ -1,15 +1,13 @@
-"""Tallies: many things that happen to one object, told together.
+"""Aggregation of Events: many things that happen to one object are told together, and repetitions become a series.
 
 The first item opens a tally, which is told some seconds later with all that came meanwhile; after that the same tally
-is told once in a longer while at the most. So the number of tellings depends on time and on the number of objects, and
-not on how many items there are. With too many objects at a time, new ones are counted together, under no object.
+is told once in a longer while at the most. So the number of Events depends on time and on the number of objects, and
+not on how many items there are. With too many objects at a time, new ones are counted together, under no object. A
+tally waits for nothing and calls nobody: the recorder asks for what is due.
 
-Nothing here waits or calls anybody: whoever tells asks for what is ripe.
-
-One report, written: as a new Event, or as one more in the series of the last one that said the same.
-
-One call, or two when the cluster has forgotten the Event whose series was to go on. A report that is written again
-after an answer was lost is still there once: an Event has its name from the start, and a series has its total.
+A report is written as a new Event, or as one more in the series of the last one that said the same: one call, or two
+when the cluster has forgotten the Event whose series was to go on. A report that is written again after a response was
+lost is still there once: an Event has its name from the start, and a series has its total.
 """
 
 from __future__ import annotations

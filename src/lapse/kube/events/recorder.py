@@ -1,4 +1,4 @@
-"""Writes Events to a cluster, beside the work that they tell of: never in its way, and never at any price.
+"""Recorder of Events on a cluster, beside the work that they tell of: it never delays that work, and may drop Events.
 
 Whoever reports puts a value into memory and goes on. One task writes, so many calls a second; what happened twice
 meanwhile, or happens again within some minutes, is one Event with a series. What is tallied (deletions, of which there

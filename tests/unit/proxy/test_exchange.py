@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.http1.heads import request_head, response_head
-from lapse.proxy.exchange import answer_bytes, request_bytes, upgrade_bytes, without_cookies
+from lapse.proxy.exchange import request_bytes, response_bytes, upgrade_bytes, without_cookies
 
 OWN = frozenset({b"lapse_session"})
 
@@ -20,7 +20,7 @@ def sent(*lines: str, first: str = "GET /a HTTP/1.1") -> list[str]:
 def given_back(*lines: str, keep: bool = True, chunked: bool = False) -> list[str]:
     """The lines that a client gets."""
     head = response_head("\r\n".join(["HTTP/1.1 200 OK", *lines]).encode(), method=b"GET", most_fields=100)
-    return answer_bytes(head, keep=keep, chunked=chunked, cookies=OWN).decode()[:-4].split("\r\n")
+    return response_bytes(head, keep=keep, chunked=chunked, cookies=OWN).decode()[:-4].split("\r\n")
 
 
 PLAIN = [

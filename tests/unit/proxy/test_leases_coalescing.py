@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lapse.proxy.leases import Announcements
+from lapse.proxy.leases import CoalescedWrites
 from lapse.proxy.ports import WorkspaceId
 from tests.integration.proxy.kit import StoreDownError
 from tests.unit.proxy.test_leases import settled
@@ -32,13 +32,13 @@ class Database:
         await settled()
 
 
-def callers(announcements: Announcements, workspace: WorkspaceId, count: int) -> list[asyncio.Task[None]]:
-    return [asyncio.get_running_loop().create_task(announcements.tell(workspace)) for _ in range(count)]
+def callers(writes: CoalescedWrites, workspace: WorkspaceId, count: int) -> list[asyncio.Task[None]]:
+    return [asyncio.get_running_loop().create_task(writes.write(workspace)) for _ in range(count)]
 
 
 async def test_those_who_come_at_once_share_one_write() -> None:
     database = Database()
-    together = callers(Announcements(database.write), A, 100)
+    together = callers(CoalescedWrites(database.write), A, 100)
     await settled()
     assert not any(one.done() for one in together)
     await database.answer()
@@ -48,11 +48,11 @@ async def test_those_who_come_at_once_share_one_write() -> None:
 
 async def test_who_comes_during_a_write_waits_for_the_next() -> None:
     database = Database()
-    announcements = Announcements(database.write)
-    first = callers(announcements, A, 1)
+    writes = CoalescedWrites(database.write)
+    first = callers(writes, A, 1)
     await settled()
     assert database.begun == [A]
-    later = callers(announcements, A, 50)
+    later = callers(writes, A, 50)
     await settled()
     await database.answer()
     assert [one.done() for one in first + later] == [True] + 50 * [False]
@@ -63,9 +63,9 @@ async def test_who_comes_during_a_write_waits_for_the_next() -> None:
 
 async def test_workspaces_do_not_wait_for_each_other() -> None:
     database = Database()
-    announcements = Announcements(database.write)
-    callers(announcements, A, 1)
-    (other,) = callers(announcements, B, 1)
+    writes = CoalescedWrites(database.write)
+    callers(writes, A, 1)
+    (other,) = callers(writes, B, 1)
     await settled()
     assert database.begun == [A, B]
     await database.answer()
@@ -75,10 +75,10 @@ async def test_workspaces_do_not_wait_for_each_other() -> None:
 
 async def test_a_write_that_fails_fails_for_those_who_wait_for_it_and_for_nobody_else() -> None:
     database = Database()
-    announcements = Announcements(database.write)
-    unlucky = callers(announcements, A, 3)
+    writes = CoalescedWrites(database.write)
+    unlucky = callers(writes, A, 3)
     await settled()
-    later = callers(announcements, A, 3)
+    later = callers(writes, A, 3)
     await settled()
     await database.answer(StoreDownError())
     assert all(isinstance(one.exception(), StoreDownError) for one in unlucky)
@@ -88,7 +88,7 @@ async def test_a_write_that_fails_fails_for_those_who_wait_for_it_and_for_nobody
 
 async def test_who_gives_up_leaves_the_write_to_the_others() -> None:
     database = Database()
-    gone, stays = callers(Announcements(database.write), A, 2)
+    gone, stays = callers(CoalescedWrites(database.write), A, 2)
     await settled()
     gone.cancel()
     await settled()
@@ -99,13 +99,13 @@ async def test_who_gives_up_leaves_the_write_to_the_others() -> None:
 
 async def test_a_failure_that_nobody_waits_for_any_more_is_nobodys_error() -> None:
     database = Database()
-    announcements = Announcements(database.write)
-    (gone,) = callers(announcements, A, 1)
+    writes = CoalescedWrites(database.write)
+    (gone,) = callers(writes, A, 1)
     await settled()
     gone.cancel()
     await settled()
     await database.answer(StoreDownError())
-    again = callers(announcements, A, 1)
+    again = callers(writes, A, 1)
     await settled()
     await database.answer()
     assert again[0].exception() is None
@@ -113,10 +113,10 @@ async def test_a_failure_that_nobody_waits_for_any_more_is_nobodys_error() -> No
 
 async def test_the_write_begins_after_the_call() -> None:
     database = Database()
-    announcements = Announcements(database.write)
+    writes = CoalescedWrites(database.write)
     for turn in range(5):
         before = len(database.begun)
-        (caller,) = callers(announcements, A, 1)
+        (caller,) = callers(writes, A, 1)
         await settled()
         assert len(database.begun) == before + 1 == turn + 1
         await database.answer()
@@ -125,10 +125,10 @@ async def test_the_write_begins_after_the_call() -> None:
 
 async def test_an_end_in_the_middle_leaves_nobody_waiting() -> None:
     database = Database()
-    announcements = Announcements(database.write)
-    waiting = callers(announcements, A, 1)
+    writes = CoalescedWrites(database.write)
+    waiting = callers(writes, A, 1)
     await settled()
-    waiting += callers(announcements, A, 1)
+    waiting += callers(writes, A, 1)
     await settled()
     for task in asyncio.all_tasks():
         if task.get_name() == "proxy-connected":
