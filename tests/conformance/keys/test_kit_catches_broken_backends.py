@@ -130,6 +130,7 @@ def test_in_real_time_a_key_that_goes_too_early_or_too_late_is_caught() -> None:
     assert [allowed[case_id][0] for case_id in ids] == [CaseOutcome.HOLDS] * 2
 
 
+@pytest.mark.process
 def test_processes_that_do_not_see_each_other_are_caught() -> None:
     memory = StoreTarget.from_url("memory://")
     claims_to_be_shared = StoreTarget(open=memory.open, exact_clock=True, shared=True, url=memory.url)
@@ -145,6 +146,7 @@ def test_processes_that_do_not_see_each_other_are_caught() -> None:
     assert "winners of racing inserts among 16: expected exactly one" in found[ids[0]][1]
 
 
+@pytest.mark.process
 def test_processes_that_cannot_open_the_store_are_a_violation_that_says_why() -> None:
     memory = StoreTarget.from_url("memory://")
     elsewhere = StoreTarget(open=memory.open, exact_clock=True, shared=True, url="memory://?buckets=0")

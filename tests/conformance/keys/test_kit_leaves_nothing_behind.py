@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from lapse.core.clock import Clock, SystemClock
 from lapse.keys.backends.layout import Prefix
 from lapse.keys.conformance import KIT_APPS, CaseOutcome, StoreTarget, run_conformance
@@ -73,6 +75,7 @@ def test_the_kit_leaves_a_store_as_it_found_it() -> None:
     assert everything(backend) == before
 
 
+@pytest.mark.process
 def test_the_kit_leaves_a_file_as_it_found_it_although_its_virtual_clocks_run_ahead(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/keys.db"
     cases = [*QUICK, "insert-expired", "longest-ttl", "touched-then-swept", "expired-records-are-removed"]

@@ -27,6 +27,6 @@ def test_every_case_has_one_result(store: Store, results: dict[str, CaseResult])
 
 
 def test_a_race_says_who_raced(store: Store, results: dict[str, CaseResult]) -> None:
-    workers = "4 processes with 4 threads each" if store.name.startswith("file") else "16 threads of one process"
+    workers = "4 processes with 4 threads each" if store.processes else "16 threads of one process"
 
     assert all(workers in result.detail for result in results.values() if result.case.kind is CaseKind.RACE)
