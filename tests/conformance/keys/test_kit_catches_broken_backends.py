@@ -119,6 +119,7 @@ def test_a_wrapper_that_breaks_nothing_is_not_caught() -> None:
     assert [(result.case.id, result.detail) for result in results if result.outcome is CaseOutcome.VIOLATED] == []
 
 
+@pytest.mark.slow
 def test_in_real_time_a_key_that_goes_too_early_or_too_late_is_caught() -> None:
     ids = ["readers-never-early-and-late-within-the-bound", "inserts-never-early-and-late-within-the-bound"]
     early = outcomes(target_of(broken.GoneASecondEarly, exact_clock=False, late_by_seconds=0.05), ids[0])

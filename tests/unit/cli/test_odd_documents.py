@@ -50,6 +50,7 @@ def said(capsys: pytest.CaptureFixture[str], *line: str) -> str:
     return found.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "good"),
     [("history record", RUN), ("retention lint", POLICY), ("retention rbac", POLICY)],

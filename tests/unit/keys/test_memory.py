@@ -287,6 +287,7 @@ def test_the_background_sweep_removes_expired_records_without_being_asked(clock:
         assert stored(keys) == 0
 
 
+@pytest.mark.slow
 def test_fresh_keys_that_come_and_go_after_a_scan_take_no_memory(keys: Keys) -> None:
     app = keys.app(1)
     for number in range(10):
