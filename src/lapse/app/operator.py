@@ -128,16 +128,8 @@ class _Process:
         """Work until the coordinator is told to stop."""
         import asyncio
 
-        from lapse.web.server.probes import Readiness
-
         loop = asyncio.get_running_loop()
-        listener = probes_listener(
-            self.probes,
-            readiness=Readiness({"cluster": lambda: self.check(loop)}),
-            settings=self.settings,
-            coordinator=self.coordinator,
-            metrics=self.metrics,
-        )
+        listener = probes_listener(self, {"cluster": lambda: self.check(loop)})
         leading: list[Service] = [*self.requests.leader_services, *self.retention.leader_services, self.recorder]
         await self.coordinator.run([listener, *self.requests.services], leading)
 

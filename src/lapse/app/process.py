@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from lapse.core.errors import LapseError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from contextlib import AsyncExitStack
 
     from lapse.core.believed_clock import BelievedClock
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from lapse.requests.lifecycle.policy import RequestPolicy
     from lapse.settings import LoadedSettings, Settings
     from lapse.web.server.listener import Endpoint, Listener
-    from lapse.web.server.probes import Readiness
 
 _FORCE_SECONDS: Final = 9.0
 """After this a process that should end is ended, so that ten seconds are kept."""
@@ -59,6 +58,21 @@ def settle_memory() -> None:
 
 class Process(Protocol):
     """Everything that is open, and what is built from it."""
+
+    @property
+    def settings(self) -> Settings:
+        """What it was started with."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """Its metrics, which the probes serve."""
+        ...
+
+    @property
+    def probes(self) -> Endpoint:
+        """Where the probes listen."""
+        ...
 
     @property
     def coordinator(self) -> Coordinator:
@@ -188,19 +202,22 @@ def deletion_budgets(settings: Settings) -> Budgets:
     return Budgets(settings.deletion_budget, own | others)
 
 
-def probes_listener(
-    endpoint: Endpoint, *, readiness: Readiness, settings: Settings, coordinator: Coordinator, metrics: Metrics
-) -> Listener:
-    """Return the service that answers the probes."""
+def probes_listener(process: Process, checks: Mapping[str, Callable[[], None]]) -> Listener:
+    """Return the service that answers the probes; each of ``checks`` raises an error unless its part is ready."""
     from lapse.web.server.connections import ConnectionLimits
     from lapse.web.server.listener import Listener
-    from lapse.web.server.probes import create_probes
+    from lapse.web.server.probes import Readiness, create_probes
     from lapse.web.server.security import AllowedHosts
 
-    hosts = AllowedHosts(settings.probes_host, endpoint.port, settings.http_allowed_hosts)
-    app = create_probes(readiness=readiness, stopping=lambda: coordinator.stopping, metrics=metrics, hosts=hosts)
+    settings = process.settings
+    app = create_probes(
+        readiness=Readiness(checks),
+        stopping=lambda: process.coordinator.stopping,
+        metrics=process.metrics,
+        hosts=AllowedHosts(settings.probes_host, process.probes.port, settings.http_allowed_hosts),
+    )
     # Beside those of the API and the proxy: whoever fills these does not make the process look dead.
-    return Listener("probes", app, endpoint, limits=ConnectionLimits(connections=128, connections_per_peer=128))
+    return Listener("probes", app, process.probes, limits=ConnectionLimits(connections=128, connections_per_peer=128))
 
 
 def stop_on_signals(coordinator: Coordinator) -> None:

@@ -82,16 +82,8 @@ class _Process:
         """Serve until the coordinator is told to stop."""
         import asyncio
 
-        from lapse.web.server.probes import Readiness
-
         loop = asyncio.get_running_loop()
-        probes = probes_listener(
-            self.probes,
-            readiness=Readiness({"workspaces": lambda: self.parts.check(loop)}),
-            settings=self.settings,
-            coordinator=self.coordinator,
-            metrics=self.metrics,
-        )
+        probes = probes_listener(self, {"workspaces": lambda: self.parts.check(loop)})
         await self.coordinator.run([*self.parts.services, probes])
 
     def announce(self) -> None:

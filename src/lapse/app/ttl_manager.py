@@ -111,16 +111,8 @@ class _Process:
         """Tick until the coordinator is told to stop."""
         import asyncio
 
-        from lapse.web.server.probes import Readiness
-
         loop = asyncio.get_running_loop()
-        listener = probes_listener(
-            self.probes,
-            readiness=Readiness({"stores": lambda: self.check(loop)}),
-            settings=self.settings,
-            coordinator=self.coordinator,
-            metrics=self.metrics,
-        )
+        listener = probes_listener(self, {"stores": lambda: self.check(loop)})
         await self.coordinator.run([listener])
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -264,6 +264,11 @@ class _Process:
             coordinator,
         ).built()
 
+    @property
+    def probes(self) -> Endpoint:
+        """Where the probes listen."""
+        return self.endpoints.probes
+
     def built(self) -> _Process:
         """Build what serves before anybody is told: who hears that it listens may call, or end it, at once."""
         _ = self._services
@@ -280,16 +285,9 @@ class _Process:
 
         from lapse.web.server.connections import ConnectionLimits
         from lapse.web.server.listener import Listener
-        from lapse.web.server.probes import Readiness
 
         loop = asyncio.get_running_loop()
-        probes = probes_listener(
-            self.endpoints.probes,
-            readiness=Readiness(self.checks(loop)),
-            settings=self.settings,
-            coordinator=self.coordinator,
-            metrics=self.metrics,
-        )
+        probes = probes_listener(self, self.checks(loop))
         limits = ConnectionLimits(
             connections=self.settings.http_max_connections,
             connections_per_peer=self.settings.http_max_connections_per_peer,

@@ -81,7 +81,6 @@ class _Process:
         from lapse.web.api.webhook import CAPTURES, IDLE_SECONDS, POLICIES, create_webhook
         from lapse.web.api.webhook import Judge as Judged
         from lapse.web.server.listener import Listener
-        from lapse.web.server.probes import Readiness
 
         loop, settings = asyncio.get_running_loop(), self.settings
         account = impersonation(settings.lease_namespace, settings.retention_account)
@@ -96,13 +95,7 @@ class _Process:
             tls=self.certificate.context,
             idle_seconds=IDLE_SECONDS,
         )
-        probes = probes_listener(
-            self.probes,
-            readiness=Readiness({"cluster": lambda: self.check(loop)}),
-            settings=self.settings,
-            coordinator=self.coordinator,
-            metrics=self.metrics,
-        )
+        probes = probes_listener(self, {"cluster": lambda: self.check(loop)})
         await self.coordinator.run([listener, probes])
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:

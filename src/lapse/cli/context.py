@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lapse.objects.kubernetes import KubernetesStore
     from lapse.objects.port import ObjectStore
     from lapse.settings import LoadedSettings, Settings
+    from lapse.web.auth.state import StateDatabase
+    from lapse.web.auth.tokens import TokenStore
     from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Ms, Workspace, WorkspaceId
     from lapse.workspaces.store.port import WorkspaceStore
@@ -82,6 +84,28 @@ class Context:
     def where_frozen(self) -> str:
         """Where `freezes` are, for messages."""
         return self.name
+
+    # --- access -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def state(self) -> StateDatabase:
+        """Tokens and key material of the state folder."""
+        from lapse.web.auth.state import StateDatabase
+
+        return self._stack.enter_context(StateDatabase(self.settings.state_dir))
+
+    @cached_property
+    def tokens(self) -> TokenStore:
+        """The tokens of the HTTP API."""
+        from lapse.web.auth.tokens import TokenStore
+
+        return TokenStore(self.state, clock=self.machine)
+
+    def owner(self) -> tuple[str, str]:
+        """Return id and text of the owner's token, which is made if need be."""
+        from lapse.web.auth.owner import owner_of
+
+        return owner_of(self.settings.state_dir, self.state, self.tokens)
 
     # --- objects ------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import signal
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
@@ -29,6 +30,7 @@ from lapse.cli.usage import check_program
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
+    from lapse.cli.context import Context
     from lapse.core.clock import Clock
 
 SERVER: Final = "LAPSE_SERVER"
@@ -88,7 +90,7 @@ def busy(
         raise NothingToRunError
     check_program(command)
     seconds = _seconds(most)
-    place = asyncio.run(_place(workspace, server, flags))
+    place = _place(workspace, server, flags)
     return asyncio.run(_run(command, place, seconds))
 
 
@@ -118,8 +120,8 @@ def _seconds(most: str) -> float:
     return duration.seconds
 
 
-async def _place(workspace: str | None, server: str | None, flags: BusyFlags) -> BusyWorkspace:
-    from lapse.cli.context import workspace_name
+def _place(workspace: str | None, server: str | None, flags: BusyFlags) -> BusyWorkspace:
+    from lapse.cli.context import in_context, workspace_name
 
     named = os.environ.get(SERVER) if server is None else server
     inside, own = os.environ.get(WORKSPACE), os.environ.get(OWN_TOKEN)
@@ -129,26 +131,16 @@ async def _place(workspace: str | None, server: str | None, flags: BusyFlags) ->
     token = own if name == inside and own else os.environ.get(TOKEN)
     if named and token:
         return BusyWorkspace(_checked(named), name, token)
-    address, derived = await _of_state_folder(name, flags)
+    address, derived = in_context(flags, partial(_of_state_folder, name=name))
     return BusyWorkspace(_checked(named or address), name, token or derived)
 
 
-async def _of_state_folder(name: str, flags: BusyFlags) -> tuple[str, str]:
+async def _of_state_folder(context: Context, name: str) -> tuple[str, str]:
     """Return where the ``lapse up`` of a state folder listens, and the token of a workspace in it."""
-    from lapse.core.clock import SystemClock
-    from lapse.web.auth.state import StateDatabase
-    from lapse.web.auth.tokens import TokenStore
     from lapse.web.server.security import in_url
-    from lapse.workspaces.opening import open_workspaces
 
-    settings = flags.load().settings
-    store = await open_workspaces(settings.workspaces_url)
-    try:
-        found = await store.by_name(name)
-    finally:
-        await store.close()
-    with StateDatabase(settings.state_dir) as state:
-        token = TokenStore(state, clock=SystemClock()).of_program(found.id)
+    settings, store = context.settings, await context.workspaces()
+    token = context.tokens.of_program((await store.by_name(name)).id)
     return f"http://{in_url(settings.http_host)}:{settings.http_port}", token
 
 

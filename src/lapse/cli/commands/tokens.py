@@ -7,8 +7,6 @@ whether there is one, so that its link leads somewhere.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -29,9 +27,8 @@ from lapse.cli.usage import examples
 from lapse.core.errors import LapseError, UsageError
 
 if TYPE_CHECKING:
-    from lapse.settings import Settings
-    from lapse.web.auth.state import StateDatabase
-    from lapse.web.auth.tokens import Token, TokenStore
+    from lapse.cli.context import Context
+    from lapse.web.auth.tokens import Token
 
 _ANSWER_SECONDS: Final = 5.0
 
@@ -55,22 +52,6 @@ class OtherFolderError(LapseError):
     """The Lapse at {url} has another state folder than {folder}. Name its own with --state-dir or LAPSE_STATE_DIR."""
 
 
-@contextmanager
-def _opened(settings: Settings) -> Iterator[tuple[StateDatabase, TokenStore]]:
-    from lapse.core.clock import SystemClock
-    from lapse.web.auth.state import StateDatabase
-    from lapse.web.auth.tokens import TokenStore
-
-    with StateDatabase(settings.state_dir) as state:
-        yield state, TokenStore(state, clock=SystemClock())
-
-
-@contextmanager
-def _store(flags: StateFlags) -> Iterator[TokenStore]:
-    with _opened(flags.load().settings) as (_, tokens):
-        yield tokens
-
-
 @app.command
 def create(
     flags: StateFlags = StateFlags(),
@@ -80,8 +61,12 @@ def create(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a token and print it, once: it is not stored and cannot be shown again."""
-    with _store(flags) as store:
-        token_id, token = store.create(name, scope)
+    from lapse.cli.context import in_context
+
+    async def work(context: Context) -> tuple[str, str]:
+        return context.tokens.create(name, scope)
+
+    token_id, token = in_context(flags, work)
     if output is Output.JSON:
         print_json({"id": token_id, "name": name, "scopes": list(dict.fromkeys(scope)), "token": token})
     else:
@@ -92,8 +77,12 @@ def create(
 @app.command(name="list")
 def list_tokens(flags: StateFlags = StateFlags(), *, output: OutputOption = Output.TABLE) -> None:
     """List all tokens, revoked ones included, without their secrets."""
-    with _store(flags) as store:
-        rows = [_row(token) for token in store.list()]
+    from lapse.cli.context import in_context
+
+    async def work(context: Context) -> list[dict[str, object]]:
+        return [_row(token) for token in context.tokens.list()]
+
+    rows = in_context(flags, work)
     if output is Output.JSON:
         print_json(rows)
     elif rows:
@@ -110,8 +99,12 @@ def revoke(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a token useless, in running servers too; its sessions, websockets and tickets end with it."""
-    with _store(flags) as store:
-        store.revoke(token_id)
+    from lapse.cli.context import in_context
+
+    async def work(context: Context) -> None:
+        context.tokens.revoke(token_id)
+
+    in_context(flags, work)
     print_result(output, {"id": token_id, "revoked": True}, f"Token {token_id} is revoked.")
 
 
@@ -128,11 +121,12 @@ def owner(
     It is in owner-token in the state folder. A revoked one is
     replaced by this command, or by the next lapse up.
     """
-    from lapse.web.auth.owner import owner_of
+    from lapse.cli.context import in_context
 
-    settings = flags.load().settings
-    with _opened(settings) as (state, tokens):
-        _, token = owner_of(settings.state_dir, state, tokens)
+    async def work(context: Context) -> str:
+        return context.owner()[1]
+
+    token = in_context(flags, work)
     print_text(f"Authorization: Bearer {token}" if header else token)
 
 
@@ -146,24 +140,27 @@ def open_page(
 
     It works once, within ten minutes.
     """
-    from lapse.core.clock import SystemClock
-    from lapse.web.auth.owner import owner_of
-    from lapse.web.auth.sessions import TICKET_SECONDS, BrowserSessions, ticket_url
+    from lapse.cli.context import in_context
+    from lapse.web.auth.sessions import TICKET_SECONDS
+
+    url = in_context(flags, _link)
+    print_link(output, url, seconds=TICKET_SECONDS, within="ten minutes", browser=browser)
+
+
+async def _link(context: Context) -> str:
+    from lapse.web.auth.sessions import BrowserSessions, ticket_url
     from lapse.web.server.security import in_url
 
-    settings = flags.load().settings
+    settings = context.settings
     if not settings.http_port:
         raise HTTPPortUnknownError
     anywhere = settings.http_host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
     server = f"http://{'localhost' if anywhere else in_url(settings.http_host)}:{settings.http_port}"
     _ask(server, "")  # before a folder is made that nobody uses
-    with _opened(settings) as (state, tokens):
-        owner_id, token = owner_of(settings.state_dir, state, tokens)
-        if _ask(server, token) == HTTPStatus.UNAUTHORIZED:
-            raise OtherFolderError(url=server, folder=settings.state_dir)
-        ticket = BrowserSessions(state, tokens, SystemClock()).issue(owner_id)
-    url = ticket_url(server, ticket)
-    print_link(output, url, seconds=TICKET_SECONDS, within="ten minutes", browser=browser)
+    owner_id, token = context.owner()
+    if _ask(server, token) == HTTPStatus.UNAUTHORIZED:
+        raise OtherFolderError(url=server, folder=settings.state_dir)
+    return ticket_url(server, BrowserSessions(context.state, context.tokens, context.machine).issue(owner_id))
 
 
 def _ask(server: str, token: str) -> int:

@@ -644,17 +644,13 @@ async def _ticketed(context: Context, workspace: Workspace) -> str:
     """Return the address of a workspace with a fresh ticket in it."""
     from lapse.app.workspaces import demand_shared_tickets, ticket_records, url_of
     from lapse.keys.aio import open_keys_async
-    from lapse.web.auth.owner import owner_of
-    from lapse.web.auth.state import StateDatabase
-    from lapse.web.auth.tokens import TokenStore
     from lapse.workspaces.tickets import Tickets, ticket_url
 
     settings = context.settings
     demand_shared_tickets(settings, "Ask the HTTP API of lapse up instead, or name a store that both can reach")
     if not settings.proxy_port and settings.proxy_scheme == "http":
         raise ProxyPortUnknownError
-    with StateDatabase(settings.state_dir) as state:
-        owner_id, _ = owner_of(settings.state_dir, state, TokenStore(state, clock=context.machine))
+    owner_id, _ = context.owner()
     async with open_keys_async(settings.keys_url, clock=context.machine, sweep=False) as keys:
         ticket = await Tickets(ticket_records(keys, clock=context.machine)).issue(workspace.id, owner_id)
     return ticket_url(url_of(settings, settings.proxy_port)(workspace.name), ticket)
