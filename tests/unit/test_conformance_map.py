@@ -11,13 +11,13 @@ import pytest
 
 from lapse.domains import REGISTRY
 from lapse.keys.conformance import list_cases
-from tests.conformance.activity import cases as _activity_cases  # noqa: F401 - fills the books
-from tests.conformance.activity.book import BOOK as ACTIVITY
-from tests.conformance.activity.book import SERVER_BOOK as ACTIVITY_ON_SERVERS
+from tests.conformance.activity import cases as _activity_cases  # noqa: F401 - fills the registries
+from tests.conformance.activity.registry import REGISTRY as ACTIVITY
+from tests.conformance.activity.registry import SERVER_REGISTRY as ACTIVITY_ON_SERVERS
 from tests.conformance.objects.cases import CASES as CONTRACT
 from tests.conformance.retention.cases import CASES as RETENTION
 from tests.conformance.ttl_manager import cases as ttl_cases
-from tests.conformance.ttl_manager.stage import BOOK as TTL
+from tests.conformance.ttl_manager.harness import REGISTRY as TTL
 from tests.conformance.workspaces.cases import CASES as STORES
 from tests.markdown import REFERENCE, ROOT, code, table
 
@@ -28,7 +28,7 @@ PAGE = REFERENCE / "conformance.md"
 ENGINE = table(PAGE, "rule", "domain", "held by")
 """A rule of the engine has a row for every domain: one that is missing is a domain without the rule."""
 ROWS = [*table(PAGE, "rule", "held by"), *ENGINE]
-BOOKS: dict[str, Collection[str]] = {
+REGISTRIES: dict[str, Collection[str]] = {
     "kit": {case.id for case in list_cases()},
     "contract": CONTRACT,
     "retention": RETENTION,
@@ -37,7 +37,7 @@ BOOKS: dict[str, Collection[str]] = {
 }
 RECORD = re.compile(r"\[(\d{4})\]\(([^)]+)\)")
 NOT_BUILT = re.compile("not (built )?yet|not applicable: ")
-MARKS = ("ttl:", *(f"{mark}:" for mark in BOOKS))
+MARKS = ("ttl:", *(f"{mark}:" for mark in REGISTRIES))
 EXAMPLES = {
     "kit:ID",
     "contract:NAME",
@@ -77,8 +77,8 @@ def exists(reference: str) -> bool:
     mark, _, name = reference.partition(":")
     if mark == "ttl":
         return getattr(ttl_cases, name, None) in TTL.values()
-    if mark in BOOKS:
-        return name in BOOKS[mark]
+    if mark in REGISTRIES:
+        return name in REGISTRIES[mark]
     path, _, name = reference.partition("::")
     return name in named_in(path)
 

@@ -17,7 +17,7 @@ from lapse.workspaces.activity.port import (
     Quiet,
     Timer,
 )
-from tests.conformance.activity.book import IDLE, LEASE
+from tests.conformance.activity.registry import IDLE, LEASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -19,7 +19,7 @@ from lapse.workspaces.activity.port import (
     Timer,
 )
 from lapse.workspaces.model import WorkspaceId
-from tests.conformance.activity.book import (
+from tests.conformance.activity.registry import (
     IDLE,
     LEASE,
     SLACK,
@@ -302,16 +302,16 @@ async def asking_for_none_or_twice_is_no_error(world: World) -> None:
 @case
 async def of_many_who_come_at_once_one_is_first_and_of_many_who_go_one_is_last(world: World) -> None:
     await settled(world)
-    crowd = [(world.one, world.other)[number % 2] for number in range(40)]
+    proxies = [(world.one, world.other)[number % 2] for number in range(40)]
     names = [ConnectionId(f"connection-{number}") for number in range(40)]
     for _ in range(3):
         came = await asyncio.gather(
-            *(proxy.connect(W, name, lease_seconds=LEASE) for proxy, name in zip(crowd, names, strict=True))
+            *(proxy.connect(W, name, lease_seconds=LEASE) for proxy, name in zip(proxies, names, strict=True))
         )
         assert came.count(True) == 1
         assert await signal(world) == Connected(40)
         gone = await asyncio.gather(
-            *(proxy.disconnect(W, name, idle_seconds=IDLE) for proxy, name in zip(crowd, names, strict=True))
+            *(proxy.disconnect(W, name, idle_seconds=IDLE) for proxy, name in zip(proxies, names, strict=True))
         )
         assert gone.count(True) == 1
         assert is_timer(await signal(world), IDLE)

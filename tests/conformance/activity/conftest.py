@@ -3,4 +3,4 @@ from __future__ import annotations
 import pytest
 
 # The cases assert in modules that are no tests; without this a failure would not show what was compared.
-pytest.register_assert_rewrite("tests.conformance.activity.book", "tests.conformance.activity.cases")
+pytest.register_assert_rewrite("tests.conformance.activity.registry", "tests.conformance.activity.cases")

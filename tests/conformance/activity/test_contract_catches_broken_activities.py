@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.errors import LapseError
-from tests.conformance.activity import cases  # noqa: F401 - fills the books
-from tests.conformance.activity.book import BOOK, SERVER_BOOK
+from tests.conformance.activity import cases  # noqa: F401 - fills the registries
 from tests.conformance.activity.broken import BROKEN, BROKEN_ON_SERVERS, OnServer, Passing
+from tests.conformance.activity.registry import REGISTRY, SERVER_REGISTRY
 from tests.conformance.activity.worlds import InProcessWorld, ServerWorld
 from tests.servers import redis_server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.conformance.activity.book import Case, World
+    from tests.conformance.activity.registry import Case, World
 
 
 class BrokenWorld(InProcessWorld):
@@ -39,17 +39,17 @@ async def catches(case: Case, world: World) -> bool:
     return False
 
 
-async def caught_by(book: Mapping[str, Case], world_of: Mapping[str, World]) -> list[str]:
-    return [name for name, case in book.items() if await catches(case, world_of[name])]
+async def caught_by(registry: Mapping[str, Case], world_of: Mapping[str, World]) -> list[str]:
+    return [name for name, case in registry.items() if await catches(case, world_of[name])]
 
 
 @pytest.mark.parametrize("broken", [pytest.param(broken, id=broken.__name__) for broken in BROKEN])
 async def test_a_broken_activity_is_caught(broken: type[Passing]) -> None:
-    assert await caught_by(BOOK, {name: BrokenWorld(broken) for name in BOOK})
+    assert await caught_by(REGISTRY, {name: BrokenWorld(broken) for name in REGISTRY})
 
 
 async def test_an_activity_that_only_passes_on_is_not_caught() -> None:
-    assert await caught_by(BOOK, {name: BrokenWorld(Passing) for name in BOOK}) == []
+    assert await caught_by(REGISTRY, {name: BrokenWorld(Passing) for name in REGISTRY}) == []
 
 
 @pytest.mark.server("redis", private=True)
@@ -59,7 +59,7 @@ async def test_an_activity_that_is_broken_on_a_server_is_caught(broken: type[OnS
 
     with redis_server() as server, redis.Redis.from_url(server.url) as raw:
         caught = []
-        for name, case in SERVER_BOOK.items():
+        for name, case in SERVER_REGISTRY.items():
             world = ServerWorld(server, raw)
             inner = world.one, world.other
             world.one, world.other = (broken(activity, raw) for activity in inner)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from tests.conformance.activity import cases  # noqa: F401 - fills the books
-from tests.conformance.activity.book import BOOK, SERVER_BOOK
+from tests.conformance.activity import cases  # noqa: F401 - fills the registries
+from tests.conformance.activity.registry import REGISTRY, SERVER_REGISTRY
 from tests.conformance.activity.worlds import ServerWorld
 from tests.servers import Server, redis_server, valkey_server
 
@@ -34,6 +34,6 @@ async def world(server: Server) -> AsyncIterator[ServerWorld]:
         await prepared.close()
 
 
-@pytest.mark.parametrize("name", [*BOOK, *SERVER_BOOK])
+@pytest.mark.parametrize("name", [*REGISTRY, *SERVER_REGISTRY])
 async def test_activity_on_a_server(name: str, world: ServerWorld) -> None:
-    await (BOOK | SERVER_BOOK)[name](world)
+    await (REGISTRY | SERVER_REGISTRY)[name](world)

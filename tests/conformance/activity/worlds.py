@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.core.clock import VirtualClock
 from lapse.workspaces.activity.in_process import InProcessActivity
-from tests.conformance.activity.book import LEASE
+from tests.conformance.activity.registry import LEASE
 
 if TYPE_CHECKING:
     import redis

@@ -16,7 +16,7 @@ from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, KeeperMode
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.lifecycle.policy import RequestPolicy
-from tests.conformance.holds.stage import DAY, HELD, HOUR, Elsewhere, Stage, opened
+from tests.conformance.holds.harness import DAY, HELD, HOUR, Elsewhere, Harness, opened
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,104 +26,104 @@ if TYPE_CHECKING:
 
 STORES = ["embedded", "elsewhere"]
 WHO = [
-    Stage.by_request_ttl,
-    Stage.by_annotation,
-    Stage.by_keeper_sweep,
-    Stage.by_policy_on_keeper,
-    Stage.by_policy_on_content,
-    Stage.by_policy_on_request,
-    Stage.by_history,
-    Stage.by_detach,
-    Stage.by_person,
+    Harness.by_request_ttl,
+    Harness.by_annotation,
+    Harness.by_keeper_sweep,
+    Harness.by_policy_on_keeper,
+    Harness.by_policy_on_content,
+    Harness.by_policy_on_request,
+    Harness.by_history,
+    Harness.by_detach,
+    Harness.by_person,
 ]
 WHERE = [
-    Stage.on_itself,
-    Stage.until_later,
-    Stage.on_its_owner,
-    Stage.on_the_owner_of_its_owner,
-    Stage.on_a_dependant,
-    Stage.on_a_dependant_of_a_dependant,
-    Stage.in_a_note,
-    Stage.in_a_note_on_a_dependant,
+    Harness.on_itself,
+    Harness.until_later,
+    Harness.on_its_owner,
+    Harness.on_the_owner_of_its_owner,
+    Harness.on_a_dependant,
+    Harness.on_a_dependant_of_a_dependant,
+    Harness.in_a_note,
+    Harness.in_a_note_on_a_dependant,
 ]
 CASES = [
     *((who, where) for who in WHO for where in WHERE),
-    (Stage.by_policy_on_following_keeper, Stage.on_what_is_followed),
-    (Stage.by_policy_on_content, Stage.on_what_is_followed),
-    (Stage.by_keeper_sweep, Stage.on_the_snapshot_of_the_keeper),
-    (Stage.by_policy_on_keeper, Stage.on_the_snapshot_of_the_keeper),
+    (Harness.by_policy_on_following_keeper, Harness.on_what_is_followed),
+    (Harness.by_policy_on_content, Harness.on_what_is_followed),
+    (Harness.by_keeper_sweep, Harness.on_the_snapshot_of_the_keeper),
+    (Harness.by_policy_on_keeper, Harness.on_the_snapshot_of_the_keeper),
 ]
 
 
 @pytest.fixture(params=STORES)
-async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
     async with opened(tmp_path, elsewhere=request.param == "elsewhere") as found:
         yield found
 
 
 @pytest.mark.parametrize(("who", "where"), CASES, ids=lambda one: one.__name__)
-async def test_what_is_held_stays_and_goes_when_it_is_released(stage: Stage, who: object, where: object) -> None:
-    if who is Stage.by_person and isinstance(stage.world.wire.store, Elsewhere):
+async def test_what_is_held_stays_and_goes_when_it_is_released(harness: Harness, who: object, where: object) -> None:
+    if who is Harness.by_person and isinstance(harness.world.wire.store, Elsewhere):
         pytest.skip("people delete requests of the embedded store only")
-    target = await who(stage)  # type: ignore[operator]
-    await where(stage, target)  # type: ignore[operator]
-    await stage.act(target)
-    assert await stage.exists(target)
+    target = await who(harness)  # type: ignore[operator]
+    await where(harness, target)  # type: ignore[operator]
+    await harness.act(target)
+    assert await harness.exists(target)
 
-    await stage.release()
-    stage.world.advance(HOUR)
-    await stage.act(target)
-    assert not await stage.exists(target)
+    await harness.release()
+    harness.world.advance(HOUR)
+    await harness.act(target)
+    assert not await harness.exists(target)
 
 
 @pytest.mark.parametrize("who", WHO, ids=lambda one: one.__name__)
-async def test_a_hold_whose_end_has_passed_holds_nothing(stage: Stage, who: object) -> None:
-    target = await who(stage)  # type: ignore[operator]
-    owner = await stage.volume("owner")
-    over = {**HELD, "lapse.dev/hold-until": stage.moment(-1)}
-    await stage.own(target.kind, target.obj, owner=(PERSISTENT_VOLUME, owner))
-    await stage.mark(PERSISTENT_VOLUME, owner, over)
-    await stage.mark(target.kind, target.obj, over)
-    await stage.act(target)
-    assert not await stage.exists(target)
+async def test_a_hold_whose_end_has_passed_holds_nothing(harness: Harness, who: object) -> None:
+    target = await who(harness)  # type: ignore[operator]
+    owner = await harness.volume("owner")
+    over = {**HELD, "lapse.dev/hold-until": harness.moment(-1)}
+    await harness.own(target.kind, target.obj, owner=(PERSISTENT_VOLUME, owner))
+    await harness.mark(PERSISTENT_VOLUME, owner, over)
+    await harness.mark(target.kind, target.obj, over)
+    await harness.act(target)
+    assert not await harness.exists(target)
 
 
-async def test_of_what_an_owner_keeps_only_what_is_held_stays(stage: Stage) -> None:
+async def test_of_what_an_owner_keeps_only_what_is_held_stays(harness: Harness) -> None:
     """A hold on one dependant keeps the owner, and says nothing about the other dependants."""
-    target = await stage.by_policy_on_content()
-    keeper = await stage.store.get(OBJECT_KEEPER, ObjectKey(None, "mine"))
-    await stage.mark(CONFIG_MAP, await stage.map_of("other", (OBJECT_KEEPER, keeper), "shop"))
-    await stage.act(target)
-    assert not await stage.exists(target)
+    target = await harness.by_policy_on_content()
+    keeper = await harness.store.get(OBJECT_KEEPER, ObjectKey(None, "mine"))
+    await harness.mark(CONFIG_MAP, await harness.map_of("other", (OBJECT_KEEPER, keeper), "shop"))
+    await harness.act(target)
+    assert not await harness.exists(target)
 
 
-async def test_a_held_artifact_with_two_owners_keeps_both(stage: Stage) -> None:
+async def test_a_held_artifact_with_two_owners_keeps_both(harness: Harness) -> None:
     """Either of them would save it; but both may be due at the same moment."""
-    await stage.keeper()
-    content = await stage.store.get(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, "snap"))
+    await harness.keeper()
+    content = await harness.store.get(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, "snap"))
     spec = {"mode": KeeperMode.TTL, "ttl": "1h"}
-    second = await stage.store.create(OBJECT_KEEPER, {"metadata": {"name": "second"}, "spec": spec})
-    await stage.own(VOLUME_SNAPSHOT_CONTENT, content, owner=(OBJECT_KEEPER, second))
-    await stage.mark(VOLUME_SNAPSHOT_CONTENT, content)
-    stage.world.advance(DAY)
-    await stage.world.caught_up()
-    await stage.world.sweep()
-    assert await stage.world.names(OBJECT_KEEPER) == ["mine", "second"]
-    assert await stage.world.names(VOLUME_SNAPSHOT_CONTENT) == ["snap"]
+    second = await harness.store.create(OBJECT_KEEPER, {"metadata": {"name": "second"}, "spec": spec})
+    await harness.own(VOLUME_SNAPSHOT_CONTENT, content, owner=(OBJECT_KEEPER, second))
+    await harness.mark(VOLUME_SNAPSHOT_CONTENT, content)
+    harness.world.advance(DAY)
+    await harness.world.caught_up()
+    await harness.world.sweep()
+    assert await harness.world.names(OBJECT_KEEPER) == ["mine", "second"]
+    assert await harness.world.names(VOLUME_SNAPSHOT_CONTENT) == ["snap"]
 
 
 # --- the hold of a request outlives it --------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=STORES)
-async def following(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
+async def following(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
     """Keepers go with their request."""
     policy = RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT)
     async with opened(tmp_path, elsewhere=request.param == "elsewhere", policy=policy) as found:
         yield found
 
 
-async def test_a_held_request_that_a_person_deletes_leaves_its_snapshot(following: Stage) -> None:
+async def test_a_held_request_that_a_person_deletes_leaves_its_snapshot(following: Harness) -> None:
     world = following.world
     request = await world.completed(VOLUME_CAPTURE_REQUEST)
     await world.hold(request)
@@ -137,7 +137,7 @@ async def test_a_held_request_that_a_person_deletes_leaves_its_snapshot(followin
     assert await world.names(VOLUME_SNAPSHOT_CONTENT) == []
 
 
-async def test_a_request_that_is_held_and_deleted_at_once_leaves_its_snapshot(following: Stage) -> None:
+async def test_a_request_that_is_held_and_deleted_at_once_leaves_its_snapshot(following: Harness) -> None:
     world = following.world
     request = await world.completed(VOLUME_CAPTURE_REQUEST)
     await world.hold(request)
@@ -147,7 +147,7 @@ async def test_a_request_that_is_held_and_deleted_at_once_leaves_its_snapshot(fo
     assert len(await world.names(VOLUME_SNAPSHOT_CONTENT)) == 1
 
 
-async def test_the_hold_on_the_keeper_follows_that_of_its_request(following: Stage) -> None:
+async def test_the_hold_on_the_keeper_follows_that_of_its_request(following: Harness) -> None:
     world = following.world
     request = await world.completed(VOLUME_CAPTURE_REQUEST)
     until = following.moment(DAY)
@@ -166,7 +166,7 @@ async def test_the_hold_on_the_keeper_follows_that_of_its_request(following: Sta
     assert not [name for name in (await world.keeper(request)).metadata.annotations if name.startswith("lapse.dev/h")]
 
 
-async def test_a_hold_of_the_keeper_itself_is_not_released_with_its_request(following: Stage) -> None:
+async def test_a_hold_of_the_keeper_itself_is_not_released_with_its_request(following: Harness) -> None:
     world = following.world
     request = await world.completed(VOLUME_CAPTURE_REQUEST)
     own = {**HELD, "lapse.dev/hold-reason": "mine"}
@@ -188,45 +188,45 @@ async def test_a_hold_of_the_keeper_itself_is_not_released_with_its_request(foll
 
 @pytest.mark.parametrize("held", ["keeper", "snapshot"])
 async def test_a_person_does_not_delete_a_request_that_takes_along_what_is_held(tmp_path: Path, held: str) -> None:
-    async with opened(tmp_path, elsewhere=False, policy=RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT)) as stage:
-        target = await stage.by_person()
+    async with opened(tmp_path, elsewhere=False, policy=RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT)) as harness:
+        target = await harness.by_person()
         if held == "keeper":
-            await stage.mark(OBJECT_KEEPER, await stage.world.keeper(target.obj))
+            await harness.mark(OBJECT_KEEPER, await harness.world.keeper(target.obj))
         else:
-            await stage.mark(VOLUME_SNAPSHOT_CONTENT, (await stage.world.all(VOLUME_SNAPSHOT_CONTENT))[0])
-        await stage.act(target)
-        assert await stage.exists(target)
-        await stage.release()
-        await stage.act(target)
-        assert not await stage.exists(target)
+            await harness.mark(VOLUME_SNAPSHOT_CONTENT, (await harness.world.all(VOLUME_SNAPSHOT_CONTENT))[0])
+        await harness.act(target)
+        assert await harness.exists(target)
+        await harness.release()
+        await harness.act(target)
+        assert not await harness.exists(target)
 
 
 # --- between the verdict and the act ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", [Stage.on_itself, Stage.on_its_owner, Stage.on_a_dependant])
-@pytest.mark.parametrize("who", [Stage.by_request_ttl, Stage.by_keeper_sweep, Stage.by_policy_on_content])
+@pytest.mark.parametrize("where", [Harness.on_itself, Harness.on_its_owner, Harness.on_a_dependant])
+@pytest.mark.parametrize("who", [Harness.by_request_ttl, Harness.by_keeper_sweep, Harness.by_policy_on_content])
 async def test_a_hold_that_is_placed_between_the_look_and_the_deletion_counts(
     tmp_path: Path, who: object, where: object
 ) -> None:
-    async with opened(tmp_path, elsewhere=False) as stage:
-        target = await who(stage)  # type: ignore[operator]
-        await where(stage, target)  # type: ignore[operator]
-        await stage.release()
-        real, store, was_held = stage.store.delete_all, stage.store, False
+    async with opened(tmp_path, elsewhere=False) as harness:
+        target = await who(harness)  # type: ignore[operator]
+        await where(harness, target)  # type: ignore[operator]
+        await harness.release()
+        real, store, was_held = harness.store.delete_all, harness.store, False
 
         async def delete_all(*args: object, **how: object) -> object:
             nonlocal was_held
             was_held = True
-            for kind, key in stage.marked:
+            for kind, key in harness.marked:
                 await store.patch(kind, key, {"metadata": {"annotations": HELD}})
             return await real(*args, **how)  # type: ignore[arg-type]
 
         vars(store)["delete_all"] = delete_all
-        await stage.act(target)
+        await harness.act(target)
         assert was_held
-        assert await stage.exists(target)
-        (row,) = await stage.world.journal_rows(uid=target.obj.metadata.uid)
+        assert await harness.exists(target)
+        (row,) = await harness.world.journal_rows(uid=target.obj.metadata.uid)
         assert row.outcome is Outcome.HELD
 
 
@@ -238,12 +238,12 @@ async def test_what_has_an_owner_that_cannot_be_read_is_kept(tmp_path: Path) -> 
         if call.method == "get" and call.kind == PERSISTENT_VOLUME.kind:
             raise ForbiddenError(kind=call.kind, problem="get is not allowed")
 
-    async with opened(tmp_path, elsewhere=True) as stage:
-        target = await stage.by_history()
-        await stage.own(target.kind, target.obj, owner=(PERSISTENT_VOLUME, await stage.volume("owner")))
-        stage.world.wire.before = before
-        runs = await stage.retention().run_once()
-        assert await stage.exists(target)
+    async with opened(tmp_path, elsewhere=True) as harness:
+        target = await harness.by_history()
+        await harness.own(target.kind, target.obj, owner=(PERSISTENT_VOLUME, await harness.volume("owner")))
+        harness.world.wire.before = before
+        runs = await harness.retention().run_once()
+        assert await harness.exists(target)
         assert "it is not known whether it is held" in runs["history"].message
         assert not runs["history"].is_ready
 
@@ -252,16 +252,16 @@ async def test_nothing_is_ended_while_what_holds_it_cannot_be_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lapse.requests.controllers.caches._SYNC_SECONDS", 0.01)
-    async with opened(tmp_path, elsewhere=True) as stage:
-        target = await stage.by_history()
-        await stage.world.stop()
-        stage.world._build(stage.world.policy, stage.world.wire)  # caches that nobody fills
-        runs = await stage.retention().run_once()
-        assert await stage.exists(target)
+    async with opened(tmp_path, elsewhere=True) as harness:
+        target = await harness.by_history()
+        await harness.world.stop()
+        harness.world._build(harness.world.policy, harness.world.wire)  # caches that nobody fills
+        runs = await harness.retention().run_once()
+        assert await harness.exists(target)
         assert "not filled yet" in runs["history"].message
 
 
-async def test_a_process_that_does_not_lead_remembers_nothing_of_requests_that_are_gone(following: Stage) -> None:
+async def test_a_process_that_does_not_lead_remembers_nothing_of_requests_that_are_gone(following: Harness) -> None:
     world = following.world
     request = await world.hold(await world.completed(VOLUME_CAPTURE_REQUEST))
     await world.settle()
@@ -274,7 +274,7 @@ async def test_a_process_that_does_not_lead_remembers_nothing_of_requests_that_a
     assert world.requests.keeper._last_holds == {}
 
 
-async def test_a_request_that_is_released_and_goes_at_once_leaves_no_hold_on_its_keeper(following: Stage) -> None:
+async def test_a_request_that_is_released_and_goes_at_once_leaves_no_hold_on_its_keeper(following: Harness) -> None:
     world = following.world
     request = await world.hold(await world.completed(VOLUME_CAPTURE_REQUEST))
     await world.settle()

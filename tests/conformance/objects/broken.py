@@ -21,7 +21,7 @@ from lapse.kube.errors import (
     UnknownKindError,
 )
 from lapse.kube.resources import Document, Event, EventType, Json, Kind, ObjectKey, Page, untyped
-from tests.conformance.objects.book import CLUSTER_WIDGET, WIDGET
+from tests.conformance.objects.registry import CLUSTER_WIDGET, WIDGET
 from tests.conformance.windows import PATIENCE_SECONDS, AsyncWindow
 
 if TYPE_CHECKING:

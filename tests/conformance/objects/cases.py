@@ -1,4 +1,4 @@
-"""The whole contract: importing the modules puts their cases into the book."""
+"""The whole contract: importing the modules puts their cases into the registry."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tests.conformance.objects import (  # noqa: F401
     cases_validity,
     cases_watching,
 )
-from tests.conformance.objects.book import BOOK as CASES
+from tests.conformance.objects.registry import REGISTRY as CASES
 
 __all__ = ["CASES"]

@@ -9,7 +9,7 @@ from lapse.core.clock import SystemClock
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.errors import AlreadyExistsError, InvalidError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, ObjectMeta
-from tests.conformance.objects.book import (
+from tests.conformance.objects.registry import (
     CLUSTER_WIDGET,
     GROUP,
     NARROW,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lapse.kube.errors import ConflictError, NotFoundError
 from lapse.kube.resources import Document
-from tests.conformance.objects.book import WIDGET, World, case, key_of, make, names, outcomes, refused, version_of
+from tests.conformance.objects.registry import WIDGET, World, case, key_of, make, names, outcomes, refused, version_of
 
 
 @case

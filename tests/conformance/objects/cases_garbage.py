@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lapse.core.clock import SystemClock
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Document, EventType, Json, Kind, ObjectKey
-from tests.conformance.objects.book import (
+from tests.conformance.objects.registry import (
     CLUSTER_WIDGET,
     WIDGET,
     World,

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from lapse.kube.errors import GoneError, InvalidError
 from lapse.kube.resources import ObjectKey
-from tests.conformance.objects.book import (
+from tests.conformance.objects.registry import (
     CLUSTER_WIDGET,
     NARROW,
     WIDGET,

@@ -6,7 +6,7 @@ import contextlib
 
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError, ObjectError
 from lapse.kube.resources import Document, Json, ObjectKey
-from tests.conformance.objects.book import (
+from tests.conformance.objects.registry import (
     NARROW,
     WIDGET,
     World,
@@ -154,17 +154,17 @@ async def a_precondition_on_a_missing_object_is_not_found(world: World) -> None:
             await world.store.delete(WIDGET, key_of(made), uid=uid, version=version)
 
 
-async def _race(world: World, racers: int) -> None:
+async def _race(world: World, workers: int) -> None:
     made = await make(world, await world.namespace(), winner=-1)
     results = await outcomes(
         *(
-            world.store.patch(WIDGET, key_of(made), {"spec": {"winner": racer}}, version=version_of(made))
-            for racer in range(racers)
+            world.store.patch(WIDGET, key_of(made), {"spec": {"winner": worker}}, version=version_of(made))
+            for worker in range(workers)
         )
     )
     winners = [result for result in results if isinstance(result, Document)]
     assert len(winners) == 1, results
-    assert sum(isinstance(result, ConflictError) for result in results) == racers - 1, results
+    assert sum(isinstance(result, ConflictError) for result in results) == workers - 1, results
     assert (await world.store.get(WIDGET, key_of(made))).body == winners[0].body
 
 

@@ -6,7 +6,7 @@ import contextlib
 
 from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import Json, ObjectKey
-from tests.conformance.objects.book import (
+from tests.conformance.objects.registry import (
     CLUSTER_WIDGET,
     WIDGET,
     World,

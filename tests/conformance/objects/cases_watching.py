@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lapse.core.clock import SystemClock
 from lapse.kube.errors import GoneError, ObjectError
 from lapse.kube.resources import EventType, Json, ObjectKey
-from tests.conformance.objects.book import (
+from tests.conformance.objects.registry import (
     CLUSTER_WIDGET,
     NARROW,
     POLL_SECONDS,

@@ -18,7 +18,7 @@ from lapse.kube.auth.config import load_config
 from lapse.kube.resources import untyped
 from lapse.objects.embedded import SCHEMA, EmbeddedStore
 from lapse.objects.kubernetes import KubernetesStore
-from tests.conformance.objects.book import CLUSTER_WIDGET, KINDS, unique
+from tests.conformance.objects.registry import CLUSTER_WIDGET, KINDS, unique
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,8 +13,8 @@ from lapse.history.api.kinds import short_hash
 from lapse.history.records import record
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import NO_LABELS, Json, Kind, ObjectKey
-from tests.conformance.retention.book import EXPIRED, RECORD, TOO_MANY, Result, unique
 from tests.conformance.retention.model import Found, Model, Rule, value
+from tests.conformance.retention.registry import EXPIRED, RECORD, TOO_MANY, Result, unique
 from tests.conformance.windows import window_of_this_loop
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""All cases of retention: importing the modules puts them into the book."""
+"""All cases of retention: importing the modules puts them into the registry."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from tests.conformance.retention import (  # noqa: F401
     cases_meanwhile,
     cases_reading,
 )
-from tests.conformance.retention.book import BOOK as CASES
+from tests.conformance.retention.registry import REGISTRY as CASES
 
 __all__ = ["CASES"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lapse.core.duration import DAY, HOUR, SECOND
-from tests.conformance.retention.book import EXPIRED, Experiment, World, age, case, counted, left, prune
+from tests.conformance.retention.registry import EXPIRED, Experiment, World, age, case, counted, left, prune
 
 YEAR = 365 * DAY
 MONTH = "720h"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lapse.core.duration import DAY
 from lapse.core.timestamps import to_timestamp
-from tests.conformance.retention.book import (
+from tests.conformance.retention.registry import (
     EXPIRED,
     WIDGET,
     World,

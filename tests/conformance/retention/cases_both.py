@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapse.core.duration import DAY, HOUR
-from tests.conformance.retention.book import (
+from tests.conformance.retention.registry import (
     EXPIRED,
     FAILURE,
     SUCCESS,

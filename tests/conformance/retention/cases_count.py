@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapse.history.records import experiment_labels
-from tests.conformance.retention.book import EXPIRED, TOO_MANY, Experiment, World, case, counted, left, prune
+from tests.conformance.retention.registry import EXPIRED, TOO_MANY, Experiment, World, case, counted, left, prune
 
 
 @case

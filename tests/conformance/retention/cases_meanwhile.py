@@ -7,7 +7,7 @@ import asyncio
 from lapse.core.duration import DAY, HOUR
 from lapse.history.records import experiment_labels
 from lapse.kube.resources import ObjectKey
-from tests.conformance.retention.book import (
+from tests.conformance.retention.registry import (
     EXPIRED,
     RECORD,
     TOO_MANY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lapse.core.duration import HOUR
-from tests.conformance.retention.book import (
+from tests.conformance.retention.registry import (
     WIDGET,
     Experiment,
     World,

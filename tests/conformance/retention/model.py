@@ -18,7 +18,7 @@ from lapse.history.records import record
 from lapse.history.retention.rules import LimitReason
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import NO_LABELS, Json, Kind, ObjectKey, untyped
-from tests.conformance.retention.book import EXPIRED, RECORD, WIDGET, Result
+from tests.conformance.retention.registry import EXPIRED, RECORD, WIDGET, Result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from lapse.history.retention.passes import Pass
 from lapse.kube.resources import NO_LABELS
 from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.target import ObjectTarget
-from tests.conformance.retention.book import Result
+from tests.conformance.retention.registry import Result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,15 +14,15 @@ from lapse.core.duration import HOUR
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.journal.log import LogJournal
 from lapse.kube.resources import ObjectKey
-from tests.conformance.retention.book import EXPIRED, TOO_MANY, WIDGET, counted, hold, left, widget, widgets
 from tests.conformance.retention.model import Model
 from tests.conformance.retention.product import Product
+from tests.conformance.retention.registry import EXPIRED, TOO_MANY, WIDGET, counted, hold, left, widget, widgets
 from tests.conformance.retention.worlds import EmbeddedWorld, Surroundings, embedded_world
 from tests.examples import examples
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Json
-    from tests.conformance.retention.book import World
+    from tests.conformance.retention.registry import World
 
 START = 1_700_000_000_000_000_000
 

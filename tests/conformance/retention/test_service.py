@@ -31,7 +31,8 @@ from lapse.kube.resources import ObjectKey
 from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.embedded import open_embedded
 from lapse.objects.kubernetes import KubernetesStore
-from tests.conformance.retention.book import (
+from tests.conformance.retention.product import Product
+from tests.conformance.retention.registry import (
     EXPIRED,
     FAILURE,
     KINDS,
@@ -47,7 +48,6 @@ from tests.conformance.retention.book import (
     metric,
     widget,
 )
-from tests.conformance.retention.product import Product
 from tests.conformance.retention.worlds import EmbeddedWorld, KubernetesWorld, Surroundings
 from tests.servers import kube_server
 

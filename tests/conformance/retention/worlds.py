@@ -20,7 +20,7 @@ from lapse.kube.auth.config import load_config
 from lapse.kube.resources import untyped
 from lapse.objects.embedded import open_embedded
 from lapse.objects.kubernetes import KubernetesStore
-from tests.conformance.retention.book import KINDS, Implementation, Meddler, unique
+from tests.conformance.retention.registry import KINDS, Implementation, Meddler, unique
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

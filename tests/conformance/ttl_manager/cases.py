@@ -15,8 +15,8 @@ from lapse.workspaces.activity import port as signals
 from lapse.workspaces.activity.port import ActivityDoubt, ActivityUnavailableError
 from lapse.workspaces.errors import WorkspaceStoreUnavailableError
 from lapse.workspaces.model import Changes, DesiredBy, DesiredState, Ms, ObservedStatus, Operation, OpId, ProbeAnswer
-from tests.conformance.activity.book import LEASE
-from tests.conformance.ttl_manager.stage import ARCHIVE_TTL, IDLE, NOTHING, STANDBY_TTL, A, B, Stage, case
+from tests.conformance.activity.registry import LEASE
+from tests.conformance.ttl_manager.harness import ARCHIVE_TTL, IDLE, NOTHING, STANDBY_TTL, A, B, Harness, case
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,233 +40,233 @@ def only_outcomes(told: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 @case
 async def connect_removes_the_idle_timer_and_the_last_disconnect_sets_it_and_its_expiry_leads_to_standby(
-    stage: Stage,
+    harness: Harness,
 ) -> None:
-    await stage.settle()
-    one = await stage.idle(standby=10)
-    await stage.connect(one)
-    await stage.connect(one, B)
-    await stage.disconnect(one)
-    await stage.elapse(IDLE - 60)
-    assert (await stage.tick()).standby == SweepReport(looked=1, kept=1), "one of two has gone"
-    await stage.disconnect(one, B)
-    await stage.connect(one)
-    await stage.elapse(IDLE - 60)
-    await stage.tick()
-    assert await stage.desired(one) is RUNNING, "somebody came back before the timer ran out, and that is gone"
-    await stage.disconnect(one)
-    await stage.elapse(IDLE - 60)
-    await stage.tick()
-    assert await stage.desired(one) is RUNNING, "long after the TTL, and the timer still runs"
-    await stage.elapse(61)
-    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1)
-    found = await stage.store.get(one.id)
+    await harness.settle()
+    one = await harness.idle(standby=10)
+    await harness.connect(one)
+    await harness.connect(one, B)
+    await harness.disconnect(one)
+    await harness.elapse(IDLE - 60)
+    assert (await harness.tick()).standby == SweepReport(looked=1, kept=1), "one of two has gone"
+    await harness.disconnect(one, B)
+    await harness.connect(one)
+    await harness.elapse(IDLE - 60)
+    await harness.tick()
+    assert await harness.desired(one) is RUNNING, "somebody came back before the timer ran out, and that is gone"
+    await harness.disconnect(one)
+    await harness.elapse(IDLE - 60)
+    await harness.tick()
+    assert await harness.desired(one) is RUNNING, "long after the TTL, and the timer still runs"
+    await harness.elapse(61)
+    assert (await harness.tick()).standby == SweepReport(looked=1, ended=1)
+    found = await harness.store.get(one.id)
     assert (found.desired_state, found.desired_by) == (STANDBY, DesiredBy.TTL)
     assert found.observed_status is ObservedStatus.RUNNING, "the rest is the reconciler's"
 
 
 @case
-async def idle_for_longer_than_its_ttl_leads_to_standby_and_at_the_instant_it_stays(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.running()
-    await stage.elapse(STANDBY_TTL)
-    assert (await stage.tick()).standby == SweepReport(looked=1, kept=1)
-    await stage.elapse(0.001)
-    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1)
-    assert (await stage.tick()).standby == NOTHING
-    assert only_outcomes(await stage.told(one)) == [ENDED]
+async def idle_for_longer_than_its_ttl_leads_to_standby_and_at_the_instant_it_stays(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.running()
+    await harness.elapse(STANDBY_TTL)
+    assert (await harness.tick()).standby == SweepReport(looked=1, kept=1)
+    await harness.elapse(0.001)
+    assert (await harness.tick()).standby == SweepReport(looked=1, ended=1)
+    assert (await harness.tick()).standby == NOTHING
+    assert only_outcomes(await harness.told(one)) == [ENDED]
 
 
 @case
-async def idle_time_counts_from_the_last_person_and_not_from_restarts(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.running()
+async def idle_time_counts_from_the_last_person_and_not_from_restarts(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.running()
     for number in range(1, 8):
-        await stage.elapse(STANDBY_TTL / 8)
-        await stage.store.observe({one.id: ObservedStatus.STANDBY}, now=stage.now)
-        assert await stage.store.note_exit(one.id, status=1, output="", at=stage.now, steady=False) == number
-        await stage.store.observe({one.id: ObservedStatus.RUNNING}, now=stage.now)
-        await stage.tick()
-        assert await stage.desired(one) is RUNNING
-    await stage.elapse(STANDBY_TTL / 8 + 0.001)
-    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1)
-    assert only_outcomes(await stage.told(one))[-1] == ENDED
+        await harness.elapse(STANDBY_TTL / 8)
+        await harness.store.observe({one.id: ObservedStatus.STANDBY}, now=harness.now)
+        assert await harness.store.note_exit(one.id, status=1, output="", at=harness.now, steady=False) == number
+        await harness.store.observe({one.id: ObservedStatus.RUNNING}, now=harness.now)
+        await harness.tick()
+        assert await harness.desired(one) is RUNNING
+    await harness.elapse(STANDBY_TTL / 8 + 0.001)
+    assert (await harness.tick()).standby == SweepReport(looked=1, ended=1)
+    assert only_outcomes(await harness.told(one))[-1] == ENDED
 
 
 @case
-async def one_that_waits_to_be_started_again_lapses_as_if_it_ran(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.running()
-    await stage.store.observe({one.id: ObservedStatus.STANDBY}, now=stage.now)
-    assert await stage.store.note_exit(one.id, status=1, output="", at=stage.now, steady=False) == 1
-    await stage.elapse(STANDBY_TTL)
-    await stage.tick()
-    assert await stage.desired(one) is RUNNING
-    await stage.elapse(0.001)
-    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1)
-    found = await stage.store.get(one.id)
+async def one_that_waits_to_be_started_again_lapses_as_if_it_ran(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.running()
+    await harness.store.observe({one.id: ObservedStatus.STANDBY}, now=harness.now)
+    assert await harness.store.note_exit(one.id, status=1, output="", at=harness.now, steady=False) == 1
+    await harness.elapse(STANDBY_TTL)
+    await harness.tick()
+    assert await harness.desired(one) is RUNNING
+    await harness.elapse(0.001)
+    assert (await harness.tick()).standby == SweepReport(looked=1, ended=1)
+    found = await harness.store.get(one.id)
     assert (found.observed_status, found.desired_state) == (ObservedStatus.STANDBY, STANDBY)
 
 
 @case
-async def the_archive_is_reached_by_the_database_alone(stage: Stage) -> None:
-    one = await stage.idle()
-    await stage.settle()
-    await stage.tick()
-    await stage.stopped(one)
-    await stage.elapse(ARCHIVE_TTL)
-    assert (await stage.tick(activity=Away(stage.activity))).archive == SweepReport(looked=1, kept=1)
-    assert await stage.desired(one) is STANDBY
-    await stage.elapse(0.001)
-    assert (await stage.tick(activity=Away(stage.activity))).archive == SweepReport(looked=1, ended=1)
-    found = await stage.store.get(one.id)
+async def the_archive_is_reached_by_the_database_alone(harness: Harness) -> None:
+    one = await harness.idle()
+    await harness.settle()
+    await harness.tick()
+    await harness.stopped(one)
+    await harness.elapse(ARCHIVE_TTL)
+    assert (await harness.tick(activity=Away(harness.activity))).archive == SweepReport(looked=1, kept=1)
+    assert await harness.desired(one) is STANDBY
+    await harness.elapse(0.001)
+    assert (await harness.tick(activity=Away(harness.activity))).archive == SweepReport(looked=1, ended=1)
+    found = await harness.store.get(one.id)
     assert (found.desired_state, found.desired_by) == (PENDING, DesiredBy.TTL)
-    assert only_outcomes(await stage.told(one)) == [ENDED, ("noted", "not_yet"), ("ended", "archive_ttl_expired")]
+    assert only_outcomes(await harness.told(one)) == [ENDED, ("noted", "not_yet"), ("ended", "archive_ttl_expired")]
 
 
 @case
-async def an_operation_in_progress_is_skipped(stage: Stage) -> None:
-    await stage.settle()
-    runs, rests = await stage.idle("runs"), await stage.idle("rests", archive=60)
-    await stage.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=stage.now)
-    await stage.stopped(rests)
-    await stage.elapse(61)
+async def an_operation_in_progress_is_skipped(harness: Harness) -> None:
+    await harness.settle()
+    runs, rests = await harness.idle("runs"), await harness.idle("rests", archive=60)
+    await harness.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=harness.now)
+    await harness.stopped(rests)
+    await harness.elapse(61)
     for one in (runs, rests):
-        assert await stage.store.claim(one.id, Operation.STARTING, OpId("busy"), now=stage.now)
-    report = await stage.tick()
+        assert await harness.store.claim(one.id, Operation.STARTING, OpId("busy"), now=harness.now)
+    report = await harness.tick()
     assert (report.standby, report.archive) == (NOTHING, NOTHING)
 
 
 @case
-async def a_deleted_one_is_skipped(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle()
-    await stage.store.mark_deleted(one.id, now=stage.now)
-    assert (await stage.tick()).standby == NOTHING
-    assert await stage.desired(one) is RUNNING
+async def a_deleted_one_is_skipped(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle()
+    await harness.store.mark_deleted(one.id, now=harness.now)
+    assert (await harness.tick()).standby == NOTHING
+    assert await harness.desired(one) is RUNNING
 
 
 @case
-async def what_is_wanted_or_seen_otherwise_is_skipped(stage: Stage) -> None:
-    await stage.settle()
-    one, other = await stage.idle("one"), await stage.idle("other")
-    await stage.store.set_desired(one.id, PENDING, DesiredBy.USER, now=stage.now)
-    await stage.store.observe({other.id: ObservedStatus.PENDING}, now=stage.now)
-    assert (await stage.tick()).standby == NOTHING
-    assert (await stage.desired(one), await stage.desired(other)) == (PENDING, RUNNING)
+async def what_is_wanted_or_seen_otherwise_is_skipped(harness: Harness) -> None:
+    await harness.settle()
+    one, other = await harness.idle("one"), await harness.idle("other")
+    await harness.store.set_desired(one.id, PENDING, DesiredBy.USER, now=harness.now)
+    await harness.store.observe({other.id: ObservedStatus.PENDING}, now=harness.now)
+    assert (await harness.tick()).standby == NOTHING
+    assert (await harness.desired(one), await harness.desired(other)) == (PENDING, RUNNING)
 
 
 # --- what the document called known issues ----------------------------------------------------------------------------
 
 
 @case
-async def a_workspace_never_opened_is_not_stopped_at_the_next_tick(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.running()
-    await stage.elapse(60)
-    await stage.tick()
-    assert await stage.desired(one) is RUNNING
+async def a_workspace_never_opened_is_not_stopped_at_the_next_tick(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.running()
+    await harness.elapse(60)
+    await harness.tick()
+    assert await harness.desired(one) is RUNNING
 
 
 @case
-async def one_that_was_created_long_before_it_ran_counts_from_when_it_did(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.running()
-    await stage.store.observe({one.id: ObservedStatus.STANDBY}, now=stage.now)
-    await stage.elapse(100 * STANDBY_TTL)
-    await stage.store.observe({one.id: ObservedStatus.RUNNING}, now=stage.now)
-    await stage.elapse(60)
-    await stage.tick()
-    assert await stage.desired(one) is RUNNING
+async def one_that_was_created_long_before_it_ran_counts_from_when_it_did(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.running()
+    await harness.store.observe({one.id: ObservedStatus.STANDBY}, now=harness.now)
+    await harness.elapse(100 * STANDBY_TTL)
+    await harness.store.observe({one.id: ObservedStatus.RUNNING}, now=harness.now)
+    await harness.elapse(60)
+    await harness.tick()
+    assert await harness.desired(one) is RUNNING
 
 
 @case
-async def every_workspace_has_ttls_of_its_own(stage: Stage) -> None:
-    await stage.settle()
-    short, long = await stage.running("short", standby=60), await stage.running("long", standby=7_200)
-    await stage.elapse(61)
-    await stage.tick()
-    assert (await stage.desired(short), await stage.desired(long)) == (STANDBY, RUNNING)
-    await stage.elapse(7_200 - 61)
-    await stage.tick()
-    assert await stage.desired(long) is RUNNING
-    await stage.elapse(1)
-    await stage.tick()
-    assert await stage.desired(long) is STANDBY
+async def every_workspace_has_ttls_of_its_own(harness: Harness) -> None:
+    await harness.settle()
+    short, long = await harness.running("short", standby=60), await harness.running("long", standby=7_200)
+    await harness.elapse(61)
+    await harness.tick()
+    assert (await harness.desired(short), await harness.desired(long)) == (STANDBY, RUNNING)
+    await harness.elapse(7_200 - 61)
+    await harness.tick()
+    assert await harness.desired(long) is RUNNING
+    await harness.elapse(1)
+    await harness.tick()
+    assert await harness.desired(long) is STANDBY
 
 
 @case
-async def a_ttl_that_was_made_shorter_counts_at_the_next_tick(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.running(standby=86_400)
-    await stage.elapse(61)
-    await stage.tick()
-    await stage.store.set_ttls(one.id, standby=60, now=stage.now)
-    await stage.tick()
-    assert await stage.desired(one) is STANDBY
+async def a_ttl_that_was_made_shorter_counts_at_the_next_tick(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.running(standby=86_400)
+    await harness.elapse(61)
+    await harness.tick()
+    await harness.store.set_ttls(one.id, standby=60, now=harness.now)
+    await harness.tick()
+    assert await harness.desired(one) is STANDBY
 
 
 @case
-async def a_program_that_does_not_answer_its_probe_is_not_stopped_and_one_that_is_idle_is(stage: Stage) -> None:
-    await stage.settle()
-    one, other = await stage.running("one"), await stage.running("other")
+async def a_program_that_does_not_answer_its_probe_is_not_stopped_and_one_that_is_idle_is(harness: Harness) -> None:
+    await harness.settle()
+    one, other = await harness.running("one"), await harness.running("other")
     for each in (one, other):
-        await stage.store.configure(each.id, Changes(probe="/alive"), now=stage.now)
-    await stage.elapse(STANDBY_TTL + 1)
-    await stage.tick()
-    assert await stage.desired(one) is await stage.desired(other) is RUNNING, "nobody has asked"
-    await stage.store.probed(
-        {one.id: ProbeAnswer("/alive", None, "no answer"), other.id: ProbeAnswer("/alive", stage.now)}
+        await harness.store.configure(each.id, Changes(probe="/alive"), now=harness.now)
+    await harness.elapse(STANDBY_TTL + 1)
+    await harness.tick()
+    assert await harness.desired(one) is await harness.desired(other) is RUNNING, "nobody has asked"
+    await harness.store.probed(
+        {one.id: ProbeAnswer("/alive", None, "no answer"), other.id: ProbeAnswer("/alive", harness.now)}
     )
-    await stage.tick()
-    assert await stage.desired(one) is RUNNING
-    assert await stage.desired(other) is STANDBY
-    await stage.store.probed({one.id: ProbeAnswer("/alive", stage.now)})
-    await stage.tick()
-    assert await stage.desired(one) is STANDBY
+    await harness.tick()
+    assert await harness.desired(one) is RUNNING
+    assert await harness.desired(other) is STANDBY
+    await harness.store.probed({one.id: ProbeAnswer("/alive", harness.now)})
+    await harness.tick()
+    assert await harness.desired(one) is STANDBY
 
 
 @case
-async def access_during_a_long_connection_moves_the_archive_away_too(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.running(archive=100)
-    await stage.connect(one)
+async def access_during_a_long_connection_moves_the_archive_away_too(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.running(archive=100)
+    await harness.connect(one)
     for _ in range(5):
-        await stage.elapse(LEASE / 2)
-        await stage.store.flush_access({one.id: stage.now})
-        await stage.activity.renew({A: one.id}, LEASE)
-    assert (await stage.store.get(one.id)).last_access_at == stage.now
-    await stage.store.set_desired(one.id, STANDBY, DesiredBy.USER, now=stage.now)
-    await stage.stopped(one)
-    await stage.elapse(99)
-    await stage.tick()
-    assert await stage.desired(one) is STANDBY, "the last access is what counts, not the connection's beginning"
+        await harness.elapse(LEASE / 2)
+        await harness.store.flush_access({one.id: harness.now})
+        await harness.activity.renew({A: one.id}, LEASE)
+    assert (await harness.store.get(one.id)).last_access_at == harness.now
+    await harness.store.set_desired(one.id, STANDBY, DesiredBy.USER, now=harness.now)
+    await harness.stopped(one)
+    await harness.elapse(99)
+    await harness.tick()
+    assert await harness.desired(one) is STANDBY, "the last access is what counts, not the connection's beginning"
 
 
 @case
-async def a_proxy_that_was_killed_stops_counting_after_its_lease(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.running(standby=60)
-    await stage.connect(one)
-    await stage.elapse(LEASE - 60)
-    await stage.tick()
-    assert await stage.desired(one) is RUNNING
-    await stage.elapse(61)
-    await stage.tick()
-    assert await stage.desired(one) is STANDBY
+async def a_proxy_that_was_killed_stops_counting_after_its_lease(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.running(standby=60)
+    await harness.connect(one)
+    await harness.elapse(LEASE - 60)
+    await harness.tick()
+    assert await harness.desired(one) is RUNNING
+    await harness.elapse(61)
+    await harness.tick()
+    assert await harness.desired(one) is STANDBY
 
 
 @case
-async def two_coordinators_make_one_transition(stage: Stage) -> None:
-    await stage.settle()
-    made = [await stage.running(f"w{number}", standby=60) for number in range(20)]
-    await stage.elapse(61)
-    other = await stage.stores.another()
-    reports = await asyncio.gather(stage.tick(), stage.tick(store=other))
+async def two_coordinators_make_one_transition(harness: Harness) -> None:
+    await harness.settle()
+    made = [await harness.running(f"w{number}", standby=60) for number in range(20)]
+    await harness.elapse(61)
+    other = await harness.stores.another()
+    reports = await asyncio.gather(harness.tick(), harness.tick(store=other))
     assert sum(report.standby.ended for report in reports) == 20
     for one in made:
-        assert (await stage.store.get(one.id)).version == one.version + 1
-        assert only_outcomes(await stage.told(one)).count(ENDED) == 1
+        assert (await harness.store.get(one.id)).version == one.version + 1
+        assert only_outcomes(await harness.told(one)).count(ENDED) == 1
 
 
 # --- whoever comes first wins -----------------------------------------------------------------------------------------
@@ -287,78 +287,78 @@ class Meanwhile:
 
 
 @case
-async def a_user_who_wants_it_running_at_the_same_moment_wins(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle()
+async def a_user_who_wants_it_running_at_the_same_moment_wins(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle()
 
     async def insist() -> None:
-        await stage.store.set_desired(one.id, RUNNING, DesiredBy.USER, now=stage.now)
+        await harness.store.set_desired(one.id, RUNNING, DesiredBy.USER, now=harness.now)
 
-    assert (await stage.tick(store=Meanwhile(stage.store, insist))).standby == SweepReport(looked=1, changed=1)
-    found = await stage.store.get(one.id)
+    assert (await harness.tick(store=Meanwhile(harness.store, insist))).standby == SweepReport(looked=1, changed=1)
+    found = await harness.store.get(one.id)
     assert (found.desired_state, found.desired_by) == (RUNNING, DesiredBy.USER)
-    assert only_outcomes(await stage.told(one)) == [("changed", "standby_ttl_expired")]
+    assert only_outcomes(await harness.told(one)) == [("changed", "standby_ttl_expired")]
 
 
 @case
-async def a_user_who_wanted_it_running_a_moment_before_wins_as_well(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle()
-    await stage.store.set_desired(one.id, RUNNING, DesiredBy.USER, now=stage.now)
+async def a_user_who_wanted_it_running_a_moment_before_wins_as_well(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle()
+    await harness.store.set_desired(one.id, RUNNING, DesiredBy.USER, now=harness.now)
 
-    assert (await stage.tick()).standby == SweepReport(looked=1, kept=1)
-    await stage.elapse(STANDBY_TTL - 1)
-    assert (await stage.tick()).standby.ended == 0
-    await stage.elapse(2)
-    assert (await stage.tick()).standby.ended == 1, "it is an access, and no more than that"
+    assert (await harness.tick()).standby == SweepReport(looked=1, kept=1)
+    await harness.elapse(STANDBY_TTL - 1)
+    assert (await harness.tick()).standby.ended == 0
+    await harness.elapse(2)
+    assert (await harness.tick()).standby.ended == 1, "it is an access, and no more than that"
 
 
 @case
-async def a_connection_at_the_same_moment_wins(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle()
+async def a_connection_at_the_same_moment_wins(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle()
 
     async def come() -> None:
-        await stage.connect(one)
+        await harness.connect(one)
 
-    assert (await stage.tick(store=Meanwhile(stage.store, come))).standby == SweepReport(looked=1, changed=1)
-    assert await stage.desired(one) is RUNNING
+    assert (await harness.tick(store=Meanwhile(harness.store, come))).standby == SweepReport(looked=1, changed=1)
+    assert await harness.desired(one) is RUNNING
 
 
 @case
-async def an_access_that_is_flushed_at_the_same_moment_wins(stage: Stage) -> None:
-    await stage.settle()
-    one, other = await stage.idle("one"), await stage.running("other", standby=1)
-    await stage.elapse(2)
+async def an_access_that_is_flushed_at_the_same_moment_wins(harness: Harness) -> None:
+    await harness.settle()
+    one, other = await harness.idle("one"), await harness.running("other", standby=1)
+    await harness.elapse(2)
 
     async def ask_for_a_page() -> None:
-        await stage.store.flush_access({one.id: stage.now})
+        await harness.store.flush_access({one.id: harness.now})
 
-    report = await stage.tick(store=Meanwhile(stage.store, ask_for_a_page))
+    report = await harness.tick(store=Meanwhile(harness.store, ask_for_a_page))
     assert report.standby == SweepReport(looked=2, changed=1, ended=1)
-    assert (await stage.desired(one), await stage.desired(other)) == (RUNNING, STANDBY)
+    assert (await harness.desired(one), await harness.desired(other)) == (RUNNING, STANDBY)
 
 
 @case
-async def a_hold_at_the_same_moment_wins(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle()
+async def a_hold_at_the_same_moment_wins(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle()
 
     async def hold() -> None:
-        await stage.store.hold(one.id, "demo", now=stage.now)
+        await harness.store.hold(one.id, "demo", now=harness.now)
 
-    await stage.tick(store=Meanwhile(stage.store, hold))
-    assert await stage.desired(one) is RUNNING
+    await harness.tick(store=Meanwhile(harness.store, hold))
+    assert await harness.desired(one) is RUNNING
 
 
 class Race:
-    """Somebody comes to each of a crowd of idle workspaces while a tick stops them: some between its decision and its
-    change, some right after it, and some at the same moment, with the change sent after a ``lead`` of so many. Half of
+    """Somebody comes to each of many idle workspaces while a tick stops them: some between its decision and its change,
+    some right after it, and some at the same moment, with the change sent after a ``lead`` of so many. Half of
     them are users who want it to run, half connections."""
 
-    def __init__(self, stage: Stage, other: WorkspaceStore, crowd: Sequence[Workspace], *, lead: int) -> None:
-        self.stage, self.other, self._inner = stage, other, stage.store
-        self.before, self.during, self.after = crowd[0::3], crowd[1::3], crowd[2::3]
+    def __init__(self, harness: Harness, other: WorkspaceStore, workspaces: Sequence[Workspace], *, lead: int) -> None:
+        self.harness, self.other, self._inner = harness, other, harness.store
+        self.before, self.during, self.after = workspaces[0::3], workspaces[1::3], workspaces[2::3]
         self.lead = lead % len(self.during)
         self.racing: asyncio.Future[Any] | None = None
         self.admitted: asyncio.Queue[Workspace] = asyncio.Queue()
@@ -376,47 +376,47 @@ class Race:
 
     async def run(self) -> SweepReport:
         """Return what the tick did, when all have come and gone."""
-        report = (await self.stage.tick(store=self)).standby
+        report = (await self.harness.tick(store=self)).standby
         assert self.racing is not None
         await asyncio.gather(self.racing, self.come(self.after))
         return report
 
-    async def come(self, crowd: Sequence[Workspace]) -> None:
-        await asyncio.gather(*(self.come_to(place, one) for place, one in enumerate(crowd)))
+    async def come(self, workspaces: Sequence[Workspace]) -> None:
+        await asyncio.gather(*(self.come_to(place, one) for place, one in enumerate(workspaces)))
 
     async def come_to(self, place: int, one: Workspace) -> None:
         if place % 2:
-            admitted = await self.other.set_desired(one.id, RUNNING, DesiredBy.USER, now=self.stage.now)
+            admitted = await self.other.set_desired(one.id, RUNNING, DesiredBy.USER, now=self.harness.now)
         else:
-            await self.stage.activity.connect(one.id, A, lease_seconds=LEASE)
-            admitted = await self.other.connected(one.id, now=self.stage.now)
+            await self.harness.activity.connect(one.id, A, lease_seconds=LEASE)
+            admitted = await self.other.connected(one.id, now=self.harness.now)
         assert admitted.desired_state is RUNNING
         self.admitted.put_nowait(admitted)
         if not place % 2:
-            await self.stage.activity.disconnect(one.id, A, idle_seconds=0)
+            await self.harness.activity.disconnect(one.id, A, idle_seconds=0)
 
 
-CROWD = 60
+MANY = 60
 
 
 @case
-async def whoever_races_with_the_tick_is_never_left_outside(stage: Stage) -> None:
+async def whoever_races_with_the_tick_is_never_left_outside(harness: Harness) -> None:
     """Whoever is first: when both are done, it is wanted, and by whoever came."""
-    await stage.settle()
-    other = await stage.stores.another()
-    crowd = [await stage.running(f"w{number:02}", standby=1) for number in range(CROWD)]
-    versions = [one.version for one in crowd]
-    for lead in range(stage.rounds // CROWD):
-        await stage.elapse(1.001)
-        race = Race(stage, other, crowd, lead=lead)
+    await harness.settle()
+    other = await harness.stores.another()
+    workspaces = [await harness.running(f"w{number:02}", standby=1) for number in range(MANY)]
+    versions = [one.version for one in workspaces]
+    for lead in range(harness.rounds // MANY):
+        await harness.elapse(1.001)
+        race = Race(harness, other, workspaces, lead=lead)
         report = await race.run()
-        assert (report.looked, report.ended + report.changed) == (CROWD, CROWD)
+        assert (report.looked, report.ended + report.changed) == (MANY, MANY)
         assert len(race.after) <= report.ended <= len(race.after) + len(race.during), "who came before has won"
-        found = await stage.store.list(limit=CROWD)
+        found = await harness.store.list(limit=MANY)
         assert {one.desired_state for one in found} == {RUNNING}
         assert DesiredBy.TTL not in {one.desired_by for one in found}
         came = [one.version for one in found]
-        assert sum(came) == sum(versions) + CROWD + report.ended, "each change is one, and none is lost"
+        assert sum(came) == sum(versions) + MANY + report.ended, "each change is one, and none is lost"
         versions = came
 
 
@@ -448,58 +448,58 @@ class Failing:
 
 
 @case
-async def while_the_activity_store_is_away_nobody_is_stopped_and_the_archive_goes_on(stage: Stage) -> None:
-    await stage.settle()
-    runs, rests = await stage.idle("runs"), await stage.idle("rests", archive=60)
-    await stage.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=stage.now)
-    await stage.stopped(rests)
-    await stage.elapse(61)
-    report = await stage.tick(activity=Away(stage.activity))
+async def while_the_activity_store_is_away_nobody_is_stopped_and_the_archive_goes_on(harness: Harness) -> None:
+    await harness.settle()
+    runs, rests = await harness.idle("runs"), await harness.idle("rests", archive=60)
+    await harness.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=harness.now)
+    await harness.stopped(rests)
+    await harness.elapse(61)
+    report = await harness.tick(activity=Away(harness.activity))
     assert (report.standby, report.activity_up) == (SweepReport(looked=1, unknown=1), False)
     assert report.archive == SweepReport(looked=1, ended=1)
-    assert stage.metric('lapse_signal_up{source="activity"}') == 0
-    assert await stage.desired(runs) is RUNNING
-    report = await stage.tick()
+    assert harness.metric('lapse_signal_up{source="activity"}') == 0
+    assert await harness.desired(runs) is RUNNING
+    report = await harness.tick()
     assert (report.standby, report.activity_up) == (SweepReport(looked=1, ended=1), True)
-    assert stage.metric('lapse_signal_up{source="activity"}') == 1
+    assert harness.metric('lapse_signal_up{source="activity"}') == 1
 
 
 @case
-async def whether_activity_is_known_is_told_also_when_nobody_is_idle(stage: Stage) -> None:
-    assert (await stage.tick()).activity_up is True
-    assert (await stage.tick(activity=Away(stage.activity))).activity_up is False
-    assert stage.metric('lapse_signal_up{source="activity"}') == 0
+async def whether_activity_is_known_is_told_also_when_nobody_is_idle(harness: Harness) -> None:
+    assert (await harness.tick()).activity_up is True
+    assert (await harness.tick(activity=Away(harness.activity))).activity_up is False
+    assert harness.metric('lapse_signal_up{source="activity"}') == 0
 
 
 @case
-async def an_activity_store_that_lost_everything_is_not_believed_for_two_leases(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle(standby=60)
-    await stage.connect(one)
-    await stage.elapse(LEASE - 60)
-    await stage.activities.lose_everything()
+async def an_activity_store_that_lost_everything_is_not_believed_for_two_leases(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle(standby=60)
+    await harness.connect(one)
+    await harness.elapse(LEASE - 60)
+    await harness.activities.lose_everything()
     for _ in range(2):
-        report = await stage.tick()
+        report = await harness.tick()
         assert (report.standby, report.activity_up) == (SweepReport(looked=1, unknown=1), False)
-    assert await stage.told(one) == [], "that is news about the store, not about each workspace"
-    await stage.elapse(2 * LEASE)
-    assert (await stage.tick()).standby.ended == 1
+    assert await harness.told(one) == [], "that is news about the store, not about each workspace"
+    await harness.elapse(2 * LEASE)
+    assert (await harness.tick()).standby.ended == 1
 
 
 @case
-async def one_whose_signal_cannot_be_read_is_left_and_the_others_go_on(stage: Stage) -> None:
-    await stage.settle()
-    rests = await stage.running("rests", archive=60)
-    await stage.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=stage.now)
-    await stage.stopped(rests)
-    bad, good = await stage.running("bad"), await stage.running("good")
-    await stage.elapse(STANDBY_TTL + 1)
-    report = await stage.tick(activity=Failing(stage.activity, bad.id))
+async def one_whose_signal_cannot_be_read_is_left_and_the_others_go_on(harness: Harness) -> None:
+    await harness.settle()
+    rests = await harness.running("rests", archive=60)
+    await harness.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=harness.now)
+    await harness.stopped(rests)
+    bad, good = await harness.running("bad"), await harness.running("good")
+    await harness.elapse(STANDBY_TTL + 1)
+    report = await harness.tick(activity=Failing(harness.activity, bad.id))
     assert (report.standby, report.activity_up) == (SweepReport(looked=2, ended=1, unknown=1), True)
     assert report.archive == SweepReport(looked=1, ended=1)
-    states = [await stage.desired(one) for one in (bad, good, rests)]
+    states = [await harness.desired(one) for one in (bad, good, rests)]
     assert states == [RUNNING, STANDBY, PENDING]
-    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1), "it is looked at again at the next tick"
+    assert (await harness.tick()).standby == SweepReport(looked=1, ended=1), "it is looked at again at the next tick"
 
 
 # --- bad rows, stores that fail ---------------------------------------------------------------------------------------
@@ -527,120 +527,120 @@ class Choking:
 
 
 @case
-async def one_bad_row_does_not_stop_the_others(stage: Stage) -> None:
-    await stage.settle()
-    made = [await stage.running(f"w{number}") for number in range(30)]
-    await stage.elapse(STANDBY_TTL + 1)
+async def one_bad_row_does_not_stop_the_others(harness: Harness) -> None:
+    await harness.settle()
+    made = [await harness.running(f"w{number}") for number in range(30)]
+    await harness.elapse(STANDBY_TTL + 1)
     bad = made[17]
-    report = await stage.tick(store=Choking(stage.store, {bad.id}))
+    report = await harness.tick(store=Choking(harness.store, {bad.id}))
     assert report.standby == SweepReport(looked=30, ended=29, failed=1)
-    assert [one.name for one in made if await stage.desired(one) is RUNNING] == [bad.name]
-    ((outcome, _),) = only_outcomes(await stage.told(bad))
+    assert [one.name for one in made if await harness.desired(one) is RUNNING] == [bad.name]
+    ((outcome, _),) = only_outcomes(await harness.told(bad))
     assert outcome == "failed"
-    assert stage.metric('lapse_errors_total{domain="workspaces",kind="item"}') == 1
-    assert (await stage.tick()).standby == SweepReport(looked=1, ended=1), "and the next tick tries again"
+    assert harness.metric('lapse_errors_total{domain="workspaces",kind="item"}') == 1
+    assert (await harness.tick()).standby == SweepReport(looked=1, ended=1), "and the next tick tries again"
 
 
 @case
-async def a_store_that_is_away_is_not_asked_for_each_row(stage: Stage) -> None:
-    await stage.settle()
-    made = [await stage.running(f"w{number}") for number in range(30)]
-    await stage.elapse(STANDBY_TTL + 1)
-    choking = Choking(stage.store, {one.id for one in made}, alive=False)
-    assert (await stage.tick(store=choking)).standby == SweepReport(looked=30, failed=30)
+async def a_store_that_is_away_is_not_asked_for_each_row(harness: Harness) -> None:
+    await harness.settle()
+    made = [await harness.running(f"w{number}") for number in range(30)]
+    await harness.elapse(STANDBY_TTL + 1)
+    choking = Choking(harness.store, {one.id for one in made}, alive=False)
+    assert (await harness.tick(store=choking)).standby == SweepReport(looked=30, failed=30)
     assert choking.steps == 1
-    assert (await stage.tick()).standby.ended == 30
+    assert (await harness.tick()).standby.ended == 30
 
 
 @case
-async def a_ttl_that_cannot_be_is_unknown_and_stops_nobody_else(stage: Stage) -> None:
-    await stage.settle()
-    bad, good = await stage.running("bad"), await stage.running("good")
-    await stage.elapse(STANDBY_TTL + 1)
+async def a_ttl_that_cannot_be_is_unknown_and_stops_nobody_else(harness: Harness) -> None:
+    await harness.settle()
+    bad, good = await harness.running("bad"), await harness.running("good")
+    await harness.elapse(STANDBY_TTL + 1)
 
     class Spoilt:
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-            return getattr(stage.store, name)
+            return getattr(harness.store, name)
 
         async def standby_candidates(self, now: Ms, **how: Any) -> list[Any]:  # noqa: ANN401
-            page = await stage.store.standby_candidates(now, **how)
+            page = await harness.store.standby_candidates(now, **how)
             return [msgspec.structs.replace(one, standby_ttl_seconds=0) if one.id == bad.id else one for one in page]
 
-    report = await stage.tick(store=Spoilt())
+    report = await harness.tick(store=Spoilt())
     assert report.standby == SweepReport(looked=2, ended=1, unknown=1)
-    assert await stage.told(bad) == [("noted", "invalid_ttl")]
-    assert (await stage.desired(bad), await stage.desired(good)) == (RUNNING, STANDBY)
+    assert await harness.told(bad) == [("noted", "invalid_ttl")]
+    assert (await harness.desired(bad), await harness.desired(good)) == (RUNNING, STANDBY)
 
 
 @case
-async def a_check_that_fails_does_not_stop_the_other(stage: Stage) -> None:
-    await stage.settle()
-    rests = await stage.idle("rests", archive=60)
-    await stage.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=stage.now)
-    await stage.stopped(rests)
-    await stage.elapse(61)
+async def a_check_that_fails_does_not_stop_the_other(harness: Harness) -> None:
+    await harness.settle()
+    rests = await harness.idle("rests", archive=60)
+    await harness.store.set_desired(rests.id, STANDBY, DesiredBy.USER, now=harness.now)
+    await harness.stopped(rests)
+    await harness.elapse(61)
 
     class Half:
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-            return getattr(stage.store, name)
+            return getattr(harness.store, name)
 
         async def standby_candidates(self, now: Ms, **how: Any) -> list[Any]:  # noqa: ANN401
             raise WorkspaceStoreUnavailableError(problem="that index is gone")
 
     problem = ""
     try:
-        await stage.tick(store=Half())
+        await harness.tick(store=Half())
     except WorkspaceStoreUnavailableError as error:
         problem = str(error)
     assert "that index is gone" in problem
-    assert await stage.desired(rests) is PENDING
+    assert await harness.desired(rests) is PENDING
 
 
 # --- holds, dry runs, gate ------------------------------------------------------------------------------------------
 
 
 @case
-async def a_held_one_stays_is_told_once_and_goes_when_it_is_released(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle()
-    await stage.store.hold(one.id, "demo", now=stage.now)
-    manager = stage.manager()
+async def a_held_one_stays_is_told_once_and_goes_when_it_is_released(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle()
+    await harness.store.hold(one.id, "demo", now=harness.now)
+    manager = harness.manager()
     assert (await manager.tick()).standby == SweepReport(looked=1, held=1)
-    assert stage.metric('lapse_held{domain="workspaces"}') == 1
-    await stage.elapse(60)
+    assert harness.metric('lapse_held{domain="workspaces"}') == 1
+    await harness.elapse(60)
     assert (await manager.tick()).standby == NOTHING, "it is not looked at every time"
-    assert stage.metric('lapse_held{domain="workspaces"}') == 1
-    await stage.elapse(STANDBY_TTL)
+    assert harness.metric('lapse_held{domain="workspaces"}') == 1
+    await harness.elapse(STANDBY_TTL)
     assert (await manager.tick()).standby.held == 1
-    assert await stage.told(one) == [("held", "held")]
-    await stage.store.release(one.id, now=stage.now)
+    assert await harness.told(one) == [("held", "held")]
+    await harness.store.release(one.id, now=harness.now)
     assert (await manager.tick()).standby.ended == 1
-    assert stage.metric('lapse_held{domain="workspaces"}') == 0
+    assert harness.metric('lapse_held{domain="workspaces"}') == 0
 
 
 @case
-async def a_hold_ends_when_it_says_and_a_shorter_one_takes_its_place(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle()
-    await stage.store.hold(one.id, "demo", until=Ms(stage.now + 10_000_000), now=stage.now)
-    await stage.tick()
-    assert (await stage.store.get(one.id)).check_after == stage.now + 10_000_000
-    await stage.store.hold(one.id, "shorter", until=Ms(stage.now + 60_000), now=stage.now)
-    await stage.tick()
-    await stage.elapse(60)
-    assert (await stage.tick()).standby.ended == 1
+async def a_hold_ends_when_it_says_and_a_shorter_one_takes_its_place(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle()
+    await harness.store.hold(one.id, "demo", until=Ms(harness.now + 10_000_000), now=harness.now)
+    await harness.tick()
+    assert (await harness.store.get(one.id)).check_after == harness.now + 10_000_000
+    await harness.store.hold(one.id, "shorter", until=Ms(harness.now + 60_000), now=harness.now)
+    await harness.tick()
+    await harness.elapse(60)
+    assert (await harness.tick()).standby.ended == 1
 
 
 @case
-async def a_dry_run_tells_and_does_nothing(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle()
-    before = await stage.store.get(one.id)
+async def a_dry_run_tells_and_does_nothing(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle()
+    before = await harness.store.get(one.id)
     for _ in range(2):
-        assert (await stage.tick(dry_run=True)).standby == SweepReport(looked=1, would_end=1)
-    assert await stage.store.get(one.id) == before
-    assert await stage.told(one) == [("would_end", "standby_ttl_expired")]
-    assert (await stage.tick()).standby.ended == 1
+        assert (await harness.tick(dry_run=True)).standby == SweepReport(looked=1, would_end=1)
+    assert await harness.store.get(one.id) == before
+    assert await harness.told(one) == [("would_end", "standby_ttl_expired")]
+    assert (await harness.tick()).standby.ended == 1
 
 
 class LimitedGate(OpenGate):
@@ -664,26 +664,26 @@ class LimitedGate(OpenGate):
 
 
 @case
-async def a_frozen_domain_is_not_even_looked_at(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle()
-    report = await stage.tick(gate=LimitedGate(10, frozen=True))
+async def a_frozen_domain_is_not_even_looked_at(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle()
+    report = await harness.tick(gate=LimitedGate(10, frozen=True))
     assert (report.standby, report.refusal) == (NOTHING, FreezeReason.FROZEN)
-    assert await stage.desired(one) is RUNNING
+    assert await harness.desired(one) is RUNNING
 
 
 @case
-async def past_its_budget_nothing_more_is_ended(stage: Stage) -> None:
-    await stage.settle()
-    made = [await stage.running(f"w{number}") for number in range(9)]
-    await stage.elapse(STANDBY_TTL + 1)
+async def past_its_budget_nothing_more_is_ended(harness: Harness) -> None:
+    await harness.settle()
+    made = [await harness.running(f"w{number}") for number in range(9)]
+    await harness.elapse(STANDBY_TTL + 1)
     gate = LimitedGate(4)
-    report = await stage.tick(gate=gate, batch=3)
+    report = await harness.tick(gate=gate, batch=3)
     assert report.standby == SweepReport(looked=6, ended=4, refused=2), "and the last page is not even looked at"
     assert gate.ended == 4
-    states = [await stage.desired(one) for one in made]
+    states = [await harness.desired(one) for one in made]
     assert (states.count(STANDBY), states.count(RUNNING)) == (4, 5)
-    refused = [told for one in made if (told := await stage.told(one)) == [("refused", "budget_spent")]]
+    refused = [told for one in made if (told := await harness.told(one)) == [("refused", "budget_spent")]]
     assert len(refused) == 2
 
 
@@ -691,11 +691,11 @@ async def past_its_budget_nothing_more_is_ended(stage: Stage) -> None:
 
 
 @case
-async def every_transition_is_a_row_with_what_it_was_decided_on(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle(standby=60)
-    await stage.tick()
-    rows = await stage.rows(one)
+async def every_transition_is_a_row_with_what_it_was_decided_on(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle(standby=60)
+    await harness.tick()
+    rows = await harness.rows(one)
     assert rows
     row = rows[-1]
     assert (row.domain, row.address, row.uid, row.version) == ("workspaces", "workspace/notes", one.id, "1")
@@ -703,9 +703,9 @@ async def every_transition_is_a_row_with_what_it_was_decided_on(stage: Stage) ->
     assert row.anchor_ns == one.status_changed_at * 1_000_000
     assert row.policy == "standby after 60s"
     assert row.details == {"desired": "STANDBY"}
-    assert await stage.journal.unfinished() == []
-    assert stage.metric('lapse_deletions_total{domain="workspaces",reason="standby_ttl_expired"}') == 1
-    assert stage.metric('lapse_expiry_lag_seconds_count{domain="workspaces"}') == 1
+    assert await harness.journal.unfinished() == []
+    assert harness.metric('lapse_deletions_total{domain="workspaces",reason="standby_ttl_expired"}') == 1
+    assert harness.metric('lapse_expiry_lag_seconds_count{domain="workspaces"}') == 1
 
 
 class Mute:
@@ -725,12 +725,12 @@ class Mute:
 
 
 @case
-async def an_intent_that_cannot_be_written_prevents_the_change(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.idle()
-    assert (await stage.tick(journal=Mute(stage.journal))).standby == SweepReport(looked=1, failed=1)
-    assert await stage.desired(one) is RUNNING
-    assert stage.metric('lapse_errors_total{domain="workspaces",kind="journal"}') == 1
+async def an_intent_that_cannot_be_written_prevents_the_change(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.idle()
+    assert (await harness.tick(journal=Mute(harness.journal))).standby == SweepReport(looked=1, failed=1)
+    assert await harness.desired(one) is RUNNING
+    assert harness.metric('lapse_errors_total{domain="workspaces",kind="journal"}') == 1
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------
@@ -756,36 +756,36 @@ class Counting:
 
 
 @case
-async def a_tick_costs_a_query_a_look_and_a_change_however_many_are_due(stage: Stage) -> None:
-    await stage.settle()
+async def a_tick_costs_a_query_a_look_and_a_change_however_many_are_due(harness: Harness) -> None:
+    await harness.settle()
     for number in range(40):
-        await stage.running(f"w{number}")
-    await stage.elapse(STANDBY_TTL + 1)
-    store, activity = Counting(stage.store), Counting(stage.activity)
-    assert (await stage.tick(store=store, activity=activity)).standby.ended == 40
+        await harness.running(f"w{number}")
+    await harness.elapse(STANDBY_TTL + 1)
+    store, activity = Counting(harness.store), Counting(harness.activity)
+    assert (await harness.tick(store=store, activity=activity)).standby.ended == 40
     assert store.calls == ["standby_candidates", "to_standby", "standby_candidates", "archive_candidates"]
     assert activity.calls == ["read"]
 
 
 @case
-async def whoever_is_active_is_looked_at_again_only_when_its_time_may_be_over(stage: Stage) -> None:
-    await stage.settle()
-    one = await stage.running()
-    await stage.elapse(STANDBY_TTL - 1)
-    await stage.store.flush_access({one.id: stage.now})
-    await stage.elapse(60)
-    assert (await stage.tick()).standby == SweepReport(looked=1, kept=1)
-    assert (await stage.tick()).standby == NOTHING
-    found = await stage.store.get(one.id)
+async def whoever_is_active_is_looked_at_again_only_when_its_time_may_be_over(harness: Harness) -> None:
+    await harness.settle()
+    one = await harness.running()
+    await harness.elapse(STANDBY_TTL - 1)
+    await harness.store.flush_access({one.id: harness.now})
+    await harness.elapse(60)
+    assert (await harness.tick()).standby == SweepReport(looked=1, kept=1)
+    assert (await harness.tick()).standby == NOTHING
+    found = await harness.store.get(one.id)
     assert found.check_after == found.last_access_at + STANDBY_TTL * 1000 + 1
 
 
 @case
-async def a_tick_that_may_not_go_on_stops_between_batches(stage: Stage) -> None:
-    await stage.settle()
+async def a_tick_that_may_not_go_on_stops_between_batches(harness: Harness) -> None:
+    await harness.settle()
     for number in range(6):
-        await stage.running(f"w{number}")
-    await stage.elapse(STANDBY_TTL + 1)
+        await harness.running(f"w{number}")
+    await harness.elapse(STANDBY_TTL + 1)
     asked = iter([True, True, False])
-    report = await stage.manager(batch=3).tick(proceed=lambda: next(asked, False))
+    report = await harness.manager(batch=3).tick(proceed=lambda: next(asked, False))
     assert report.standby == SweepReport(looked=3, ended=3, more=True)

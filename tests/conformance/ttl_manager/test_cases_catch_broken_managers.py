@@ -9,8 +9,8 @@ import pytest
 
 from lapse.workspaces.activity.port import ActivityUnavailableError, ActivityUnknown, Quiet
 from lapse.workspaces.model import Ms
-from tests.conformance.ttl_manager import cases  # noqa: F401 - fills the book
-from tests.conformance.ttl_manager.stage import BOOK, Stage
+from tests.conformance.ttl_manager import cases  # noqa: F401 - fills the registry
+from tests.conformance.ttl_manager.harness import REGISTRY, Harness
 from tests.conformance.ttl_manager.worlds import embedded
 
 if TYPE_CHECKING:
@@ -121,20 +121,20 @@ BROKEN: dict[tuple[str, type[Around]], list[str]] = {
     ],
 )
 async def test_a_broken_manager_is_caught(part: str, broken: type[Around], name: str, tmp_path: Path) -> None:
-    async with embedded(tmp_path) as stage:
-        whole = stage.manager
+    async with embedded(tmp_path) as harness:
+        whole = harness.manager
 
         def manager(**how: Any) -> Any:  # noqa: ANN401
-            given = how.pop(part, None) or getattr(stage, part)
+            given = how.pop(part, None) or getattr(harness, part)
             made = whole(**{**how, part: broken(given)})
             made.executor._shared = True  # the wrapped store is still the one that the journal shares
             return made
 
-        stage.manager = manager  # type: ignore[method-assign]
+        harness.manager = manager  # type: ignore[method-assign]
         with pytest.raises(AssertionError):
-            await BOOK[name](stage)
+            await REGISTRY[name](harness)
 
 
 def test_every_broken_one_is_tried() -> None:
-    here = {one for one in globals().values() if isinstance(one, type) and issubclass(one, Around)} - {Around, Stage}
+    here = {one for one in globals().values() if isinstance(one, type) and issubclass(one, Around)} - {Around, Harness}
     assert {broken for _, broken in BROKEN} == here

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.ttl_manager import cases  # noqa: F401 - fills the book
-from tests.conformance.ttl_manager.stage import BOOK
+from tests.conformance.ttl_manager import cases  # noqa: F401 - fills the registry
+from tests.conformance.ttl_manager.harness import REGISTRY
 from tests.conformance.ttl_manager.worlds import embedded
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("shares", [True, False], ids=["shared", "apart"])
-@pytest.mark.parametrize("name", BOOK)
+@pytest.mark.parametrize("name", REGISTRY)
 async def test_the_ttl_manager_in_one_process(name: str, shares: bool, tmp_path: Path) -> None:  # noqa: FBT001
-    async with embedded(tmp_path, shares=shares) as stage:
-        assert stage.journal.shares(stage.store) is shares
-        await BOOK[name](stage)
+    async with embedded(tmp_path, shares=shares) as harness:
+        assert harness.journal.shares(harness.store) is shares
+        await REGISTRY[name](harness)

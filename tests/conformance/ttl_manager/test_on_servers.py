@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from tests.conformance.ttl_manager import cases  # noqa: F401 - fills the book
-from tests.conformance.ttl_manager.stage import BOOK
+from tests.conformance.ttl_manager import cases  # noqa: F401 - fills the registry
+from tests.conformance.ttl_manager.harness import REGISTRY
 from tests.conformance.ttl_manager.worlds import on_servers
 from tests.conformance.workspaces.worlds import postgres_database
 from tests.servers import Server, redis_server, valkey_server
@@ -36,8 +36,8 @@ def database(shared_postgres: Server) -> Iterator[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", BOOK)
+@pytest.mark.parametrize("name", REGISTRY)
 async def test_the_ttl_manager_on_servers(name: str, database: str, server: Server) -> None:
     with redis.Redis.from_url(server.url) as raw:
-        async with on_servers(database=database, server=server, raw=raw, rounds=ROUNDS) as stage:
-            await BOOK[name](stage)
+        async with on_servers(database=database, server=server, raw=raw, rounds=ROUNDS) as harness:
+            await REGISTRY[name](harness)

@@ -11,7 +11,7 @@ from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal.port import SCHEMA_SCRIPTS, SQLiteJournal
 from lapse.workspaces.store.sqlite import SqliteWorkspaceStore
 from tests.conformance.activity.worlds import InProcessWorld, ServerWorld
-from tests.conformance.ttl_manager.stage import Stage
+from tests.conformance.ttl_manager.harness import Harness
 from tests.conformance.workspaces.worlds import postgres_world, sqlite_world
 
 if TYPE_CHECKING:
@@ -32,18 +32,18 @@ def own_journal(folder: Path) -> Iterator[SQLiteJournal]:
 
 
 @contextlib.asynccontextmanager
-async def embedded(folder: Path, *, shares: bool = True, rounds: int = 300) -> AsyncIterator[Stage]:
+async def embedded(folder: Path, *, shares: bool = True, rounds: int = 300) -> AsyncIterator[Harness]:
     """Everything in one process; the journal in the database of the workspaces, or beside it."""
     async with sqlite_world(folder, rounds=rounds) as stores:
         activities = InProcessWorld()
         assert isinstance(stores.store, SqliteWorkspaceStore)
         with own_journal(folder) as beside:
             journal = SQLiteJournal(stores.store.database) if shares else beside
-            yield Stage(stores, activities, journal, clock=activities.clock, rounds=rounds)
+            yield Harness(stores, activities, journal, clock=activities.clock, rounds=rounds)
 
 
 @contextlib.asynccontextmanager
-async def on_servers(*, database: str, server: Server, raw: redis.Redis, rounds: int) -> AsyncIterator[Stage]:
+async def on_servers(*, database: str, server: Server, raw: redis.Redis, rounds: int) -> AsyncIterator[Harness]:
     """Rows and journal on PostgreSQL, connections on Redis or Valkey."""
     from lapse.engine.journal.postgres import PostgresJournal  # `make test` has no driver
     from lapse.workspaces.store.postgres import PostgresWorkspaceStore
@@ -53,6 +53,6 @@ async def on_servers(*, database: str, server: Server, raw: redis.Redis, rounds:
         try:
             assert isinstance(stores.store, PostgresWorkspaceStore)
             journal = PostgresJournal(stores.store.database)
-            yield Stage(stores, activities, journal, clock=VirtualClock(), rounds=rounds)
+            yield Harness(stores, activities, journal, clock=VirtualClock(), rounds=rounds)
         finally:
             await activities.close()

@@ -14,7 +14,7 @@ from lapse.workspaces.model import (
     Workspace,
     WorkspaceCandidate,
 )
-from tests.conformance.workspaces.book import (
+from tests.conformance.workspaces.registry import (
     ARCHIVE_TTL_MS,
     NOBODY,
     NOW,

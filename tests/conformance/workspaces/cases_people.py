@@ -21,7 +21,7 @@ from lapse.workspaces.model import (
     Workspace,
     WorkspaceId,
 )
-from tests.conformance.workspaces.book import (
+from tests.conformance.workspaces.registry import (
     NOBODY,
     NOW,
     World,

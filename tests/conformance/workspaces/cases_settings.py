@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from lapse.workspaces.errors import ChangedMeanwhileError, InvalidWorkspaceError, OperationUnderWayError
 from lapse.workspaces.model import Changes, ObservedStatus, Operation, OpId, ProbeAnswer
-from tests.conformance.workspaces.book import (
+from tests.conformance.workspaces.registry import (
     NOW,
     World,
     busy,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from lapse.workspaces.errors import InvalidWorkspaceError, OperationUnderWayError
 from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus, Operation, OpId
-from tests.conformance.workspaces.book import (
+from tests.conformance.workspaces.registry import (
     ARCHIVE_TTL_MS,
     NOBODY,
     NOW,

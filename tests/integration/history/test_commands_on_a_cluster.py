@@ -11,7 +11,7 @@ import pytest
 
 from lapse.cli import main
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
-from tests.conformance.objects.book import unique
+from tests.conformance.objects.registry import unique
 from tests.servers.kube.server import KubectlError
 from tests.servers.lapse_server import until
 

@@ -50,7 +50,7 @@ print(*won)
 
 def test_processes_that_create_the_same_file_at_once_agree_on_every_winner(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/keys.db?sync=normal&timeout=30s"
-    racers = [
+    workers = [
         subprocess.Popen(
             [sys.executable, "-c", OPEN_AND_RACE, url, str(number)],
             stdin=subprocess.PIPE,
@@ -59,16 +59,16 @@ def test_processes_that_create_the_same_file_at_once_agree_on_every_winner(tmp_p
         )
         for number in range(5)
     ]
-    for racer in racers:
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("\n")
-        racer.stdin.flush()
-    wins = [racer.communicate()[0].split() for racer in racers]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+    wins = [worker.communicate()[0].split() for worker in workers]
 
-    assert [racer.returncode for racer in racers] == [0] * 5
+    assert [worker.returncode for worker in workers] == [0] * 5
     assert Counter(number for won in wins for number in won) == Counter(str(number) for number in range(30))
     with lapse.open_keys(url, sweep=False) as keys:
         assert keys.app(7).ttl_get("counter") == str(5 * 3 * 30)

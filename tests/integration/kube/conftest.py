@@ -9,7 +9,7 @@ import pytest
 from lapse.kube.api.client import Client
 from lapse.kube.auth.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.resources import untyped
-from tests.conformance.objects.book import unique
+from tests.conformance.objects.registry import unique
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

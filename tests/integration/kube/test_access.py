@@ -14,7 +14,7 @@ from lapse.kube.api.transport import CallLimits
 from lapse.kube.auth.config import Cluster, KubeConfig, User, load_config
 from lapse.kube.errors import ForbiddenError, KubeConfigError, StoreUnavailableError, UnauthenticatedError
 from lapse.kube.resources import ObjectKey
-from tests.conformance.objects.book import WIDGET, widget
+from tests.conformance.objects.registry import WIDGET, widget
 from tests.servers import Relay
 from tests.servers.certificate import make_authority
 

@@ -21,7 +21,7 @@ from lapse.kube.errors import (
 )
 from lapse.kube.resources import ObjectKey, PartialObject, metadata_only, untyped
 from lapse.objects.kubernetes import KubernetesStore, NoDatabaseError
-from tests.conformance.objects.book import NARROW, UNKNOWN, WIDGET, unique, widget
+from tests.conformance.objects.registry import NARROW, UNKNOWN, WIDGET, unique, widget
 
 if TYPE_CHECKING:
     from lapse.kube.api.client import Client

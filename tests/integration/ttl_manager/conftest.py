@@ -12,8 +12,8 @@ from lapse.db.postgres.pool import Patience
 from lapse.workspaces.activity.port import ConnectionId
 from lapse.workspaces.activity.redis import RedisActivity
 from lapse.workspaces.store.postgres import open_postgres_store
-from tests.conformance.activity.book import LEASE
-from tests.conformance.ttl_manager.stage import Stage
+from tests.conformance.activity.registry import LEASE
+from tests.conformance.ttl_manager.harness import Harness
 from tests.conformance.ttl_manager.worlds import own_journal
 from tests.conformance.workspaces.worlds import postgres_database
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lapse.workspaces.store.port import WorkspaceStore
     from tests.servers import Server
 
-    Open = Callable[..., AbstractAsyncContextManager[Stage]]
+    Open = Callable[..., AbstractAsyncContextManager[Harness]]
 
 SHORT = Patience(connect=2, queue=1, lock=0.5, statement=5, answer=10)
 HASTY = "?timeout=500ms&connect_timeout=500ms"
@@ -59,19 +59,19 @@ def database(shared_postgres: Server) -> Iterator[str]:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Open:
-    """Opens a stage on PostgreSQL and Redis, both of which may be away, and lets both be old enough to be believed."""
+    """Open a harness on PostgreSQL and Redis, both of which may be away and are old enough to be believed."""
 
     @asynccontextmanager
     async def open_at(
         database: str, server: Server, *, port: int | None = None, wait: str = PATIENT, patience: Patience = LONG
-    ) -> AsyncIterator[Stage]:
+    ) -> AsyncIterator[Harness]:
         store = await open_postgres_store(database, patience=patience)
         url = f"redis://127.0.0.1:{port or server.port}/0{wait}"
         activity = RedisActivity.at(url, lease_seconds=LEASE)
         with own_journal(tmp_path) as journal:
             try:
                 believe(server)
-                yield Stage(Stores(store), Activities(activity), journal, clock=VirtualClock(), rounds=0)  # type: ignore[arg-type]
+                yield Harness(Stores(store), Activities(activity), journal, clock=VirtualClock(), rounds=0)  # type: ignore[arg-type]
             finally:
                 await activity.close()
                 await store.close()

@@ -47,7 +47,7 @@ class Webhook(LapseServer):
 
 
 @dataclass
-class Stage:
+class Harness:
     """One namespace, the account of a webhook, and what the API server is told about it."""
 
     kube: KubeServer
@@ -202,10 +202,10 @@ def binding(kind: str, name: str, role_kind: str, role: str, subject: Json, *, n
 
 
 @pytest.fixture(scope="module")
-def stage(shared_kube: KubeServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def harness(shared_kube: KubeServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """A namespace in which jane may make captures and read ConfigMaps; no webhook yet."""
     folder = tmp_path_factory.mktemp("webhook")
-    made = Stage(shared_kube, folder, make_authority(folder / "authority", tell_stderr))
+    made = Harness(shared_kube, folder, make_authority(folder / "authority", tell_stderr))
     try:
         made.prepare()
         reading = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}
@@ -217,11 +217,11 @@ def stage(shared_kube: KubeServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def webhook(stage: Stage) -> Iterator[Webhook]:
+def webhook(harness: Harness) -> Iterator[Webhook]:
     """A webhook that the API server asks."""
-    running = stage.launch()
+    running = harness.launch()
     try:
-        stage.configure(running.url, "manifest-captures")
+        harness.configure(running.url, "manifest-captures")
         yield running
     finally:
         running.stop()

@@ -7,7 +7,7 @@ import pytest
 from lapse.core.clock import VirtualClock
 from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
-from tests.unit.engine.stage import Things, open_journal, open_store
+from tests.unit.engine.harness import Things, open_journal, open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -14,7 +14,7 @@ from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.engine.safety.holds import Hold
 from lapse.kube.errors import StoreUnavailableError
 from lapse.objects.target import ObjectTarget
-from tests.unit.engine.stage import NS, START, THING, Against, Things, action_of, end, end_all, key, play, series
+from tests.unit.engine.harness import NS, START, THING, Against, Things, action_of, end, end_all, key, play, series
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,7 @@ from lapse.kube.resources import ObjectKey
 from lapse.objects.config_map_gate import CONFIG_MAP, NAME, ConfigMapGateStore
 from lapse.objects.embedded import EmbeddedStore, open_embedded
 from tests.examples import examples
-from tests.unit.engine.stage import NS, play, series
+from tests.unit.engine.harness import NS, play, series
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

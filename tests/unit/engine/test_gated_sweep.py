@@ -15,7 +15,7 @@ from lapse.engine.safety.sqlite import TRUST_SECONDS, SQLiteGateStore
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.errors import StoreUnavailableError
 from lapse.objects.target import ObjectTarget
-from tests.unit.engine.stage import NS, Things, action_of, end, key, play, series
+from tests.unit.engine.harness import NS, Things, action_of, end, key, play, series
 
 if TYPE_CHECKING:
     from lapse.core.clock import VirtualClock

@@ -12,7 +12,7 @@ from lapse.engine.running.leadership import Leadership, SoleLeader, Term
 from lapse.engine.running.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.election import Election
-from tests.unit.engine.stage import NS, series
+from tests.unit.engine.harness import NS, series
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

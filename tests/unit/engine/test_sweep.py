@@ -14,7 +14,7 @@ from lapse.engine.sweep import HELD_SECONDS, REFUSED_SECONDS, Sweep, SweepReport
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import Document
 from lapse.objects.target import ObjectTarget
-from tests.unit.engine.stage import NS, START, THING, Against, Things, candidate_of, key, play, series
+from tests.unit.engine.harness import NS, START, THING, Against, Things, candidate_of, key, play, series
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence

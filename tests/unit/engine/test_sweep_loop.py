@@ -13,7 +13,7 @@ from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.running.leadership import SoleLeader
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.objects.target import ObjectTarget
-from tests.unit.engine.stage import NS, START, Things, key, play
+from tests.unit.engine.harness import NS, START, Things, key, play
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

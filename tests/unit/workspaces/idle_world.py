@@ -22,7 +22,7 @@ from lapse.workspaces.activity.port import ActivityUnavailableError
 from lapse.workspaces.errors import WorkspaceStoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Workspace
 from lapse.workspaces.store.sqlite import open_sqlite_store
-from tests.conformance.ttl_manager.stage import Manager
+from tests.conformance.ttl_manager.harness import Manager
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence

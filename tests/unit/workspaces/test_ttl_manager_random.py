@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from lapse.workspaces.activity.port import ActivityUnavailableError, ActivityUnknown, ConnectionId, Quiet, Timer
 from lapse.workspaces.model import DesiredState, Ms, WorkspaceId
-from tests.conformance.ttl_manager.stage import Manager, TickReport
+from tests.conformance.ttl_manager.harness import Manager, TickReport
 from tests.examples import examples
 from tests.unit.workspaces.idle_world import ARCHIVE_TTL, World
 

@@ -1,8 +1,8 @@
-"""What the cases of the object-store contract stand on: the world they are given, their kinds, and a few helpers.
+"""The registry of the cases of the object-store contract, with the world they are given, their kinds, and helpers.
 
-A case is a plain coroutine function that takes a `World` and asserts; `case` puts it into the book. It names objects by
-`World.namespace` and `World.name` only, so that it can run on a server that others use at the same time. It states what
-holds on every backend: where Kubernetes and the embedded store may differ, no case looks.
+A case is a plain coroutine function that takes a `World` and asserts; `case` puts it into the registry. It names
+objects by `World.namespace` and `World.name` only, so that it can run on a server that others use at the same time. It
+states what holds on every backend: where Kubernetes and the embedded store may differ, no case looks.
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ class World(Protocol):
 
 
 Case = Callable[[World], Coroutine[Any, Any, None]]
-BOOK: Final[dict[str, Case]] = {}
+REGISTRY: Final[dict[str, Case]] = {}
 """Every case by its name."""
 
 
 def case(function: Case) -> Case:
-    """Put a case into the book."""
-    assert function.__name__ not in BOOK, f"two cases are called {function.__name__}"
-    BOOK[function.__name__] = function
+    """Put a case into the registry."""
+    assert function.__name__ not in REGISTRY, f"two cases are called {function.__name__}"
+    REGISTRY[function.__name__] = function
     return function
 
 

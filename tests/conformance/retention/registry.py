@@ -1,8 +1,8 @@
-"""What the cases of retention stand on: the world that they are given, what they try in it, and a few helpers.
+"""The registry of the cases of retention, with the world that they are given, what they try in it, and helpers.
 
 A case is a plain coroutine function that takes a `World` and asserts what the specification says about the state of the
-world afterwards; `case` puts it into the book. It knows nothing of how a decision is made, so the same cases run on the
-product, on a model of a few lines, and on models that are broken in one way each. It names objects by
+world afterwards; `case` puts it into the registry. It knows nothing of how a decision is made, so the same cases run on
+the product, on a model of a few lines, and on models that are broken in one way each. It names objects by
 `World.namespace` and `unique` only, so that it can run on a server that others use at the same time.
 
 Time. ``World.clock`` stands still unless a case moves it. Creation times are the store's own: on a real API server they
@@ -122,14 +122,14 @@ class Meddler:
 
 
 Case = Callable[[World], Coroutine[Any, Any, None]]
-BOOK: Final[dict[str, Case]] = {}
+REGISTRY: Final[dict[str, Case]] = {}
 """Every case by its name."""
 
 
 def case(function: Case) -> Case:
-    """Put a case into the book."""
-    assert function.__name__ not in BOOK, f"two cases are called {function.__name__}"
-    BOOK[function.__name__] = function
+    """Put a case into the registry."""
+    assert function.__name__ not in REGISTRY, f"two cases are called {function.__name__}"
+    REGISTRY[function.__name__] = function
     return function
 
 

@@ -63,7 +63,7 @@ class Target:
 
 
 @dataclass
-class Stage:
+class Harness:
     """See the module."""
 
     world: World
@@ -253,7 +253,7 @@ def reference(kind: Kind[Any], obj: Object) -> Json:
 
 
 @asynccontextmanager
-async def opened(folder: Path, *, elsewhere: bool, policy: RequestPolicy | None = None) -> AsyncIterator[Stage]:
+async def opened(folder: Path, *, elsewhere: bool, policy: RequestPolicy | None = None) -> AsyncIterator[Harness]:
     clock = VirtualClock()
     store = open_embedded(folder / "objects.db", kinds=object_kinds(), clock=clock, synchronous=Synchronous.NORMAL)
     world = World(
@@ -266,7 +266,7 @@ async def opened(folder: Path, *, elsewhere: bool, policy: RequestPolicy | None 
     )
     try:
         await world.start()
-        yield Stage(world)
+        yield Harness(world)
     finally:
         await world.stop()
         await store.close()

@@ -1,7 +1,7 @@
-"""What the cases of the workspace-store contract stand on: the world they are given, and a few helpers.
+"""The registry of the cases of the workspace-store contract, with the world they are given and a few helpers.
 
-A case is a plain coroutine function that takes a `World` and asserts; `case` puts it into the book. Its world is empty
-and its own. It states what holds on every store.
+A case is a plain coroutine function that takes a `World` and asserts; `case` puts it into the registry. Its world is
+empty and its own. It states what holds on every store.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class World(Protocol):
 
 
 Case = Callable[[World], Coroutine[Any, Any, None]]
-BOOK: Final[dict[str, Case]] = {}
+REGISTRY: Final[dict[str, Case]] = {}
 """Every case by its name."""
 
 
 def case(function: Case) -> Case:
-    """Put a case into the book."""
-    assert function.__name__ not in BOOK, f"two cases are called {function.__name__}"
-    BOOK[function.__name__] = function
+    """Put a case into the registry."""
+    assert function.__name__ not in REGISTRY, f"two cases are called {function.__name__}"
+    REGISTRY[function.__name__] = function
     return function
 
 

@@ -1,7 +1,7 @@
-"""What the cases of the activity contract stand on: the world they are given, and a few helpers.
+"""The registry of the cases of the activity contract, with the world they are given and a few helpers.
 
-A case is a coroutine function that takes a `World` and asserts; `case` puts it into the book. Time is the world's: it
-passes only by `World.elapse`, on servers as well, except for the moments that a case takes; so no case asserts that
+A case is a coroutine function that takes a `World` and asserts; `case` puts it into the registry. Time is the world's:
+it passes only by `World.elapse`, on servers as well, except for the moments that a case takes; so no case asserts that
 less than `SLACK` is left of anything.
 """
 
@@ -54,25 +54,25 @@ class World(Protocol):
 
 
 Case = Callable[[World], Coroutine[Any, Any, None]]
-BOOK: Final[dict[str, Case]] = {}
+REGISTRY: Final[dict[str, Case]] = {}
 """Cases that hold everywhere."""
-SERVER_BOOK: Final[dict[str, Case]] = {}
+SERVER_REGISTRY: Final[dict[str, Case]] = {}
 """Cases about what others may write to a server."""
 
 
 def case(function: Case) -> Case:
-    """Put a case into the book."""
-    return _put(BOOK, function)
+    """Put a case into the registry."""
+    return _put(REGISTRY, function)
 
 
 def server_case(function: Case) -> Case:
-    """Put a case into the book of servers."""
-    return _put(SERVER_BOOK, function)
+    """Put a case into the registry of servers."""
+    return _put(SERVER_REGISTRY, function)
 
 
-def _put(book: dict[str, Case], function: Case) -> Case:
-    assert function.__name__ not in book, f"two cases are called {function.__name__}"
-    book[function.__name__] = function
+def _put(registry: dict[str, Case], function: Case) -> Case:
+    assert function.__name__ not in registry, f"two cases are called {function.__name__}"
+    registry[function.__name__] = function
     return function
 
 

@@ -1,7 +1,7 @@
-"""What the cases about the TTL manager stand on: a store, who is there, a journal and a clock, in one of two worlds.
+"""The harness of the cases about the TTL manager: a store, activity, a journal and a clock, in one of two worlds.
 
-A case is a coroutine function that takes a `Stage` and asserts; `case` puts it into the book. Time passes only by
-`Stage.elapse`, for rows and for connections alike.
+A case is a coroutine function that takes a `Harness` and asserts; `case` puts it into the registry. Time passes only by
+`Harness.elapse`, for rows and for connections alike.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lapse.workspaces.model import (
     WorkspaceId,
 )
 from lapse.workspaces.ttl_manager import ttl_sweeps
-from tests.conformance.activity.book import LEASE
+from tests.conformance.activity.registry import LEASE
 
 if TYPE_CHECKING:
     from lapse.core.clock import VirtualClock
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from lapse.engine.safety.gate import Gate
     from lapse.workspaces.activity.port import Activity
     from lapse.workspaces.store.port import WorkspaceStore
-    from tests.conformance.activity.book import World as ActivityWorld
-    from tests.conformance.workspaces.book import World as StoreWorld
+    from tests.conformance.activity.registry import World as ActivityWorld
+    from tests.conformance.workspaces.registry import World as StoreWorld
 
 STANDBY_TTL, ARCHIVE_TTL, IDLE = 700, 86_400, 300
 """The first is longer than a lease, so that it is the one which decides where nothing else is said."""
@@ -103,7 +103,7 @@ def metric(metrics: Metrics, line: str) -> float:
     return float(found[0].rpartition(" ")[2])
 
 
-class Stage:
+class Harness:
     """A world at work."""
 
     def __init__(
@@ -214,13 +214,13 @@ class Stage:
         return metric(self.metrics, line)
 
 
-Case = Callable[[Stage], Coroutine[Any, Any, None]]
-BOOK: Final[dict[str, Case]] = {}
+Case = Callable[[Harness], Coroutine[Any, Any, None]]
+REGISTRY: Final[dict[str, Case]] = {}
 """Every case by its name."""
 
 
 def case(function: Case) -> Case:
-    """Put a case into the book."""
-    assert function.__name__ not in BOOK, f"two cases are called {function.__name__}"
-    BOOK[function.__name__] = function
+    """Put a case into the registry."""
+    assert function.__name__ not in REGISTRY, f"two cases are called {function.__name__}"
+    REGISTRY[function.__name__] = function
     return function

@@ -1,4 +1,4 @@
-"""A domain of things with a time to live, over the real embedded store: what the engine's tests play with."""
+"""A domain of things with a time to live, over the real embedded store, for the tests of the engine."""
 
 from __future__ import annotations
 
