@@ -1,4 +1,4 @@
-"""What people call kinds and objects: ``vcr``, ``keepers``, ``ConfigMap``, ``v1:ConfigMap``, ``vcr/default/nightly``.
+"""Names that people give kinds and objects: ``vcr``, ``keepers``, ``v1:ConfigMap``, ``vcr/default/nightly``.
 
 Addresses are those of `lapse.core.address`. Where people type them, the short names of Kubernetes' kinds do as well:
 ``pvc/default/data`` is ``PersistentVolumeClaim/default/data``. Pure; what exists is for the store to say.

@@ -1,4 +1,4 @@
-"""What can go wrong in the requests domain before a request is even looked at."""
+"""Errors of the requests domain before a request is even looked at."""
 
 from __future__ import annotations
 

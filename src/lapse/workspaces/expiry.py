@@ -1,4 +1,4 @@
-"""Whether a workspace may go to standby, or from there to the archive: pure decisions, with reasons.
+"""Decisions about standby and archive of a workspace, with reasons. Pure.
 
 The standby TTL counts from the last person: the later of the last access and the moment it became RUNNING. A restart
 after its program ended by itself is no new RUNNING, and one that waits for such a restart goes to standby like one that

@@ -1,4 +1,4 @@
-"""What a workspace is: its states, the operations on it, and the rules for what people may ask for.
+"""The model of a workspace: its states, the operations on it, and the rules for what people may ask for.
 
 A workspace is an immutable value, as it was read. Its columns have one writer each: people and the proxy want a state
 (`desired_*`, ``version``), the health monitor observes one (`observed_*`), the reconciler works (`operation`, `op_*`,

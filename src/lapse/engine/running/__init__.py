@@ -1,1 +1,1 @@
-"""What runs a process: coordinator, leadership, metrics and logs."""
+"""The parts that run a process: coordinator, leadership, metrics and logs."""

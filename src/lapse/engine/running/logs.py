@@ -1,4 +1,4 @@
-"""How log events look: for people on a terminal, one JSON object per line elsewhere; always on stderr, never on stdout.
+"""The form of log events: for people on a terminal, one JSON object per line elsewhere; on stderr, never on stdout.
 
 `lapse.core.log` makes the events and this module, used by processes that stay, decides their form. Tracebacks are
 printed without local variables: those hold keys, values and tokens.

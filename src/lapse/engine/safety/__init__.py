@@ -1,1 +1,1 @@
-"""What keeps things from being ended: holds, freezes, budgets and the clock guard, and where they are stored."""
+"""The safety gate and holds: freezes, budgets and the clock guard, and where they are stored."""

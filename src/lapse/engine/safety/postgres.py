@@ -1,4 +1,4 @@
-"""What is frozen, in the PostgreSQL database of the journal; what was spent is counted from the journal's rows.
+"""Freezes in the PostgreSQL database of the journal; what was spent is counted from the journal's rows.
 
 What `lapse.engine.safety.sqlite` is for one machine: a freeze is seen by all of them, and they share one budget.
 """

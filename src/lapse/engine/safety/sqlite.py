@@ -1,4 +1,4 @@
-"""What is frozen and what is held, in the database of the journal; what was spent is counted from the journal's rows.
+"""Freezes and holds in the database of the journal; what was spent is counted from the journal's rows.
 
 A freeze and its row are one transaction. Every process of the machine sees it within `TRUST_SECONDS`, because that is
 how often it is read while anything is being ended: a read takes microseconds.

@@ -1,1 +1,1 @@
-"""What controllers are made of: informers, work queues, reconcilers and the Lease."""
+"""The parts of controllers: informers, work queues, reconcilers and the Lease."""

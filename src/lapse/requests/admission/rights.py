@@ -1,4 +1,4 @@
-"""What the controllers must be allowed to do on a Kubernetes cluster, told once.
+"""The rights that the controllers need on a Kubernetes cluster, told once.
 
 A start-up check asks for these, so that a missing right is one line at the start and not an error in the middle of a
 capture. Left out: reading what manifest captures name, which may be any kind, and so is given by whoever runs it.

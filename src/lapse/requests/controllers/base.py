@@ -1,4 +1,4 @@
-"""What the controllers of all requests have in common: one attempt per reconcile, final means immutable.
+"""The base of all request controllers: one attempt per reconcile, final means immutable.
 
 A reconcile reads the request, returns at once if it is final, and otherwise asks `advance` of its subclass for the next
 step: either `End`, which is written by the one finalise function, or `Wait`. It never sleeps and never loops.

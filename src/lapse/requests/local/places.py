@@ -1,4 +1,4 @@
-"""Where the local executor keeps things, and how its objects name them."""
+"""The directories of the local executor, and how its objects name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is there: the port `Activity`, and what it answers about a workspace, a `Signal`.
+"""The port of activity: who is there in a workspace, answered as a `Signal`.
 
 A connection is a *lease*: whoever holds it renews it by heartbeat, and a proxy that crashed stops counting when its
 leases are over. A plain counter would pin a workspace for ever. When the last connection closes, an idle timer runs;

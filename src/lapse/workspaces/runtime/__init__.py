@@ -1,1 +1,1 @@
-"""Where workspaces really are: the port of all runtimes, and the one that runs them as processes of this machine."""
+"""Runtimes of workspaces: the port, and the one that runs them as processes of this machine."""

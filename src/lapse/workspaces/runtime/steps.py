@@ -1,4 +1,4 @@
-"""Which step a workspace needs next: pure decisions on a row, and the table they are made by.
+"""The next step of a workspace: pure decisions on a row, and the table they are made by.
 
 One step at a time: up from PENDING to STANDBY to RUNNING, or down again, each of them towards what is wanted *now*. A
 change of mind during a step is followed after it; but a step that takes a workspace down is abandoned, as long as its
