@@ -1,4 +1,4 @@
-"""What Lapse promises about its speed, checked against one run. Each claim knows what to say where it does not hold."""
+"""Claims about the speed of Lapse, checked against one run. Each claim knows what to say where it does not hold."""
 
 from __future__ import annotations
 

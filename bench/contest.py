@@ -1,4 +1,4 @@
-"""What every question needs: contenders in processes of their own, rounds in turn, and facts about this machine.
+"""The harness of every question: contenders in processes of their own, rounds in turn, and facts about this machine.
 
 A contender's process lives as long as its contest and works only when asked, over a pipe, so contenders take turns
 within every round: a busy moment of the machine hits all of them alike instead of one.

@@ -1,4 +1,4 @@
-"""What the benchmarks of one domain have in common: options, a line of JSON, a page, and an exit status that tells."""
+"""The command line of a domain's benchmarks: options, a line of JSON, a page, and an exit status that tells."""
 
 from __future__ import annotations
 

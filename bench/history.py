@@ -1,4 +1,4 @@
-"""What retention costs: a pass that finds nothing to do, one that finds everything, and one over an API server.
+"""The cost of retention: a pass that finds nothing to do, one that finds everything, and one over an API server.
 
 ``python -m bench.history [--quick] [--only PART ...] [--out FOLDER]`` measures, prints one line of JSON and writes
 ``benchmarks-history.md``. Its exit status says whether all claims held.

@@ -1,4 +1,4 @@
-"""What contenders have in common: loops, and Lapse itself.
+"""The common part of contenders: loops, and Lapse itself.
 
 A loop is called once for many thousand operations, so that it is shared costs them nothing.
 """

@@ -1,4 +1,4 @@
-"""How much a run does: all of it, or just enough to see that it works."""
+"""The size of a run: all of it, or just enough to see that it works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workspace proxy costs, beside configurable-http-proxy (JupyterHub's) and nginx.
+"""The cost of the workspace proxy, beside configurable-http-proxy (JupyterHub's) and nginx.
 
 A part of `bench.workspaces`. All proxies stand before the same program and take turns within every round, so that a
 busy moment hits all alike. Websockets: 200 connections, 512-byte messages, echoed. HTTP: 50 kept connections, a

@@ -1,4 +1,4 @@
-"""What the TTL of requests costs: while nothing is due, when much is, and how late it is when a little always is.
+"""The cost of the TTL of requests: while nothing is due, when much is, and how late it is when a little always is.
 
 ``python -m bench.requests_ttl [--quick]`` prints its progress, then one line of JSON, and says by its exit status
 whether the limits were kept.

@@ -1,4 +1,4 @@
-"""What workspaces cost: a tick of the TTL manager beside the founding document's algorithm, a flush, the proxy.
+"""The cost of workspaces: a tick of the TTL manager beside the founding document's algorithm, a flush, the proxy.
 
 ``python -m bench.workspaces [--quick] [--only PART ...]`` prints one line of JSON with the figures and whether the
 claims hold, which its exit status says too, and writes ``docs/benchmarks-workspaces.md``. Ticks and flushes are on a

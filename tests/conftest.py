@@ -1,4 +1,4 @@
-"""What every test stands on."""
+"""Fixtures and options of every test."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ class DatabaseError(LapseError):
     """The database failed: {problem}."""
 
     def __init__(self, problem: str = "") -> None:
-        """Keep the clause for whoever words the final message."""
+        """Keep the clause for the caller that words the final message."""
         self.problem = problem
         super().__init__(problem=problem)
 

@@ -2,7 +2,7 @@
 
 An unknown scheme or option is an error that lists the valid ones. A password in a URL never leaves this module except
 towards a driver: `str` of a `StoreURL` and every error message show it masked. The error is the caller's own class,
-which has the places ``url`` and ``problem``: whoever gave the URL is told what it was for.
+which has the places ``url`` and ``problem``: the message says what the URL was for.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def verify(path: Path, sha256: str, *, unpacked_bytes: int | None = None, stop: 
 
 
 def remove(directory: Path, *, mark: Callable[[], object] = lambda: None) -> None:
-    """Remove a directory, if it is there: at once for whoever looks for its name, then piece by piece.
+    """Remove a directory, if it is there: first its name, at once, then its content piece by piece.
 
     What is left of a removal that was interrupted is a leftover like any other. ``mark`` is called again and again
     while pieces go; it does not stop the removal.

@@ -390,7 +390,7 @@ class EmbeddedStore:
             self._look_for_garbage()
 
     def _look_for_garbage(self) -> None:
-        with suppress(StoreUnavailableError):  # whoever asks for anything else will be told
+        with suppress(StoreUnavailableError):  # the next call of anything else says so
             self._looked = True
             if self._read(lambda cursor: rows(cursor, SQL["is_anything_queued"]))[0][0]:
                 self._collector.call()

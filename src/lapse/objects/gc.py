@@ -1,4 +1,4 @@
-"""Garbage collection of the embedded store: what nobody owns any more goes, down the chain.
+"""Garbage collection of the embedded store: objects whose owners are all gone go, down the chain.
 
 A dependent goes when none of its owners exists; while one lives it stays, and the references to the dead ones are taken
 from it, as Kubernetes does. An owner exists when an object has its uid. Unlike Kubernetes it may live in any namespace.
@@ -7,10 +7,10 @@ The work is a queue in the database. The transaction that removes an owner, or t
 is gone, writes the owner's uid to the queue; the collector takes it from there in small transactions of its own. The
 other way, removing all dependents in the owner's transaction, lost: ten thousand of them would keep every writer
 waiting. As the queue is written with its cause and emptied with its effect, a crash at any moment loses nothing:
-whoever opens the file next, or sees a commit in it, goes on. Two collectors on one file are harmless; each step decides
-on what it finds under the write lock.
+the next process that opens the file, or sees a commit in it, goes on. Two collectors on one file are harmless; each
+step decides on what it finds under the write lock.
 
-It is apart from `lapse.engine.ending` on purpose: that one ends what lapses, by decision; this one follows from it.
+It is apart from `lapse.engine.executor` on purpose: that one ends what lapses, by decision; this one follows from it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Collector:
             self._task = asyncio.create_task(self._work(), name="lapse-object-garbage")
 
     async def close(self) -> None:
-        """Stop between two steps; what is left is for whoever opens the file next."""
+        """Stop between two steps; the next process that opens the file goes on."""
         task, self._task = self._task, None
         if task is not None and not task.done():
             task.cancel()

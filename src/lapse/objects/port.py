@@ -95,7 +95,7 @@ class ObjectStore(Reader, Protocol):
     def watch(self, kind: Kind[T], *, namespace: str | None = None, since: str) -> AsyncGenerator[Event[T], None]:
         """Report what happens after the version ``since``, with bookmarks in between, until it is closed.
 
-        May end by itself at any time; whoever still wants to know watches again from the last version seen. Raises
+        May end by itself at any time; a caller that goes on watches again from the last version seen. Raises
         `GoneError` when ``since`` is too old.
         """
         ...
@@ -131,7 +131,7 @@ class ObjectStore(Reader, Protocol):
         """Remove an object; raises `NotFoundError`, or `ConflictError` when a precondition fails.
 
         ``also`` is written in the same transaction, and only if the object was removed: for stores with a `database`.
-        Domains do not call this: what lapses is ended by `lapse.engine.ending`, what a person deletes by a command.
+        Domains do not call this: what lapses is ended by `lapse.engine.executor`, what a person deletes by a command.
         """
         ...
 

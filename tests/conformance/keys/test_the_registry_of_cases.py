@@ -1,4 +1,4 @@
-"""What the kit says about its cases and about a wrong choice of them."""
+"""The list of the kit's cases, and a wrong choice of them."""
 
 from __future__ import annotations
 

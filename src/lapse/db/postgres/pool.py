@@ -47,7 +47,7 @@ Row = tuple[Any, ...]
 _REPEATS: Final = 5
 _RECONNECT_SECONDS: Final = 10.0
 """How long the pool tries by itself. Its pauses double, so a longer time would let it sleep for minutes after an
-outage; whoever asks later makes it try again at once."""
+outage; a later caller makes it try again at once."""
 
 MAKE_TABLES: Final = "run: lapse db init"
 REPEATABLE: Final = frozenset({"40001", "40P01"})
@@ -243,7 +243,7 @@ async def _check_open(connection: AsyncConnection[Any]) -> None:
 
 
 def _cut(connection: AsyncConnection[Any]) -> None:
-    """Make whoever waits on the connection find it closed."""
+    """Let the waiting caller find the connection closed."""
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as ours:
         ours.shutdown(socket.SHUT_RDWR)
 

@@ -146,7 +146,7 @@ class _WorkerProcess:
         self._lines.put("")  # the end
 
     def _gone(self) -> Violation:
-        self._lines.put("")  # for whoever asks next
+        self._lines.put("")  # for the next question
         return self._violation("it to race", f"it end with code {self._process.wait(timeout=10)}")
 
     def _violation(self, wanted: str, saw: str) -> Violation:

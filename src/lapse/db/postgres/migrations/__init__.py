@@ -1,6 +1,6 @@
 """The tables on PostgreSQL: one numbered step after the other, in plain SQL, each applied once and recorded.
 
-`REVISIONS` names them in order, so that whoever only wants to know whether a database fits needs no alembic: that is
+`REVISIONS` names them in order, so that the check whether a database fits needs no alembic: that is
 imported where tables are made, by `lapse.db.postgres.migration`, and nowhere else.
 """
 

@@ -255,7 +255,7 @@ def completed(work: Coroutine[Any, Any, T]) -> T:
 
 
 def connect(address: ContactPoints) -> Session:
-    """Connect and return a session; blocks. Whoever calls this shuts ``session.cluster`` down."""
+    """Connect and return a session; blocks. The caller shuts ``session.cluster`` down."""
     policy = TokenAwarePolicy(
         DCAwareRoundRobinPolicy(local_dc=address.local_datacenter or ""),
         shuffle_replicas=False,  # the same coordinator for the same partition: fewer ballots that collide

@@ -60,7 +60,7 @@ class _Manner(Enum):
 
 
 class _Attempt:
-    """How far a request has come, for whoever must explain why it went no further."""
+    """The progress of a request, for the error that explains why it went no further."""
 
     __slots__ = ("failure", "in_turn", "under_way")
 

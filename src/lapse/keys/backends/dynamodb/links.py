@@ -49,7 +49,7 @@ class Link:
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
-        """Make the client, once; whoever comes meanwhile waits for it."""
+        """Make the client, once; callers that come meanwhile wait for it."""
         async with self._opening, asyncio.timeout(_OPENING_SECONDS):
             if self.client is None:
                 self.client = await self._stack.enter_async_context(_client(self._settings))
