@@ -10,7 +10,7 @@ from lapse.keys.conformance.fixture import LONG, CaseFixture
 REGISTRY: Final = CaseRegistry(both_styles=True)
 case = REGISTRY.case
 
-_WORKERS: Final = 120  # more than the 100 or 25 that some servers take in one request
+_MANY: Final = 120  # more than the 100 or 25 that some servers take in one request
 
 
 @case(ContractRule.MANY)
@@ -25,17 +25,17 @@ def nothing_asked_nothing_answered(fixture: CaseFixture) -> None:
 def get_many_of_more_than_a_server_takes_at_once(fixture: CaseFixture) -> None:
     """Many inserts and many gets work beyond a server's limit for one request, in order and completely."""
     keys = fixture.app()
-    names = [f"key-{number:03}" for number in range(_WORKERS)]
+    names = [f"key-{number:03}" for number in range(_MANY)]
     expect(
         keys.insert_many([(name, f"value of {name}", LONG) for name in names]),
-        [True] * _WORKERS,
-        f"insert_many of {_WORKERS}",
+        [True] * _MANY,
+        f"insert_many of {_MANY}",
     )
-    expect(keys.get_many(reversed(names)), {name: f"value of {name}" for name in names}, f"get_many of {_WORKERS}")
+    expect(keys.get_many(reversed(names)), {name: f"value of {name}" for name in names}, f"get_many of {_MANY}")
     again = [(name, "again", LONG) for name in (*names[::2], "new")]
     expect(
         keys.insert_many(again),
-        [False] * (_WORKERS // 2) + [True],
+        [False] * (_MANY // 2) + [True],
         "insert_many of live keys and one new key at the end",
     )
     expect(keys.ttl_get(names[0]), f"value of {names[0]}", "ttl_get of a live key after insert_many")
