@@ -31,13 +31,11 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
 
-
 LIMIT_SECONDS: Final = 600.0
 """Above what clocks are corrected by in good order, below what a TTL of a day would mind."""
 LONGEST_OFF_SECONDS: Final = 30 * 86_400.0
 DRY_SECONDS: Final = 3_600.0
 _NS: Final = 1_000_000_000
-
 
 _LONG, _INT = ctypes.c_long, ctypes.c_int
 _TIME_ERROR: Final = 5

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from _typeshed import StrOrBytesPath
 
-
 _PART: Final = ".part"
 _BLOCK: Final = 1024 * 1024
 _HOLE: Final = 64 * 1024

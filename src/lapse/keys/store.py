@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from lapse.keys.lock import KeyLock
 
-
 _is_ascii = str.isascii  # called unbound: refuses what is not text, and takes no time
 
 

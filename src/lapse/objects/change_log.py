@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS: Final = 0.05
 
-
 _BATCH_CHANGES: Final = 500
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _BEYOND_NAMESPACES: Final = "~"

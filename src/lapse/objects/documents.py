@@ -23,7 +23,6 @@ from lapse.objects.metadata_rules import metadata_problems, namespace_problems
 if TYPE_CHECKING:
     from lapse.kube.resources import Json, Kind
 
-
 LARGEST_DOCUMENT: Final = 1536 * 1024
 """1.5 MiB, what etcd takes. It is no limit of ours, but what works here must work on Kubernetes."""
 _STAMPS_SIZE: Final = 256

@@ -52,7 +52,6 @@ _LOG_CHANGE: Final = SQL["log_change"]
 _LOG_REMOVAL: Final = SQL["log_removal"]
 _QUEUE_IF_OWNER: Final = SQL["queue_if_owner"]
 
-
 _ANY_HOLD: Final = SQL["is_anything_held"]
 _HOLDS_OVER: Final = SQL["holds_over"]
 

@@ -41,7 +41,6 @@ from lapse.db.postgres.url import PostgresURL
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-
 T = TypeVar("T")
 Row = tuple[Any, ...]
 _REPEATS: Final = 5

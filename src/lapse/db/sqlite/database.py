@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from lapse.db.errors import DatabaseError
     from lapse.db.sqlite.group_commit import Operation, Ticket
 
-
 T = TypeVar("T")
 
 _AT_ONCE: Final = 128

@@ -32,7 +32,6 @@ from lapse.db.errors import DatabaseClosedError, DatabaseError, DatabaseMisfitEr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-
 _WAL_BYTES_KEPT: Final = 16 * 1024 * 1024
 """A log that grew further is cut back to this. Above what the automatic checkpoint (1000 pages) leaves, so that the log
 is normally written over and not grown anew: syncing a file that grows took fifteen times as long (ext4)."""

@@ -44,7 +44,6 @@ _MANY_READS: Final = 100
 _SOON_NS: Final = 10_000_000
 """So many reads in so short a time are worth a thread that ticks."""
 
-
 _LAST_READS_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.001
 _CLOCK: Final = SystemClock()

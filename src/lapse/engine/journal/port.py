@@ -28,9 +28,7 @@ from lapse.db.statements import load_statements
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
-
 D = TypeVar("D")
-
 
 _SQL: Final = load_statements("lapse.engine.journal", "sqlite.sql")
 SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"], _SQL["schema_2"])

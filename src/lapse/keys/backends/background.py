@@ -16,7 +16,6 @@ from lapse.core.errors import LapseError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-
 T = TypeVar("T")
 
 _guard = threading.Lock()

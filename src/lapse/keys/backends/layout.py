@@ -18,7 +18,6 @@ from lapse.keys.validation import MAX_BUCKETS
 
 _MOST_ENTRIES: Final = 100_000_000
 
-
 _LAST_CHARACTER: Final = 0x10FFFF
 _BEFORE_SURROGATES: Final = 0xD7FF
 _AFTER_SURROGATES: Final = 0xE000

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.db.urls import Option, StoreURL
 
-
 OPTIONS: Final[Mapping[str, Option]] = {"buckets": BUCKETS, "sweep_interval": SWEEP_INTERVAL}
 
 _Record = tuple[int, str]

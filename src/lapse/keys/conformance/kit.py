@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from lapse.keys.conformance.target import StoreTarget
 
-
 _ATTEMPTS: Final = 3
 """How often a case is run when the machine was too slow for it, or a write's outcome stayed unknown."""
 _THREADS_EXACT: Final = 4

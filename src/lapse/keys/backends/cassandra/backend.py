@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 MAX_CHUNK: Final = 500
 """Rows of one answer: 32 MB when all values have the greatest length."""
 
-
 T = TypeVar("T")
 
 _READS: Final = ("find", "find_many", "scan", "recorded_buckets", "server_clock")
@@ -63,7 +62,6 @@ _INSERTS_TOGETHER: Final = 50
 _BYTES_TOGETHER: Final = 262_144
 _TOUCHES: Final = 64
 _NO_END: Final = b"\xff"  # greater than any UTF-8
-
 
 MEASURE_EVERY_NS: Final = 30 * NS_PER_SECOND
 

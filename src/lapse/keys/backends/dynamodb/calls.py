@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 INIT_COMMAND: Final = "run: lapse keys init URL, with the same URL"
 
-
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 

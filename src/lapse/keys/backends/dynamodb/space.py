@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from lapse.keys.backends.dynamodb.items import Attributes, Request, RequestFactory
     from lapse.keys.port import NewItem
 
-
 _BATCH: Final = 100
 """Keys in one BatchGetItem: the service's limit."""
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 # What is repeated safely. That `scan` prunes and `check` tries to write nothing makes no difference to that.
 SCRIPTS: Final = load_scripts("lapse.keys.backends.redis", "scripts.lua", repeatable={"check", "find", "scan"})
 
-
 T = TypeVar("T")
 
 # These bound how long one command keeps the server from others (a few milliseconds), and what one round trip carries.

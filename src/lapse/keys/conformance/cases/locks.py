@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 REGISTRY: Final = CaseRegistry()
 case = REGISTRY.case
 
-
 _TURNS: Final = 24
 """So many turns of an event loop after its start an acquire is cancelled at the latest: each may be in another step."""
 
