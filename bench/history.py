@@ -267,8 +267,8 @@ class _Weighing(Client):
     calls = 0
     size = 0
 
-    async def _ask(self, *args: Any, **more: Any) -> bytes:  # noqa: ANN401 - as it is
-        content = await super()._ask(*args, **more)
+    async def _read(self, *args: Any, **more: Any) -> bytes:  # noqa: ANN401 - as it is
+        content = await super()._read(*args, **more)
         self.calls += 1
         self.size += len(content)
         return content

@@ -23,6 +23,7 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from importlib.machinery import ModuleSpec
 
 TESTS = Path(__file__).parent
 QUICK_FOLDERS = ("unit", "conformance")
@@ -99,11 +100,12 @@ def needs_driver(module: str) -> bool:
 class NoDrivers(MetaPathFinder):
     """Finds no driver, also where all of them are installed: what is quick here is quick in a fresh checkout."""
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if fullname.partition(".")[0] in DRIVERS:
             raise ModuleNotFoundError(
                 f"No module named {fullname!r} in `make test`: see tests/selection.py", name=fullname
             )
+        return None
 
 
 class ProcessRefusedError(RuntimeError):
@@ -195,7 +197,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workeroutput") and COUNTS in config.stash:
         config.workeroutput["lapse_counts"] = config.stash[COUNTS]
-    elif _share(config) is not None and _share(config) < LEAST_SHARE and session.exitstatus == pytest.ExitCode.OK:
+        return
+    share = _share(config)
+    if share is not None and share < LEAST_SHARE and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

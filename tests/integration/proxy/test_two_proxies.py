@@ -144,7 +144,7 @@ async def test_a_peer_that_breaks_off_stops_counting_and_whoever_is_at_the_other
 async def test_a_proxy_that_stops_gives_its_connections_back_and_leaves_the_others(two: Two) -> None:
     one, other = two.homes
     async with visit(other, subprotocols=["chat"]) as stays, visit(one, subprotocols=["chat"]) as goes:
-        await one.proxy.stop(grace_seconds=5)
+        await one.server.stop(grace_seconds=5)
         assert await two.count() == Connected(1)
         with pytest.raises(ConnectionClosed):
             await goes.recv()

@@ -197,10 +197,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        reader = self._reader
-        if reader.done:
+        if self._reader.done:
             self.abort()  # nobody asked
             return
+        reader = self._reader
         try:
             piece = reader.feed(data)
         except RejectedError as error:
