@@ -103,11 +103,9 @@ def _demand(domain: str, flags: FreezeFlags, *, cluster: bool) -> None:
     known = (*REGISTRY.freezable(cluster=on_cluster), ALL)
     if domain in known:
         return
-    reasons = {
-        one.name: one.unsupported[DomainVerb.FREEZE] for one in REGISTRY.built_in if not one.supports(DomainVerb.FREEZE)
-    }
-    if domain in reasons:
-        raise UnsupportedVerbError(problem=reasons[domain])
+    for one in REGISTRY.built_in:
+        if one.name == domain and not one.supports(DomainVerb.FREEZE):
+            raise UnsupportedVerbError(problem=one.unsupported[DomainVerb.FREEZE])
     raise no_such_domain(domain, known)
 
 
