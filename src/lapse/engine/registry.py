@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "lapse.domains"
 """The group of entry points."""
-NOT_EXPLAINED: Final = (
-    "Only workspaces and domains of your own are explained here."
-    " For others see lapse requests get and lapse history show"
-)
+NOT_EXPLAINED: Final = "This command does not know about it. For others see lapse requests get and lapse history show"
 """Why a domain has no `DomainVerb.WHY`, as long as that is so."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _RESERVED: Final = frozenset({"all", "clock"})
