@@ -34,7 +34,8 @@ def make_older(path: Path) -> None:
         for column in ("labels", "created", "hold"):
             connection.execute(f"ALTER TABLE objects DROP COLUMN {column}")
         connection.execute("DROP TABLE safety_notes")
-        connection.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 3}")
+        connection.execute("DROP TABLE holds")
+        connection.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 4}")
 
 
 async def test_what_an_older_lapse_has_stored_is_found_by_labels_and_counted(
