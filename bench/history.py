@@ -41,7 +41,8 @@ from lapse.history.api.kinds import (
     ExperimentRef,
     HistorySpec,
 )
-from lapse.history.policy.default_policy import DEFAULT_LIMIT, DEFAULT_NAMESPACE, DEFAULT_TTL, history_policy
+from lapse.history.policy.default_policy import DEFAULT_LIMIT, DEFAULT_NAMESPACE, DEFAULT_TTL, history_document
+from lapse.history.policy.policy import Policy
 from lapse.history.records import record
 from lapse.history.retention.listing import PAGE
 from lapse.history.retention.passes import Pass
@@ -73,6 +74,7 @@ _WAYS: Final = ("pass", "listed", "naive")
 _SECOND: Final = 1_000_000_000
 _BATCH: Final = 1_000
 _NAIVE_PAGE: Final = 10_000
+_POLICY: Final = Policy.read(history_document())
 _CRD: Final = ROOT / "deploy" / "crds" / f"{CHAOS_EXPERIMENT_HISTORY.plural}.yaml"
 
 
@@ -173,7 +175,7 @@ async def _pass(store: EmbeddedStore, direct: Reader) -> PassReport:
     journal, clock = SQLiteJournal(store.database), SystemClock()
     metrics = Metrics("bench")
     executor = Executor(ObjectTarget(store, store), journal, clock=clock, metrics=metrics, actor="bench")
-    passing = Pass([history_policy()], direct=direct, executor=executor, journal=journal, metrics=metrics, clock=clock)
+    passing = Pass([_POLICY], direct=direct, executor=executor, journal=journal, metrics=metrics, clock=clock)
     return (await passing.run())["history"]
 
 
@@ -295,7 +297,7 @@ async def _compared(store: KubernetesStore, client: _Weighing, count: int) -> On
     holds = listed_holds(store, lambda _kind: ())
     journal = LogJournal()
     executor = Executor(ObjectTarget(store, holds), journal, clock=clock, metrics=metrics, actor="bench")
-    passing = Pass([history_policy()], direct=store, executor=executor, journal=journal, metrics=metrics, clock=clock)
+    passing = Pass([_POLICY], direct=store, executor=executor, journal=journal, metrics=metrics, clock=clock)
     client.calls = client.size = 0
     start = time.perf_counter()
     report = (await passing.run())["history"]

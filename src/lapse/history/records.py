@@ -43,7 +43,6 @@ from lapse.kube.resources import ObjectMeta, Struct
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from lapse.history.api.kinds import HistorySpec
     from lapse.history.policy.policy import Policy
     from lapse.kube.resources import Json
     from lapse.objects.port import ObjectStore

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.engine.executor import Executor
 from lapse.history.api.kinds import RETENTION_POLICY
-from lapse.history.policy.default_policy import history_policy, read_ttl
+from lapse.history.policy.default_policy import history_document, read_ttl
 from lapse.history.policy.policy import Policy
 from lapse.history.records import write_record
 from lapse.history.retention.passes import Pass
@@ -33,13 +33,14 @@ class Product:
         self._around = around
 
     def history(self, **flags: Any) -> Policy:  # noqa: ANN401 - flags
-        return history_policy(
+        document = history_document(
             namespace=flags["namespace"],
             ttl=read_ttl(flags["ttl"]),
             limit=flags["limit"],
             keep_last_success=flags.get("keep", 0),
             dry_run=flags.get("dry_run", False),
         )
+        return Policy.read(document)
 
     def policy(self, name: str, spec: Json) -> Policy:
         return Policy.read(RETENTION_POLICY.convert({"metadata": {"name": name}, "spec": spec}))

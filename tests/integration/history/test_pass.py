@@ -14,11 +14,10 @@ from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
     ExperimentRef,
 )
-from lapse.history.policy.default_policy import history_policy
 from lapse.history.records import experiment_labels, record
 from lapse.kube.errors import AlreadyExistsError, UnknownKindError
 from lapse.kube.resources import Document, Kind, ObjectKey, PartialObject
-from tests.integration.history.world import NAMESPACE, WIDGET, World, gone_at, opened, widgets
+from tests.integration.history.world import NAMESPACE, WIDGET, World, gone_at, history_policy, opened, widgets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,7 +20,7 @@ from lapse.history.api.kinds import (
     ExperimentRef,
     HistorySpec,
 )
-from lapse.history.policy.default_policy import history_policy
+from lapse.history.policy.default_policy import history_document
 from lapse.history.policy.policy import Policy
 from lapse.history.records import record
 from lapse.history.retention.passes import Pass, PassReport
@@ -107,6 +107,10 @@ async def opened(folder: Path) -> AsyncIterator[World]:
         yield World(store, clock, SQLiteJournal(store.database), Metrics("test"))
     finally:
         await store.close()
+
+
+def history_policy(**values: Any) -> Policy:  # noqa: ANN401 - those of the flags
+    return Policy.read(history_document(**values))
 
 
 def gone_at(*pages: int) -> Callable[[int], Awaitable[object]]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
@@ -13,19 +13,21 @@ from lapse.history.policy.default_policy import (
     DEFAULT_TTL,
     check_keep_last_success,
     check_limit,
-    history_policy,
+    history_document,
     read_ttl,
     ttl_warning,
 )
+from lapse.history.policy.policy import Policy
 from lapse.history.records import record
 from lapse.history.retention.grouping import judge
 from lapse.history.retention.rules import RetainedObject, RetentionLimits
 
-if TYPE_CHECKING:
-    from lapse.history.policy.policy import Policy
-
 NOW = UnixNs(from_timestamp("2030-01-31T12:00:00Z") or 0)
 RULE = "Expected 0 to keep records of any age, or 1h or more, such as 720h."
+
+
+def history_policy(**values: Any) -> Policy:  # noqa: ANN401 - those of the flags
+    return Policy.read(history_document(**values))
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------

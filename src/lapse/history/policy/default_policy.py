@@ -23,7 +23,6 @@ from lapse.history.api.kinds import (
     Selector,
 )
 from lapse.history.errors import HistorySettingError
-from lapse.history.policy.policy import Policy
 from lapse.kube.resources import ObjectMeta
 
 POLICY_NAME: Final = "history"
@@ -64,22 +63,6 @@ def history_document(
         dry_run=dry_run,
     )
     return RetentionPolicy(metadata=ObjectMeta(name=POLICY_NAME), spec=spec)
-
-
-def history_policy(
-    *,
-    namespace: str = DEFAULT_NAMESPACE,
-    ttl: Duration = DEFAULT_TTL,
-    limit: int = DEFAULT_LIMIT,
-    keep_last_success: int = 0,
-    dry_run: bool = False,
-) -> Policy:
-    """Return the same policy, as it is used."""
-    return Policy.read(
-        history_document(
-            namespace=namespace, ttl=ttl, limit=limit, keep_last_success=keep_last_success, dry_run=dry_run
-        )
-    )
 
 
 def _label(name: str) -> str:

@@ -33,6 +33,7 @@ from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy.documents import DocumentError, name_of
 from lapse.history.policy.documents import read_document as read_strictly
 from lapse.history.policy.policy import Policy
+from lapse.history.policy.rbac import group_of
 from lapse.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, InvalidError, NotFoundError
 from lapse.kube.resources import NO_LABELS, Document, Json, Object, ObjectMeta, untyped
 
@@ -213,7 +214,7 @@ class _Protector:
         """Whether it may keep what another policy would delete, and cannot be weighed against it."""
         if policy.name == self.name or (self.is_understood and self.api_version == policy.api_version):
             return False
-        if (_group(self.api_version), self.kind) != (_group(policy.api_version), policy.kind):
+        if (group_of(self.api_version), self.kind) != (group_of(policy.api_version), policy.kind):
             return False
         deletes = policy.limits.max_age is not None or policy.limits.max_count is not None
         apart = self.namespaces and policy.namespaces and not set(self.namespaces) & set(policy.namespaces)
@@ -256,10 +257,6 @@ def _protectors(loaded: LoadedPolicies) -> Sequence[_Protector]:
         for selector in (one.spec.selector,)
     ]
     return [*broken, *understood]
-
-
-def _group(api_version: str) -> str:
-    return api_version.rpartition("/")[0]
 
 
 # --- overlay ----------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from lapse.engine.journal.port import Outcome
 from lapse.engine.sweep import Sweep
 from lapse.history.api.kinds import HISTORY, RETENTION, address, domain_of
 from lapse.history.retention.listing import ATTEMPTS, LEFT_ALONE, PAGE, Listing
-from lapse.history.retention.policy_set import PassReport, PolicySet, Removal
+from lapse.history.retention.policy_set import DueObject, PassReport, PolicySet
 from lapse.history.retention.precheck import precheck
 from lapse.history.retention.rules import DoubtReason, LimitReason
 from lapse.kube.errors import GoneError
@@ -184,12 +184,12 @@ class PassDomain:
         self.is_complete = self.is_complete and self._proceed()
         return self.is_complete
 
-    async def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[Removal]], None]:
+    async def due(self, now: UnixNs, *, size: int) -> AsyncGenerator[Sequence[Candidate[DueObject]], None]:
         """See `Domain`: by age alone first, then by the groups that have to be compared."""
         if self.may_proceed() and await self._is_nothing_due():
             return
         for look in (self._first_look, self._second_look):
-            found: list[Removal] = []
+            found: list[DueObject] = []
             is_gone = False
             try:
                 async with aclosing(look()) as pages:
@@ -211,47 +211,47 @@ class PassDomain:
         """See `Domain`: there is no index over objects of any kind."""
         return None
 
-    def decide(self, candidate: Candidate[Removal], now: UnixNs) -> Decision:
+    def decide(self, candidate: Candidate[DueObject], now: UnixNs) -> Decision:
         """See `Domain`: the state holds what the policies say together, at the moment at which the pass began."""
         verdict = candidate.state.verdict
         return Decision(verdict, candidate.state.entry.anchor, verdict.since)
 
-    async def refresh(self, candidates: Sequence[Candidate[Removal]]) -> Sequence[Candidate[Removal]]:
+    async def refresh(self, candidates: Sequence[Candidate[DueObject]]) -> Sequence[Candidate[DueObject]]:
         """Read nothing: the act compares the object, and its group was read again before it was judged."""
         return candidates
 
-    def policy(self, candidate: Candidate[Removal]) -> str:
+    def policy(self, candidate: Candidate[DueObject]) -> str:
         """See `Domain`."""
         return candidate.state.wanted_by[0].digest
 
-    def details(self, candidate: Candidate[Removal]) -> dict[str, Any] | None:
+    def details(self, candidate: Candidate[DueObject]) -> dict[str, Any] | None:
         """Name the policies."""
         names = candidate.state.names
         return {"policy": names[0]} if len(names) == 1 else {"policy": names[0], "policies": sorted(names)}
 
-    async def settle(self, settled: Sequence[Settled[Removal]]) -> None:
+    async def settle(self, settled: Sequence[Settled[DueObject]]) -> None:
         """Count what came of each, for the policies that wanted it."""
         for candidate, outcome, _, problem in settled:
-            removal = candidate.state
+            one = candidate.state
             self._has_ended = self._has_ended or outcome is Outcome.ENDED
-            removal.count(outcome)
-            self._on_item(PassItem(candidate.address, removal.entry, removal.verdict, removal.names, outcome, problem))
+            one.count(outcome)
+            self._on_item(PassItem(candidate.address, one.entry, one.verdict, one.names, outcome, problem))
 
-    def _candidates(self, removals: Sequence[Removal]) -> list[Candidate[Removal]]:
+    def _candidates(self, objects: Sequence[DueObject]) -> list[Candidate[DueObject]]:
         kind = self._listing.kind
         found = []
-        for removal in removals:
-            entry = removal.entry
+        for one in objects:
+            entry = one.entry
             key = ObjectKey(entry.namespace, entry.name)
             found.append(
                 Candidate(
                     address=address(kind, key),
                     uid=entry.uid,
                     version=entry.version,
-                    state=removal,
+                    state=one,
                     handle=ObjectHandle(kind, key, entry.owners),
                     hold=entry.hold,
-                    dry_run=removal.dry_run,
+                    dry_run=one.dry_run,
                 )
             )
         return found
@@ -270,12 +270,12 @@ class PassDomain:
         found, self._has_ended = self._has_ended, False
         return found
 
-    async def _first_look(self) -> AsyncGenerator[list[Removal], None]:
+    async def _first_look(self) -> AsyncGenerator[list[DueObject], None]:
         """Yield what goes by its own fields, for each page of the listing."""
         async for page in self._listing.pages(self.may_proceed, is_outdated=self._is_outdated):
-            yield [removal for views in page if (removal := self._policies.look(views)) is not None]
+            yield [one for views in page if (one := self._policies.look(views)) is not None]
 
-    async def _second_look(self) -> AsyncGenerator[list[Removal], None]:
+    async def _second_look(self) -> AsyncGenerator[list[DueObject], None]:
         """Yield what goes by the place that it has in its group."""
         concerned = await self._rank()
         if not self.is_complete:  # of a group that was read in part, nobody can say which are the newest
@@ -286,8 +286,8 @@ class PassDomain:
         async for page in self._listing.pages(self.may_proceed, is_outdated=self._is_outdated):
             yield self._judged(page)
 
-    def _judged(self, concerned: Sequence[Views]) -> list[Removal]:
-        return [removal for views in concerned if (removal := self._policies.judge_ranked(views)) is not None]
+    def _judged(self, concerned: Sequence[Views]) -> list[DueObject]:
+        return [one for views in concerned if (one := self._policies.judge_ranked(views)) is not None]
 
     async def _rank(self) -> list[Views] | None:
         """Rank the members of the groups that matter; return those to judge, None when there are too many."""

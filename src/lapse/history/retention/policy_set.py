@@ -53,7 +53,7 @@ class PassReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class DueObject:
     """An object that goes, why, and the policies that want it: the one that decided is the first."""
 
     entry: RetainedObject
@@ -108,7 +108,7 @@ class PolicySet:
             Member(policy, now, is_acting=acting is None or policy.name in acting) for policy in policies
         )
 
-    def look(self, views: Views) -> Removal | None:
+    def look(self, views: Views) -> DueObject | None:
         """Look at an object for the first time; return it if it goes, whatever its groups are like."""
         judged: list[tuple[Member, Judgement]] = []
         opened: list[tuple[Member, RetainedObject]] = []
@@ -150,7 +150,7 @@ class PolicySet:
                 member.ranking.add(entry)
         return concerned
 
-    def judge_ranked(self, views: Views) -> Removal | None:
+    def judge_ranked(self, views: Views) -> DueObject | None:
         """Judge an object of a group that was compared, if it was not judged before; return it if it goes."""
         pairs = list(self._pairs(views))
         if not any(member.counts.concerns(entry) for member, entry in pairs):
@@ -175,7 +175,7 @@ def _count(judged: Sequence[tuple[Member, Judgement]]) -> None:
             member.report.kept[one.verdict.reason] += 1
 
 
-def _weighed(judged: Sequence[tuple[Member, Judgement]]) -> Removal | None:
+def _weighed(judged: Sequence[tuple[Member, Judgement]]) -> DueObject | None:
     """Weigh what was said about one object, and count what is due."""
     wanting = [(member, one, one.verdict) for member, one in judged if isinstance(one.verdict, Due)]
     if not wanting:
@@ -190,7 +190,7 @@ def _weighed(judged: Sequence[tuple[Member, Judgement]]) -> Removal | None:
     real = [one for one in wanting if not one[0].policy.dry_run]
     best = combine([one for _, one, _ in real or wanting])
     wanting.sort(key=lambda one: one[1] is not best)
-    return Removal(best.entry, wanting[0][2], tuple(member for member, _, _ in wanting), dry_run=not real)
+    return DueObject(best.entry, wanting[0][2], tuple(member for member, _, _ in wanting), dry_run=not real)
 
 
 def _saved_by(winner: Judgement) -> Reason:
