@@ -338,6 +338,10 @@ async def test_either_limit_of_any_policy_deletes_and_the_journal_names_all_that
     }
     details = {row.address[-2:]: row.details for row in await world.rows()}
     assert details == {"w0": {"policy": "old", "policies": ["many", "old"]}, "w1": {"policy": "many"}}
+    # Each policy decides for itself: two of them about four widgets.
+    exposition = world.metrics.exposition().decode()
+    assert 'lapse_decisions_total{domain="retention",verdict="due"} 3.0' in exposition
+    assert 'lapse_decisions_total{domain="retention",verdict="keep"} 5.0' in exposition
 
 
 @pytest.mark.parametrize("is_dry", [True, False])
