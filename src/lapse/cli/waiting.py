@@ -99,7 +99,9 @@ class ObjectChange:
 
 def _what(event: Event[Any]) -> What:
     """Say what a change of the store is for people."""
-    known = {"ADDED": What.APPEARED, "MODIFIED": What.CHANGED, "DELETED": What.GONE}
+    from lapse.kube.resources import EventType
+
+    known = {EventType.ADDED: What.APPEARED, EventType.MODIFIED: What.CHANGED, EventType.DELETED: What.GONE}
     return known[event.type]
 
 
@@ -139,12 +141,14 @@ async def _changes(context: Context, kind: Kind[Any], namespace: str | None, sin
 
 async def _states(context: Context, place: Located) -> AsyncIterator[Any]:
     """Give an object as it is and as it becomes, None while it is not there."""
+    from lapse.kube.resources import EventType
+
     while True:
         page = await context.store.list(place.kind, namespace=place.key.namespace)
         yield next((one for one in page.items if one.metadata.key == place.key), None)
         async for event in _changes(context, place.kind, place.key.namespace, page.resource_version):
             if event.object is not None and event.object.metadata.key == place.key:
-                yield None if event.type == "DELETED" else event.object
+                yield None if event.type is EventType.DELETED else event.object
 
 
 async def until_ready(context: Context, place: Located, limit: str) -> Summary:

@@ -36,7 +36,6 @@ FORBIDDEN = {
     "prometheus_client",
     "psycopg",
     "pydantic",
-    "pydantic_settings",
     "redis",
     "starlette",
     "uvicorn",
