@@ -80,7 +80,10 @@ def test_the_page_lists_exactly_the_options_with_their_defaults(scheme: str) -> 
     assert dict(parse_url(PLACES[scheme]).options) == {name: option.default for name, option in options.items()}
 
 
-@pytest.mark.parametrize("scheme", ["memory", "file", "redis", "cassandra", "dynamodb"])
+@pytest.mark.parametrize(
+    "scheme",
+    ["memory", "file", *(pytest.param(name, marks=pytest.mark.driver) for name in ("redis", "cassandra", "dynamodb"))],
+)
 def test_the_capability_table_is_what_the_kit_prints(scheme: str, tmp_path: Path) -> None:
     urls = {
         "file": f"file://{tmp_path}/keys.db",
