@@ -57,6 +57,7 @@ def test_a_hold_is_said_shown_and_released(holder: Holder) -> None:
     assert holder.json("show", "lab")["held"] is False
 
 
+@pytest.mark.driver
 def test_what_is_held_is_not_deleted_and_what_is_deleted_can_be_asked_about(holder: Holder) -> None:
     holder.create()
     holder.say("hold", "workspace/lab", "--reason", "audit")
@@ -165,6 +166,7 @@ def test_why_answers_for_another_time(holder: Holder) -> None:
     assert (later["verdict"], later["reason"]) == ("due", "standby_ttl_expired")
 
 
+@pytest.mark.driver
 def test_why_says_that_activity_is_unknown_where_its_store_does_not_answer(holder: Holder) -> None:
     holder.create()
     told = holder.told("why", "workspace/lab", "--activity-url", "redis://127.0.0.1:1")

@@ -31,6 +31,7 @@ def test_without_a_shared_activity_store_everybody_would_seem_idle_so_it_refuses
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.driver
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
