@@ -456,6 +456,7 @@ def test_the_helper_thread_ends_with_the_store(notes: Notes) -> None:
     assert not helper.is_alive()
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_is_refused_and_the_parent_goes_on(notes: Notes) -> None:
     notes.commit.run(note("before"))

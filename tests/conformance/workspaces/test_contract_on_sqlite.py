@@ -63,7 +63,7 @@ async def test_a_question_is_answered_by_its_index_in_order(statement: str, inde
     async with sqlite_world(tmp_path) as world:
         store = world.store
         assert isinstance(store, SqliteWorkspaceStore)
-        sql = f"EXPLAIN QUERY PLAN {load_sql('sqlite_store.sql')[statement]}"
+        sql = f"EXPLAIN QUERY PLAN {load_sql('sqlite.sql')[statement]}"
         (step,) = store.database.read_together(lambda cursor: cursor.execute(sql, values).fetchall())
 
     assert str(step[3]).startswith(f"SEARCH workspaces USING INDEX {index} ("), step
