@@ -53,7 +53,7 @@ from lapse.objects.tables import (
     ChangeRetention,
     Holds,
     ObjectRecord,
-    Removal,
+    ObjectRemoval,
     Tables,
     find,
     kind_name,
@@ -285,7 +285,7 @@ class EmbeddedStore:
         """See `TransactionalStore`."""
         for one in deletions:
             check_namespace(self._known(one.kind), one.key, one.key.namespace)
-        removals = [Removal(place_of(one.kind, one.key), one.uid, _number(one.version)) for one in deletions]
+        removals = [ObjectRemoval(place_of(one.kind, one.key), one.uid, _number(one.version)) for one in deletions]
         # What is asked for twice goes once: the first one does it, the second finds nothing.
         numbers = {one: number for number, one in reversed(list(enumerate(removals)))}
 

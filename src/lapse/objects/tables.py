@@ -82,7 +82,7 @@ class ObjectRecord(NamedTuple):
     body: bytes
 
 
-class Removal(NamedTuple):
+class ObjectRemoval(NamedTuple):
     """Which object is to go, in which state."""
 
     place: ObjectRow
@@ -196,7 +196,9 @@ class Tables:
         cursor.execute(_QUEUE_IF_OWNER, (found_uid,))
         return cursor.connection.changes() > 0
 
-    def remove_all(self, cursor: apsw.Cursor, removals: Collection[Removal]) -> tuple[Collection[Removal], bool]:
+    def remove_all(
+        self, cursor: apsw.Cursor, removals: Collection[ObjectRemoval]
+    ) -> tuple[Collection[ObjectRemoval], bool]:
         """Do the same with many, all of them different, at once; return which were as expected, and are gone."""
         count = write_rows(cursor, _LOG_REMOVALS, [(*one.place, one.uid, one.version) for one in removals])
         if not count:
@@ -205,7 +207,9 @@ class Tables:
         before = (newest - count,)
         gone = removals
         if count < len(removals):
-            gone = {Removal(ObjectRow(*place), uid, version) for *place, uid, version in rows(cursor, _LOGGED, before)}
+            gone = {
+                ObjectRemoval(ObjectRow(*place), uid, version) for *place, uid, version in rows(cursor, _LOGGED, before)
+            }
         owned = rows(cursor, _LOGGED_OWNERS, before)
         cursor.executemany(_REMOVE_OWNER, [(owner, uid) for uid, owners in owned for owner in decode(owners)])
         cursor.execute(_QUEUE_LOGGED, before)

@@ -81,7 +81,7 @@ class SeenWorkspace(NamedTuple):
     signal: Signal | None = None
 
 
-class TTLRule:
+class WorkspaceRule:
     """One of the two rules: a domain of the engine, under the name that both have."""
 
     name: Final = DOMAIN
@@ -201,7 +201,7 @@ def ttl_sweeps(  # noqa: PLR0913 - all of them named, one per dependency
     )
     return [
         Sweep(
-            TTLRule(action, store, activity, metrics=metrics),
+            WorkspaceRule(action, store, activity, metrics=metrics),
             executor,
             journal=journal,
             clock=clock,
