@@ -202,18 +202,23 @@ class Connection(asyncio.Protocol):
             return
         reader = self._reader
         try:
-            piece = reader.feed(data)
+            piece = self._reader.feed(data)
         except RejectedError as error:
             self._fail(UnreadableResponseError(error.words))
             return
         if piece:
             self._pieces.append(piece)
-        waiting = self._waiting
-        if reader.done or not self._wants_all:
+        self._tell()
+
+    def _tell(self) -> None:
+        """Let the reader go on with what has come, or read no more when there is none and enough waits for it."""
+        done = self._reader.done
+        if self._waiting is None:
+            if not done and sum(map(len, self._pieces)) > _READ_AHEAD:
+                self._paused = True
+                cast("asyncio.Transport", self.transport).pause_reading()
+        elif done or not self._wants_all:
             self._wake()
-        if waiting is None and not reader.done and sum(map(len, self._pieces)) > _READ_AHEAD:
-            self._paused = True
-            cast("asyncio.Transport", self.transport).pause_reading()
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`."""
