@@ -1,4 +1,4 @@
-"""Two proxies in client of one workspace, on one real Redis: a real client says everything through either of them, and
+"""Two proxies in front of one workspace, on one real Redis: a real client says everything through either of them, and
 both count together."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Shared(World):
 class Two:
     """Two proxies, each with a client of its own of the same Redis."""
 
-    homes: list[RunningProxy]
+    proxies: list[RunningProxy]
     visitors: list[ServerConnection]
     reader: RedisActivity
 
@@ -83,11 +83,11 @@ async def two(server: Server) -> AsyncIterator[Two]:
         worlds = [Shared(), Shared()]
         visitors = await stack.enter_async_context(echo_program(worlds[0], subprotocols=["chat"]))
         worlds[1].places = worlds[0].places
-        homes = []
+        proxies = []
         for world, client in zip(worlds, clients, strict=False):
             world.count_on(client)
-            homes.append(await stack.enter_async_context(run_proxy(world)))
-        yield Two(homes, visitors, clients[-1])
+            proxies.append(await stack.enter_async_context(run_proxy(world)))
+        yield Two(proxies, visitors, clients[-1])
 
 
 async def say_everything(client: ClientConnection) -> None:
@@ -100,7 +100,7 @@ async def say_everything(client: ClientConnection) -> None:
 
 
 async def test_texts_binaries_ten_megabytes_pings_and_subprotocols_pass_through_both_at_once(two: Two) -> None:
-    one, other = two.homes
+    one, other = two.proxies
     options: dict[str, Any] = {"subprotocols": ["chat"], "compression": None, "ping_interval": None}
     async with visit(one, **options) as here, visit(other, **options) as there:
         assert (here.subprotocol, there.subprotocol) == ("chat", "chat")
@@ -113,7 +113,7 @@ async def test_texts_binaries_ten_megabytes_pings_and_subprotocols_pass_through_
 
 @pytest.mark.parametrize(("code", "reason"), [(1000, ""), (4001, "own")])
 async def test_close_codes_pass_both_ways_through_either(two: Two, code: int, reason: str) -> None:
-    for proxy in two.homes:
+    for proxy in two.proxies:
         async with visit(proxy, subprotocols=["chat"]) as client:
             await client.close(code, reason)
             await asyncio.wait_for(two.visitors[-1].wait_closed(), 60)
@@ -127,7 +127,7 @@ async def test_close_codes_pass_both_ways_through_either(two: Two, code: int, re
 
 
 async def test_a_peer_that_breaks_off_stops_counting_and_whoever_is_at_the_other_proxy_stays(two: Two) -> None:
-    one, other = two.homes
+    one, other = two.proxies
     async with visit(other, subprotocols=["chat"]) as stays:
         goes = await visit(one, subprotocols=["chat"])
         assert await two.count() == Connected(2)
@@ -142,7 +142,7 @@ async def test_a_peer_that_breaks_off_stops_counting_and_whoever_is_at_the_other
 
 
 async def test_a_proxy_that_stops_gives_its_connections_back_and_leaves_the_others(two: Two) -> None:
-    one, other = two.homes
+    one, other = two.proxies
     async with visit(other, subprotocols=["chat"]) as stays, visit(one, subprotocols=["chat"]) as goes:
         await one.server.stop(grace_seconds=5)
         assert await two.count() == Connected(1)
