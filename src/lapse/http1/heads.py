@@ -21,6 +21,8 @@ _REQUEST_LINE: Final = re.compile(rb"(%s) (/[\x21\x22\x24-\x7e]*) HTTP/1\.([01])
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 # Blanks around a value are stripped, not matched: there would be many ways to match them, and all would be tried.
 _FIELD: Final = re.compile(rb"(%s):(%s)" % (_TOKEN, _VALUE))
+# All lines in one go: a line that is no field is left out, which its number shows.
+_FIELDS: Final = re.compile(rb"\r\n((%s):(%s))(?=\r\n|\Z)" % (_TOKEN, _VALUE))
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 _BARE: Final = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)")
@@ -116,14 +118,14 @@ def check_lines(data: bytes | bytearray, start: int) -> None:
 
 def request_head(data: bytes, *, most_fields: int) -> RequestHead:
     """Read a request's head, given without the empty line at its end."""
-    first, *lines = data.split(b"\r\n")
+    first, _, _ = data.partition(b"\r\n")
     match = _REQUEST_LINE.fullmatch(first)
     if first.partition(b" ")[0] in _NOT_BY_US:  # CONNECT names no path
         raise RejectedError(501, "This method is not passed on.")
     if match is None:
         raise RejectedError(400, "The first line is not METHOD /path HTTP/1.1.")
     method, target, minor = match.groups()
-    fields, values = _fields(lines, most_fields)
+    fields, values = _fields(data, len(first), most_fields)
     host = values.get(b"host")
     if host is None:
         raise RejectedError(400, "A request must name its host once.")
@@ -134,11 +136,11 @@ def request_head(data: bytes, *, most_fields: int) -> RequestHead:
 
 def response_head(data: bytes, *, method: bytes, most_fields: int) -> ResponseHead:
     """Read the head of a response to ``method``."""
-    first, *lines = data.split(b"\r\n")
+    first, _, _ = data.partition(b"\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
         raise RejectedError(502, "It is not HTTP/1.")
-    fields, values = _fields(lines, most_fields)
+    fields, values = _fields(data, len(first), most_fields)
     length = _response_length(values, int(match[2]), method)
     connection = values.get(b"connection")
     options = _NOTHING if connection is None else _names(connection)
@@ -146,17 +148,17 @@ def response_head(data: bytes, *, method: bytes, most_fields: int) -> ResponseHe
     return ResponseHead(int(match[2]), match[3] or b"", fields, values, options, length, keep)
 
 
-def _fields(lines: list[bytes], most: int) -> tuple[list[Field], dict[bytes, bytes]]:
-    if len(lines) > most:
+def _fields(data: bytes, start: int, most: int) -> tuple[list[Field], dict[bytes, bytes]]:
+    count = data.count(b"\r\n", start)
+    if count > most:
         raise RejectedError(431, f"A head may have {most} fields.")
+    found = _FIELDS.findall(data, start)
+    if len(found) != count:
+        raise RejectedError(400, "A line of the head is not Name: value.")
     fields: list[Field] = []
     values: dict[bytes, bytes] = {}
-    for line in lines:
-        match = _FIELD.fullmatch(line)
-        if match is None:
-            raise RejectedError(400, "A line of the head is not Name: value.")
-        name, value = match.groups()
-        lower, value = name.lower(), value.strip(b" \t")
+    for line, name, raw in found:
+        lower, value = name.lower(), raw.strip(b" \t")
         if lower in values:
             if lower in _ONCE:
                 raise RejectedError(400, f"{lower.decode()} is given twice.")
