@@ -18,9 +18,9 @@ _OWNER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,252}")
 
 
 def _reasons() -> Iterable[Reason]:
-    from lapse.workspaces.ttl_manager import TTLRule
+    from lapse.workspaces.ttl_manager import WorkspaceRule
 
-    return TTLRule.reasons
+    return WorkspaceRule.reasons
 
 
 def _errors() -> tuple[type[LapseError], ...]:

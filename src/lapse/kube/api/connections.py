@@ -200,7 +200,6 @@ class Connection(asyncio.Protocol):
         if self._reader.done:
             self.abort()  # nobody asked
             return
-        reader = self._reader
         try:
             piece = self._reader.feed(data)
         except RejectedError as error:
