@@ -248,21 +248,8 @@ class _Process:
             loops=[*_loops(loaded, keys, metrics, clock), *loops, GateLoop(gate, domain=REQUESTS)],
             leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=machine),
         )
-        return cls(
-            settings,
-            machine,
-            clock,
-            metrics,
-            access,
-            keys,
-            requests,
-            records,
-            workspaces,
-            example,
-            tell,
-            endpoints,
-            coordinator,
-        ).built()
+        opened = (settings, machine, clock, metrics, access, keys, requests, records, workspaces)
+        return cls(*opened, example, tell, endpoints, coordinator).built()
 
     @property
     def probes(self) -> Endpoint:

@@ -53,6 +53,7 @@ def test_new_names_do_not_warn() -> None:
             import_module(new)
 
 
+@pytest.mark.process
 def test_an_import_statement_of_a_program_finds_old_names_and_is_named_by_the_warning() -> None:
     program = """from lapse.engine.leadership import Term
 from lapse.engine.journal import SQLiteJournal

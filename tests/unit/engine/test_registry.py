@@ -162,6 +162,7 @@ def broken(tmp_path: Path) -> dict[str, str]:
     return {**clean_environment(tmp_path), "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), *sys.path])}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [

@@ -109,6 +109,7 @@ async def call_and_watch(proxy_tls: ssl.SSLContext | None, certificate: Certific
     return proxy
 
 
+@pytest.mark.process  # openssl makes a certificate
 @pytest.mark.parametrize("loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("over", ["http", "https"])
 def test_a_server_with_tls_is_reached_through_a_tunnel(loop: object, over: str, certificate: Certificate) -> None:
@@ -121,6 +122,7 @@ def test_a_server_with_tls_is_reached_through_a_tunnel(loop: object, over: str, 
     assert b"Bearer" not in head, "the token is for the server alone"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("says", "problem"),
     [
@@ -143,6 +145,7 @@ async def test_a_proxy_that_does_not_connect_is_told_without_its_password(
     assert not server.asked
 
 
+@pytest.mark.process
 async def test_a_proxy_that_stays_silent_is_given_up_in_time(certificate: Certificate) -> None:
     silent = asyncio.Event()
 
