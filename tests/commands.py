@@ -9,6 +9,7 @@ import io
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -25,8 +26,15 @@ NOTHING: Mapping[str, str] = {}
 def run_here(*arguments: str, stdin: str = "", environment: Mapping[str, str] = NOTHING) -> Result:
     """Run one command to its end, with ``environment`` beside that of this process."""
     out, err = _stream(), _stream()
-    with patch.dict(os.environ, environment), _stdin(stdin), redirect_stdout(out), redirect_stderr(err):
-        code = main(arguments)
+    # In a thread of its own: a command runs its own event loop, and tests with a browser have one already.
+    with (
+        patch.dict(os.environ, environment),
+        _stdin(stdin),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        ThreadPoolExecutor(1) as thread,
+    ):
+        code = thread.submit(main, arguments).result()
     return Result(arguments, code, _text(out), _text(err))
 
 
