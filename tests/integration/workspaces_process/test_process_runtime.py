@@ -333,7 +333,7 @@ import asyncio, os
 from pathlib import Path
 import msgspec
 from lapse.workspaces.model import Workspace
-from lapse.workspaces.runtime.program import Records
+from lapse.workspaces.runtime.program import ProgramRecords
 from tests.integration.workspaces_process.machine import runtime_in
 def die(self, workspace, record):
     Path({str(tmp_path / "pid")!r}).write_text(str(record.leader.pid))
@@ -343,7 +343,7 @@ async def main():
     runtime = runtime_in(Path({str(tmp_path)!r}))
     await runtime.open()
     await runtime.provision(found)
-    Records.write = die
+    ProgramRecords.write = die
     await runtime.start(found)
 asyncio.run(main())
 """
