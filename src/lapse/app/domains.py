@@ -139,7 +139,7 @@ def _convert(name: str, given: dict[str, Any], into: type[Any]) -> Any:  # noqa:
         try:
             values[key] = _value(fields[key].type, value)
         except ValueError as error:  # what msgspec raises is one, too
-            raise DomainSettingsError(name=name, problem=f"{key}: {error}") from error
+            raise DomainSettingsError(name=name, problem=f"{key}: {str(error).rstrip('.')}") from error
     return into(**values)
 
 

@@ -142,17 +142,18 @@ def _why_own(asked: Address, owner: Registration, flags: WhyFlags, *, at: str | 
 
 
 def _decided(decision: Decision, hold: Hold | None, now: UnixNs) -> dict[str, Any]:
-    from lapse.core.decision import Due, Keep
+    from lapse.core.decision import Due, Keep, KeepReason
     from lapse.core.timestamps import to_timestamp
 
     verdict, anchor, deadline = decision.verdict, decision.anchor, decision.deadline
+    is_held = hold is not None and hold.active(now)
     word = "due" if isinstance(verdict, Due) else "keep" if isinstance(verdict, Keep) else "unknown"
     return {
-        "verdict": word,
-        "reason": verdict.reason.value,
+        "verdict": "keep" if is_held else word,
+        "reason": (KeepReason.HELD if is_held else verdict.reason).value,
         "anchor": None if anchor is None else to_timestamp(anchor),
         "deadline": None if deadline is None else to_timestamp(deadline),
-        "hold": hold.reason or "yes" if hold is not None and hold.active(now) else None,
+        "hold": hold.reason or "yes" if hold is not None and is_held else None,
     }
 
 
