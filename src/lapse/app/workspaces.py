@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from lapse.web.server.listener import Endpoint
     from lapse.workspaces.activity.access import AccessTimes
     from lapse.workspaces.activity.port import Activity
-    from lapse.workspaces.activity.probing import Reach
+    from lapse.workspaces.activity.probes import Reach
     from lapse.workspaces.model import Workspace, WorkspaceId
-    from lapse.workspaces.runtime.hosting import WorkspaceHost
+    from lapse.workspaces.runtime.host import WorkspaceHost
     from lapse.workspaces.store.port import WorkspaceStore
     from lapse.workspaces.tickets import Tickets
 
@@ -363,7 +363,7 @@ def _port_secret(secret: bytes, workspace: WorkspaceId) -> str:
 
 def _reach(settings: Settings, secret: bytes, workspace: Workspace) -> Reach:
     """Return how a program of this machine is reached: by its socket, if it listens there, and with its secret."""
-    from lapse.workspaces.activity.probing import Reach
+    from lapse.workspaces.activity.probes import Reach
     from lapse.workspaces.runtime.program import socket_of
 
     listens_at = socket_of(settings.state_dir / FOLDER, workspace.id)
@@ -390,9 +390,9 @@ def _host(
     metrics: Metrics,
 ) -> WorkspaceHost:
     from lapse.engine.running.metrics import ErrorKind
-    from lapse.workspaces.activity.probing import SOURCE
+    from lapse.workspaces.activity.probes import SOURCE
     from lapse.workspaces.model import DOMAIN
-    from lapse.workspaces.runtime.hosting import WorkspaceHost
+    from lapse.workspaces.runtime.host import WorkspaceHost
     from lapse.workspaces.runtime.process import ProcessRuntime
 
     runtime = ProcessRuntime(

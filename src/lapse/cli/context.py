@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from lapse.engine.safety.clock_guard import ClockGuard, GuardedGate
     from lapse.engine.safety.freeze import GateStore
     from lapse.kube.api.client import Client
+    from lapse.kube.resources import Kind
     from lapse.objects.config_map_gate import ConfigMapGateStore
     from lapse.objects.embedded import EmbeddedStore
     from lapse.objects.kubernetes import KubernetesStore
     from lapse.objects.port import ObjectStore
+    from lapse.requests.lifecycle.policy import TTLRule
+    from lapse.requests.view import ObjectView
     from lapse.settings import LoadedSettings, Settings
     from lapse.web.auth.state import StateDatabase
     from lapse.web.auth.tokens import TokenStore
@@ -168,6 +171,21 @@ class Context:
             run=RUN if self.is_cluster else "lapse resume",
         )
         return GuardedGate(gate, self.guard)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    @property
+    def request_ttl(self) -> TTLRule:
+        """How long finished requests stay."""
+        from lapse.requests.lifecycle.policy import TTLRule
+
+        return TTLRule(self.settings.request_ttl)
+
+    def object_view(self, kind: Kind[Any], obj: Any) -> ObjectView:  # noqa: ANN401 - an object of ``kind``
+        """Return the view of a request, keeper, artifact or claim as it is now."""
+        from lapse.requests.view import view_of
+
+        return view_of(kind, obj, now=self.clock.wall_ns(), rule=self.request_ttl)
 
     # --- workspaces ---------------------------------------------------------------------------------------------------
 

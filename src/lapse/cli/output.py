@@ -29,6 +29,9 @@ from lapse.core.text import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
+if TYPE_CHECKING:
+    from lapse.engine.view import Columns
+
 
 class ExitCode(IntEnum):
     """What the process tells its caller."""
@@ -105,7 +108,10 @@ def print_text(text: str) -> None:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document for a program: indented on a terminal, on one line elsewhere."""
+    """Print one JSON document for a program, views in it as well: indented on a terminal, on one line elsewhere."""
+    from lapse.engine.view import to_json
+
+    document = to_json(document)
     if not sys.stdout.isatty():
         print_text(json.dumps(document, ensure_ascii=False))
         return
@@ -129,6 +135,15 @@ def print_table(
         print_text("\n".join(_aligned([[column.upper() for column in columns], *cells])))
 
 
+def print_views(
+    views: Iterable[object], columns: Columns, now: int = 0, *, styles: Mapping[Any, str] | None = None
+) -> None:
+    """Print views as a table, as they are seen at ``now``."""
+    from lapse.engine.view import row
+
+    print_table(list(columns), [row(one, columns, now) for one in views], styles=styles)
+
+
 def _framed(columns: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[Any, str]) -> Table:
     table = Table(header_style="bold")
     for column in columns:
@@ -146,7 +161,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
         yield "  ".join(padded).rstrip()
 
 
-def print_result(output: Output, result: dict[str, Any], said: str) -> None:
+def print_result(output: Output, result: object, said: str) -> None:
     """Print what a command did: JSON on stdout for programs, a sentence on stderr for people."""
     if output is Output.JSON:
         print_json(result)

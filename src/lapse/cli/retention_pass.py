@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from lapse.cli.output import ExitCode, Output, message, print_json, print_table
+from lapse.cli.output import ExitCode, Output, message, print_json, print_views
 
 if TYPE_CHECKING:
     from lapse.cli.context import Context
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.retention.passes import PassItem
     from lapse.history.retention.runs import PolicyRun
+    from lapse.history.view import PassView
     from lapse.kube.resources import Kind
 
 DryRun = Annotated[bool, Parameter(help="End nothing; list what would be ended.", show_default=False)]
@@ -126,12 +127,13 @@ def _settle_logs(context: Context, *, is_dry: bool) -> None:
 def finish(done: Done, output: Output, *, pending: bool) -> int:
     """Print what came of a pass, and return the exit code; ``pending`` asks for 2 when something would still go."""
     from lapse.engine.journal.port import Outcome
-    from lapse.history.reports import run_json, told_json
+    from lapse.history.view import pass_view
 
+    report = pass_view(done.told, done.runs.values())
     if output is Output.JSON:
-        print_json({"items": [told_json(one) for one in done.told], "policies": [run_json(one) for one in _runs(done)]})
+        print_json(report)
     else:
-        _print(done)
+        _print(done, report)
     if done.waits_for_yes:
         return ExitCode.PENDING if pending else ExitCode.FAILED
     outcomes = {one.outcome for one in done.told}
@@ -140,23 +142,14 @@ def finish(done: Done, output: Output, *, pending: bool) -> int:
     return ExitCode.PARTLY if outcomes & {Outcome.ENDED, Outcome.WOULD_END} else ExitCode.FAILED
 
 
-def _runs(done: Done) -> list[PolicyRun]:
-    return sorted(done.runs.values(), key=lambda run: run.name)
+def _print(done: Done, report: PassView) -> None:
+    from lapse.history.view import PASS_COLUMNS
 
-
-def _print(done: Done) -> None:
-    from lapse.core.timestamps import to_timestamp
-
-    if done.told:
-        rows = [
-            (one.address, one.verdict.reason, to_timestamp(one.verdict.since), ", ".join(one.policies), one.outcome)
-            for one in done.told
-        ]
-        styles = {"failed": "red", "refused": "red", "would_end": "yellow"}
-        print_table(("address", "reason", "due since", "policies", "outcome"), rows, styles=styles)
-    for run in _runs(done):
+    if report.items:
+        print_views(report.items, PASS_COLUMNS, styles={"failed": "red", "refused": "red", "would_end": "yellow"})
+    for run in report.policies:
         why = "a dry run" if done.dry_run else "a dry run, as its dryRun is not false"
-        message(f"{run.name}{f' ({why})' if run.dry_run else ''}: {run.message}.", style="" if run.is_ready else "red")
+        message(f"{run.name}{f' ({why})' if run.dry_run else ''}: {run.message}.", style="" if run.ready else "red")
     if done.doubt:
         message(done.doubt, style="red")
     if done.waits_for_yes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lapse.cli.context import Context
     from lapse.kube.resources import Event, Kind
     from lapse.requests.addresses import Located
-    from lapse.requests.view import Summary
+    from lapse.requests.view import ObjectView
     from lapse.workspaces.model import Workspace
 
 _LOOK_SECONDS: Final = 0.2
@@ -94,7 +94,7 @@ class ObjectChange:
     what: What
     kind: Kind[Any]
     object: Any
-    summary: Summary
+    view: ObjectView
 
 
 def _what(event: Event[Any]) -> What:
@@ -117,14 +117,12 @@ async def follow(
 async def _follow_kind(
     context: Context, kind: Kind[Any], namespace: str | None, report: Callable[[ObjectChange], None]
 ) -> None:
-    from lapse.cli.requests_view import summary_of
-
     while True:
         page = await context.store.list(kind, namespace=namespace)
         for one in page.items:
-            report(ObjectChange(What.THERE, kind, one, summary_of(context, kind, one)))
+            report(ObjectChange(What.THERE, kind, one, context.object_view(kind, one)))
         async for event in _changes(context, kind, namespace, page.resource_version):
-            report(ObjectChange(_what(event), kind, event.object, summary_of(context, kind, event.object)))
+            report(ObjectChange(_what(event), kind, event.object, context.object_view(kind, event.object)))
 
 
 async def _changes(context: Context, kind: Kind[Any], namespace: str | None, since: str) -> AsyncIterator[Event[Any]]:
@@ -151,10 +149,8 @@ async def _states(context: Context, place: Located) -> AsyncIterator[Any]:
                 yield None if event.type is EventType.DELETED else event.object
 
 
-async def until_ready(context: Context, place: Located, limit: str) -> Summary:
+async def until_ready(context: Context, place: Located, limit: str) -> ObjectView:
     """Return the state of an object once it is known whether it is ready."""
-    from lapse.cli.requests_view import summary_of
-
     seconds = timeout_seconds(limit)
     await context.store.get(place.kind, place.key)  # says so when it is not there
     try:
@@ -162,9 +158,9 @@ async def until_ready(context: Context, place: Located, limit: str) -> Summary:
             async for state in _states(context, place):
                 if state is None:
                     raise GoneMeanwhileError(address=place)
-                summary = summary_of(context, place.kind, state)
-                if summary.state.ready is not None:
-                    return summary
+                view = context.object_view(place.kind, state)
+                if view.ready is not None:
+                    return view
     except TimeoutError:
         pass
     raise StillWaitingError(address=place, state="not ready", timeout=limit, hint=await _request_hint(context, place))
@@ -186,16 +182,11 @@ async def until_gone(context: Context, place: Located, limit: str) -> bool:
 
 async def _request_hint(context: Context, place: Located) -> str:
     """Say what may be the matter: a request that nobody has touched is one that nobody looks at."""
-    from lapse.requests.api.kinds import REQUEST_KINDS
-    from lapse.requests.submission import keeper_of, read_or_none
+    from lapse.requests.view import keeper_of, read_or_none
 
     running = f"Is lapse up running with --state-dir {context.name}?"
     found = await read_or_none(context.store, place.kind, place.key)
-    if (
-        found is None
-        or place.kind not in REQUEST_KINDS
-        or await keeper_of(context.store, place, found.metadata.uid) is None
-    ):
+    if found is None or await keeper_of(context.store, place.kind, found.metadata.uid) is None:
         return running
     return f"It goes on by itself; look with lapse requests get {place}."
 
@@ -284,7 +275,7 @@ def _workspace_hint(context: Context, asked: Workspace, found: Workspace | None)
     from lapse.app.workspaces import FOLDER, node_of
     from lapse.workspaces.model import Operation
     from lapse.workspaces.runtime.process import is_hosted
-    from lapse.workspaces.view import trouble
+    from lapse.workspaces.view import trouble, view_of
 
     if found is not None and found.error_reason is not None:
         return f"The last try failed ({found.error_reason}): {found.error_message}. It is tried again."
@@ -295,5 +286,5 @@ def _workspace_hint(context: Context, asked: Workspace, found: Workspace | None)
     untouched = found is not None and found.operation is Operation.NONE and found.observed_at == asked.observed_at
     if untouched:
         return f"Is lapse up running{where}, with the same workspaces_url?"
-    told = trouble(found) if found is not None else ""
+    told = trouble(view_of(found, context.now)) if found is not None else ""
     return told or f"It goes on by itself, as long as lapse up runs{where}."

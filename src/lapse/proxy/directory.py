@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapse.proxy.ports import Destination, GoingDownError, WorkspaceReadiness
-from lapse.workspaces import view as summary
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, ObservedStatus, Operation
+from lapse.workspaces.view import trouble, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,8 +140,9 @@ class StoreDirectory:
     def _destination(self, workspace: Workspace) -> Destination:
         condition = condition_of(workspace)
         address = self._locate(workspace) if condition is WorkspaceReadiness.READY else None
-        trouble = "" if condition is WorkspaceReadiness.READY else summary.trouble(workspace)
-        return Destination(workspace.id, workspace.owner, condition, address, trouble)
+        now = Ms(self._clock.wall_ns() // _MS)
+        told = "" if condition is WorkspaceReadiness.READY else trouble(view_of(workspace, now))
+        return Destination(workspace.id, workspace.owner, condition, address, told)
 
     def _remember(self, name: str, found: Destination, until_ns: int) -> None:
         if len(self._ready) >= _REMEMBERED:

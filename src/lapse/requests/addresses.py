@@ -1,9 +1,10 @@
-"""Names that people give kinds and objects: ``vcr``, ``keepers``, ``v1:ConfigMap``, ``vcr/default/nightly``.
+"""Addresses and names of kinds and objects: ``vcr``, ``v1:ConfigMap``, ``vcr/default/nightly``, ``ret-vcr-UID``. Pure.
 
 Addresses are those of `lapse.core.address`. Where people type them, the short names of Kubernetes' kinds do as well:
-``pvc/default/data`` is ``PersistentVolumeClaim/default/data``. Pure; what exists is for the store to say.
+``pvc/default/data`` is ``PersistentVolumeClaim/default/data``. Whether something exists is for the store to say.
 
-Deterministic names: a second reconcile finds what the first one made, also after a crash in between.
+Names of what controllers make are deterministic: a second reconcile finds what the first one made, also after a crash
+in between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors of the requests domain before a request is even looked at."""
+"""Errors of the requests domain that come before a request is looked at."""
 
 from __future__ import annotations
 

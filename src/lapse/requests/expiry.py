@@ -1,11 +1,12 @@
-"""The TTL of finished requests: one policy, two modes.
+"""The end of requests: by the TTL of finished ones, in two modes, or by a person before that.
 
 Mode *scanner*: the policy's TTL counts from the completion; a sweep looks at what is due, from the caches, and no
 reconcile knows of it. Mode *annotation*: the annotation on the request decides, and is looked at whenever the finished
 request is reconciled, before anything else.
 
-Both end a request in the same way, by the engine, with the uid and the version that the decision was made on. A request
-without a completion timestamp never lapses.
+All end a request in the same way, by the engine, with the uid and the version that the decision was made on. A request
+without a completion timestamp never lapses. People delete requests and the claims that they made for them, and nothing
+else: a keeper goes by its own rule, and an artifact with its keeper.
 """
 
 from __future__ import annotations
@@ -17,16 +18,21 @@ from typing import TYPE_CHECKING, Any, Final
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, Due, DueReason, Keep, KeepReason, decide_by_ttl
+from lapse.core.errors import UsageError
 from lapse.core.jitter import Chance, around, chance
 from lapse.core.timestamps import from_timestamp
+from lapse.engine import executor
 from lapse.engine.deadlines import Deadlines
-from lapse.engine.domain import DELETE, Candidate, Settled, action_of
+from lapse.engine.domain import DELETE, Candidate, Settled, action_of, deletion_by_person
+from lapse.engine.executor import HoldUnknownError
 from lapse.engine.journal.port import Outcome
-from lapse.engine.safety.holds import hold_of
+from lapse.engine.safety.holds import HoldDoubt, held_error, hold_of
 from lapse.kube.controller.controller import ReconcileResult
-from lapse.objects.target import ObjectHandle
+from lapse.objects.port import Deletion
+from lapse.objects.target import ObjectHandle, ObjectTarget
 from lapse.requests.api.conditions import is_final
-from lapse.requests.api.kinds import REQUEST_KINDS, TTL
+from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, TTL, KeeperMode
+from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.controllers.finalise import Finaliser, R, Request, conditions_of
 from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
 from lapse.requests.registration import REQUESTS
@@ -38,7 +44,12 @@ if TYPE_CHECKING:
     from lapse.core.decision import Reason
     from lapse.core.duration import Duration
     from lapse.engine.executor import Executor
-    from lapse.kube.resources import Kind, ObjectKey
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.safety.holds import HoldLookup
+    from lapse.kube.resources import Kind, Object, ObjectKey
+    from lapse.objects.port import ObjectStore
+    from lapse.requests.addresses import Located
+    from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.lifecycle.policy import RequestPolicy
 
@@ -198,3 +209,60 @@ class AnnotationTTL:
 
     def _wait(self, left: float) -> float:
         return max(_SHORTEST_WAIT_SECONDS, around(min(left, _LONGEST_WAIT_SECONDS), chance=self._chance))
+
+
+# --- deletion by a person ---------------------------------------------------------------------------------------------
+
+
+DELETABLE: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, PERSISTENT_VOLUME_CLAIM)
+
+
+class NotDeletableError(UsageError):
+    """{address} is not deleted by hand: a keeper goes some time after its request, an artifact goes with its keeper.
+
+    Delete the request (vcr, vrr or mcr) to begin that. Once the request is gone, lapse requests list shows when the
+    rest goes; to keep the data for longer, restore it with lapse requests restore NAME --from SNAPSHOT --to PATH.
+    """
+
+
+def demand_deletable(place: Located) -> None:
+    """Refuse what people do not delete."""
+    if place.kind not in DELETABLE:
+        raise NotDeletableError(address=place)
+
+
+async def delete_by_person(
+    store: ObjectStore,
+    place: Located,
+    obj: Object,
+    *,
+    keeper: ObjectKeeper | None,
+    holds: HoldLookup,
+    journal: Journal,
+    actor: str,
+    clock: Clock,
+) -> None:
+    """Delete an object as it was read, unless it is held, or takes along what is.
+
+    A ``keeper`` without a TTL goes with the request that it follows. Raises `HeldError`, and what the store raises.
+    """
+    now = clock.wall_ns()
+    if keeper is not None and keeper.spec.mode == KeeperMode.FOLLOW_OBJECT:
+        meta = keeper.metadata
+        kept = Deletion(OBJECT_KEEPER, meta.key, meta.uid, meta.resource_version, meta.owner_references)
+        (held,) = await holds.holds_over([kept], UnixNs(now))
+        if isinstance(held, HoldDoubt):
+            raise HoldUnknownError(address=place, problem=held.problem)
+        if held is not None:
+            raise held_error(place, held)
+    action = deletion_by_person(
+        domain=DOMAIN,
+        address=place.address,
+        uid=obj.metadata.uid,
+        version=obj.metadata.resource_version,
+        handle=ObjectHandle.of(place.kind, obj),
+        hold=hold_of(obj.metadata.annotations),
+        actor=actor,
+        now=now,
+    )
+    await executor.delete_by_person(ObjectTarget(store, holds), journal, action, clock=clock)

@@ -1,4 +1,4 @@
-"""The requests domain, put together: which controllers and sweeps there are, and what wakes which.
+"""Composition of the requests domain: its controllers and sweeps, and what wakes each of them.
 
 The caches run everywhere; controllers and sweeps run where this process leads. Everything is level-triggered: an event
 only says where to look, and a lost event is made up for by the backstop of the controller.
@@ -32,7 +32,7 @@ from lapse.requests.api.kinds import (
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controllers.base import PLAIN
 from lapse.requests.controllers.caches import Caches
-from lapse.requests.controllers.capture import OverlookedContents, VolumeCapture
+from lapse.requests.controllers.capture import SnapshotNudge, VolumeCapture
 from lapse.requests.controllers.detach import Detach
 from lapse.requests.controllers.finalise import Finaliser
 from lapse.requests.controllers.manifests import ManifestCapture
@@ -183,7 +183,7 @@ class Requests:
         self.restore = VolumeRestore(reports=reports, ttl=ttl, **common)
         self.manifests = ManifestCapture(ttl=ttl, **common)
         self.keeper = KeeperController(store=store, direct=direct, caches=caches, keepers=self.keepers, clock=clock)
-        self.overlooked = OverlookedContents(store=store, caches=caches, clock=clock)
+        self.snapshot_nudge = SnapshotNudge(store=store, caches=caches, clock=clock)
         self._queues: dict[Kind[Any], WorkQueue[ObjectKey]] = {}
         self.controllers: list[Controller[ObjectKey]] = []
         for kind, one in (
@@ -191,7 +191,7 @@ class Requests:
             (VOLUME_RESTORE_REQUEST, self.restore),
             (MANIFEST_CAPTURE_REQUEST, self.manifests),
             (OBJECT_KEEPER, self.keeper),
-            (VOLUME_SNAPSHOT_CONTENT, self.overlooked),
+            (VOLUME_SNAPSHOT_CONTENT, self.snapshot_nudge),
         ):
             queue: WorkQueue[ObjectKey] = WorkQueue(clock, chance=chance)
             self._queues[kind] = queue

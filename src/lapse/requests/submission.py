@@ -16,11 +16,10 @@ from lapse.core.errors import LapseError, UsageError
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import Json, Kind, ObjectKey
 from lapse.objects.metadata_rules import name_problems, namespace_problems
-from lapse.requests.addresses import Located, find_target_kind, keeper_name, locate
+from lapse.requests.addresses import Located, find_target_kind, locate
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
-    REQUEST_KINDS,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
     CaptureMode,
@@ -36,7 +35,7 @@ from lapse.requests.api.upstream import (
 )
 from lapse.requests.controllers.ownership import is_kept_by
 from lapse.requests.local.places import DIRECTORY, RESTORE
-from lapse.requests.view import state_of, summarise
+from lapse.requests.view import keeper_of, read_or_none, state_of, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -301,7 +300,7 @@ async def _demand_its_own(store: ObjectStore, source: Located, request: VolumeCa
     """Refuse what a status names and the capture's keeper does not keep: a status can be written by others."""
     kind = next((one for one in SOURCE_KINDS if one.kind == ref.kind), None)
     found = None if kind is None else await read_or_none(store, kind, ObjectKey(None, ref.name))
-    keeper = await keeper_of(store, source, request.metadata.uid)
+    keeper = await keeper_of(store, source.kind, request.metadata.uid)
     if kind is None or (found is not None and not is_kept_by(keeper, found.metadata)):
         raise SourceError(source=source, problem=f"its status names {ref.kind} {ref.name}, which was not made for it")
 
@@ -312,7 +311,7 @@ async def or_lapsed(store: ObjectStore, place: Located, reading: Awaitable[T], *
         return await reading
     except NotFoundError:
         for keeper in await _keepers_of(store, place):
-            expires = summarise(OBJECT_KEEPER, keeper, now=now, rule=rule).expires(now)
+            expires = view_of(OBJECT_KEEPER, keeper, now=now, rule=rule).expiry(now)
             name = f"keeper/{keeper.metadata.name}"
             raise LapsedError(place=place, keeper=name, expires=expires or "later") from None
         raise
@@ -376,26 +375,6 @@ def _target(text: str) -> Json:
     if not (word and slash and name):
         raise TargetError(given=text)
     return _reference(find_target_kind(word), check_name(name, f"The target {text}"))
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-async def read_or_none(store: ObjectStore, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - an object of ``kind``
-    """Return one object, None if it is not there."""
-    try:
-        return await store.get(kind, key)
-    except NotFoundError:
-        return None
-
-
-async def keeper_of(store: ObjectStore, place: Located, uid: str) -> ObjectKeeper | None:
-    """Return the keeper of a request, if there is one."""
-    if place.kind not in REQUEST_KINDS:
-        return None
-    key = ObjectKey(None, keeper_name(place.kind.short, uid))
-    found: ObjectKeeper | None = await read_or_none(store, OBJECT_KEEPER, key)
-    return found
 
 
 # --- all --------------------------------------------------------------------------------------------------------------

@@ -1,24 +1,35 @@
-"""What a person wants to know of an object at a glance: is it ready, why, when does it go, who keeps it. Pure.
+"""Views of requests, their keepers, artifacts and claims: whether each is ready, when it goes, what it is related to.
 
-The same for lists, the HTTP API and the dashboard. When something goes is told as the engine would decide it, but
-nothing is decided here: holds on related objects and what is followed are not looked at.
+When something goes is told as the engine would decide it, but nothing is decided here: holds on related objects and
+what is followed are not looked at. `view_of` is pure; the others read the store, each object at a moment of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+from msgspec import Meta, Struct, ValidationError
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Unknown
-from lapse.core.duration import short
-from lapse.core.timestamps import from_timestamp, to_timestamp
+from lapse.core.duration import Duration, DurationError, short
+from lapse.core.timestamps import from_timestamp
 from lapse.engine.safety.holds import hold_of
+from lapse.engine.view import Expiry, Moment, known
 from lapse.kube.conditions import ConditionStatus, ready_condition
+from lapse.kube.errors import InvalidError, NotFoundError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.addresses import Located
+from lapse.requests.addresses import ARTIFACT_KINDS, Located, keeper_name, locate, short_name
 from lapse.requests.api.conditions import is_final
-from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, OBJECT_KEEPER, REQUEST_KINDS, KeeperMode
+from lapse.requests.api.kinds import (
+    MANIFEST_CAPTURE_REQUEST,
+    MANIFEST_CHECKPOINT,
+    OBJECT_KEEPER,
+    REQUEST_KINDS,
+    VOLUME_CAPTURE_REQUEST,
+    VOLUME_RESTORE_REQUEST,
+    KeeperMode,
+)
 from lapse.requests.api.upstream import (
     ALL_KINDS,
     PERSISTENT_VOLUME,
@@ -27,16 +38,21 @@ from lapse.requests.api.upstream import (
 )
 from lapse.requests.controllers.provisioning import PROVISIONING_FAILED
 from lapse.requests.expiry import decide, finished
+from lapse.requests.local.places import DIRECTORY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
+    from lapse.engine.view import Columns, Fact
     from lapse.kube.conditions import Condition
-    from lapse.kube.resources import Kind, Object
+    from lapse.kube.resources import Json, Kind, Object
+    from lapse.objects.port import Reader
     from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.api.upstream import ClaimStatus, SnapshotContentStatus
     from lapse.requests.lifecycle.policy import TTLRule
 
+SHOWN_KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, OBJECT_KEEPER, *ARTIFACT_KINDS)
+"""Requests and what they made: what a list shows unless kinds are named."""
 WITH_KEEPER: Final = "with its keeper"
 
 
@@ -48,95 +64,70 @@ class ReadyState(NamedTuple):
     message: str = ""
 
 
-class Expiry(NamedTuple):
-    """When something goes: at a moment, or as ``instead`` says."""
+class ObjectView(Struct, frozen=True):
+    """A request, keeper, artifact or claim."""
 
-    at: UnixNs | None = None
-    instead: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """One object at a glance."""
-
-    place: Located
-    uid: str
-    state: ReadyState
-    expiry: Expiry
-    held: bool
-    """Whether it is held itself; what it owns or follows is not looked at."""
-    created: UnixNs | None
-    completed: UnixNs | None
-    keeper: Located | None
-    """Its controller owner, if that is a keeper."""
+    address: str
+    kind: str
     namespace: str | None
-    """Its own namespace, or that of the request it was made for; None when that is not known."""
+    name: str
+    uid: str
+    ready: Annotated[bool | None, Meta(description="null while nobody can say")]
+    reason: str | None
+    message: str | None
+    created: Moment | None
+    completed: Moment | None
+    expires_at: Annotated[Moment | None, Meta(description="When it goes, if that is known")]
+    expires: Annotated[str | None, Meta(description="When it goes, in words, if no moment is known")]
+    held: Annotated[bool, Meta(description="Whether it is held itself; what it owns or follows is not looked at")]
+    keeper: Annotated[str | None, Meta(description="Its controller owner, if that is a keeper")]
 
-    def expires(self, now: int) -> str:
+    @property
+    def place(self) -> Located:
+        """Where it is."""
+        return locate(self.address)
+
+    def expiry(self, now: int) -> str:
         """Say for people when it goes."""
-        if self.held:
-            return "held"
-        if self.expiry.at is None:
-            return self.expiry.instead
-        return f"in {short(self.expiry.at - now)}" if self.expiry.at > now else "now"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the form for programs."""
-        return {
-            "address": str(self.place.address),
-            "kind": self.place.kind.kind,
-            "namespace": self.place.key.namespace,
-            "name": self.place.key.name,
-            "uid": self.uid,
-            "ready": self.state.ready,
-            "reason": self.state.reason or None,
-            "message": self.state.message or None,
-            "created": _time(self.created),
-            "completed": _time(self.completed),
-            "expires_at": _time(self.expiry.at),
-            "expires": self.expiry.instead or None,
-            "held": self.held,
-            "keeper": str(self.keeper.address) if self.keeper else None,
-        }
+        return Expiry(self.expires_at, self.expires or "").words(now, held=self.held)
 
 
-def summarise(kind: Kind[Any], obj: Any, *, now: int, rule: TTLRule) -> Summary:  # noqa: ANN401 - an object of ``kind``
-    """Look at one object."""
-    meta = obj.metadata
-    hold = hold_of(meta.annotations)
+COLUMNS: Final[Columns] = {
+    "namespace": "namespace",
+    "name": "name",
+    "kind": lambda one, _: short_name(one.place.kind),
+    "ready": "ready",
+    "reason": lambda one, _: one.reason,
+    "expires": lambda one, now: one.expiry(now) or None,
+    "age": lambda one, now: None if one.created is None else short(now - one.created),
+}
+
+
+def view_of(kind: Kind[Any], obj: Any, *, now: int, rule: TTLRule) -> ObjectView:  # noqa: ANN401 - an object of ``kind``
+    """Return the view of one object."""
+    meta, state, expiry = obj.metadata, state_of(kind, obj), _expiry(kind, obj, rule)
+    hold, keeper = hold_of(meta.annotations), _keeper(obj)
     status = getattr(obj, "status", None)
-    return Summary(
-        place=Located(kind, meta.key),
+    return ObjectView(
+        address=str(Located(kind, meta.key).address),
+        kind=kind.kind,
+        namespace=meta.namespace,
+        name=meta.name,
         uid=meta.uid,
-        state=state_of(kind, obj),
-        expiry=_expiry(kind, obj, rule),
+        ready=state.ready,
+        reason=state.reason or None,
+        message=state.message or None,
+        created=Moment.of(from_timestamp(meta.creation_timestamp or "")),
+        completed=Moment.of(from_timestamp(getattr(status, "completion_timestamp", None) or "")),
+        expires_at=Moment.of(expiry.at),
+        expires=expiry.instead or None,
         held=hold is not None and hold.active(UnixNs(now)),
-        created=from_timestamp(meta.creation_timestamp or ""),
-        completed=from_timestamp(getattr(status, "completion_timestamp", None) or ""),
-        keeper=_keeper(obj),
-        namespace=meta.namespace or _requested_from(kind, obj),
+        keeper=None if keeper is None else str(keeper.address),
     )
 
 
-def _requested_from(kind: Kind[Any], obj: Any) -> str | None:  # noqa: ANN401 - an object of ``kind``
-    """Return the namespace of the request that an object without one was made for."""
-    source: str | None
-    match kind.kind:
-        case OBJECT_KEEPER.kind:
-            source = obj.spec.follow_object_ref and obj.spec.follow_object_ref.namespace
-        case VOLUME_SNAPSHOT_CONTENT.kind:
-            source = obj.spec.volume_snapshot_ref.namespace
-        case PERSISTENT_VOLUME.kind:
-            source = obj.spec.claim_ref and obj.spec.claim_ref.namespace
-        case MANIFEST_CHECKPOINT.kind:
-            source = obj.spec.source_namespace
-        case _:
-            source = None
-    return source
-
-
 def state_of(kind: Kind[Any], obj: Any) -> ReadyState:  # noqa: ANN401 - an object of ``kind``
-    """Say whether an object is ready, in the words of whoever reported it."""
+    """Say whether an object is ready, in the words of its reporter."""
     status = getattr(obj, "status", None)
     if status is None:
         return ReadyState()
@@ -208,10 +199,7 @@ def followed(keeper: ObjectKeeper) -> str:
     ref = keeper.spec.follow_object_ref
     if ref is None:
         return "nothing"
-    for kind in ALL_KINDS:
-        if (kind.api_version, kind.kind) == (ref.api_version, ref.kind):
-            return str(Located(kind, ObjectKey(ref.namespace if kind.namespaced else None, ref.name)))
-    return f"{ref.kind} {ref.name}"
+    return next((str(place) for _, place in _named("", ref, ref.namespace)), f"{ref.kind} {ref.name}")
 
 
 def _keeper(obj: Object) -> Located | None:
@@ -221,5 +209,172 @@ def _keeper(obj: Object) -> Located | None:
     return Located(OBJECT_KEEPER, ObjectKey(None, owner.name))
 
 
-def _time(moment: UnixNs | None) -> str | None:
-    return None if moment is None else to_timestamp(moment)
+def consequence(keeper: ObjectKeeper | None, *, keeps: bool) -> str:
+    """Say what happens after a request is deleted; ``keeps`` tells whether its keeper owns what it has made."""
+    if keeper is None:
+        return "Nothing that it made is left."
+    name = f"keeper/{keeper.metadata.name}"
+    when = "now" if keeper.spec.mode == KeeperMode.FOLLOW_OBJECT else f"{_printed(keeper.spec.ttl)} from now"
+    return f"{name} and what it keeps go {when}." if keeps else f"{name} goes {when}; what was restored stays."
+
+
+def _printed(ttl: str | None) -> str:
+    try:
+        return str(Duration.parse(ttl or ""))
+    except DurationError:
+        return "some time"
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+async def read_views(
+    store: Reader, kinds: Sequence[Kind[Any]], namespace: str | None, *, now: int, rule: TTLRule
+) -> list[ObjectView]:
+    """Return the views of all objects of some kinds that a list shows; without ``kinds`` of `SHOWN_KINDS`."""
+    found = []
+    for kind in kinds or SHOWN_KINDS:
+        page = await store.list(kind, namespace=namespace if kind.namespaced else None)
+        listed = [one for one in page.items if is_listed(kind, one, kinds, namespace)]
+        found += [view_of(kind, one, now=now, rule=rule) for one in listed]
+    return found
+
+
+def is_listed(kind: Kind[Any], obj: Any, kinds: Sequence[Kind[Any]], namespace: str | None) -> bool:  # noqa: ANN401 - an object of ``kind``
+    """Whether a list of ``kinds`` in ``namespace`` shows an object; None stands for all namespaces.
+
+    Keepers and artifacts count as being in the namespace of the request that they were made for. Without ``kinds``, a
+    volume that no keeper owns is not an artifact.
+    """
+    if namespace is not None and namespace != (obj.metadata.namespace or _requested_from(kind, obj)):
+        return False
+    return bool(kinds) or kind is not PERSISTENT_VOLUME or _keeper(obj) is not None
+
+
+def _requested_from(kind: Kind[Any], obj: Any) -> str | None:  # noqa: ANN401 - an object of ``kind``
+    """Return the namespace of the request that an object without one was made for."""
+    source: str | None
+    match kind.kind:
+        case OBJECT_KEEPER.kind:
+            source = obj.spec.follow_object_ref and obj.spec.follow_object_ref.namespace
+        case VOLUME_SNAPSHOT_CONTENT.kind:
+            source = obj.spec.volume_snapshot_ref.namespace
+        case PERSISTENT_VOLUME.kind:
+            source = obj.spec.claim_ref and obj.spec.claim_ref.namespace
+        case MANIFEST_CHECKPOINT.kind:
+            source = obj.spec.source_namespace
+        case _:
+            source = None
+    return source
+
+
+async def read_or_none(store: Reader, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - an object of ``kind``
+    """Return one object, None if it is not there."""
+    try:
+        return await store.get(kind, key)
+    except NotFoundError:
+        return None
+
+
+def typed(kind: Kind[Any], body: Json) -> Any:  # noqa: ANN401 - an object of ``kind``
+    """Return a document as an object of its kind. Raises `InvalidError`."""
+    try:
+        return kind.convert(body)
+    except ValidationError as error:
+        raise InvalidError(kind=kind.kind, name=body["metadata"]["name"], problem=str(error)) from error
+
+
+async def keeper_of(store: Reader, kind: Kind[Any], uid: str) -> ObjectKeeper | None:
+    """Return the keeper of a request; None if there is none, and for what is no request."""
+    if kind not in REQUEST_KINDS:
+        return None
+    found: ObjectKeeper | None = await read_or_none(store, OBJECT_KEEPER, ObjectKey(None, keeper_name(kind.short, uid)))
+    return found
+
+
+async def facts(store: Reader, place: Located, obj: Any, *, now: int, rule: TTLRule) -> list[Fact]:  # noqa: ANN401 - an object of the place's kind
+    """Return everything about one object that a person may ask for, its keeper and artifact included."""
+    view = view_of(place.kind, obj, now=now, rule=rule)
+    at = f" ({view.expires_at})" if view.expires_at is not None else ""
+    reason = f"({view.reason})" if view.reason else ""
+    return known(
+        [
+            ("address", str(place)),
+            ("ready", f"{'-' if view.ready is None else view.ready} {reason}".rstrip()),
+            ("message", view.message or ""),
+            ("created", "" if view.created is None else view.created.and_age(now)),
+            ("completed", "" if view.completed is None else view.completed.and_age(now)),
+            ("expires", f"{view.expiry(now)}{at}" if view.expiry(now) else ""),
+            *[fact async for fact in _related(store, place, obj, now=now, rule=rule)],
+            ("uid", view.uid),
+        ]
+    )
+
+
+async def _related(store: Reader, place: Located, obj: Any, *, now: int, rule: TTLRule) -> AsyncIterator[Fact]:  # noqa: ANN401 - as above
+    for fact in _own(place.kind, obj):
+        yield fact
+    related = list(_references(place, obj))
+    keeper = await keeper_of(store, place.kind, obj.metadata.uid)
+    if keeper is not None:
+        related.append(("keeper", Located(OBJECT_KEEPER, keeper.metadata.key)))
+    for kind in ARTIFACT_KINDS if place.kind is OBJECT_KEEPER else ():
+        owned = (one.metadata for one in (await store.list(kind)).items)
+        related += [
+            ("keeps", Located(kind, one.key))
+            for one in owned
+            if any(owner.uid == obj.metadata.uid for owner in one.owner_references)
+        ]
+    for name, other in related:
+        yield name, await _with_state(store, other, now=now, rule=rule)
+
+
+def _own(kind: Kind[Any], obj: Any) -> Iterator[Fact]:  # noqa: ANN401 - an object of ``kind``
+    if kind is VOLUME_CAPTURE_REQUEST:
+        yield "mode", obj.spec.mode
+    elif kind is OBJECT_KEEPER:
+        yield "mode", obj.spec.mode
+        yield "follows", followed(obj)
+        yield "lost", (obj.status.lost_at if obj.status is not None else None) or ""
+    elif kind is PERSISTENT_VOLUME_CLAIM:
+        yield "directory", obj.metadata.annotations.get(DIRECTORY, "")
+    elif kind is PERSISTENT_VOLUME:
+        yield "handle", (obj.spec.csi.volume_handle if obj.spec.csi is not None else None) or ""
+
+
+def _references(place: Located, obj: Any) -> Iterator[tuple[str, Located]]:  # noqa: ANN401 - as above
+    kind, namespace, status = place.kind, place.key.namespace, getattr(obj, "status", None)
+    if kind is VOLUME_CAPTURE_REQUEST:
+        yield "target", Located(PERSISTENT_VOLUME_CLAIM, ObjectKey(namespace, obj.spec.target.name))
+        if status is not None and status.artifact_ref is not None:
+            yield from _named("artifact", status.artifact_ref)
+    elif kind is VOLUME_RESTORE_REQUEST:
+        yield from _named("source", obj.spec.source_ref)
+        yield "claim", Located(PERSISTENT_VOLUME_CLAIM, ObjectKey(namespace, obj.spec.pvc_template.metadata.name))
+    elif kind is MANIFEST_CAPTURE_REQUEST:
+        for target in obj.spec.targets:
+            yield from _named("target", target, namespace)
+        if status is not None and status.checkpoint_name:
+            yield "artifact", Located(MANIFEST_CHECKPOINT, ObjectKey(None, status.checkpoint_name))
+    elif kind is PERSISTENT_VOLUME_CLAIM and obj.spec.volume_name:
+        yield "volume", Located(PERSISTENT_VOLUME, ObjectKey(None, obj.spec.volume_name))
+    owner = obj.metadata.controller
+    if owner is not None:
+        yield from _named("owner", owner)
+
+
+def _named(name: str, ref: Any, namespace: str | None = None) -> Iterator[tuple[str, Located]]:  # noqa: ANN401 - any reference
+    for kind in ALL_KINDS:
+        if (kind.api_version, kind.kind) == (ref.api_version, ref.kind):
+            yield name, Located(kind, ObjectKey(namespace if kind.namespaced else None, ref.name))
+
+
+async def _with_state(store: Reader, place: Located, *, now: int, rule: TTLRule) -> str:
+    """Name an object and say how it is."""
+    found = await read_or_none(store, place.kind, place.key)
+    if found is None:
+        return f"{place} (not there)"
+    view = view_of(place.kind, found, now=now, rule=rule)
+    directory = found.metadata.annotations.get(DIRECTORY, "") if place.kind is PERSISTENT_VOLUME_CLAIM else ""
+    told = ", ".join(filter(None, (view.reason, view.message, directory, view.expiry(now))))
+    return f"{place} ({told})" if told else str(place)

@@ -1,4 +1,4 @@
-"""The application: routes, the rule for scopes on every one of them, and the guard in front."""
+"""The ASGI application: routes, the check of scopes on every one of them, and the guard in front."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from lapse.web.api import problems, status
 from lapse.web.api import requests as requests_api
 from lapse.web.api import workspaces as workspaces_api
 from lapse.web.api.errors import ScopeMissingError
+from lapse.web.api.forms import answer, answer_schemas
 from lapse.web.api.history import HistoryService
 from lapse.web.api.keys import KeysService
 from lapse.web.api.requests import RequestsService
 from lapse.web.api.status import StatusService
 from lapse.web.api.workspaces import WorkspacesService
-from lapse.web.auth import entrance
-from lapse.web.auth.entrance import Admission, is_public
+from lapse.web.auth import login
+from lapse.web.auth.login import Admission, is_public
 from lapse.web.auth.scopes import allowed, busy_in, wanted_scopes
 from lapse.web.auth.sessions import BrowserSessions
 from lapse.web.pages import pages
@@ -34,20 +35,18 @@ from lapse.web.pages.pages import PageLinks
 from lapse.web.server.security import PRINCIPAL, AllowedHosts, Guard, Principal
 
 API: Final = "/api/v1"
-_PROBLEM: Final[dict[str, Any]] = {
-    "description": "A problem document (RFC 9457)",
-    "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-}
+_PROBLEM: Final = answer(problems.Problem, "A problem document (RFC 9457)", media_type=problems.MEDIA_TYPE)
 
 
 class _Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """Add what the framework does not know: how errors look, and that a token or a session is needed."""
+        """Add what the framework does not know: the forms of answers, and that a token or a session is needed."""
         document = super().openapi()
-        components = document.setdefault("components", {})
-        components.setdefault("schemas", {})["Problem"] = problems.Problem.model_json_schema()
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"token": []}]
+        if "security" not in document:  # the framework returns one document again and again
+            components = document["components"]
+            components["schemas"] |= answer_schemas()
+            components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            document["security"] = [{"token": []}]
         return document
 
 
@@ -102,8 +101,8 @@ def create_app(  # noqa: PLR0913 - as many as there are domains, each by its nam
     app.include_router(workspaces_api.router, prefix=API)
     app.include_router(busy_api.router, prefix=API)
     app.include_router(status.router, prefix=API)
-    app.include_router(entrance.router, prefix=API)
-    app.include_router(entrance.page)
+    app.include_router(login.router, prefix=API)
+    app.include_router(login.page)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     problems.install(app, metrics)

@@ -1,4 +1,4 @@
-"""Errors of workspaces: before a store is touched, by a workspace's state, while a store works.
+"""Errors of workspaces, grouped by when: before a store is touched, by its state, while a store works.
 
 Messages name workspaces and rules, never a command or an owner's token.
 """

@@ -1,4 +1,4 @@
-"""Decisions about standby and archive of a workspace, with reasons. Pure.
+"""Decisions about idle workspaces: to standby, and from there to the archive. Pure, with reasons.
 
 The standby TTL counts from the last person: the later of the last access and the moment it became RUNNING. A restart
 after its program ended by itself is no new RUNNING, and one that waits for such a restart goes to standby like one that
@@ -9,7 +9,7 @@ Something is due only when *everything* speaks for it: the row says that nothing
 signal that is unknown keeps, and so does a row with a time or a TTL that cannot be: one bad row is one verdict, never
 an exception that stops the others.
 
-A decision says nothing about the moment after it. Whoever acts compares, in the same step, everything of the row that
+A decision says nothing about the moment after it. The change compares, in the same step, everything of the row that
 was looked at here.
 """
 

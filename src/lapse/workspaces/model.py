@@ -1,14 +1,12 @@
-"""The model of a workspace: its states, the operations on it, and the rules for what people may ask for.
+"""Workspaces as values: states, operations, the rules for what people may ask for, and host names. Pure.
 
-A workspace is an immutable value, as it was read. Its columns have one writer each: people and the proxy want a state
+A workspace is immutable, as it was read. Its columns have one writer each: people and the proxy want a state
 (`desired_*`, ``version``), the health monitor observes one (`observed_*`), the reconciler works (`operation`, `op_*`,
 ``archive_key``, `error_*`). ``version`` counts what was wanted: it is what a change of mind is compared with, and no
 observation, no operation and no routine access moves it.
 
 Times are whole Unix milliseconds, in every store, so that all compute alike. ``last_access_at`` is set at creation:
-there is no null that could be taken for 'long ago'.
-
-Where people find workspaces: each under a host name of its own, ``{name}.{suffix}``. Pure.
+there is no null that could be taken for 'long ago'. Each workspace has a host name of its own, ``{name}.{suffix}``.
 """
 
 from __future__ import annotations

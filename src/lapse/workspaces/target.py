@@ -1,13 +1,11 @@
-"""The target of workspaces: a lapse changes the desired state, of a thousand rows in one statement.
+"""Targets of workspaces: the changes by which one lapses, or is deleted by a person.
 
-Everything that was decided on is compared in that statement, so it changes exactly what was decided about, or leaves
-it. Where the journal lives in the same database, its rows are written in the same transaction. What follows from the
-change (ending the program, packing the data, removing it) is the reconciler's.
+`WorkspaceTarget` changes the desired state of up to a thousand rows in one statement, and `DeletionTarget` marks one
+row as deleted. Both compare everything that was decided on in the statement that writes, so they change exactly what
+was decided about, or leave it. Where the journal lives in the same database, the rows of a lapse are written in the
+same transaction. What follows (ending the program, packing or removing the data and the archive) is the reconciler's.
 
-A person's deletion of a workspace, with its data: not while it is held, and only as it was looked at.
-
-Nothing is deleted for a TTL, so this is the only way to it. What follows (ending the program, removing volume and
-archive) is the reconciler's.
+Nothing is deleted for a TTL: `delete_by_person` is the only way to it, and not while the workspace is held.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
-"""Tickets: the way from a command or a call of the API into a browser, once.
+"""Tickets and derived secrets of workspaces: one-time addresses that open a workspace in a browser.
 
-Whoever may open a workspace gets an address with a ticket in it; a proxy takes the ticket and gives a session. A ticket
-is 256 random bits, good for one workspace and `TICKET_SECONDS`. It lies in a keys store as its SHA-256 only, so that
-nobody who reads the store can use one, with the id of the token in whose name it was made: a ticket, and the session
-that it begins, count only while that token does.
+Somebody who may open a workspace gets an address with a ticket in it; a proxy takes the ticket and gives a session. A
+ticket is 256 random bits, good for one workspace and `TICKET_SECONDS`. A keys store holds only its SHA-256, so that
+nobody who reads the store can use it, with the id of the token in whose name it was made: a ticket, and the session
+that it begins, count only while that token does. `derive` makes the secret of one workspace for one purpose from the
+secret of the installation: nothing is stored, and no derived secret tells another.
 
 Guarantees: of any number of proxies at most one accepts a ticket, because it is removed by comparison, in one step. A
 ticket that is shown at another workspace is refused and stays. Not guaranteed: that a ticket is still there when the
 answer of the store was lost on its way; then it is gone unused, and a new one is made in a moment.
-
-Secrets of single workspaces, derived from one secret of the installation: nothing is stored, and none tells another.
-
-A purpose keeps what is derived for one use from being good for another.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ def derive(secret: bytes, purpose: str, workspace_id: str) -> str:
 
 TICKET_SECONDS: Final = 60
 OPEN_PATH: Final = "/.lapse/open"
-"""Where a workspace's host takes a ticket; of everything else there the house knows nothing."""
+"""The path on a workspace's host at which a ticket is taken."""
 _TICKET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 

@@ -104,7 +104,7 @@ class WorkspaceRule:
             self._after, is_asked = page[-1].check_place, True
             yield [_candidate(SeenWorkspace(one)) for one in page]
         self._after = None
-        if self.action == STANDBY and not is_asked:  # whoever watches wants to know also when nobody has to be asked
+        if self.action == STANDBY and not is_asked:  # metrics tell also when nobody has to be asked
             await self._is_answering()
 
     def next_deadline(self) -> UnixNs | None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from lapse.core.clock import SystemClock
-from lapse.workspaces.runtime.hosting import WorkspaceHost
+from lapse.workspaces.runtime.host import WorkspaceHost
 from lapse.workspaces.runtime.process import ProcessRuntime
 from lapse.workspaces.store.sqlite import open_sqlite_store
 

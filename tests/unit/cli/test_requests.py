@@ -11,14 +11,13 @@ import pytest
 
 from lapse.cli.commands.requests import _delete
 from lapse.cli.context import Context
-from lapse.cli.requests_view import summaries
 from lapse.cli.waiting import GoneMeanwhileError, StillWaitingError, until_gone, until_ready
 from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.engine.safety.holds import HeldError
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, ObjectKey
 from lapse.objects.embedded import EmbeddedStore
-from lapse.requests import submission
+from lapse.requests import view as requests_view
 from lapse.requests.addresses import Located, keeper_name, locate
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, CaptureMode, ObjectKeeper
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
@@ -33,14 +32,14 @@ from lapse.requests.submission import (
     Restore,
     SourceError,
     derived_names,
-    read_or_none,
 )
+from lapse.requests.view import read_or_none, read_views
 from lapse.settings import LoadedSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from lapse.objects.port import ObjectStore
+    from lapse.objects.port import Reader
 
 NIGHTLY = Located(VOLUME_CAPTURE_REQUEST, ObjectKey("default", "nightly"))
 
@@ -246,8 +245,8 @@ async def test_who_waits_is_told_the_outcome_as_soon_as_it_is_final(context: Con
     await context.store.patch(VOLUME_CAPTURE_REQUEST, NIGHTLY.key, {"metadata": {"labels": {"a": "b"}}})
     await finish(context, NIGHTLY)
 
-    assert (await waiting).state.ready is True
-    assert (await until_ready(context, NIGHTLY, "10s")).state.reason == "Completed"
+    assert (await waiting).ready is True
+    assert (await until_ready(context, NIGHTLY, "10s")).reason == "Completed"
 
 
 async def test_who_waits_for_something_that_is_deleted_is_told_so(
@@ -313,14 +312,14 @@ async def test_what_changes_while_it_is_deleted_is_not_deleted(
     context: Context, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await capture(directory=data).ask(context.store)
-    keeper_of = submission.keeper_of
+    keeper_of = requests_view.keeper_of
 
-    async def hold_meanwhile(store: ObjectStore, place: Located, uid: str) -> ObjectKeeper | None:
+    async def hold_meanwhile(store: Reader, kind: Kind[Any], uid: str) -> ObjectKeeper | None:
         changes = {"metadata": {"annotations": {"lapse.dev/hold": "true"}}}
         await context.store.patch(VOLUME_CAPTURE_REQUEST, NIGHTLY.key, changes)
-        return await keeper_of(store, place, uid)
+        return await keeper_of(store, kind, uid)
 
-    monkeypatch.setattr(submission, "keeper_of", hold_meanwhile)
+    monkeypatch.setattr(requests_view, "keeper_of", hold_meanwhile)
     with pytest.raises(HeldError):
         await _delete(context, locate("vcr/default/nightly"))
     assert await context.store.get(NIGHTLY.kind, NIGHTLY.key)
@@ -350,7 +349,8 @@ async def test_a_list_of_a_namespace_has_no_keepers_and_artifacts_of_another_one
     await capture(directory=data).ask(context.store)
     await finish(context, NIGHTLY)
     for namespace, count in (("default", 3), (None, 3), ("nope", 0)):
-        found = await summaries(context, (), namespace)
+        now = context.clock.wall_ns()
+        found = await read_views(context.store, (), namespace, now=now, rule=context.request_ttl)
         kinds = [one.place.kind.kind for one in found]
         assert len(kinds) == count, (namespace, kinds)
 

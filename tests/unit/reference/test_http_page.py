@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lapse.core.errors import LapseError
 from lapse.web.api import busy as busy_api
-from lapse.web.api import errors, status
+from lapse.web.api import errors, forms, status
 from lapse.web.api import history as history_api
 from lapse.web.api import keys as keys_api
 from lapse.web.api import requests as requests_api
 from lapse.web.api import workspaces as workspaces_api
 from lapse.web.api.errors import RequestError
 from lapse.web.app import API
-from lapse.web.auth import entrance
+from lapse.web.auth import login
 from lapse.web.server.security import MAX_BODY_BYTES
 from lapse.workspaces.model import LARGEST_PAGE
 from tests.markdown import REFERENCE, table
@@ -31,7 +31,7 @@ def kinds(parent: type[E]) -> Iterator[type[E]]:
         yield from kinds(kind)
 
 
-ROUTERS = [api.router for api in (keys_api, requests_api, history_api, workspaces_api, busy_api, status, entrance)]
+ROUTERS = [api.router for api in (keys_api, requests_api, history_api, workspaces_api, busy_api, status, login)]
 
 
 def routes() -> Iterator[tuple[str, str]]:
@@ -103,8 +103,8 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
 
     assert MAX_BODY_BYTES == 1 << 20
     assert "A body is at most 1 MiB" in text
-    assert f"`limit` is 1 to {keys_api.PAGE_LIMIT}, {keys_api._DEFAULT_PAGE} by default" in text
+    assert f"`limit` is 1 to {keys_api.PAGE_LIMIT}, {forms.DEFAULT_PAGE} by default" in text
     assert f"insert many, at most {keys_api.PAGE_LIMIT}" in text
-    assert f"`limit` (1 to {requests_api.PAGE_LIMIT}, {requests_api._DEFAULT_PAGE} by default)" in text
+    assert f"`limit` (1 to {requests_api.PAGE_LIMIT}, {forms.DEFAULT_PAGE} by default)" in text
     most = LARGEST_PAGE - 1
-    assert f"`owner`, `limit` (1 to {most}, {workspaces_api._DEFAULT_PAGE} by default) and `after`" in text
+    assert f"`owner`, `limit` (1 to {most}, {forms.DEFAULT_PAGE} by default) and `after`" in text

@@ -257,7 +257,7 @@ async def test_the_openapi_document_describes_every_route_with_its_form(client: 
     listing = document["paths"]["/api/v1/requests/{kind}"]["get"]
 
     assert create["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/NewObject")
-    assert create["responses"]["201"]["content"]["application/json"]["schema"]["$ref"].endswith("/Thing")
+    assert create["responses"]["201"]["content"]["application/json"]["schema"]["$ref"].endswith("/ObjectDetails")
     assert [one["name"] for one in listing["parameters"]] == ["kind", "namespace", "limit", "after"]
     assert "If-Match" in [one["name"] for one in remove["parameters"]]
     assert "204" in remove["responses"]
@@ -268,7 +268,7 @@ async def test_what_is_answered_has_exactly_the_described_fields(client: httpx2.
     told = (await ask(client)).json()
     document = (await client.get("/api/v1/openapi.json")).json()
 
-    assert set(told) == set(document["components"]["schemas"]["Thing"]["properties"])
+    assert set(told) == set(document["components"]["schemas"]["ObjectDetails"]["properties"])
 
 
 async def test_the_status_says_that_a_process_without_leadership_does_not_lead(client: httpx2.AsyncClient) -> None:

@@ -14,7 +14,7 @@ from cyclopts import App, Parameter, Token
 
 from lapse.cli.context import InCluster
 from lapse.cli.flags import HistoryFlags, RecordFlags
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_views
 from lapse.cli.retention_pass import DetailedExitcode, DryRun
 from lapse.cli.usage import NumberError, commands_of
 from lapse.core.errors import LapseError, UsageError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lapse.cli.context import Context
     from lapse.history.api.kinds import ChaosExperimentHistory, HistorySpec
     from lapse.history.policy.policy import Policy
-    from lapse.history.view import Seen
+    from lapse.history.view import JudgedRecord
     from lapse.kube.resources import Json, ObjectKey, ObjectMeta
     from lapse.settings import Settings
 
@@ -38,7 +38,6 @@ app = App(
     default_parameter=Parameter(negative=()),
 )
 _LIMITS: Final = ("history_ttl", "history_retention_limit", "history_keep_last_success")
-_COLUMNS: Final = ("age", "experiment", "status", "name", "expires")
 _STYLES: Final = {"success": "green", "failure": "red", "now": "red"}
 _command = commands_of(app)
 
@@ -130,54 +129,31 @@ def list_records(
     given as flags take the place of those of the history.
     """
     from lapse.cli.context import in_context
+    from lapse.history.view import COLUMNS, is_of
 
     if limit < 0:
         raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above 0")
     wanted = experiment or (namespace, None)
 
-    async def work(context: Context) -> tuple[list[Seen], int]:
+    async def work(context: Context) -> tuple[list[JudgedRecord], int]:
         return await _look(context, wanted), context.clock.wall_ns()
 
     found, now = in_context(flags, work, cluster=cluster, rights=_reading)
-    found = [one for one in found if (status is None or one.status == status) and _is_in(one, namespace)]
-    shown = found[:limit] if limit else found
+    views = [one.view(now) for one in found if is_of(one, namespace, None)]
+    views = [one for one in views if status is None or one.status == status]
+    shown = views[:limit] if limit else views
     if output is Output.JSON:
-        print_json({"items": [one.as_json(now) for one in shown], "more": len(found) - len(shown)})
+        print_json({"items": shown, "more": len(views) - len(shown)})
     elif shown:
-        print_table(_COLUMNS, [_row(one, now) for one in shown], styles=_STYLES)
-        if len(shown) < len(found):
-            message(f"{len(found) - len(shown)} more; --limit 0 shows all.")
+        print_views(shown, COLUMNS, now, styles=_STYLES)
+        if len(shown) < len(views):
+            message(f"{len(views) - len(shown)} more; --limit 0 shows all.")
     else:
         message("There are no such records." if experiment or namespace or status else "There are no records.")
     return ExitCode.DONE
 
 
-def _row(seen: Seen, now: int) -> tuple[str, ...]:
-    from lapse.core.duration import short
-
-    age = "" if seen.created is None else short(now - seen.created)
-    cells = (age, seen.experiment, seen.status, seen.metadata.name, _expires(seen, now))
-    return tuple(cell or "-" for cell in cells)
-
-
-def _is_in(seen: Seen, namespace: str | None) -> bool:
-    from lapse.history.view import is_of
-
-    return is_of(seen, namespace, None)
-
-
-def _expires(seen: Seen, now: int) -> str:
-    from lapse.core.duration import short
-
-    if seen.is_held(now):
-        return "held"
-    at, instead = seen.expiry
-    if at is None:
-        return instead
-    return f"in {short(at - now)}" if at > now else "now"
-
-
-async def _look(context: Context, wanted: tuple[str | None, str | None]) -> list[Seen]:
+async def _look(context: Context, wanted: tuple[str | None, str | None]) -> list[JudgedRecord]:
     from lapse.core.clock import UnixNs
     from lapse.history.view import experiment_filter, is_of, look
 
@@ -228,20 +204,22 @@ def show(
     What the run did is there as well; with -o json as the whole document.
     """
     from lapse.cli.context import in_context
+    from lapse.history.view import facts
 
     address = _address(record) if "/" in record else None
 
-    async def work(context: Context) -> tuple[Seen, Json, int]:
+    async def work(context: Context) -> tuple[JudgedRecord, Json, int]:
         from lapse.kube.resources import ObjectKey
 
         key = address or ObjectKey(context.settings.history_namespace, record)
         return *await _read(context, key), context.clock.wall_ns()
 
-    seen, document, now = in_context(flags, work, cluster=cluster, rights=_reading)
+    judged, document, now = in_context(flags, work, cluster=cluster, rights=_reading)
+    details = judged.details(document, now)
     if output is Output.JSON:
-        print_json({**seen.as_json(now), "retention": _opinions(seen, now), "object": document})
+        print_json(details)
     else:
-        print_table(("fact", "value"), [(name, text) for name, text in _facts(seen, document, now) if text])
+        print_table(("fact", "value"), facts(details, judged.metadata, now))
     return ExitCode.DONE
 
 
@@ -256,7 +234,7 @@ def _address(text: str) -> ObjectKey:
     return ObjectKey(address.scope, address.name)
 
 
-async def _read(context: Context, key: ObjectKey) -> tuple[Seen, Json]:
+async def _read(context: Context, key: ObjectKey) -> tuple[JudgedRecord, Json]:
     from dataclasses import replace
 
     from lapse.core.clock import UnixNs
@@ -271,51 +249,8 @@ async def _read(context: Context, key: ObjectKey) -> tuple[Seen, Json]:
     except NotFoundError as error:
         raise NoSuchRecordError(name=key, place=context.name) from error
     policies = await _policies(context)
-    seen = await look_at(context.store, found.metadata, policies, now=UnixNs(context.clock.wall_ns()))
-    return seen, kind.body(found)
-
-
-def _opinions(seen: Seen, now: int) -> list[dict[str, str]]:
-    from lapse.core.clock import UnixNs
-    from lapse.history.view import opinion_json
-
-    return [opinion_json(one, UnixNs(now)) for one in seen.opinions]
-
-
-def _facts(seen: Seen, document: Json, now: int) -> list[tuple[str, str]]:
-    from lapse.core.duration import short
-    from lapse.core.timestamps import to_timestamp
-    from lapse.engine.safety.holds import hold_of
-
-    spec: Json = document.get("spec") or {}
-    execution, audit, error = (spec.get(name) or {} for name in ("execution", "audit", "error"))
-    ref, hold, created = spec.get("experimentRef") or {}, hold_of(seen.metadata.annotations), seen.created
-    ways = {"scheduled": audit.get("scheduledExecution"), "dry run": audit.get("dryRun")}
-    return [
-        ("address", str(seen.address)),
-        ("experiment", f"{ref.get('namespace', '')}/{ref.get('name', '')}"),
-        ("experiment uid", ref.get("uid") or ""),
-        ("status", execution.get("status") or ""),
-        ("started", execution.get("startTime") or ""),
-        ("ended", execution.get("endTime") or ""),
-        ("message", execution.get("message") or ""),
-        ("error", ", ".join(f"{name}: {text}" for name, text in error.items())),
-        ("by", audit.get("initiatedBy") or ""),
-        ("how", ", ".join(name for name, is_so in ways.items() if is_so)),
-        ("retries", str(audit.get("retryCount") or "")),
-        *(("affected", _affected(one)) for one in spec.get("affectedResources") or ()),
-        ("created", "" if created is None else f"{to_timestamp(created)} ({short(now - created)} ago)"),
-        ("held", "" if hold is None or not seen.is_held(now) else hold.reason or "yes"),
-        ("expires", _expires(seen, now)),
-        *((f"policy {one['policy']}", one["says"]) for one in _opinions(seen, now)),
-        ("uid", seen.metadata.uid),
-    ]
-
-
-def _affected(one: Json) -> str:
-    name = "/".join(filter(None, (one.get("kind"), one.get("namespace"), one.get("name"))))
-    told = ", ".join(filter(None, (one.get("action"), one.get("details"))))
-    return f"{name} ({told})" if told else name
+    judged = await look_at(context.store, found.metadata, policies, now=UnixNs(context.clock.wall_ns()))
+    return judged, kind.body(found)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def hold(
     from lapse.cli.context import change_workspace
     from lapse.core.timestamps import read_end
     from lapse.workspaces.model import Ms
-    from lapse.workspaces.view import address_of, as_json, end_of_hold
+    from lapse.workspaces.view import end_of_hold, view_of
 
     asked, owner = _owner(address)
     if owner.build is not None:
@@ -62,15 +62,16 @@ def hold(
         return await (await context.workspaces()).hold(found.id, reason, until=end_ms, now=context.now)
 
     held, now = change_workspace(flags, address, how)
-    said = f"Held: {address_of(held)}{end_of_hold(held)}. To let it go: lapse release {address_of(held)}"
-    print_result(output, as_json(held, now=now), said)
+    view = view_of(held, now)
+    said = f"Held: {view.address}{end_of_hold(view.hold_until)}. To let it go: lapse release {view.address}"
+    print_result(output, view, said)
     return ExitCode.DONE
 
 
 def release(address: Held, /, flags: WorkspaceFlags = WorkspaceFlags(), *, output: OutputOption = Output.TABLE) -> int:
     """End a hold. A workspace whose time is over lapses at the next look."""
     from lapse.cli.context import change_workspace
-    from lapse.workspaces.view import address_of, as_json
+    from lapse.workspaces.view import view_of
 
     asked, owner = _owner(address)
     if owner.build is not None:
@@ -87,8 +88,8 @@ def release(address: Held, /, flags: WorkspaceFlags = WorkspaceFlags(), *, outpu
         )
 
     released, now = change_workspace(flags, address, how)
-    said = "Released" if was_held else "Nothing to release: not held"
-    print_result(output, as_json(released, now=now), f"{said}: {address_of(released)}.")
+    view, said = view_of(released, now), "Released" if was_held else "Nothing to release: not held"
+    print_result(output, view, f"{said}: {view.address}.")
     return ExitCode.DONE
 
 
@@ -109,6 +110,7 @@ def _hold_own(
     from lapse.cli.context import who
     from lapse.core.timestamps import read_end
     from lapse.engine.safety.holds import Hold, PlacedHold
+    from lapse.engine.view import hold_view
 
     by = who()
 
@@ -119,12 +121,13 @@ def _hold_own(
 
     uid, hold = _on_thing(asked, owner, flags, place)
     said = f"Held: {asked}. To let it go: lapse release {asked}"
-    print_result(output, _as_json(asked, owner, uid, hold), said)
+    print_result(output, hold_view(asked, owner.name, uid, hold), said)
     return ExitCode.DONE
 
 
 def _release_own(asked: Address, owner: Registration, flags: WorkspaceFlags, *, output: Output) -> int:
     from lapse.core.clock import UnixNs
+    from lapse.engine.view import hold_view
 
     async def remove(holds: HoldStore, found: Candidate[Any], now: int) -> Hold | None:
         hold = await holds.release(owner.name, found.uid)
@@ -132,7 +135,7 @@ def _release_own(asked: Address, owner: Registration, flags: WorkspaceFlags, *, 
 
     uid, hold = _on_thing(asked, owner, flags, remove)
     said = "Nothing to release: not held" if hold is None else "Released"
-    print_result(output, _as_json(asked, owner, uid, None), f"{said}: {asked}.")
+    print_result(output, hold_view(asked, owner.name, uid, None), f"{said}: {asked}.")
     return ExitCode.DONE
 
 
@@ -148,11 +151,3 @@ def _on_thing(asked: Address, owner: Registration, flags: WorkspaceFlags, work: 
         return found.uid, await work(SQLiteHolds(context.embedded.database), found, clock.wall_ns())
 
     return in_context(flags, at)
-
-
-def _as_json(asked: Address, owner: Registration, uid: str, hold: Hold | None) -> dict[str, Any]:
-    from lapse.core.timestamps import to_timestamp
-
-    until = None if hold is None or hold.until is None else to_timestamp(hold.until)
-    shown = None if hold is None else {"reason": hold.reason, "until": until}
-    return {"address": str(asked), "domain": owner.name, "uid": uid, "hold": shown}

@@ -6,15 +6,16 @@ told otherwise. A command that finds no live key, or whose condition does not ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
 from lapse.cli.input import value_from, values_from
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_text, print_views
 from lapse.cli.usage import commands_of, examples
 from lapse.core.clock import SystemClock
 from lapse.core.duration import MILLISECOND, SECOND, Duration
@@ -24,6 +25,10 @@ from lapse.keys.port import Item
 from lapse.keys.store import AppKeys, open_keys
 from lapse.keys.url import init_store
 from lapse.keys.validation import MAX_APP_ID, MAX_SCAN_LIMIT, MAX_TTL_SECONDS, check_app_id, check_scan, check_ttl
+
+if TYPE_CHECKING:
+    from lapse.engine.view import Columns
+    from lapse.keys.view import KeyView
 
 app = App(
     "keys",
@@ -190,10 +195,13 @@ def init(
 )
 def get(key: Key, /, *, store: KeysOf, output: OutputOption = Output.TABLE) -> int:
     """Print the value of a live key."""
+    from lapse.keys.view import view_of
+
     with store.opened() as keys:
         item = keys.get_item(key)
     if output is Output.JSON:
-        print_json(_as_json(item) if item else {"key": key, "value": None, "expires_at": None, "ttl_seconds": None})
+        absent = dict.fromkeys(("key", "value", "expires_at", "ttl_seconds"))
+        print_json(view_of(item, SystemClock.wall_ns()) if item else absent | {"key": key})
     elif item:
         print_text(item.value)
     if item is None:
@@ -330,16 +338,18 @@ def scan(
     output: OutputOption = Output.TABLE,
 ) -> int:
     """List live keys in byte order, without their values."""
+    from lapse.keys.view import view_of
+
     check_scan(prefix, after, limit)
     with store.opened() as keys:
         items = list(_pages(keys, prefix, after, limit)) if all_pages else keys.scan(prefix, after, limit)
     more = not all_pages and len(items) == limit
+    views = [view_of(item, SystemClock.wall_ns(), with_value=show_values) for item in items]
     if output is Output.JSON:
-        listed = [_as_json(item, with_value=show_values) for item in items]
-        print_json({"items": listed, "next_after": items[-1].key if more else None})
+        print_json({"items": views, "next_after": views[-1].key if more else None})
         return ExitCode.DONE
-    columns = ("key", "expires in", "expires at", *(["value"] if show_values else []))
-    print_table(columns, ((*_as_row(item), *([item.value] if show_values else [])) for item in items))
+    columns: Columns = {"key": "key", "expires in": _expires_in, "expires at": "expires_at"}
+    print_views(views, {**columns, "value": "value"} if show_values else columns)
     if more:
         message("There may be more: repeat with --after and the last key, or use --all.")
     return ExitCode.DONE
@@ -366,20 +376,5 @@ def _pages(keys: AppKeys, prefix: str, after: str | None, limit: int) -> Iterato
         after = page[-1].key
 
 
-def _left_ms(item: Item) -> int:
-    """Return what is left to show of a key that was live when it was read: never 0, as with `query_ttl`."""
-    return max(1, item.expires_ms - SystemClock.wall_ns() // MILLISECOND)
-
-
-def _at(item: Item) -> str:
-    return item.expires_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _as_json(item: Item, *, with_value: bool = True) -> dict[str, Any]:
-    value = {"value": item.value} if with_value else {}
-    return {"key": item.key, **value, "expires_at": _at(item), "ttl_seconds": _left_ms(item) / 1000}
-
-
-def _as_row(item: Item) -> tuple[str, str, str]:
-    whole_seconds = -(-_left_ms(item) // 1000)  # what is left in a list is read at a glance: no milliseconds
-    return item.key, str(Duration.of_seconds(whole_seconds)), _at(item)
+def _expires_in(view: KeyView, _: int) -> Duration:
+    return Duration.of_seconds(math.ceil(view.ttl_seconds))  # read at a glance: no milliseconds

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter, Token
 
 from lapse.cli.flags import StateFlags
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_text
+from lapse.cli.output import (
+    ExitCode,
+    Output,
+    OutputOption,
+    message,
+    print_json,
+    print_result,
+    print_table,
+    print_text,
+    print_views,
+)
 from lapse.cli.usage import commands_of
 from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import UsageError
@@ -24,7 +34,7 @@ if TYPE_CHECKING:
     from lapse.cli.waiting import ObjectChange
     from lapse.requests.addresses import Located
     from lapse.requests.submission import Capture, CaptureManifests, Restore
-    from lapse.requests.view import Summary
+    from lapse.requests.view import ObjectView
 
 app = App(
     "requests",
@@ -198,34 +208,33 @@ def capture_manifests(
 def _ask(asked: Capture | Restore | CaptureManifests, flags: StateFlags, output: Output, waiting: Waiting) -> int:
     from lapse.cli.context import in_context
     from lapse.cli.waiting import until_ready
+    from lapse.engine.view import to_json
 
     waiting.check()
 
-    async def work(context: Context) -> tuple[Located, Summary, str | None]:
-        from lapse.cli.requests_view import summary_of
+    async def work(context: Context) -> tuple[Located, ObjectView, str | None]:
         from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
         from lapse.requests.submission import restored_to
 
         place = await asked.ask(context.store)
         if not waiting.wait:
-            return place, summary_of(context, place.kind, await context.store.get(place.kind, place.key)), None
-        summary = await until_ready(context, place, waiting.timeout)
+            return place, context.object_view(place.kind, await context.store.get(place.kind, place.key)), None
+        view = await until_ready(context, place, waiting.timeout)
         directory = await restored_to(context.store, place) if place.kind is VOLUME_RESTORE_REQUEST else None
-        return place, summary, directory
+        return place, view, directory
 
-    place, summary, directory = in_context(flags, work)
+    place, view, directory = in_context(flags, work)
     where = {"directory": directory} if directory else {}
-    print_result(output, summary.as_json() | where, _outcome(place, summary, directory))
-    return ExitCode.FAILED if summary.state.ready is False else ExitCode.DONE
+    print_result(output, to_json(view) | where, _outcome(place, view, directory))
+    return ExitCode.FAILED if view.ready is False else ExitCode.DONE
 
 
-def _outcome(place: Located, summary: Summary, directory: str | None) -> str:
-    state = summary.state
-    if state.ready is None:
+def _outcome(place: Located, view: ObjectView, directory: str | None) -> str:
+    if view.ready is None:
         return f"{place} is asked for; lapse up carries it out. See lapse requests get {place}."
-    if not state.ready:
-        return f"{place} has failed ({state.reason}): {state.message}"
-    return f"{place} is ready: {state.message}" + (f", which is {directory}" if directory else "")
+    if not view.ready:
+        return f"{place} has failed ({view.reason}): {view.message or ''}"
+    return f"{place} is ready: {view.message or ''}" + (f", which is {directory}" if directory else "")
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -248,19 +257,20 @@ def list_objects(
     they were made for. EXPIRES tells when each one goes.
     """
     from lapse.cli.context import in_context
-    from lapse.cli.requests_view import COLUMNS, row, summaries
     from lapse.requests.addresses import find_kinds
+    from lapse.requests.view import COLUMNS, read_views
 
     kinds, chosen = find_kinds(kind), scope.chosen()
 
-    async def work(context: Context) -> tuple[list[Summary], int]:
-        return await summaries(context, kinds, chosen), context.clock.wall_ns()
+    async def work(context: Context) -> tuple[list[ObjectView], int]:
+        now = context.clock.wall_ns()
+        return await read_views(context.store, kinds, chosen, now=now, rule=context.request_ttl), now
 
     found, now = in_context(flags, work)
     if output is Output.JSON:
-        print_json({"items": [summary.as_json() for summary in found]})
+        print_json({"items": found})
     elif found:
-        print_table(COLUMNS, [row(summary, now) for summary in found], styles={"True": "green", "False": "red"})
+        print_views(found, COLUMNS, now, styles={"True": "green", "False": "red"})
     else:
         message(f"There is nothing{'' if chosen is None else f' in the namespace {chosen}'}.")
     return ExitCode.DONE
@@ -275,15 +285,23 @@ def get(address: ObjectAddress, /, *, flags: StateFlags = StateFlags(), output: 
 
     With -o json it is the whole document.
     """
+    from dataclasses import replace
+
     from lapse.cli.context import in_context
-    from lapse.cli.requests_view import document_of, facts
+    from lapse.kube.resources import Document
     from lapse.requests.addresses import locate
+    from lapse.requests.submission import or_lapsed
+    from lapse.requests.view import facts, typed
 
     place = locate(address)
 
     async def work(context: Context) -> Any:  # noqa: ANN401 - a document, or facts
-        document = await document_of(context, place)
-        return document if output is Output.JSON else await facts(context, place, document)
+        store, rule, now = context.store, context.request_ttl, context.clock.wall_ns()
+        reading = store.get(replace(place.kind, type=Document), place.key)
+        document = place.kind.body(await or_lapsed(store, place, reading, rule=rule, now=now))
+        if output is Output.JSON:
+            return document
+        return await facts(store, place, typed(place.kind, document), now=now, rule=rule)
 
     found = in_context(flags, work)
     if output is Output.JSON:
@@ -332,9 +350,9 @@ def _wait_until_ready(place: Located, timeout: str, flags: StateFlags, output: O
     from lapse.cli.context import in_context
     from lapse.cli.waiting import until_ready
 
-    summary = in_context(flags, lambda context: until_ready(context, place, timeout))
-    print_result(output, summary.as_json(), _outcome(place, summary, None))
-    return ExitCode.DONE if summary.state.ready else ExitCode.FAILED
+    view = in_context(flags, lambda context: until_ready(context, place, timeout))
+    print_result(output, view, _outcome(place, view, None))
+    return ExitCode.DONE if view.ready else ExitCode.FAILED
 
 
 def _wait_until_gone(place: Located, timeout: str, flags: StateFlags, output: Output) -> int:
@@ -354,8 +372,8 @@ def _print_changes(
     from contextlib import suppress
 
     from lapse.cli.context import in_context
-    from lapse.cli.requests_view import SHOWN_KINDS, is_shown
     from lapse.cli.waiting import follow
+    from lapse.requests.view import SHOWN_KINDS, is_listed
 
     chosen = tuple(kinds)
 
@@ -363,7 +381,7 @@ def _print_changes(
         printer = _Printer(context, output)
 
         def report(one: ObjectChange) -> None:
-            if is_shown(one.summary, chosen, namespace):
+            if is_listed(one.kind, one.object, chosen, namespace):
                 printer.report(one)
 
         with suppress(TimeoutError):
@@ -385,17 +403,17 @@ class _Printer:
         """Print one line."""
         from lapse.core.timestamps import to_timestamp
 
-        now, summary, state = self._context.clock.wall_ns(), report.summary, report.summary.state
+        now, view = self._context.clock.wall_ns(), report.view
         if self._output is Output.JSON:
             body = report.kind.body(report.object)
-            print_json({"event": report.what.value, "summary": summary.as_json(), "object": body})
+            print_json({"event": report.what.value, "summary": view, "object": body})
             return
-        expires = f"expires {summary.expires(now)}" if summary.expires(now) else ""
-        told = "" if report.what == "gone" else ", ".join(filter(None, (state.reason, state.message, expires)))
-        known = str((state, summary.expiry, summary.held))
-        if self._last.get(summary.uid) != known or report.what in {"appeared", "gone"}:
-            print_text(f"{to_timestamp(now)[11:]}  {report.what:8}  {summary.place}  {told}".rstrip())
-        self._last[summary.uid] = known
+        expires = f"expires {view.expiry(now)}" if view.expiry(now) else ""
+        told = "" if report.what == "gone" else ", ".join(filter(None, (view.reason, view.message, expires)))
+        known = str((view.ready, view.reason, view.message, view.expires_at, view.expires, view.held))
+        if self._last.get(view.uid) != known or report.what in {"appeared", "gone"}:
+            print_text(f"{to_timestamp(now)[11:]}  {report.what:8}  {view.place}  {told}".rstrip())
+        self._last[view.uid] = known
 
 
 # --- deleting ---------------------------------------------------------------------------------------------------------
@@ -413,7 +431,7 @@ def delete(address: ObjectAddress, /, *, flags: StateFlags = StateFlags(), outpu
     """
     from lapse.cli.context import in_context
     from lapse.requests.addresses import locate
-    from lapse.requests.deleting import demand_deletable
+    from lapse.requests.expiry import demand_deletable
 
     place = locate(address)
     demand_deletable(place)
@@ -424,14 +442,14 @@ def delete(address: ObjectAddress, /, *, flags: StateFlags = StateFlags(), outpu
 
 async def _delete(context: Context, place: Located) -> str:
     from lapse.requests.api.kinds import REQUEST_KINDS
-    from lapse.requests.deleting import consequence, delete_by_person
-    from lapse.requests.lifecycle.policy import TTLRule
-    from lapse.requests.submission import keeper_of, keeps_what_was_made, or_lapsed
+    from lapse.requests.expiry import delete_by_person
+    from lapse.requests.submission import keeps_what_was_made, or_lapsed
+    from lapse.requests.view import consequence, keeper_of
 
     store, now = context.embedded, context.clock.wall_ns()
     reading = store.get(place.kind, place.key)
-    found = await or_lapsed(store, place, reading, rule=TTLRule(context.settings.request_ttl), now=now)
-    keeper = await keeper_of(store, place, found.metadata.uid)
+    found = await or_lapsed(store, place, reading, rule=context.request_ttl, now=now)
+    keeper = await keeper_of(store, place.kind, found.metadata.uid)
     keeps = keeper is not None and await keeps_what_was_made(store, place, keeper)
     await delete_by_person(
         store,

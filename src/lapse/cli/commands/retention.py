@@ -17,7 +17,7 @@ from lapse.cli.flags import (
     LintFlags,
     PlaceFlags,
 )
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text
+from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text, print_views
 from lapse.cli.retention_pass import DetailedExitcode, DryRun
 from lapse.cli.usage import commands_of
 from lapse.core.errors import LapseError, UsageError
@@ -123,7 +123,7 @@ def status(
     The policies of the settings are among them, once a process runs with them.
     """
     from lapse.cli.context import in_context
-    from lapse.history.reports import COLUMNS, facts, row, summary
+    from lapse.history.view import POLICY_COLUMNS, policy_facts, policy_view
 
     names = None if policy is None else _named(policy)
 
@@ -137,12 +137,13 @@ def status(
         return [found[name] for name in (sorted(found) if names is None else names)], context.clock.wall_ns()
 
     found, now = in_context(flags, work, cluster=cluster, rights=lambda _: "list on retentionpolicies")
+    views = [policy_view(one) for one in found]
     if output is Output.JSON:
-        print_json(summary(found[0]) if names == [policy] else {"items": [summary(one) for one in found]})
+        print_json(views[0] if names == [policy] else {"items": views})
     elif names == [policy]:
-        print_table(("fact", "value"), facts(found[0], now))
+        print_table(("fact", "value"), policy_facts(found[0], now))
     elif found:
-        print_table(COLUMNS, [row(one, now) for one in found], styles=_STYLES)
+        print_views(views, POLICY_COLUMNS, now, styles=_STYLES)
     else:
         message("There are no policies. A process that runs with the settings of the history makes its own.")
     return ExitCode.DONE

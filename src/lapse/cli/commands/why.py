@@ -18,13 +18,11 @@ from lapse.core.errors import UsageError
 if TYPE_CHECKING:
     from lapse.cli.context import Context
     from lapse.core.address import Address
-    from lapse.core.clock import UnixNs
-    from lapse.core.decision import Decision
     from lapse.engine.journal.port import Row
     from lapse.engine.registry import Registration
-    from lapse.engine.safety.holds import Hold
-    from lapse.workspaces.explaining import Explanation
+    from lapse.engine.view import DecisionView
     from lapse.workspaces.model import Ms
+    from lapse.workspaces.view import Explanation
 
 _ROWS: Final = 5
 
@@ -54,7 +52,8 @@ def why(
     from lapse.cli.context import in_context
     from lapse.domains import REGISTRY
     from lapse.engine.registry import DomainVerb
-    from lapse.workspaces import explaining
+    from lapse.engine.view import to_json
+    from lapse.workspaces.view import explanation_facts
 
     asked = REGISTRY.parse(address)
     owner = REGISTRY.demand(DomainVerb.WHY, asked)
@@ -66,17 +65,17 @@ def why(
 
     told, rows = in_context(flags, work)
     if output is Output.JSON:
-        body = {"address": str(asked), "verdict": "gone"} if told is None else explaining.as_json(told)
+        body = {"address": str(asked), "verdict": "gone"} if told is None else to_json(told)
         print_json({**body, "journal": [_row(row) for row in rows]})
         return ExitCode.DONE
-    shown = [("address", str(asked)), ("verdict", "gone")] if told is None else explaining.facts(told)
-    print_table(("fact", "value"), [*[(fact, text) for fact, text in shown if text], *map(_told, rows)])
+    shown = [("address", str(asked)), ("verdict", "gone")] if told is None else explanation_facts(told)
+    print_table(("fact", "value"), [*shown, *map(_told, rows)])
     return ExitCode.DONE
 
 
 async def _explain(context: Context, asked: Any, at: str | None) -> tuple[Explanation | None, list[Row]]:  # noqa: ANN401 - an address, whose module is not imported for help
     from lapse.workspaces.errors import UnknownWorkspaceError
-    from lapse.workspaces.explaining import explain
+    from lapse.workspaces.view import explain
 
     rows = await _journal(context, str(asked))
     try:
@@ -92,7 +91,6 @@ async def _explain(context: Context, asked: Any, at: str | None) -> tuple[Explan
 
 
 async def _journal(context: Context, address: str) -> list[Row]:
-
     journal = await context.workspace_journal()
     return await journal.entries(address=address, limit=_ROWS)
 
@@ -118,8 +116,9 @@ def _why_own(asked: Address, owner: Registration, flags: WhyFlags, *, at: str | 
     from lapse.cli.context import in_context
     from lapse.core.clock import UnixNs
     from lapse.engine.safety.sqlite import SQLiteHolds
+    from lapse.engine.view import decision_view, known, to_json
 
-    async def work(context: Context) -> tuple[dict[str, Any], list[Row]]:
+    async def work(context: Context) -> tuple[DecisionView | None, list[Row]]:
         rows = await context.journal.entries(address=str(asked), limit=_ROWS)
         own, now = own_domain(owner, context.settings, context.clock), context.clock.wall_ns()
         try:
@@ -127,34 +126,19 @@ def _why_own(asked: Address, owner: Registration, flags: WhyFlags, *, at: str | 
         except NothingThereError:
             if not rows:
                 raise
-            return {"verdict": "gone"}, rows
+            return None, rows
         moment = UnixNs(now if at is None else _moment_ns(at, now))
         kept = await SQLiteHolds(context.embedded.database).held(owner.name, [found.uid])
-        return _decided(own.parts.domain.decide(found, moment), kept.get(found.uid, found.hold), moment), rows
+        return decision_view(own.parts.domain.decide(found, moment), kept.get(found.uid, found.hold), moment), rows
 
     told, rows = in_context(flags, work)
+    body = {"verdict": "gone"} if told is None else to_json(told)
     if output is Output.JSON:
-        print_json({"address": str(asked), "domain": owner.name, **told, "journal": [_row(row) for row in rows]})
+        print_json({"address": str(asked), "domain": owner.name, **body, "journal": [_row(row) for row in rows]})
         return ExitCode.DONE
-    facts = [("address", str(asked)), *[(fact, text) for fact, text in told.items() if text]]
+    facts = [("address", str(asked)), *known(body.items())]
     print_table(("fact", "value"), [*facts, *map(_told, rows)])
     return ExitCode.DONE
-
-
-def _decided(decision: Decision, hold: Hold | None, now: UnixNs) -> dict[str, Any]:
-    from lapse.core.decision import Due, Keep, KeepReason
-    from lapse.core.timestamps import to_timestamp
-
-    verdict, anchor, deadline = decision.verdict, decision.anchor, decision.deadline
-    is_held = hold is not None and hold.active(now)
-    word = "due" if isinstance(verdict, Due) else "keep" if isinstance(verdict, Keep) else "unknown"
-    return {
-        "verdict": "keep" if is_held else word,
-        "reason": (KeepReason.HELD if is_held else verdict.reason).value,
-        "anchor": None if anchor is None else to_timestamp(anchor),
-        "deadline": None if deadline is None else to_timestamp(deadline),
-        "hold": hold.reason or "yes" if hold is not None and is_held else None,
-    }
 
 
 def _row(row: Row) -> dict[str, Any]:

@@ -7,12 +7,22 @@ name of the owner's token of the state folder; whoever can write these stores is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter, Token
 
 from lapse.cli.flags import OpenWorkspaceFlags, WorkspaceFlags
-from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_link, print_result, print_table
+from lapse.cli.output import (
+    ExitCode,
+    Output,
+    OutputOption,
+    message,
+    print_json,
+    print_link,
+    print_result,
+    print_table,
+    print_views,
+)
 from lapse.cli.usage import NumberError, check_program, commands_of
 from lapse.cli.waiting import NO_WAIT, Timeout, Waiting
 from lapse.core.errors import LapseError, UsageError
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
     from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Changes, Ms, Workspace, WorkspaceId
     from lapse.workspaces.store.port import WorkspaceStore
+    from lapse.workspaces.view import WorkspaceView
 
 app = App(
     "workspaces",
@@ -32,8 +43,6 @@ app = App(
     "on the same store: workspaces.db in the state folder, or what --workspaces-url names.",
     default_parameter=Parameter(negative=()),
 )
-_TROUBLE: Final = "trouble"
-_COLUMNS: Final = ("name", "owner", "status", "wanted", "operation", _TROUBLE, "last access", "next")
 _STYLES: Final = {"RUNNING": "green", "ERROR": "red"}
 _MS: Final = 1_000_000
 _command = commands_of(app)
@@ -128,7 +137,7 @@ def create(  # noqa: PLR0913 - one per option, all of them named
     """
     from lapse.app.workspaces import node_of, user_name
     from lapse.cli.context import in_context
-    from lapse.workspaces import asking
+    from lapse.workspaces import verbs
     from lapse.workspaces.model import DesiredState, NewWorkspace
     from lapse.workspaces.view import address_of
 
@@ -150,15 +159,14 @@ def create(  # noqa: PLR0913 - one per option, all of them named
             archive_ttl_seconds=int(archive.seconds) if archive_ttl is None else archive_ttl,
             probe=probe,
         )
-        return await _waited(
-            context, await asking.create(await context.workspaces(), new, now=context.now), waiting
-        ), context.now
+        made = await verbs.create(await context.workspaces(), new, now=context.now)
+        return await _waited(context, made, waiting), context.now
 
     made, now = in_context(flags, work)
     if waiting.wait:
         return _outcome(made, now, output)
     then = "It starts when it is opened." if no_start else "lapse up starts it."
-    print_result(output, _told(made, now), f"Created: {address_of(made)}. {then}")
+    print_result(output, _view(made, now), f"Created: {address_of(made)}. {then}")
     return ExitCode.DONE
 
 
@@ -183,6 +191,7 @@ def list_workspaces(
         raise NumberError(name="--limit", given=limit, expected="0 for all, or a number above 0")
 
     from lapse.cli.context import in_context
+    from lapse.workspaces.view import columns, view_of
 
     async def work(context: Context) -> tuple[list[Workspace], bool, Mapping[WorkspaceId, Signal], Ms]:
         found = await _read(await context.workspaces(), owner=owner, most=limit)
@@ -190,15 +199,11 @@ def list_workspaces(
         return shown, bool(limit and len(found) > limit), await context.signals(shown), context.now
 
     shown, more, signals, now = in_context(flags, work)
+    views = [view_of(one, now) for one in shown]
     if output is Output.JSON:
-        print_json({"items": [_told(one, now) for one in shown], "next": shown[-1].name if more else None})
-    elif shown:
-        rows = [_row(one, signals.get(one.id), now) for one in shown]
-        # What is wrong has a column only where something is: most of the time nothing is, and lines are short.
-        kept = [place for place, name in enumerate(_COLUMNS) if name != _TROUBLE or any(row[place] for row in rows)]
-        print_table(
-            [_COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows], styles=_STYLES
-        )
+        print_json({"items": views, "next": views[-1].name if more else None})
+    elif views:
+        print_views(views, columns(views, signals), now * _MS, styles=_STYLES)
         if more:
             message("There are more; --limit 0 shows all.")
     else:
@@ -223,6 +228,7 @@ async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[
 def show(name: Name, /, *, flags: WorkspaceFlags = WorkspaceFlags(), output: OutputOption = Output.TABLE) -> int:
     """Show one workspace: wanted and observed state, when it lapses."""
     from lapse.cli.context import in_context, workspace_name
+    from lapse.workspaces.view import facts, view_of
 
     async def work(context: Context) -> tuple[Workspace, Signal | None, Ms]:
         found = await (await context.workspaces()).by_name(workspace_name(name))
@@ -230,90 +236,16 @@ def show(name: Name, /, *, flags: WorkspaceFlags = WorkspaceFlags(), output: Out
 
     found, signal, now = in_context(flags, work)
     if output is Output.JSON:
-        print_json(_told(found, now))
+        print_json(view_of(found, now))
     else:
-        facts = [(fact, text) for fact, text in _facts(found, signal, now) if text]
-        print_table(("fact", "value"), facts, styles=_STYLES)
+        print_table(("fact", "value"), facts(view_of(found, now), signal, now * _MS), styles=_STYLES)
     return ExitCode.DONE
 
 
-def _told(found: Workspace, now: Ms) -> dict[str, Any]:
-    from lapse.workspaces.view import as_json
+def _view(found: Workspace, now: Ms) -> WorkspaceView:
+    from lapse.workspaces.view import view_of
 
-    return as_json(found, now=now)
-
-
-def _row(found: Workspace, signal: Signal | None, now: Ms) -> tuple[str, ...]:
-    from lapse.workspaces.view import short_trouble
-
-    operation = found.operation.value
-    return (
-        found.name,
-        found.owner,
-        found.observed_status.value,
-        found.desired_state.value,
-        "-" if operation == "NONE" else operation,
-        short_trouble(found),
-        f"{_span(now - found.last_access_at)} ago",
-        _next(found, signal, now) or "-",
-    )
-
-
-def _facts(found: Workspace, signal: Signal | None, now: Ms) -> list[tuple[str, str]]:
-    import shlex
-
-    from lapse.core.timestamps import to_timestamp
-    from lapse.workspaces.explaining import activity_words
-    from lapse.workspaces.view import address_of, end_of_hold, probe_words
-
-    busy = found.operation.value != "NONE"
-    since = "" if found.op_started_at is None else f" for {_span(now - found.op_started_at)}"
-    return [
-        ("address", str(address_of(found))),
-        ("owner", found.owner),
-        ("command", shlex.join(found.command)),
-        ("port", f"{found.port}{'' if found.next_port is None else f', {found.next_port} from its next start on'}"),
-        ("node", found.node_id or ""),
-        ("status", found.observed_status.value),
-        ("status since", to_timestamp(found.status_changed_at * _MS)),
-        ("wanted", f"{found.desired_state.value} (by {found.desired_by.value})"),
-        ("operation", f"{found.operation.value}{since}" if busy else ""),
-        ("tries", str(found.op_tries or "")),
-        ("note", found.op_note or ""),
-        ("error", ": ".join(filter(None, (found.error_reason, found.error_message)))),
-        ("restarts", str(found.restarts or "")),
-        ("last exit", _last_exit(found, now)),
-        ("last output", found.exit_output or ""),
-        ("archived", "yes" if found.archive_key is not None else ""),
-        ("standby ttl", _duration(found.standby_ttl_seconds)),
-        ("archive ttl", _duration(found.archive_ttl_seconds)),
-        ("last access", f"{to_timestamp(found.last_access_at * _MS)} ({_span(now - found.last_access_at)} ago)"),
-        ("probe", probe_words(found)),
-        ("activity", activity_words(signal) if found.observed_status.value == "RUNNING" else ""),
-        ("held", f"{found.hold_reason}{end_of_hold(found)}" if found.held(now) else ""),
-        ("next", _next(found, signal, now)),
-        ("created", to_timestamp(found.created_at * _MS)),
-        ("version", str(found.version)),
-        ("id", found.id),
-    ]
-
-
-def _last_exit(found: Workspace, now: Ms) -> str:
-    from lapse.workspaces.model import how_it_ended
-
-    return "" if found.exited_at is None else f"{how_it_ended(found.exit_status)}, {_span(now - found.exited_at)} ago"
-
-
-def _next(found: Workspace, signal: Signal | None, now: Ms) -> str:
-    from lapse.workspaces.view import next_words
-
-    return next_words(found, signal, now, length=_span)
-
-
-def _span(milliseconds: int) -> str:
-    from lapse.core.duration import short
-
-    return short(milliseconds * _MS)
+    return view_of(found, now)
 
 
 def _duration(seconds: int) -> str:
@@ -375,7 +307,7 @@ def archive(
 
 def _ask(verb: str, name: str, *, waiting: Waiting, flags: WorkspaceFlags, output: Output) -> int:
     from lapse.cli.context import change_workspace
-    from lapse.workspaces.asking import Verb, ask
+    from lapse.workspaces.verbs import Verb, ask
     from lapse.workspaces.view import address_of
 
     waiting.check()
@@ -389,7 +321,7 @@ def _ask(verb: str, name: str, *, waiting: Waiting, flags: WorkspaceFlags, outpu
     if waiting.wait:
         return _outcome(changed, now, output)
     said = f"{address_of(changed)}: {changed.desired_state.value} is wanted; it is {changed.observed_status.value}."
-    print_result(output, _told(changed, now), said)
+    print_result(output, _view(changed, now), said)
     return ExitCode.DONE
 
 
@@ -409,7 +341,7 @@ def _outcome(found: Workspace, now: Ms, output: Output) -> int:
     if failed:
         again = f"To try again: lapse workspaces start {found.name}"
         said = f"{address} has failed ({found.error_reason}): {found.error_message}. {again}"
-    print_result(output, _told(found, now), said)
+    print_result(output, _view(found, now), said)
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
@@ -436,7 +368,7 @@ def ttl(
     changed, now = change_workspace(flags, name, how)
     idle, kept = _duration(changed.standby_ttl_seconds), _duration(changed.archive_ttl_seconds)
     said = f"{address_of(changed)}: stopped after {idle} idle, archived after {kept} in standby."
-    print_result(output, _told(changed, now), said)
+    print_result(output, _view(changed, now), said)
     return ExitCode.DONE
 
 
@@ -498,24 +430,22 @@ def set_workspace(  # noqa: PLR0913 - one per option, all of them named
     changed, now = change_workspace(flags, name, how)
     if restart:
         return _outcome(changed, now, output)
-    print_result(output, _told(changed, now), _what_was_set(changed, changes))
+    print_result(output, _view(changed, now), _what_was_set(changed, changes))
     return ExitCode.DONE
 
 
 async def _configure(context: Context, found: Workspace, changes: Changes) -> Workspace:
     from lapse.app.workspaces import node_of
-    from lapse.workspaces import asking
+    from lapse.workspaces import verbs
 
-    node = node_of(context.settings)
-    return await asking.configure(
-        await context.workspaces(), found, changes, node=node, version=found.version, now=context.now
-    )
+    node, store = node_of(context.settings), await context.workspaces()
+    return await verbs.configure(store, found, changes, node=node, version=found.version, now=context.now)
 
 
 async def _restarted(context: Context, changed: Workspace, waiting: Waiting) -> Workspace:
     """Stop what runs and start it again; one that does not run is left as it is."""
-    from lapse.workspaces.asking import Verb, ask
     from lapse.workspaces.model import ObservedStatus
+    from lapse.workspaces.verbs import Verb, ask
 
     if changed.observed_status is not ObservedStatus.RUNNING:
         return changed
@@ -598,7 +528,7 @@ def delete(
 
     gone, now = change_workspace(flags, name, how)
     then = "Its data is removed." if waiting.wait else "lapse up removes its data."
-    print_result(output, _told(gone, now), f"Deleted: {address_of(gone)}. {then}")
+    print_result(output, _view(gone, now), f"Deleted: {address_of(gone)}. {then}")
     return ExitCode.DONE
 
 

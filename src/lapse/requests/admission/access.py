@@ -1,25 +1,20 @@
-"""Asking the cluster who may read what: one SubjectAccessReview for each distinct target of a capture.
+"""Admission of manifest captures: a person may have captured only what that person may read.
 
-Bounded in every direction: so many questions at once, so many in all (`admission.MAX_TARGETS`), so many seconds. What
-goes wrong on the way is a ruling that denies, never an exception and never a yes.
-
-One question for each name and not one for the whole kind, although that would often do: whoever may read all of a kind
-but one must be asked about that one, and some authorizers know such rules.
-
-Who may capture which manifests: only what a person may read may that person have captured. Pure.
-
-A capture is read with the rights of the controllers, so without this check whoever may create a request and read its
-checkpoint reads with those rights. The way of one judgement: an AdmissionRequest becomes a `RequestReview`; a review
-becomes questions, one for each distinct target; the cluster's answers (`lapse.requests.admission.access` asks) become a
-`Ruling`; a ruling becomes the body of the answer (`lapse.kube.auth.admission`).
+A capture is read with the rights of the controllers, so without this check somebody who may create a request and read
+its checkpoint would read with those rights. The way of one judgement: an AdmissionRequest becomes a `RequestReview`; a
+review becomes questions, one SubjectAccessReview for each distinct target; the cluster's answers become a `Ruling`; a
+ruling becomes the body of the answer (`lapse.kube.auth.admission`). All but the asking is pure.
 
 Only the creation of a ManifestCaptureRequest is judged: its targets cannot change afterwards, because the definition
 says so (``spec is immutable``). A question is about what `lapse.requests.controllers.manifests` will do: ``get`` of
-that name, in the namespace of the request, or in none for a kind of the whole cluster.
+that name, in the namespace of the request, or in none for a kind of the whole cluster. One question for each name and
+not one for the whole kind, although that would often do: somebody who may read all of a kind but one must be asked
+about that one, and some authorizers know such rules.
 
-Doubt denies: a kind that the cluster does not know, a name that could mean another address, an answer that did not
-come, more targets than can be asked about in time. Not guaranteed: that a right which is taken away later stops a
-capture under way, and who may read the checkpoint.
+Bounded in every direction: so many questions at once, so many in all (`MAX_TARGETS`), so many seconds. Doubt denies: a
+kind that the cluster does not know, a name that could mean another address, an answer that did not come, more targets
+than can be asked about in time. What goes wrong on the way is a ruling that denies, never an exception and never a yes.
+Not guaranteed: that a right which is taken away later stops a capture under way, and who may read the checkpoint.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The rights that the controllers need on a Kubernetes cluster, told once.
+"""Rights of the controllers on a Kubernetes cluster.
 
 A start-up check asks for these, so that a missing right is one line at the start and not an error in the middle of a
-capture. Left out: reading what manifest captures name, which may be any kind, and so is given by whoever runs it.
+capture. Left out: reading what manifest captures name, which may be any kind, and so is given by the administrator.
 """
 
 from __future__ import annotations

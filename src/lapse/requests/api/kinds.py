@@ -1,16 +1,11 @@
-"""Our kinds: requests, checkpoints with their chunks, and keepers, as types that also say what a document looks like.
+"""The kinds of Lapse: requests, checkpoints with their chunks, and keepers, with their schemas, rules and annotations.
 
 Required, and so in the schema, is what has no default. The bounds in ``Meta(extra_json_schema=...)`` are for the schema
-only: whoever reads an object takes what is stored, because one odd object must not stop a cache. For the same reason
-modes and phases are text with an enum beside it.
+only: a reader of an object takes what is stored, because one odd object must not stop a cache. For the same reason
+modes and phases are text with an enum beside it. The rules that no schema can say are functions, one for each kind.
 
-An object has no status before its controller wrote one, and a status may have any of its fields.
-
-Annotations that carry meaning between the parts of the system.
-
-What no schema can say about requests and what they make: the rules of each kind.
-
-The spec of every kind is immutable: a request is one operation, and who wants another one makes another request.
+An object has no status before its controller wrote one, and a status may have any of its fields. The spec of every kind
+is immutable: a request is one operation, and another operation is another request.
 """
 
 from __future__ import annotations

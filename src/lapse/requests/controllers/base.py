@@ -1,18 +1,17 @@
-"""The base of all request controllers: one attempt per reconcile, final means immutable.
+"""The base of all request controllers: one attempt per reconcile, and a final request is never changed.
 
 A reconcile reads the request, returns at once if it is final, and otherwise asks `advance` of its subclass for the next
 step: either `End`, which is written by the one finalise function, or `Wait`. It never sleeps and never loops.
 
-What is an outcome and what is not. NotFound (confirmed by a direct read), Forbidden (by a store that is ready), invalid
-configuration and an error that an executor reports are outcomes. A failure of our own calls (`StoreUnavailableError`,
-`ConflictError`) is not: it goes to the caller, who comes back with a growing delay. A request that never ends by itself
-ends at its deadline; one whose deadline is over when it is first looked at ends there, and nothing is made for it.
+Outcomes are NotFound (confirmed by a direct read), Forbidden (by a store that is ready), invalid configuration and an
+error that an executor reports. A failure of our own calls (`StoreUnavailableError`, `ConflictError`) is none: it goes
+to the caller, who comes back with a growing delay. A request that never ends by itself ends at its deadline; one whose
+deadline is over when it is first looked at ends there, and nothing is made for it.
 
-What a snapshotter wants to see on a VolumeSnapshotContent that nobody asked for by a VolumeSnapshot.
-
-The stock external-snapshotter works on contents that are made directly, under conditions that were found by watching it
-(see the README of the test servers): without its own marks a deleted content is kept for ever, or its physical snapshot
-is left behind.
+`Conventions` are the marks that a snapshotter wants on a VolumeSnapshotContent that was not asked for by a
+VolumeSnapshot. The stock external-snapshotter works on contents that are made directly, under conditions that were
+found by watching it (see the README of the test servers): without its own marks a deleted content is kept for ever, or
+its physical snapshot is left behind.
 """
 
 from __future__ import annotations

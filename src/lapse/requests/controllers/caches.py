@@ -133,8 +133,8 @@ class Caches:
     ) -> T | None:
         """Return an object, from the cache if that has the right one, else from the store; None when it is not there.
 
-        With ``uid``, an object of another uid is not the one. ``suits`` is asked about the cached object: whoever would
-        refuse what it sees must see it as it is now. Other errors than NotFound are raised: they say nothing.
+        With ``uid``, an object of another uid is not the one. ``suits`` is asked about the cached object: what
+        would be refused must be seen as it is now. Other errors than NotFound are raised: they say nothing.
         """
         cached = self.of(kind).get(key)
         if cached is not None and uid in {None, cached.metadata.uid} and suits(cached):

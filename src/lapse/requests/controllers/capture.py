@@ -2,18 +2,15 @@
 
 The controller describes what should be; the CSI snapshotter does it and reports on the content object, and that report
 becomes the outcome of the request. A VolumeSnapshot is never made. The content is made once: its reference is recorded
-in the request, and if it is gone later, that is the outcome.
+in the request, and if it is gone later, that is the outcome. The other mode, Detach, is in
+`lapse.requests.controllers.detach`.
 
-The other mode, Detach, is in `lapse.requests.controllers.detach`.
-
-Contents whose deletion their snapshotter has overlooked: a note on them makes it look again.
-
-The stock external-snapshotter can miss that a VolumeSnapshotContent is deleted while its snapshot is being made: both
-then stay until its next resync, a quarter of an hour later, or until anything about the content changes but its status
-and finalizers. So a content of a keeper's that is still there some seconds after its deletion gets an annotation; a
-snapshotter that is busy or away gets another one later, after twice as long each time.
-
-Nothing else is touched. The finalizer is the snapshotter's, and only it knows when the physical snapshot is gone.
+`SnapshotNudge` makes a snapshotter look again that has missed a deletion. The stock external-snapshotter can miss that
+a VolumeSnapshotContent is deleted while its snapshot is being made: both then stay until its next resync, a quarter of
+an hour later, or until anything about the content changes but its status and finalizers. So a content of a keeper's
+that is still there some seconds after its deletion gets an annotation; a snapshotter that is busy or away gets another
+one later, after twice as long each time. Nothing else is touched: the finalizer is the snapshotter's, and only it knows
+when the physical snapshot is gone.
 """
 
 from __future__ import annotations
@@ -83,7 +80,7 @@ def next_note(deleted: UnixNs, noted: UnixNs | None) -> UnixNs:
     return UnixNs(since + min(_LONGEST_NS, max(_PATIENCE_NS, since - deleted)))
 
 
-class OverlookedContents:
+class SnapshotNudge:
     """Reconciles VolumeSnapshotContents that are being deleted; costs no call of the store for any other."""
 
     def __init__(self, *, store: ObjectStore, caches: Caches, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""The end of a request, written in one way on every path.
+"""Finalisation of a request: its end is written in one way on every path.
 
 First the annotations about the TTL, as far as they are missing; then, in one write, the final Ready condition, the
 completion timestamp and whatever else the outcome says. After a crash between the two the next reconcile finds a

@@ -8,13 +8,13 @@ what is there.
 
 What was written decides. A checkpoint that is Ready is complete: the request ends as completed, and no target is read
 again. A chunk that is there with the same checkpoint, index and content is the one we would write. Any other chunk of
-that name ends the request, whoever wrote it. The consequence: when a capture is interrupted between its first chunk
+that name ends the request, of any writer. The consequence: when a capture is interrupted between its first chunk
 and the checkpoint's status, *and* a target changes before the restart, the request ends as Failed. Going on would mix
 two moments in one checkpoint, and replacing the chunk would break the rule that artifacts are made once. The remedy is
 a new request; what the failed one left cannot be read (it is not Ready) and goes with its keeper.
 
 Owners. The keeper is the controller owner of the checkpoint and of every chunk. A chunk has the checkpoint as a second,
-plain owner: whoever takes a checkpoint over by becoming an owner of it keeps its chunks as well.
+plain owner: a new owner of a checkpoint keeps its chunks as well.
 
 Not guaranteed: that all targets show the same moment. They are read one by one, as any client would.
 """

@@ -1,4 +1,4 @@
-"""Request -> ObjectKeeper -> artifacts: the keeper is made first, and nothing is made before its uid is known.
+"""Ownership of artifacts: request -> ObjectKeeper -> artifacts. Nothing is made before the keeper's uid is known.
 
 The request never owns an artifact; the keeper is the controller owner. There are no finalizers: when the keeper goes,
 ordinary garbage collection removes what it owns, and what has a second owner stays.

@@ -19,7 +19,7 @@ than the claim.
 
 A success that was reported since, or in the same second, takes all of it back. Only looked for while a claim is waited
 for that exists and is not bound, at growing intervals. Being unable to look is no outcome: nothing is concluded from
-it. Whoever may write Events in the namespace could make a restore there fail; he may as well delete its claim.
+it. Somebody who may write Events in the namespace could make a restore there fail, and may as well delete its claim.
 """
 
 from __future__ import annotations

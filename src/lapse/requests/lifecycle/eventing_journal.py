@@ -1,4 +1,4 @@
-"""A journal that also tells people: its rows become Events, few of them however many rows there are.
+"""A journal whose rows also become Kubernetes Events, few of them however many rows there are.
 
 Deletions are never one Event each. Those of requests are tallied on their namespace, where somebody who misses a
 request looks; those of keepers, which have no namespace, on the object that stands for the operator. That something

@@ -1,4 +1,4 @@
-"""Events about requests: every reason there is, and how each is worded. Pure.
+"""Kubernetes Events about requests: every reason, and its wording. Pure.
 
 A request has at most four: its keeper and its artifact when they are made, its outcome, and that it is held when it is
 due. Its end is told together with that of others (`lapse.requests.lifecycle.eventing_journal`): the request itself is

@@ -1,4 +1,4 @@
-"""The domain of the sweep for keepers: those that count down, by deadline, and those whose followed object is lost."""
+"""The keepers domain of the sweep: keepers that count down, by deadline, and those whose followed object is lost."""
 
 from __future__ import annotations
 

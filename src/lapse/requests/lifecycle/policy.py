@@ -1,4 +1,4 @@
-"""The operator's policy for requests: how long they live, and what happens to what they made.
+"""Policy for requests, as the settings make it: how long they live, and what happens to what they made.
 
 A request's TTL and its keeper's TTL are independent: the first clears away an answered question, the second decides how
 long the answer is kept. See the explanation of the pattern for why a keeper outlives its request by default.

@@ -1,6 +1,6 @@
-"""The local executor, put together: what it looks at, and what it prepares before it begins.
+"""Requests on one machine: the controllers on an embedded object store, and the local executor that carries them out.
 
-Requests on one machine: the controllers on an embedded object store, and the local executor.
+The executor plays provisioner and snapshotter; before it begins it makes its folders and its classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The directories of the local executor, and how its objects name them."""
+"""Folders of the local executor, and the annotations by which its objects name them."""
 
 from __future__ import annotations
 

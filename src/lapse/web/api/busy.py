@@ -5,9 +5,9 @@
 | POST ``/workspaces/{name}/busy`` | begin a lease, or renew one |
 | DELETE ``/workspaces/{name}/busy/{lease}`` | end it |
 
-Whoever may change a workspace may do this, and so may its own program, with a token that is good for nothing else. A
-lease counts like a connection: it ends by itself when it is not renewed, and after ``busy_most`` it is renewed no
-more. It wakes nothing, and what a person stops is stopped.
+A caller that may change a workspace may do this, and so may its own program, with a token that is good for nothing
+else. A lease counts like a connection: it ends by itself when it is not renewed, and after ``busy_most`` it is renewed
+no more. It wakes nothing, and what a person stops is stopped.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
-from pydantic import BaseModel, Field
-from starlette.responses import JSONResponse, Response
+from pydantic import Field
+from starlette.responses import Response
 
-from lapse.web.api.workspaces import Name, Service, Whose, WorkspaceForm
+from lapse.web.api.forms import Answer, Name, answer
+from lapse.web.api.workspaces import BusyLeaseView, Service, Whose, WorkspaceForm
 from lapse.web.auth.scopes import busy_in
 from lapse.web.server.security import PRINCIPAL, Principal
 
@@ -33,16 +34,6 @@ class BusyAsked(WorkspaceForm):
     )
 
 
-class BusyTold(BaseModel):
-    """A lease."""
-
-    lease: str
-    lease_seconds: float
-    """How long it counts from now on unless it is renewed."""
-    most_seconds: float
-    """How long it can be renewed, from its begin on."""
-
-
 def _busy(request: Request) -> str | None:
     principal: Principal = request.scope[PRINCIPAL]
     return busy_in(principal.scopes)
@@ -51,11 +42,10 @@ def _busy(request: Request) -> str | None:
 Own = Annotated[str | None, Depends(_busy)]
 
 
-@router.post("/workspaces/{name}/busy", summary="Keep a workspace busy", responses={200: {"model": BusyTold}})
+@router.post("/workspaces/{name}/busy", summary="Keep a workspace busy", responses={200: answer(BusyLeaseView)})
 async def keep_busy(name: Name, body: BusyAsked, *, service: Service, whose: Whose, own: Own) -> Response:
     """Begin or renew a lease: the workspace does not lapse as long as it is renewed."""
-    lease = await service.busy(name, whose, own=own, lease=body.lease)
-    return JSONResponse(lease)
+    return Answer(await service.busy(name, whose, own=own, lease=body.lease))
 
 
 @router.delete(

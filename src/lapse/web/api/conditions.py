@@ -1,4 +1,4 @@
-"""Conditional requests: which headers and body fields ask for which operation. Pure.
+"""Conditional requests and ETags of keys. Pure.
 
 | request | operation |
 |---|---|
@@ -8,8 +8,6 @@
 | ``expected`` in the JSON body | only if the key has this value |
 
 More than one of these at once is an error, not a guess.
-
-Opaque tags: the ETag of a key, for If-Match.
 
 A tag stands for the value, so a swap by tag is a swap by value: a value that was changed and changed back matches
 again, and renewing the TTL does not change the tag. It is a keyed hash with a secret that stays in the state

@@ -1,4 +1,4 @@
-"""What can be wrong with a request, each with its HTTP status.
+"""Errors of HTTP requests, each with its status.
 
 The docstring is the ``detail`` of the problem document. None of them repeats a key, a value or a token.
 """

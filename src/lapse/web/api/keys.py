@@ -21,14 +21,16 @@ from typing import Annotated, Any, Final
 from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from msgspec import Struct
+from pydantic import Field, WithJsonSchema
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from lapse.core.clock import Clock
+from lapse.engine.view import ViewPage
 from lapse.keys.aio import AsyncAppKeys, AsyncKeys
 from lapse.keys.errors import InvalidAppIdError, KeyInvalidUTF8Error
-from lapse.keys.expiry import NS_PER_MS, seconds_left
+from lapse.keys.expiry import NS_PER_MS, is_over
 from lapse.keys.port import Item
 from lapse.keys.validation import (
     MAX_APP_ID,
@@ -39,18 +41,18 @@ from lapse.keys.validation import (
     check_ttl,
     check_value,
 )
-from lapse.web.api.conditions import Conditions, Tagger, read_conditions
+from lapse.keys.view import KeyView, view_of
+from lapse.web.api.conditions import Conditions, Tagger
 from lapse.web.api.errors import (
     ContradictoryConditionsError,
     KeyAbsentError,
     NoSuchRouteError,
     PreconditionFailedError,
-    UnknownParameterError,
 )
+from lapse.web.api.forms import DEFAULT_PAGE, Answer, Form, answer, conditions_of, demand_known, match_of
 
 PAGE_LIMIT: Final = 1_000
 """Records of one page at most: values may be 64 KiB each, and the page is built in memory."""
-_DEFAULT_PAGE: Final = 100
 _RAW_PARTS: Final = 6  # "", api, v1, apps, APP, keys, and then the key
 
 
@@ -76,11 +78,7 @@ Name = Annotated[Any, WithJsonSchema(_NAME)]
 Seconds = Annotated[Any, WithJsonSchema(_SECONDS)]
 
 
-class _Form(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Write(_Form):
+class Write(Form):
     """A value with its TTL; ``expected`` makes it a compare and swap."""
 
     value: Text
@@ -88,19 +86,19 @@ class Write(_Form):
     expected: Text = None
 
 
-class Touch(_Form):
+class Touch(Form):
     """A new TTL."""
 
     ttl_seconds: Seconds
 
 
-class Expected(_Form):
+class Expected(Form):
     """The value that the key must have."""
 
     expected: Text
 
 
-class NewRecord(_Form):
+class NewRecord(Form):
     """A record to insert."""
 
     key: Name
@@ -108,48 +106,36 @@ class NewRecord(_Form):
     ttl_seconds: Seconds
 
 
-class InsertMany(_Form):
+class InsertMany(Form):
     """Records to insert, each unless a live one is there."""
 
     items: Annotated[list[NewRecord], Field(max_length=PAGE_LIMIT)]
 
 
-class GetMany(_Form):
+class GetMany(Form):
     """Keys to read."""
 
     keys: Annotated[list[Name], Field(max_length=PAGE_LIMIT)]
 
 
-class Record(BaseModel):
-    """A live record."""
-
-    key: str
-    value: str
-    expires_at: str
-    ttl_seconds: float
+class KeyPage(ViewPage[KeyView], frozen=True):
+    """Live records in byte order of their keys; pass ``next`` as ``after`` for the following page."""
 
 
-class Written(BaseModel):
+class Written(Struct, frozen=True):
     """What was written."""
 
     key: str
     ttl_seconds: int
 
 
-class RecordPage(BaseModel):
-    """Live records in byte order of their keys; pass ``next`` as ``after`` for the following page."""
-
-    items: list[Record]
-    next: str | None
-
-
-class Inserted(BaseModel):
+class Inserted(Struct, frozen=True):
     """For each item, in its order, whether it was inserted."""
 
     inserted: list[bool]
 
 
-class Found(BaseModel):
+class Found(Struct, frozen=True):
     """Those of the keys that are live, with their values."""
 
     values: dict[str, str]
@@ -165,13 +151,10 @@ class KeysService:
         """Bind them together."""
         self.keys, self._clock, self._tagger = keys, clock, tagger
 
-    def record(self, item: Item) -> dict[str, Any] | None:
-        """Return the JSON form of a record; None when it has just expired."""
-        left = seconds_left(item.expires_ms * NS_PER_MS, self._clock.wall_ns())
-        if left is None:
-            return None
-        expires_at = item.expires_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return {"key": item.key, "value": item.value, "expires_at": expires_at, "ttl_seconds": left}
+    def view(self, item: Item) -> KeyView | None:
+        """Return the view of a record; None when it has just expired."""
+        now = self._clock.wall_ns()
+        return None if is_over(item.expires_ms * NS_PER_MS, now) else view_of(item, now)
 
     def tag(self, app: AsyncAppKeys, key: str, value: str) -> dict[str, str]:
         """Return the ETag header of a value."""
@@ -227,11 +210,6 @@ Key = Annotated[str, Depends(_key)]
 Limit = Annotated[int, Query(ge=1, le=PAGE_LIMIT, description="Records per page at most")]
 
 
-def _conditions(request: Request, *, expected: bool) -> Conditions:
-    headers = request.headers
-    return read_conditions(headers.getlist("if-match"), headers.getlist("if-none-match"), expected=expected)
-
-
 def _query_text(request: Request, name: str) -> str | None:
     # Once more, strictly: the framework replaces what is no UTF-8.
     query: bytes = request.scope["query_string"]
@@ -253,10 +231,9 @@ _CONDITIONS: Final = {
     ]
 }
 _MATCH: Final = {"parameters": _CONDITIONS["parameters"][1:]}
-_SCAN_PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
 
 
-@router.get("/apps/{app}/keys", summary="Scan live keys in byte order", responses={200: {"model": RecordPage}})
+@router.get("/apps/{app}/keys", summary="Scan live keys in byte order", responses={200: answer(KeyPage)})
 async def scan(
     request: Request,
     app: App,
@@ -264,51 +241,48 @@ async def scan(
     *,
     prefix: Annotated[str, Query(description="Only keys that start with this")] = "",  # noqa: ARG001 - for OpenAPI
     after: Annotated[str | None, Query(description="Only keys behind this one")] = None,  # noqa: ARG001 - for OpenAPI
-    limit: Limit = _DEFAULT_PAGE,
+    limit: Limit = DEFAULT_PAGE,
 ) -> Response:
     """Answer one page; the server keeps no cursor."""
-    unknown = set(request.query_params) - _SCAN_PARAMETERS
-    if unknown:
-        # A misspelt prefix would otherwise answer with everything there is.
-        raise UnknownParameterError(given=min(unknown), valid=", ".join(sorted(_SCAN_PARAMETERS)))
+    demand_known(request, "prefix", "after", "limit")
     items = await app.scan(_query_text(request, "prefix") or "", _query_text(request, "after"), limit)
-    records = [record for record in map(service.record, items) if record is not None]
-    return JSONResponse({"items": records, "next": items[-1].key if len(items) == limit else None})
+    live = [view for view in map(service.view, items) if view is not None]
+    return Answer(KeyPage(live, items[-1].key if len(items) == limit else None))
 
 
-@router.post("/apps/{app}/keys", summary="Insert many", responses={200: {"model": Inserted}})
+@router.post("/apps/{app}/keys", summary="Insert many", responses={200: answer(Inserted)})
 async def insert_many(app: App, body: InsertMany) -> Response:
     """Insert each item unless a live record is there. Each insert is atomic, all of them together are not."""
     items = [(item.key, item.value, item.ttl_seconds) for item in body.items]
-    return JSONResponse({"inserted": await app.insert_many(items)})
+    return Answer(Inserted(await app.insert_many(items)))
 
 
-@router.post("/apps/{app}/keys:get-many", summary="Get many", responses={200: {"model": Found}})
+@router.post("/apps/{app}/keys:get-many", summary="Get many", responses={200: answer(Found)})
 async def get_many(app: App, body: GetMany) -> Response:
     """Return the live ones. A POST, because a list of keys does not fit into an address."""
-    return JSONResponse({"values": await app.get_many(body.keys)})
+    return Answer(Found(await app.get_many(body.keys)))
 
 
-@router.get(_ONE, summary="Get", responses={200: {"model": Record}})
+@router.get(_ONE, summary="Get", responses={200: answer(KeyView)})
 async def get(app: App, key: Key, service: Service) -> Response:
     """Return a live key; its ETag is a tag for If-Match."""
     item = await app.get_item(key)
-    record = service.record(item) if item else None
-    if item is None or record is None:
+    view = service.view(item) if item else None
+    if item is None or view is None:
         raise KeyAbsentError
-    return JSONResponse(record, headers=service.tag(app, key, item.value))
+    return Answer(view, headers=service.tag(app, key, item.value))
 
 
 @router.put(
     _ONE,
     summary="Put, insert or swap",
     openapi_extra=_CONDITIONS,
-    responses={200: {"model": Written}, 201: {"model": Written, "description": "Inserted"}},
+    responses={200: answer(Written), 201: answer(Written, "Inserted")},
 )
 async def put(request: Request, app: App, key: Key, *, body: Write, service: Service) -> Response:
     """Write a value. Without a condition it does not tell whether the key was there; to know that, insert."""
     by_value = "expected" in body.model_fields_set
-    conditions = _conditions(request, expected=by_value)
+    conditions = conditions_of(request, expected=by_value)
     status = 200
     if conditions.absent:
         done, status = await app.insert_if_not_exists(key, body.value, body.ttl_seconds), 201
@@ -324,27 +298,23 @@ async def put(request: Request, app: App, key: Key, *, body: Write, service: Ser
         done = True
     if not done:
         raise PreconditionFailedError
-    return JSONResponse(
-        {"key": key, "ttl_seconds": body.ttl_seconds}, status, headers=service.tag(app, key, body.value)
-    )
+    return Answer(Written(key, body.ttl_seconds), status, headers=service.tag(app, key, body.value))
 
 
-@router.patch(_ONE, summary="Touch: restart the TTL", responses={200: {"model": Written}})
+@router.patch(_ONE, summary="Touch: restart the TTL", responses={200: answer(Written)})
 async def touch(request: Request, app: App, key: Key, body: Touch) -> Response:
     """Give a live key a new TTL, its value unchanged. An expired key is not revived."""
-    if _conditions(request, expected=False) != Conditions():
+    if conditions_of(request, expected=False) != Conditions():
         raise ContradictoryConditionsError(problem="PATCH takes no condition; PUT with the same value does")
     if not await app.touch(key, body.ttl_seconds):
         raise KeyAbsentError
-    return JSONResponse({"key": key, "ttl_seconds": body.ttl_seconds})
+    return Answer(Written(key, body.ttl_seconds))
 
 
 @router.delete(_ONE, summary="Delete", status_code=204, openapi_extra=_MATCH)
 async def delete(request: Request, app: App, key: Key, *, service: Service, body: Expected | None = None) -> Response:
     """Delete a live key; with a condition only if it holds."""
-    conditions = _conditions(request, expected=body is not None)
-    if conditions.absent:
-        raise ContradictoryConditionsError(problem="DELETE takes If-Match, not If-None-Match")
+    conditions = match_of(request, "DELETE", expected=body is not None)
     if body is None and conditions.tags is None:
         if not await app.delete(key):
             raise KeyAbsentError

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Annotated, Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +22,7 @@ from starlette.responses import Response
 from lapse.core.errors import LapseError
 from lapse.domains import REGISTRY
 from lapse.engine.running.metrics import ErrorKind, Metrics
+from lapse.engine.view import to_json
 from lapse.keys.registration import KEYS
 from lapse.web.api.errors import (
     InternalError,
@@ -37,20 +38,18 @@ REQUEST_ID: Final = "lapse.request_id"
 """Where the request's id is kept in the ASGI scope."""
 
 
-class Problem(BaseModel):
+class Problem(Struct, frozen=True, kw_only=True):
     """How every error looks."""
 
     type: str = "about:blank"
     title: str
     status: int
-    detail: str
-    """What was wrong, what was expected, and what to do."""
-    code: str
-    """For programs; never changes."""
-    instance: str
-    """The id of the request, also in the log."""
-    errors: list[dict[str, str]] | None = None
-    """Where the request does not have the expected form."""
+    detail: Annotated[str, Meta(description="What was wrong, what was expected, and what to do")]
+    code: Annotated[str, Meta(description="For programs; never changes")]
+    instance: Annotated[str, Meta(description="The id of the request, also in the log")]
+    errors: Annotated[
+        list[dict[str, str]] | UnsetType, Meta(description="Where the request does not have the expected form")
+    ] = UNSET
 
 
 _BY_STATUS: Final[Mapping[int, type[RequestError]]] = {404: NoSuchRouteError, 405: MethodNotAllowedError}
@@ -64,20 +63,18 @@ def problem(
     errors: Sequence[Mapping[str, str]] = (),
 ) -> Response:
     """Describe ``error`` to a client."""
-    status = error.status
-    document: dict[str, Any] = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": str(error),
-        "code": error.code,
-        "instance": instance,
-    }
-    if errors:
-        document["errors"] = list(errors)
+    document = Problem(
+        title=HTTPStatus(error.status).phrase,
+        status=error.status,
+        detail=str(error),
+        code=error.code,
+        instance=instance,
+        errors=[dict(one) for one in errors] or UNSET,
+    )
     own = dict(error.headers) if isinstance(error, RequestError) else {}
     # ASCII only: what a client sent may be no valid Unicode, and an answer about it must be sent all the same.
-    return Response(json.dumps(document), status, headers=own | dict(headers or {}), media_type=MEDIA_TYPE)
+    text = json.dumps(to_json(document))
+    return Response(text, error.status, headers=own | dict(headers or {}), media_type=MEDIA_TYPE)
 
 
 def install(app: FastAPI, metrics: Metrics) -> None:

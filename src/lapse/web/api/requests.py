@@ -14,44 +14,53 @@ the store, and only those. Lists come in pages that show one moment; a page aske
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-import msgspec
-from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends, Query, Request
+from msgspec import Meta, Struct
+from pydantic import Field
+from starlette.responses import Response
 
 from lapse.core.clock import Clock
 from lapse.engine.journal.port import Journal
 from lapse.engine.safety.holds import HoldLookup
-from lapse.kube.errors import InvalidError, NotFoundError
+from lapse.engine.view import ViewPage, fill
+from lapse.kube.errors import InvalidError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
 from lapse.objects.port import ObjectStore
-from lapse.requests.addresses import Located, keeper_name
+from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     OBJECT_KEEPER,
-    REQUEST_KINDS,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
-    ObjectKeeper,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controllers.manifests import read_checkpoint
-from lapse.requests.deleting import delete_by_person
+from lapse.requests.expiry import delete_by_person
 from lapse.requests.lifecycle.policy import TTLRule
-from lapse.requests.view import summarise
-from lapse.web.api.conditions import read_conditions
-from lapse.web.api.errors import ContradictoryConditionsError, UnknownParameterError, VersionChangedError
+from lapse.requests.view import ObjectView, keeper_of, typed, view_of
+from lapse.web.api.errors import VersionChangedError
+from lapse.web.api.forms import (
+    DEFAULT_PAGE,
+    IF_MATCH,
+    After,
+    Answer,
+    Form,
+    Name,
+    Namespace,
+    answer,
+    demand_known,
+    etag,
+    match_of,
+)
 from lapse.web.auth.scopes import sees_values
 from lapse.web.server.security import PRINCIPAL, Principal, actor_of
 
 PAGE_LIMIT: Final = 1_000
-_DEFAULT_PAGE: Final = 100
 
 
 class RequestKind(StrEnum):
@@ -82,60 +91,35 @@ _KINDS: Final[dict[str, Kind[Any]]] = {
 # --- the form of requests and answers --------------------------------------------------------------------------------
 
 
-class _Form(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class NewMetadata(_Form):
+class NewMetadata(Form):
     """What the caller says of a new object."""
 
     name: str
     namespace: str = "default"
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: Annotated[dict[str, str], Field(default={})]
+    annotations: Annotated[dict[str, str], Field(default={})]
 
 
-class NewObject(_Form):
+class NewObject(Form):
     """A new object, as a Kubernetes document; what it is may be left out, as the address says it."""
 
     api_version: Annotated[str | None, Field(alias="apiVersion")] = None
     kind: str | None = None
     metadata: NewMetadata
-    spec: dict[str, Any] = {}
+    spec: Annotated[dict[str, Any], Field(default={})]
 
 
-class Thing(BaseModel):
+class ObjectDetails(ObjectView, frozen=True):
     """An object at a glance and whole."""
 
-    address: str
-    kind: str
-    namespace: str | None
-    name: str
-    uid: str
-    ready: bool | None
-    """None while nobody can say."""
-    reason: str | None
-    message: str | None
-    created: str | None
-    completed: str | None
-    expires_at: str | None
-    """When it goes, if that is known."""
-    expires: str | None
-    """When it goes, in words, if no moment is known."""
-    held: bool
-    keeper: str | None
-    object: dict[str, Any] | None
-    """The document; None where the token shows no values."""
+    object: Annotated[dict[str, Any] | None, Meta(description="The document; null where the token shows no values")]
 
 
-class Things(BaseModel):
+class ObjectPage(ViewPage[ObjectDetails], frozen=True):
     """Objects by namespace and name; pass ``next`` as ``after`` for the following page."""
 
-    items: list[Thing]
-    next: str | None
 
-
-class Manifests(BaseModel):
+class Manifests(Struct, frozen=True):
     """The manifests of a checkpoint in the order of their capture."""
 
     checkpoint: str
@@ -152,25 +136,19 @@ class RequestsService:
         """Bind them together."""
         self.store, self._holds, self._journal, self._rule, self._clock = store, holds, journal, rule, clock
 
-    def thing(self, kind: Kind[Any], found: Document) -> dict[str, Any]:
-        """Return the JSON form of an object."""
+    def details(self, kind: Kind[Any], found: Document, *, with_object: bool = True) -> ObjectDetails:
+        """Return the view of an object."""
         body = kind.body(found)
-        try:
-            typed = kind.convert(body)
-        except msgspec.ValidationError as error:
-            raise InvalidError(kind=kind.kind, name=found.metadata.name, problem=str(error)) from error
-        summary = summarise(kind, typed, now=self._clock.wall_ns(), rule=self._rule)
-        return {**summary.as_json(), "object": body}
+        view = view_of(kind, typed(kind, body), now=self._clock.wall_ns(), rule=self._rule)
+        return fill(ObjectDetails, view, object=body if with_object else None)
 
     async def page(self, request: Request, kind: Kind[Any], *, limit: int, after: str | None) -> Response:
         """Answer one page of a list."""
         namespace = request.query_params.get("namespace")
         found = await self.store.list(_whole(kind), namespace=namespace, limit=limit, after=after)
-        items = [self.thing(kind, one) for one in found.items]
         principal: Principal = request.scope[PRINCIPAL]
-        if not sees_values(principal.scopes):
-            items = [{**item, "object": None} for item in items]
-        return JSONResponse({"items": items, "next": found.next})
+        shown = sees_values(principal.scopes)
+        return Answer(ObjectPage([self.details(kind, one, with_object=shown) for one in found.items], found.next))
 
     async def one(self, kind: Kind[Any], key: ObjectKey) -> Response:
         """Answer one object."""
@@ -188,19 +166,16 @@ class RequestsService:
 
     async def remove(self, request: Request, kind: Kind[Any], key: ObjectKey) -> Response:
         """Delete an object as it was read; with If-Match only if that is the version that the caller means."""
-        headers = request.headers
-        conditions = read_conditions(headers.getlist("if-match"), headers.getlist("if-none-match"), expected=False)
-        if conditions.absent:
-            raise ContradictoryConditionsError(problem="DELETE takes If-Match, not If-None-Match")
+        conditions = match_of(request, "DELETE")
         found = await self.store.get(_whole(kind), key)
         meta, place = found.metadata, Located(kind, key)
-        if conditions.tags is not None and not conditions.matches(_tag(meta.resource_version)):
+        if conditions.tags is not None and not conditions.matches(etag(found)["ETag"]):
             raise VersionChangedError
         await delete_by_person(
             self.store,
             place,
             found,
-            keeper=await self._keeper_of(kind, meta.uid),
+            keeper=await keeper_of(self.store, kind, meta.uid),
             holds=self._holds,
             journal=self._journal,
             actor=actor_of(request),
@@ -208,17 +183,8 @@ class RequestsService:
         )
         return Response(status_code=204)
 
-    async def _keeper_of(self, kind: Kind[Any], uid: str) -> ObjectKeeper | None:
-        if kind not in REQUEST_KINDS:
-            return None
-        try:
-            return await self.store.get(OBJECT_KEEPER, ObjectKey(None, keeper_name(kind.short, uid)))
-        except NotFoundError:
-            return None
-
     def _answer(self, kind: Kind[Any], found: Document, *, status: int = 200, **headers: str) -> Response:
-        tag = {"ETag": _tag(found.metadata.resource_version)}
-        return JSONResponse(self.thing(kind, found), status, headers={**tag, **headers})
+        return Answer(self.details(kind, found), status, headers={**etag(found), **headers})
 
 
 def _whole(kind: Kind[Any]) -> Kind[Document]:
@@ -226,41 +192,22 @@ def _whole(kind: Kind[Any]) -> Kind[Document]:
     return replace(kind, type=Document)
 
 
-def _tag(version: str) -> str:
-    return f'"{version}"'
-
-
 def _service(request: Request) -> RequestsService:
     service: RequestsService = request.app.state.requests
     return service
 
 
-def _demand_known(request: Request, known: Iterable[str]) -> None:
-    # A misspelt namespace would otherwise answer with everything there is.
-    unknown = set(request.query_params) - set(known)
-    if unknown:
-        raise UnknownParameterError(given=min(unknown), valid=", ".join(sorted(known)))
-
-
 Service = Annotated[RequestsService, Depends(_service)]
 Limit = Annotated[int, Query(ge=1, le=PAGE_LIMIT, description="Objects per page at most")]
-After = Annotated[str | None, Query(description="The next of the page before")]
 InNamespace = Annotated[str | None, Query(description="Only this namespace")]
-Namespace = Annotated[str, Path(description="The namespace")]
-Name = Annotated[str, Path(description="The name")]
 
 # --- the routes ------------------------------------------------------------------------------------------------------
 
 router = APIRouter(tags=["requests"])
 _PAGED: Final = ("limit", "after")
-_MATCH: Final = {
-    "parameters": [
-        {"name": "If-Match", "in": "header", "schema": {"type": "string"}, "description": "Only this version: its ETag"}
-    ]
-}
-_LISTED: Final[dict[int | str, dict[str, Any]]] = {200: {"model": Things}}
-_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: {"model": Thing}}
-_MADE: Final[dict[int | str, dict[str, Any]]] = {201: {"model": Thing, "description": "The request is stored"}}
+_LISTED: Final[dict[int | str, dict[str, Any]]] = {200: answer(ObjectPage)}
+_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: answer(ObjectDetails)}
+_MADE: Final[dict[int | str, dict[str, Any]]] = {201: answer(ObjectDetails, "The request is stored")}
 
 
 @router.get("/requests/{kind}", summary="List requests", responses=_LISTED)
@@ -270,11 +217,11 @@ async def list_requests(
     service: Service,
     *,
     namespace: InNamespace = None,  # noqa: ARG001 - for OpenAPI
-    limit: Limit = _DEFAULT_PAGE,
+    limit: Limit = DEFAULT_PAGE,
     after: After = None,
 ) -> Response:
     """Answer one page of the requests of a kind."""
-    _demand_known(request, ("namespace", *_PAGED))
+    demand_known(request, "namespace", *_PAGED)
     return await service.page(request, _KINDS[kind], limit=limit, after=after)
 
 
@@ -290,7 +237,9 @@ async def get_request(kind: RequestKind, namespace: Namespace, name: Name, servi
     return await service.one(_KINDS[kind], ObjectKey(namespace, name))
 
 
-@router.delete("/requests/{kind}/{namespace}/{name}", summary="Delete a request", status_code=204, openapi_extra=_MATCH)
+@router.delete(
+    "/requests/{kind}/{namespace}/{name}", summary="Delete a request", status_code=204, openapi_extra=IF_MATCH
+)
 async def delete_request(
     request: Request, kind: RequestKind, namespace: Namespace, *, name: Name, service: Service
 ) -> Response:
@@ -304,11 +253,11 @@ async def list_claims(
     service: Service,
     *,
     namespace: InNamespace = None,  # noqa: ARG001 - for OpenAPI
-    limit: Limit = _DEFAULT_PAGE,
+    limit: Limit = DEFAULT_PAGE,
     after: After = None,
 ) -> Response:
     """Answer one page of claims."""
-    _demand_known(request, ("namespace", *_PAGED))
+    demand_known(request, "namespace", *_PAGED)
     return await service.page(request, PERSISTENT_VOLUME_CLAIM, limit=limit, after=after)
 
 
@@ -324,7 +273,7 @@ async def get_claim(namespace: Namespace, name: Name, service: Service) -> Respo
     return await service.one(PERSISTENT_VOLUME_CLAIM, ObjectKey(namespace, name))
 
 
-@router.delete("/claims/{namespace}/{name}", summary="Delete a claim", status_code=204, openapi_extra=_MATCH)
+@router.delete("/claims/{namespace}/{name}", summary="Delete a claim", status_code=204, openapi_extra=IF_MATCH)
 async def delete_claim(request: Request, namespace: Namespace, name: Name, service: Service) -> Response:
     """Delete a claim; its directory stays."""
     return await service.remove(request, PERSISTENT_VOLUME_CLAIM, ObjectKey(namespace, name))
@@ -332,10 +281,10 @@ async def delete_claim(request: Request, namespace: Namespace, name: Name, servi
 
 @router.get("/keepers", summary="List keepers", responses=_LISTED)
 async def list_keepers(
-    request: Request, service: Service, *, limit: Limit = _DEFAULT_PAGE, after: After = None
+    request: Request, service: Service, *, limit: Limit = DEFAULT_PAGE, after: After = None
 ) -> Response:
     """Answer one page of keepers."""
-    _demand_known(request, _PAGED)
+    demand_known(request, *_PAGED)
     return await service.page(request, OBJECT_KEEPER, limit=limit, after=after)
 
 
@@ -347,10 +296,10 @@ async def get_keeper(name: Name, service: Service) -> Response:
 
 @router.get("/artifacts/{kind}", summary="List artifacts", responses=_LISTED)
 async def list_artifacts(
-    request: Request, kind: ArtifactKind, service: Service, *, limit: Limit = _DEFAULT_PAGE, after: After = None
+    request: Request, kind: ArtifactKind, service: Service, *, limit: Limit = DEFAULT_PAGE, after: After = None
 ) -> Response:
     """Answer one page of the artifacts of a kind."""
-    _demand_known(request, _PAGED)
+    demand_known(request, *_PAGED)
     return await service.page(request, _KINDS[kind], limit=limit, after=after)
 
 
@@ -360,7 +309,7 @@ async def get_artifact(kind: ArtifactKind, name: Name, service: Service) -> Resp
     return await service.one(_KINDS[kind], ObjectKey(None, name))
 
 
-@router.get("/checkpoints/{name}/manifests", summary="Read a checkpoint", responses={200: {"model": Manifests}})
+@router.get("/checkpoints/{name}/manifests", summary="Read a checkpoint", responses={200: answer(Manifests)})
 async def read_manifests(name: Name, service: Service) -> Response:
     """Return the manifests of a checkpoint, proven to be what was captured, or a problem and none of them."""
-    return JSONResponse({"checkpoint": name, "items": await read_checkpoint(service.store, name)})
+    return Answer(Manifests(name, await read_checkpoint(service.store, name)))

@@ -1,4 +1,4 @@
-"""What runs: one snapshot, for ``/api/v1/status`` and for the start page.
+"""Status of the process: one snapshot, for ``/api/v1/status`` and for the start page.
 
 Counts per application, never names: keys are secrets.
 """
@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel
+from msgspec import Meta, Struct
+from starlette.responses import Response
 
 from lapse import __version__
 from lapse.core.clock import Clock
@@ -18,6 +19,7 @@ from lapse.core.errors import LapseError
 from lapse.engine.running.coordinator import Coordinator, LoopStatus
 from lapse.keys.aio import AsyncKeys
 from lapse.keys.backends.layout import Prefix
+from lapse.web.api.forms import Answer, answer
 
 MAX_APPS: Final = 100
 """Applications listed at most, those with the most records first; the totals count all."""
@@ -25,7 +27,7 @@ _NS: Final = 1_000_000_000
 _COUNT_EVERY_NS: Final = _NS
 
 
-class LoopReport(BaseModel):
+class LoopReport(Struct, frozen=True):
     """What a loop has done so far."""
 
     name: str
@@ -39,33 +41,34 @@ class LoopReport(BaseModel):
     last_error: str | None
 
 
-class AppReport(BaseModel):
+class AppReport(Struct, frozen=True):
     """Stored records of one application, expired ones that are not swept yet included."""
 
     app: int
     records: int
 
 
-class KeysReport(BaseModel):
+class KeysReport(Struct, frozen=True):
     """The keys store."""
 
     backend: str
     apps: int | None = None
     records: int | None = None
     largest: list[AppReport] = []
-    problem: str | None = None
-    """Why the records could not be counted."""
+    problem: Annotated[str | None, Meta(description="Why the records could not be counted")] = None
 
 
-class Status(BaseModel):
+class Status(Struct, frozen=True):
     """What runs."""
 
     version: str
     now: datetime
     started: datetime
     uptime_seconds: float
-    leader: bool
-    """Whether this process does what only one may do: it carries out requests and lets them lapse."""
+    leader: Annotated[
+        bool,
+        Meta(description="Whether this process does what only one may do: it carries out requests and lets them lapse"),
+    ]
     keys: KeysReport
     loops: list[LoopReport]
 
@@ -154,7 +157,7 @@ def status_service(request: Request) -> StatusService:
 router = APIRouter(tags=["status"])
 
 
-@router.get("/status", summary="What runs")
-async def status(service: Annotated[StatusService, Depends(status_service)]) -> Status:
+@router.get("/status", summary="What runs", responses={200: answer(Status)})
+async def status(service: Annotated[StatusService, Depends(status_service)]) -> Response:
     """Return version, leadership, loops, and the number of stored records per application."""
-    return await service.snapshot()
+    return Answer(await service.snapshot())

@@ -9,9 +9,10 @@
 | ``/workspaces/{name}/open`` | an address with a ticket, to be opened in a browser once |
 
 A caller sees and changes the workspaces of the owners in the scopes of its token: all of them with ``admin``, to be
-looked at with ``read``. Somebody else's is answered like one that there is not. Changes are carried out by whoever runs
-the workspaces; an answer tells what is wanted, and looking again tells what has become of it. While an operation is
-under way a change is answered with 409, and with If-Match only the version that the caller has seen is changed.
+looked at with ``read``. One of another owner is answered like one that does not exist. Changes are carried out by the
+process that runs the workspaces; an answer tells what is wanted, and looking again tells what has become of it. While
+an operation is under way a change is answered with 409, and with If-Match only the version that the caller has seen is
+changed.
 """
 
 from __future__ import annotations
@@ -20,32 +21,30 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends, Query, Request
+from msgspec import Meta, Struct
+from pydantic import ConfigDict, Field
+from starlette.responses import Response
 
 from lapse.core.clock import Clock
-from lapse.core.timestamps import read_end, to_timestamp
+from lapse.core.timestamps import read_end
 from lapse.engine.journal.port import Journal
-from lapse.web.api.conditions import read_conditions
+from lapse.engine.view import Moment, ViewPage, fill
 from lapse.web.api.errors import (
-    ContradictoryConditionsError,
     NothingToChangeError,
     NotYourWorkspacesError,
     OwnerMissingError,
-    UnknownParameterError,
     VersionChangedError,
     WorkspacesNotServedError,
 )
+from lapse.web.api.forms import DEFAULT_PAGE, IF_MATCH, After, Answer, Form, Name, answer, demand_known, match_of
 from lapse.web.auth.scopes import Owners, owners_in
 from lapse.web.pages.workspaces import Overview, overview
 from lapse.web.server.security import PRINCIPAL, Principal, actor_of
-from lapse.workspaces import asking, explaining
+from lapse.workspaces import verbs
 from lapse.workspaces.activity.access import DEFAULT_MOST_SECONDS, BusyLeases
 from lapse.workspaces.activity.port import Activity, ActivityDoubt, ActivityUnavailableError, ActivityUnknown, Signal
-from lapse.workspaces.asking import Verb, ask
 from lapse.workspaces.errors import UnknownWorkspaceError
-from lapse.workspaces.explaining import explain
 from lapse.workspaces.model import (
     DEFAULT_ARCHIVE_TTL_SECONDS,
     DEFAULT_STANDBY_TTL_SECONDS,
@@ -59,19 +58,19 @@ from lapse.workspaces.model import (
 from lapse.workspaces.store.port import WorkspaceStore
 from lapse.workspaces.target import delete_by_person
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
-from lapse.workspaces.view import as_json
+from lapse.workspaces.verbs import Verb, ask
+from lapse.workspaces.view import Explanation, WorkspaceView, explain, view_of
 
-_DEFAULT_PAGE: Final = 100
 _MS: Final = 1_000_000
 _SECOND: Final = 1_000_000_000
 
 # --- the form of requests and answers --------------------------------------------------------------------------------
 
 
-class WorkspaceForm(BaseModel):
-    """What every body has in common: nothing but its own fields, of their own types."""
+class WorkspaceForm(Form):
+    """A body whose fields have exactly their types."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
 
 _PROBE: Final = "How to ask its program whether it is at work: jupyter, or a path on its port"
@@ -118,124 +117,29 @@ class Nothing(WorkspaceForm):
     """No more to say."""
 
 
-class WorkspaceShown(BaseModel):
-    """A workspace."""
+class WorkspaceDetails(WorkspaceView, frozen=True):
+    """A workspace, and where it is opened."""
 
-    address: str
-    id: str
-    name: str
-    owner: str
-    command: list[str] | None
-    """None where the token shows no values."""
-    port: int
-    next_port: int | None
-    """Where the program listens from its next start on, if that is another one."""
-    node_id: str | None
-    desired_state: str
-    """PENDING, STANDBY or RUNNING: what is wanted."""
-    desired_by: str
-    """user, access or ttl."""
-    version: int
-    """One more after each change of what is wanted."""
-    observed_status: str
-    """PENDING, STANDBY, RUNNING or ERROR: what is seen."""
-    observed_at: str | None
-    status_changed_at: str
-    operation: str
-    """What is being done; NONE is nothing."""
-    operation_started_at: str | None
-    operation_tries: int
-    operation_note: str | None
-    """What is to be known while it is under way."""
-    archived: bool
-    error_reason: str | None
-    error_message: str | None
-    restarts: int
-    """How often in a row its program ended by itself and was started again."""
-    exit_status: int | None
-    """How it last did: its exit code, or minus the number of a signal."""
-    exited_at: str | None
-    exit_output: str | None
-    """The last lines of that program."""
-    standby_ttl_seconds: int
-    archive_ttl_seconds: int
-    last_access_at: str
-    probe: str | None
-    """How its program is asked whether it works."""
-    probed_at: str | None
-    """When it last answered."""
-    probe_error: str | None
-    """Why it did not answer the last time."""
-    next: str | None
-    """standby or archive: what it goes to when nobody comes."""
-    next_at: str | None
-    """When, at the earliest."""
-    held: bool
-    hold_reason: str | None
-    hold_until: str | None
-    created_at: str
-    deleted_at: str | None
-    url: str
-    """Where it is opened."""
+    url: Annotated[str, Meta(description="Where it is opened")]
 
 
-class WorkspacePage(BaseModel):
+class WorkspacePage(ViewPage[WorkspaceDetails], frozen=True):
     """Workspaces by name; pass ``next`` as ``after`` for the following page."""
 
-    items: list[WorkspaceShown]
-    next: str | None
 
-
-class RuleTold(BaseModel):
-    """What one rule says."""
-
-    rule: str
-    action: str
-    wins: bool
-    verdict: str
-    reason: str
-    since: str | None
-    look_again: str | None
-
-
-class AnchorTold(BaseModel):
-    """What its time is counted from."""
-
-    at: str
-    source: str
-
-
-class WhyTold(BaseModel):
-    """Why a workspace is kept or lapses."""
-
-    address: str
-    at: str
-    verdict: str
-    """keep, due or unknown."""
-    reason: str
-    because: str
-    trouble: str | None
-    """What is wrong with it."""
-    rules: list[RuleTold]
-    """The one that wins first."""
-    anchor: AnchorTold
-    due_at: str | None
-    activity: str
-    """Who is there."""
-    probe: str | None
-    """How its program is asked whether it works, and what came of it."""
-    held: bool
-    hold_reason: str | None
-    hold_until: str | None
-    next_check: str
-    saved_by: list[str]
-
-
-class Opened(BaseModel):
+class Opened(Struct, frozen=True):
     """An address that opens a workspace, once."""
 
     url: str
-    expires_at: str
+    expires_at: Moment
+
+
+class BusyLeaseView(Struct, frozen=True):
+    """A lease."""
+
+    lease: str
+    lease_seconds: Annotated[float, Meta(description="How long it counts from now on unless it is renewed")]
+    most_seconds: Annotated[float, Meta(description="How long it can be renewed, from its begin on")]
 
 
 # --- what the routes need --------------------------------------------------------------------------------------------
@@ -286,7 +190,7 @@ class WorkspacesService:
         found = await self._visible(owners, owner=owner, limit=limit + 1, after=after)
         shown, more = found[:limit], len(found) > limit
         items = [self._shown(one, owners) for one in shown]
-        return JSONResponse({"items": items, "next": shown[-1].name if more else None})
+        return Answer(WorkspacePage(items, shown[-1].name if more else None))
 
     async def create(self, owners: Owners, asked: WorkspaceAsked, where: str) -> Response:
         """Keep a new one and answer it."""
@@ -302,7 +206,7 @@ class WorkspacesService:
             archive_ttl_seconds=self._defaults.archive_ttl if archive is None else archive,
             probe=asked.probe,
         )
-        made = await asking.create(self.store, new, visible=owners, now=self._now())
+        made = await verbs.create(self.store, new, visible=owners, now=self._now())
         self._changed()
         return self._answer(made, owners, status=201, Location=f"{where}/{made.name}")
 
@@ -339,7 +243,7 @@ class WorkspacesService:
         if asked.owner is not None and asked.owner not in owners:
             raise NotYourWorkspacesError
         command = None if asked.command is None else tuple(asked.command)
-        return await asking.configure(
+        return await verbs.configure(
             self.store,
             workspace,
             Changes(**{**given, "command": command}),
@@ -369,7 +273,7 @@ class WorkspacesService:
         else:
             signal = await _signal(self._activity, found)
             told = explain(found, signal, self._now(), lease_seconds=self._activity.lease_seconds)
-        return JSONResponse(explaining.as_json(told))
+        return Answer(told)
 
     async def delete(self, actor: str, workspace: Workspace) -> Workspace:
         """Give the name free, unless it is held; what else there is goes by and by."""
@@ -381,14 +285,13 @@ class WorkspacesService:
         until = self._clock.wall_ns() + TICKET_SECONDS * _SECOND
         ticket = await self._tickets.issue(found.id, token_id)
         url = ticket_url(self._url_of(found.name), ticket)
-        return JSONResponse({"url": url, "expires_at": to_timestamp(until)}, 201)
+        return Answer(Opened(url, Moment(until)), 201)
 
-    async def busy(self, name: str, owners: Owners, *, own: str | None, lease: str | None) -> dict[str, Any]:
+    async def busy(self, name: str, owners: Owners, *, own: str | None, lease: str | None) -> BusyLeaseView:
         """Begin or renew a lease that keeps a workspace from lapsing; ``own`` is the workspace that is calling."""
         found, leases = await self._worker(name, owners, own), self._leases()
         kept = await leases.keep(found, lease)
-        seconds = leases.activity.lease_seconds
-        return {"lease": kept, "lease_seconds": seconds, "most_seconds": leases.most_seconds}
+        return BusyLeaseView(kept, leases.activity.lease_seconds, leases.most_seconds)
 
     async def not_busy(self, name: str, owners: Owners, *, own: str | None, lease: str) -> None:
         """End such a lease."""
@@ -427,11 +330,11 @@ class WorkspacesService:
         return sorted(found, key=lambda one: one.name)[:limit]
 
     def _answer(self, found: Workspace, owners: Owners, *, status: int = 200, **headers: str) -> Response:
-        return JSONResponse(self._shown(found, owners), status, headers={"ETag": _tag(found), **headers})
+        return Answer(self._shown(found, owners), status, headers={"ETag": _tag(found), **headers})
 
-    def _shown(self, found: Workspace, owners: Owners) -> dict[str, Any]:
-        told = {**as_json(found, now=self._now()), "url": self._url_of(found.name)}
-        return told if owners.with_commands else {**told, "command": None}
+    def _shown(self, found: Workspace, owners: Owners) -> WorkspaceDetails:
+        view, hidden = view_of(found, self._now()), {} if owners.with_commands else {"command": None}
+        return fill(WorkspaceDetails, view, **hidden, url=self._url_of(found.name))
 
     def _now(self) -> Ms:
         return Ms(self._clock.wall_ns() // _MS)
@@ -461,10 +364,7 @@ def _tag(found: Workspace) -> str:
 
 def _version(request: Request, found: Workspace) -> int | None:
     """Return the version that the change is for; None if the caller does not care."""
-    headers = request.headers
-    conditions = read_conditions(headers.getlist("if-match"), headers.getlist("if-none-match"), expected=False)
-    if conditions.absent:
-        raise ContradictoryConditionsError(problem="a change takes If-Match, not If-None-Match")
+    conditions = match_of(request, "a change")
     if not conditions.tags:
         return None
     if not conditions.matches(_tag(found)):
@@ -494,44 +394,30 @@ def _nothing(body: Nothing = Nothing()) -> None:  # noqa: B008 - for the framewo
     """Take a body that says nothing, or none."""
 
 
-def _demand_known(request: Request, *known: str) -> None:
-    # A misspelt filter would otherwise answer with everything there is.
-    unknown = set(request.query_params) - set(known)
-    if unknown:
-        raise UnknownParameterError(given=min(unknown), valid=", ".join(sorted(known)))
-
-
 Service = Annotated[WorkspacesService, Depends(_service)]
 Whose = Annotated[Owners, Depends(_owners)]
-Name = Annotated[str, Path(description="The name")]
 Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE - 1, description="Workspaces per page at most")]
-After = Annotated[str | None, Query(description="The next of the page before")]
 OfOwner = Annotated[str | None, Query(description="Only this owner's")]
 
 # --- the routes ------------------------------------------------------------------------------------------------------
 
 router = APIRouter(tags=["workspaces"])
-_MATCH: Final = {
-    "parameters": [
-        {"name": "If-Match", "in": "header", "schema": {"type": "string"}, "description": "Only this version: its ETag"}
-    ]
-}
 _BARE: Final = [Depends(_nothing)]
-_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: {"model": WorkspaceShown}}
+_SHOWN: Final[dict[int | str, dict[str, Any]]] = {200: answer(WorkspaceDetails)}
 
 
-@router.get("/workspaces", summary="List workspaces", responses={200: {"model": WorkspacePage}})
+@router.get("/workspaces", summary="List workspaces", responses={200: answer(WorkspacePage)})
 async def list_workspaces(
     request: Request,
     service: Service,
     whose: Whose,
     *,
     owner: OfOwner = None,
-    limit: Limit = _DEFAULT_PAGE,
+    limit: Limit = DEFAULT_PAGE,
     after: After = None,
 ) -> Response:
     """Answer one page of workspaces, by name."""
-    _demand_known(request, "owner", "limit", "after")
+    demand_known(request, "owner", "limit", "after")
     return await service.page(whose, owner=owner, limit=limit, after=after)
 
 
@@ -539,7 +425,7 @@ async def list_workspaces(
     "/workspaces",
     summary="Create a workspace",
     status_code=201,
-    responses={201: {"model": WorkspaceShown, "description": "Created"}},
+    responses={201: answer(WorkspaceDetails, "Created")},
 )
 async def create_workspace(request: Request, body: WorkspaceAsked, service: Service, whose: Whose) -> Response:
     """Create a workspace; it is started unless start is false."""
@@ -552,7 +438,7 @@ async def get_workspace(name: Name, service: Service, whose: Whose) -> Response:
     return await service.one(name, whose)
 
 
-@router.patch("/workspaces/{name}", summary="Change a workspace", responses=_SHOWN, openapi_extra=_MATCH)
+@router.patch("/workspaces/{name}", summary="Change a workspace", responses=_SHOWN, openapi_extra=IF_MATCH)
 async def change_workspace(
     request: Request, name: Name, body: WorkspaceChanges, *, service: Service, whose: Whose
 ) -> Response:
@@ -567,7 +453,11 @@ async def change_workspace(
 
 
 @router.post(
-    "/workspaces/{name}/start", summary="Start a workspace", responses=_SHOWN, openapi_extra=_MATCH, dependencies=_BARE
+    "/workspaces/{name}/start",
+    summary="Start a workspace",
+    responses=_SHOWN,
+    openapi_extra=IF_MATCH,
+    dependencies=_BARE,
 )
 async def start(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
     """Let a workspace run, from standby or from the archive; clears an error."""
@@ -575,7 +465,7 @@ async def start(request: Request, name: Name, *, service: Service, whose: Whose)
 
 
 @router.post(
-    "/workspaces/{name}/stop", summary="Stop a workspace", responses=_SHOWN, openapi_extra=_MATCH, dependencies=_BARE
+    "/workspaces/{name}/stop", summary="Stop a workspace", responses=_SHOWN, openapi_extra=IF_MATCH, dependencies=_BARE
 )
 async def stop(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
     """Stop a workspace; its data stays in place."""
@@ -586,7 +476,7 @@ async def stop(request: Request, name: Name, *, service: Service, whose: Whose) 
     "/workspaces/{name}/archive",
     summary="Archive a workspace",
     responses=_SHOWN,
-    openapi_extra=_MATCH,
+    openapi_extra=IF_MATCH,
     dependencies=_BARE,
 )
 async def archive(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
@@ -594,7 +484,7 @@ async def archive(request: Request, name: Name, *, service: Service, whose: Whos
     return await _ask(request, name, Verb.ARCHIVE, service=service, whose=whose)
 
 
-@router.post("/workspaces/{name}/hold", summary="Hold a workspace", responses=_SHOWN, openapi_extra=_MATCH)
+@router.post("/workspaces/{name}/hold", summary="Hold a workspace", responses=_SHOWN, openapi_extra=IF_MATCH)
 async def hold(request: Request, name: Name, body: HoldAsked, *, service: Service, whose: Whose) -> Response:
     """Keep a workspace from lapsing until the hold ends or is released; a second hold replaces the first."""
     return await service.change(request, name, whose, how=lambda one, version: service.hold(body, one, version))
@@ -604,7 +494,7 @@ async def hold(request: Request, name: Name, body: HoldAsked, *, service: Servic
     "/workspaces/{name}/release",
     summary="Release a workspace",
     responses=_SHOWN,
-    openapi_extra=_MATCH,
+    openapi_extra=IF_MATCH,
     dependencies=_BARE,
 )
 async def release(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
@@ -612,7 +502,7 @@ async def release(request: Request, name: Name, *, service: Service, whose: Whos
     return await service.change(request, name, whose, how=service.release)
 
 
-@router.get("/workspaces/{name}/why", summary="Why a workspace stays or lapses", responses={200: {"model": WhyTold}})
+@router.get("/workspaces/{name}/why", summary="Why a workspace stays or lapses", responses={200: answer(Explanation)})
 async def why(name: Name, *, service: Service, whose: Whose) -> Response:
     """Tell which rule decides, from when time is counted, who is connected, and what would keep the workspace."""
     return await service.why(name, whose)
@@ -622,8 +512,8 @@ async def why(name: Name, *, service: Service, whose: Whose) -> Response:
     "/workspaces/{name}",
     summary="Delete a workspace",
     status_code=202,
-    responses={202: {"model": WorkspaceShown, "description": "The name is free; the data is being removed"}},
-    openapi_extra=_MATCH,
+    responses={202: answer(WorkspaceDetails, "The name is free; the data is being removed")},
+    openapi_extra=IF_MATCH,
 )
 async def delete_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:
     """Delete a workspace with its data and its archive; not one that is held or changes meanwhile."""
@@ -635,7 +525,7 @@ async def delete_workspace(request: Request, name: Name, *, service: Service, wh
     "/workspaces/{name}/open",
     summary="Open a workspace",
     status_code=201,
-    responses={201: {"model": Opened, "description": "A ticket was made"}},
+    responses={201: answer(Opened, "A ticket was made")},
     dependencies=_BARE,
 )
 async def open_workspace(request: Request, name: Name, *, service: Service, whose: Whose) -> Response:

@@ -1,4 +1,4 @@
-"""Scopes of a token, and the one rule that decides what it may do.
+"""Scopes of tokens, and the one rule that decides what a token may do.
 
 ``admin`` may do everything and ``read`` every GET; ``keys:APP`` everything with the keys of one application,
 ``workspaces:OWNER`` everything with the workspaces of one owner. ``monitor`` sees what runs and lists of what there is,

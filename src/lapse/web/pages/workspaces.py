@@ -1,9 +1,7 @@
-"""Workspaces on the start page: how each one is, whether somebody is there, and what happens next, in plain words.
+"""Workspaces on the start page: state, use and next step of each in plain words.
 
-What is shown is decided by functions of a row, a signal and the time. A store that cannot be read is part of what is
-shown, not an error; so is activity that does not answer.
-
-Lengths of time for people who glance. Pure.
+The words are made by functions of a row, a signal and the time. A store that cannot be read is part of the page, not an
+error; so is activity that does not answer.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from lapse.core.errors import LapseError
 from lapse.workspaces.activity.port import Activity, ActivityUnavailableError, Connected, Quiet, Signal, Timer
 from lapse.workspaces.model import Ms, ObservedStatus, Workspace, WorkspaceId
 from lapse.workspaces.store.port import WorkspaceStore
-from lapse.workspaces.view import in_words, next_words, trouble
+from lapse.workspaces.view import in_words, next_words, trouble, view_of
 
 
 def span(seconds: float) -> str:
@@ -85,13 +83,14 @@ def line(workspace: Workspace, signal: Signal | None, now: Ms, *, openable: bool
     """Say how one is. ``signal`` is None where nobody could be asked."""
     failed = workspace.error_reason is not None
     running = workspace.observed_status is ObservedStatus.RUNNING
-    told = trouble(workspace)
+    view = view_of(workspace, now)
+    told = trouble(view)
     return Line(
         name=workspace.name,
         state=in_words(workspace),
         mood="bad" if failed or workspace.awaits_restart else "good" if running else "quiet",
         in_use=_in_use(signal) if running else "",
-        next=next_words(workspace, signal, now, length=lambda milliseconds: span(milliseconds / 1000)),
+        next=next_words(view, signal, now * 1_000_000, length=lambda nanoseconds: span(nanoseconds / 1e9)),
         trouble=f"{told[:_MOST_OF_AN_ERROR]}..." if len(told) > _MOST_OF_AN_ERROR else told or None,
         failed=failed,
         openable=openable,

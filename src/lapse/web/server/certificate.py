@@ -1,6 +1,6 @@
 """The certificate of a listener with TLS: read from two files, and again when they are replaced.
 
-Certificates of a cluster live for weeks and are replaced on disk by whoever issues them (cert-manager, the kubelet). A
+Certificates of a cluster live for weeks and are replaced on disk by their issuer (cert-manager, the kubelet). A
 new pair counts for the next connection; connections that exist go on. Files that cannot be used (gone, half written, a
 certificate whose key is still the old one) change nothing: the last good pair stays until there is a better one.
 

@@ -1,4 +1,4 @@
-"""Listening: sockets that are bound before anything else starts, and uvicorn as a service of the coordinator.
+"""HTTP listeners: sockets that are bound before anything else starts, and uvicorn as a service of the coordinator.
 
 Bound first, so that a taken port is one clear message and nothing has been started yet. Signals belong to the
 coordinator; uvicorn is told to stop, finishes the requests at hand, and cancels those that are not done after

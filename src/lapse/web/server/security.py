@@ -76,7 +76,7 @@ NOBODY: Final = Principal("", frozenset())
 
 
 def actor_of(request: HTTPConnection) -> str:
-    """Return how the journal names whoever sent a request."""
+    """Return the name of the sender of a request in the journal."""
     principal: Principal = request.scope[PRINCIPAL]
     return f"http token {principal.token_id}"
 

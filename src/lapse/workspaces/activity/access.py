@@ -1,23 +1,22 @@
-"""Access times on their way to the store: noted in memory by the hot path, written in batches.
+"""Access times and busy leases: what counts as use of a workspace besides open connections.
 
-`AccessTimes.note` costs a look into a dictionary. `AccessTimes.flush` writes what is newest for each workspace, at most
-once per workspace in ``throttle_seconds``. What comes within that time is late, not lost: throwing it away would let a
-workspace be stopped that much before its TTL.
+Access times are noted in memory by the hot path and written in batches. `AccessTimes.note` costs a look into a
+dictionary. `AccessTimes.flush` writes what is newest for each workspace, at most once per workspace in
+``throttle_seconds``. What comes within that time is late, not lost: throwing it away would let a workspace be stopped
+that much before its TTL.
 
-Guarantees: nothing leaves memory before the store has taken it; so a flush that fails, in whole or in part, or is
-cancelled, loses nothing, and what is noted meanwhile stays for the next one. A time never replaces a later one, here or
-(by `flush_access` of the store, which takes the greatest) there. Not guaranteed: that anything survives a crash; until
-a flush the store is behind, by the throttle and the interval of flushes, and both should be short beside the TTLs.
+A busy lease is a connection that no proxy holds: it keeps a workspace from lapsing until it is not renewed any more,
+and ends for good after ``most_seconds``. Its id tells when it began, so nothing has to be stored about it. Somebody who
+may begin one may begin another: the limit is against what is forgotten, not against what is meant. It never wakes a
+workspace: one that is stopped, or is to be stopped, is refused, so that a person who stops it wins.
+
+Guarantees: no access time leaves memory before the store has taken it; so a flush that fails, in whole or in part, or
+is cancelled, loses nothing, and what is noted meanwhile stays for the next one. A time never replaces a later one, here
+or (by `flush_access` of the store, which takes the greatest) there. Not guaranteed: that anything survives a crash;
+until a flush the store is behind, by the throttle and the interval of flushes, and both should be short beside the
+TTLs.
 
 Not for threads: all calls belong to one event loop.
-
-Busy leases: work that keeps a workspace from lapsing although nobody is connected.
-
-A lease is a connection that no proxy holds: it counts until it is not renewed any more, and ends for good after
-``most_seconds``. Its id tells when it began, so nothing has to be stored about it. Whoever may begin one may begin
-another: the limit is against what is forgotten, not against what is meant.
-
-It never wakes a workspace: one that is stopped, or is to be stopped, is refused, so that a person who stops it wins.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The port of activity: who is there in a workspace, answered as a `Signal`.
+"""The activity port: whether users are connected to a workspace, as a `Signal`.
 
-A connection is a *lease*: whoever holds it renews it by heartbeat, and a proxy that crashed stops counting when its
+A connection is a *lease*: its holder renews it by heartbeat, and a proxy that crashed stops counting when its
 leases are over. A plain counter would pin a workspace for ever. When the last connection closes, an idle timer runs;
 when one opens, the timer goes.
 
@@ -11,7 +11,7 @@ an `ActivityUnavailableError`, never `Quiet`.
 
 Guarantees: each call but `renew` and `read` of many is one atomic step, and every call may be repeated: a caller that
 got no answer calls again. Times are those of one clock, the store's own. Not guaranteed: that a signal is still true
-when it arrives. Whoever acts on one compares, in the same step, what a connection writes to the database first.
+when it arrives. A caller that acts on one compares, in the same step, what a connection writes to the database first.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Activity(Protocol):
     async def renew(self, connections: Mapping[ConnectionId, WorkspaceId], lease_seconds: float) -> set[ConnectionId]:
         """Give connections a new lease, and return those that had none any more.
 
-        A lost one is not counted again by this: the workspace may have been stopped meanwhile, so whoever still
+        A lost one is not counted again by this: the workspace may have been stopped meanwhile, so a proxy that still
         holds it connects anew, with all that belongs to it. A lease is never shortened.
         """
         ...

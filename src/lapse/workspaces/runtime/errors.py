@@ -1,4 +1,4 @@
-"""Errors of runtimes. Each has a reason, which is kept beside the workspace that it befell.
+"""Errors of runtimes. Each has a reason, which is kept in the row of the workspace.
 
 Messages name workspaces, ports and rules, never a command. A program's last output may be among them: it is for the
 owner, who sees it nowhere else.

@@ -1,4 +1,4 @@
-"""The port to where workspaces run.
+"""The runtime port, and the health monitor that writes what a runtime sees.
 
 Guarantees, of every runtime.
 
@@ -9,20 +9,14 @@ Guarantees, of every runtime.
 - A program runs at most once.
 - What cannot be told is unknown, never gone.
 
-Not guaranteed: that what was seen is still so a moment later.
+Not guaranteed: that what was seen is still so a moment later. Errors are `RuntimeFailureError`; its ``reason`` is for
+the workspace's row. An action that is cancelled leaves nothing half done behind.
 
-Errors are `RuntimeFailureError`; its ``reason`` is for the workspace's row. An action that is cancelled leaves nothing
-half done behind.
-
-The health monitor: looks at what is there, and writes it down where it is not what was written before.
-
-It is the only writer of the observed status, errors of operations aside. It decides nothing and repairs nothing.
-
-Guarantees: what a look that failed did not see is left as it was, because unknown is not gone. Looks and their writes
-follow each other, so an older one never overwrites a newer one. What has not changed is written once a minute, as a
-sign of life, and not more often.
-
-Not guaranteed: that a row shows what is true at this moment; it is at most one interval behind.
+The health monitor is the only writer of the observed status, errors of operations aside; it decides nothing and repairs
+nothing. Guarantees: what a look that failed did not see is left as it was, because unknown is not gone. Looks and their
+writes follow each other, so an older one never overwrites a newer one. What has not changed is written once a minute,
+as a sign of life, and not more often. Not guaranteed: that a row shows what is true at this moment; it is at most one
+interval behind.
 """
 
 from __future__ import annotations
@@ -61,8 +55,8 @@ class HealthMonitor:
     async def look(self, only: Collection[WorkspaceId] = ()) -> Mapping[WorkspaceId, ObservedStatus]:
         """Look at everything and write what has changed; with ``only``, write about these, changed or not.
 
-        Return what is known: whoever is not in it is unknown. Raises what the runtime or the store raises, and then
-        nothing is taken for written.
+        Return what is known: a workspace that is not in it is unknown. Raises what the runtime or the store
+        raises, and then nothing is taken for written.
         """
         async with self._lock:
             await self._learn_all()

@@ -10,7 +10,7 @@ over, where programs are to outlive Lapse). Stopping is a polite signal to all p
 one to those that are left after the grace.
 
 Not guaranteed: any protection of workspaces from each other or of this machine from them. They run as the user that
-Lapse runs as: whoever may create one may run anything.
+Lapse runs as: a person who may create one may run anything.
 
 Output goes to a file, one run behind the other, with a line at the start of each. A file that has grown beyond
 `LOG_BYTES` becomes the older one of two, in place of the one before; a line that is written at that moment may be lost.

@@ -4,7 +4,7 @@ A pid alone says nothing, because pids are used again. A process is known by its
 kernel counts it in /proc, and by the boot that this moment is counted from. A signal goes through a descriptor of the
 process that was opened before the comparison, so it cannot reach a stranger that took the pid in between.
 
-Whoever descends from a program is found by its process group, its session, or the mark in its environment, which
+A descendant of a program is found by its process group, its session, or the mark in its environment, which
 children inherit; a daemon that left the group still has that. Not found: one that left the group *and* cleared its
 environment.
 

@@ -2,7 +2,8 @@
 
 The gate. Between the start of a process and the note of its pid on disk, a crash would leave a process that nobody
 knows of. So what is started first is a shell that waits on its standard input; it becomes the program when told that
-the record is written, and ends when whoever would have told it is gone. Its pid and start time are the program's.
+the record is written, and ends when the process that would have told it is gone. Its pid and start time are the
+program's.
 
 The environment of a program is made for it: a few variables that every program needs, and what it has to know. Nothing
 else of ours is passed on, because addresses of stores with passwords may be there.
@@ -174,7 +175,7 @@ def begin_log(log: Path, now: str) -> int:
 
 
 def rotate(log: Path) -> None:
-    """Move what a file holds to the older one when it is too much; whoever writes goes on in the same file."""
+    """Move what a file holds to the older one when it is too much; the writer goes on in the same file."""
     try:
         size = log.stat().st_size
     except FileNotFoundError:

@@ -6,11 +6,11 @@ comes late changes nothing.
 
 Guarantees. One step at a time for each workspace, however many reconcilers there are: the claim decides between those
 of several processes, the runtime's turn between those of one. An operation that was interrupted, by an error of the
-store or the end of the process, is gone on with by whoever looks next; every action can be repeated. A failing action
-is tried three times, with growing pauses; then, or when its time is over, the workspace is in ERROR and stays there
-until a user acts. Who comes before a workspace is really taken down finds it where it is: the step is given up, and an
-archiving is abandoned as long as the volume is there. One that is deleted cannot be acted on by anybody, so its removal
-is tried again and again.
+store or the end of the process, is gone on with by the next process that looks; every action can be repeated. A failing
+action is tried three times, with growing pauses; then, or when its time is over, the workspace is in ERROR and stays
+there until a user acts. Who comes before a workspace is really taken down finds it where it is: the step is given up,
+and an archiving is abandoned as long as the volume is there. One that is deleted cannot be acted on by anybody, so its
+removal is tried again and again.
 
 The time of an operation is monotonic time of the process that works on it, from the moment it was claimed or taken
 over: time during which no Lapse ran does not count. Of what moves data, only time without progress counts.

@@ -1,10 +1,10 @@
-"""The port to where workspaces are kept.
+"""The workspace store port.
 
 Guarantees, of every store.
 
 - A call that changes something is one transaction: all of it or nothing, durable when it returns. It compares and
   writes in one step, so of two callers at the same moment one is first, and the other sees what that one did.
-- Times are given, never read from a clock. ``last_access_at`` never moves back, whoever writes it.
+- Times are given, never read from a clock. ``last_access_at`` never moves back, for any writer.
 - ``version`` is one more after each change of what people want: desired state, command, port, owner, probe, TTLs,
   holds, deletion, and a first connection. Nothing else changes it.
 - ``port`` is where the program that runs was told to listen. Another port that people set while one runs, or while
@@ -120,7 +120,7 @@ class Wanting(Protocol):
         """Want another state. While an operation is under way: `OperationUnderWayError`, unless it is by access.
 
         Access is never refused: who comes while it is being stopped must find it started again. Nor is RUNNING
-        during ARCHIVING, which is abandoned then. To want RUNNING counts as an access, whoever does. It ends a row
+        during ARCHIVING, which is abandoned then. To want RUNNING counts as an access, for any caller. It ends a row
         of restarts.
         """
         ...
@@ -278,7 +278,7 @@ class WorkspaceStore(StoreReader, Wanting, Lapsing, Working, Protocol):
 
     @property
     def database(self) -> object | None:
-        """The database the rows live in: whoever has a journal in the same one can write in the same transaction."""
+        """The database the rows live in: a journal in the same one can be written in the same transaction."""
         ...
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The common part of the workspace stores: everything but the way to a database.
+"""The workspace stores' shared part: every call of the port, written once for SQLite and PostgreSQL.
 
 Both keep one table with the same columns and have statements of the same names, so each call of the port is written
 once, here. A store adds how a statement is run, and how a step over many rows is.

@@ -49,7 +49,7 @@ _OK: Final = "200"
 _STATUS_PATH: Final = "/api/status"
 _KERNELS_PATH: Final = "/api/kernels?no_track_activity=1"
 """Without its argument this question would be activity itself."""
-_log = get_logger("lapse.workspaces.activity.probing")
+_log = get_logger("lapse.workspaces.activity.probes")
 
 
 class ProbeFailedError(LapseError):

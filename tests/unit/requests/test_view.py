@@ -6,6 +6,7 @@ import pytest
 
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
+from lapse.engine.view import to_json
 from lapse.kube.resources import ObjectKey
 from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, OBJECT_KEEPER, TTL, VOLUME_CAPTURE_REQUEST
@@ -17,7 +18,7 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
 )
 from lapse.requests.lifecycle.policy import TTLRule
-from lapse.requests.view import ReadyState, Summary, summarise
+from lapse.requests.view import ObjectView, ReadyState, view_of
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Kind
@@ -36,27 +37,29 @@ KEEPER_OWNER = {
 }
 
 
-def look(kind: Kind[Any], *, rule: TTLRule = SCANNER, meta: dict[str, Any] | None = None, **parts: object) -> Summary:
+def look(
+    kind: Kind[Any], *, rule: TTLRule = SCANNER, meta: dict[str, Any] | None = None, **parts: object
+) -> ObjectView:
     metadata = {"name": "x", **({"namespace": "default"} if kind.namespaced else {}), "uid": "1", **(meta or {})}
-    return summarise(kind, kind.convert({"metadata": metadata, **parts}), now=NOON, rule=rule)
+    return view_of(kind, kind.convert({"metadata": metadata, **parts}), now=NOON, rule=rule)
 
 
 def capture(
     *, ready: str | None = "True", reason: str = "Completed", rule: TTLRule = SCANNER, **meta: object
-) -> Summary:
+) -> ObjectView:
     condition = {"type": "Ready", "status": ready, "reason": reason, "message": "m"}
     status = {"conditions": [condition], "completionTimestamp": "2030-01-01T11:59:00Z"} if ready else None
     return look(VOLUME_CAPTURE_REQUEST, rule=rule, meta=meta, spec=SPEC, status=status)
 
 
-def keeper(status: dict[str, Any] | None = None, **spec: object) -> Summary:
+def keeper(status: dict[str, Any] | None = None, **spec: object) -> ObjectView:
     follow = {"apiVersion": VOLUME_CAPTURE_REQUEST.api_version, "kind": "VolumeCaptureRequest", "namespace": "default",
               "name": "nightly", "uid": "u"}  # fmt: skip
     return look(OBJECT_KEEPER, spec={"followObjectRef": follow, **spec}, status=status)
 
 
 @pytest.mark.parametrize(
-    ("summary", "state", "expires"),
+    ("view", "state", "expires"),
     [
         (capture(), ReadyState(True, "Completed", "m"), "in 9m"),
         (capture(ready="False", reason="NotFound"), ReadyState(False, "NotFound", "m"), "in 9m"),
@@ -87,20 +90,20 @@ def keeper(status: dict[str, Any] | None = None, **spec: object) -> Summary:
         (look(CONFIG_MAP), ReadyState(), ""),
     ],
 )  # fmt: skip
-def test_an_object_at_a_glance(summary: Summary, state: ReadyState, expires: str) -> None:
-    assert summary.state == state
-    assert summary.expires(NOON) == expires
+def test_an_object_at_a_glance(view: ObjectView, state: ReadyState, expires: str) -> None:
+    assert (view.ready, view.reason or "", view.message or "") == state
+    assert view.expiry(NOON) == expires
 
 
 def test_a_claim_that_could_not_be_bound_has_failed_with_the_message_of_the_provisioner() -> None:
     condition = {"type": "ProvisioningFailed", "status": "True", "reason": "ProvisioningFailed", "message": "no"}
-    summary = look(PERSISTENT_VOLUME_CLAIM, status={"phase": "Pending", "conditions": [condition]})
+    view = look(PERSISTENT_VOLUME_CLAIM, status={"phase": "Pending", "conditions": [condition]})
 
-    assert summary.state == ReadyState(False, "ProvisioningFailed", "no")
+    assert (view.ready, view.reason, view.message) == (False, "ProvisioningFailed", "no")
 
 
 def test_programs_get_moments_and_the_full_address() -> None:
-    told = capture(creationTimestamp="2030-01-01T11:58:00Z", ownerReferences=[KEEPER_OWNER]).as_json()
+    told = to_json(capture(creationTimestamp="2030-01-01T11:58:00Z", ownerReferences=[KEEPER_OWNER]))
 
     assert told == {
         "address": "vcr/default/x",
@@ -122,7 +125,7 @@ def test_programs_get_moments_and_the_full_address() -> None:
 
 def test_what_is_not_finished_does_not_expire() -> None:
     targets = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "c"}]
-    summary = look(MANIFEST_CAPTURE_REQUEST, spec={"targets": targets})
+    view = look(MANIFEST_CAPTURE_REQUEST, spec={"targets": targets})
 
-    assert summary.place == Located(MANIFEST_CAPTURE_REQUEST, ObjectKey("default", "x"))
-    assert (summary.expiry.at, summary.as_json()["expires_at"]) == (None, None)
+    assert view.place == Located(MANIFEST_CAPTURE_REQUEST, ObjectKey("default", "x"))
+    assert to_json(view)["expires_at"] is None

@@ -11,8 +11,8 @@ import pytest
 
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.timestamps import to_timestamp
-from lapse.workspaces.activity import probing
-from lapse.workspaces.activity.probing import ProbeFailedError, Prober, Reach, get, last_activity
+from lapse.workspaces.activity import probes
+from lapse.workspaces.activity.probes import ProbeFailedError, Prober, Reach, get, last_activity
 from lapse.workspaces.model import Changes, DesiredState, Ms, NewWorkspace, ObservedStatus
 from lapse.workspaces.store.sqlite import open_sqlite_store
 
@@ -175,13 +175,13 @@ async def test_only_those_are_asked_whose_time_is_over_here_and_who_have_a_probe
 
 async def test_few_are_asked_at_once(tmp_path: Path) -> None:
     async with machine(tmp_path) as here:
-        for number in range(3 * probing.AT_ONCE):
+        for number in range(3 * probes.AT_ONCE):
             await here.running(f"w{number}", 9000 + number, "/alive")
         here.clock.advance(301)
         await here.prober.round()
 
-    assert len(here.programs.asked) == 3 * probing.AT_ONCE
-    assert here.programs.most_at_once == probing.AT_ONCE
+    assert len(here.programs.asked) == 3 * probes.AT_ONCE
+    assert here.programs.most_at_once == probes.AT_ONCE
 
 
 async def test_a_probe_that_was_changed_meanwhile_is_not_answered_for(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ async def test_nobody_who_listens_is_a_failure() -> None:
 
 
 async def test_who_does_not_answer_in_time_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(probes, "ANSWER_SECONDS", 0.05)
     async with serving(b"", silent=True) as (port, _), machine(tmp_path) as here:
         one = await here.running("one", port, "/alive")
         here.clock.advance(301)

@@ -1,4 +1,4 @@
-"""The host of workspaces: runtime, health monitor and reconciler of one machine, from start to stop, in order.
+"""The workspace host: runtime, health monitor and reconciler of one machine, from start to stop, in order.
 
 First the runtime is opened, which ends what a crashed Lapse left; then everything is looked at; then the reconciler
 works. At the end the other way round: no new step, programs stopped (unless they are to outlive Lapse), and a last look
@@ -16,8 +16,8 @@ from lapse.core.errors import LapseError
 from lapse.core.jitter import around
 from lapse.core.log import get_logger
 from lapse.engine.running.coordinator import first_of
-from lapse.workspaces.activity.probing import INTERVAL_SECONDS as PROBE_SECONDS
-from lapse.workspaces.activity.probing import Prober, by_port
+from lapse.workspaces.activity.probes import INTERVAL_SECONDS as PROBE_SECONDS
+from lapse.workspaces.activity.probes import Prober, by_port
 from lapse.workspaces.runtime.errors import RuntimeBusyError
 from lapse.workspaces.runtime.port import INTERVAL_SECONDS, HealthMonitor
 from lapse.workspaces.runtime.reconciler import Reconciler
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.core.clock import Clock
-    from lapse.workspaces.activity.probing import Reach
+    from lapse.workspaces.activity.probes import Reach
     from lapse.workspaces.model import Workspace
     from lapse.workspaces.runtime.process import ProcessRuntime
     from lapse.workspaces.store.port import WorkspaceStore
 
 _BUSY_SECONDS: Final = 1.0
-_log = get_logger("lapse.workspaces.runtime.hosting")
+_log = get_logger("lapse.workspaces.runtime.host")
 
 
 class WorkspaceHost:

@@ -1,4 +1,4 @@
-"""People's verbs on a workspace, on any store.
+"""People's verbs on workspaces: create, configure, start, stop and archive, on any store.
 
 A verb is carried out as one change of what is wanted; the reconciler does the rest. An error that stands is cleared by
 start, stop and archive, because that is how a person says that it may be tried again; only after the change was taken,

@@ -7,7 +7,7 @@ from lapse.core.clock import SystemClock, VirtualClock
 from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.activity.port import ActivityDoubt, ActivityUnknown, ConnectionId, Quiet
 from lapse.workspaces.model import WorkspaceId
-from lapse.workspaces.runtime.hosting import WorkspaceHost
+from lapse.workspaces.runtime.host import WorkspaceHost
 from lapse.workspaces.runtime.process import ProcessRuntime
 from lapse.workspaces.store.sqlite import open_sqlite_store
 

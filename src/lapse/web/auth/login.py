@@ -1,9 +1,8 @@
-"""The entrance: how a browser gets a session, with a ticket or with a token, and ends it.
+"""Log-in of browsers, and admission of callers by bearer token or session cookie.
 
-The only routes that need no token; they answer nothing but who got in. A change must be JSON and from our own origin
-here as well, so that no foreign page logs a browser in or out.
-
-Admission: who is calling, by bearer token or by the cookie of a session. Without either, nobody.
+A browser gets a session with a ticket or with a token, and ends it, by the only routes that need no token; they answer
+nothing of anybody's. A change must be JSON and from our own origin here as well, so that no foreign page logs a browser
+in or out. A caller with neither token nor cookie is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from lapse.web.auth.state import StateError
 from lapse.web.pages.pages import log_in
 from lapse.web.server.security import READING, Head, Principal, wait_after
 
-_log: Final = get_logger("lapse.web.auth.entrance")
+_log: Final = get_logger("lapse.web.auth.login")
 
 
 class Admission:
@@ -44,7 +43,7 @@ class Admission:
                 return self._sessions.tokens.principal(given_token(head))
             found = self._sessions.principal("; ".join(head.headers.get("cookie", ())), port=head.server[1])
         except StateError as error:
-            # For the log only: whoever is calling has not shown a token yet.
+            # For the log only: the caller has not shown a token yet.
             _log.warning("tokens_unavailable", reason=str(error))
             raise TokensUnavailableError from error
         if found is None:
