@@ -52,6 +52,7 @@ FOLDER_DOMAINS = {
     "listener": ("web",),
     "objects": ("engine",),
     "operator": ("kube", "requests"),
+    "record": ("engine",),
     "reference": ("cli", "web"),
     "retention": ("history",),
     "servers": (),

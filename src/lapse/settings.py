@@ -60,7 +60,7 @@ _NO_SETTINGS: Final = frozenset(
     PREFIX + name for name in ("CONFIG", "SERVER", "TOKEN", "WORKSPACE", "WORKSPACE_TOKEN", "RUN")
 )
 """Variables of ours that are read, or given to the programs of workspaces, and are no settings."""
-RUNNING_KEYS: Final = ("kube_config", "state_dir", "workspaces_url", "domains")
+RUNNING_KEYS: Final = ("kube_config", "state_dir", "database_url", "workspaces_url", "domains")
 """What can lead to programs: a kubeconfig names plugins, and workspaces, wherever they are stored, have commands.
 What a domain of another distribution does with its section, nobody knows."""
 _MAX_PORT: Final = 65_535
@@ -252,6 +252,16 @@ def _policy_name(document: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
+def _database_url(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("expected a URL such as postgresql://USER:PASSWORD@HOST:PORT/DATABASE")  # noqa: TRY004 - as above
+    if value:
+        from lapse.db.postgres.url import PostgresURL  # imports a driver: only when there is a URL to check
+
+        PostgresURL.parse(value)
+    return value
+
+
 def _workspaces_url(value: object) -> str:
     from lapse.workspaces.opening import check_workspaces_url  # imports a driver: only when there is a URL to check
 
@@ -360,6 +370,12 @@ class Settings:
     """The effective values. Built by `load_settings`; raises `ValuesError` for what cannot be used."""
 
     state_dir: Path = setting(default_state_dir, _path, "Folder for the embedded stores and the tokens")
+    database_url: str = setting(
+        "",
+        _database_url,
+        "PostgreSQL for journal, budgets, freezes and workspaces, such as postgresql://HOST/DATABASE; otherwise they"
+        " are in state_dir",
+    )
     keys_url: str = setting("", _keys_url, "Where keys are stored, such as memory:// or file:///path/keys.db")
     keys_sweep_interval: Duration = setting(
         "1s",
@@ -422,7 +438,7 @@ class Settings:
     workspaces_url: str = setting(
         "",
         _workspaces_url,
-        "Where workspaces are stored, such as postgresql://HOST/DATABASE; otherwise a file in state_dir",
+        "Deprecated, use database_url: where workspaces are stored",
     )
     workspaces_beyond_loopback: bool = setting(
         "false",
@@ -537,9 +553,13 @@ class Settings:
                 problems[key] = error
         if problems:
             raise ValuesError(problems)
-        for key, name in (("keys_url", "keys.db"), ("workspaces_url", "workspaces.db")):
-            if not getattr(self, key):
-                object.__setattr__(self, key, (self.state_dir / name).as_uri())
+        if not self.keys_url:
+            object.__setattr__(self, "keys_url", (self.state_dir / "keys.db").as_uri())
+        if not self.database_url and not self.workspaces_url.startswith("file:"):
+            object.__setattr__(self, "database_url", self.workspaces_url)
+        if self.database_url or not self.workspaces_url:
+            url = self.database_url or (self.state_dir / "workspaces.db").as_uri()
+            object.__setattr__(self, "workspaces_url", url)
 
 
 SETTINGS: Final[Mapping[str, Setting]] = {one.name: one.metadata[_DECLARED] for one in fields(Settings)}
@@ -572,6 +592,8 @@ class LoadedSettings:
     origins: Mapping[str, Origin]
     file: Path | None
     warnings: tuple[str, ...] = ()
+    deprecations: tuple[str, ...] = ()
+    """Those of the warnings that are about keys which go with the next version."""
 
     def shown(self) -> Iterator[tuple[str, str, str]]:
         """Give key, value and origin as text, secrets masked."""
@@ -597,9 +619,14 @@ def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str 
         if flag is not None:
             values[key], origins[key] = flag, Origin("flag", "--" + key.replace("_", "-"))
     settings = _validate(values, origins, problems)
+    if values.get("database_url") and values.get("workspaces_url", "") not in {"", values["database_url"]}:
+        problem = "it names another place than database_url, which says where workspaces are; leave it out"
+        problems.append(f"{origins['workspaces_url']}: workspaces_url: {problem}")
     if settings is None or problems:
         raise SettingsError(listing="".join(f"\n  {problem}" for problem in problems))
-    return LoadedSettings(settings, origins, path, (*_odd_variables(), *_odd_values(settings, origins)))
+    deprecations = tuple(_deprecated(settings, origins))
+    warnings = (*_odd_variables(), *_odd_values(settings, origins), *deprecations)
+    return LoadedSettings(settings, origins, path, warnings, deprecations)
 
 
 def _read_environment() -> Iterator[tuple[str, Any, Origin]]:
@@ -648,6 +675,14 @@ def _odd_variables() -> Iterator[str]:
         known = name in _NO_SETTINGS or name in FOUNDING_SECONDS or key in SETTINGS
         if name.startswith(PREFIX) and not known:
             yield f"the environment variable {name} is not a setting{_closest(key, lambda near: PREFIX + near.upper())}"
+
+
+def _deprecated(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
+    if (origin := origins["workspaces_url"]).layer != "default":
+        instead = "leave it out, and workspaces are in state_dir"
+        if settings.database_url:
+            instead = "set database_url, which means the same"
+        yield f"{origin}: workspaces_url goes with the next version; {instead}"
 
 
 def _odd_values(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:

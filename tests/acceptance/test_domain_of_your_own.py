@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.app.state_folder import open_store
+from lapse.app.record import open_store
 from lapse.core.clock import SystemClock
 from lapse.engine.journal.port import SQLiteJournal
 from tests.servers.lapse_server import LapseServer, clean_environment, until

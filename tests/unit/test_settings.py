@@ -99,7 +99,12 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"lease_namespace": "storage", "lease_name": "captures", "webhook_port": "1"}
     samples |= {"kube_qps": "50", "kube_burst": "100", "hold_kinds": "v1/ConfigMap", "retention_account": "cleaner"}
     samples |= {"kube_config": "/x"}
-    samples |= {"workspaces_url": "file:///x/w.db", "activity_url": "redis://h", "proxy_suffix": "w.example.org"}
+    samples |= {
+        "workspaces_url": "file:///x/w.db",
+        "database_url": "postgresql://h/db",
+        "activity_url": "redis://h",
+        "proxy_suffix": "w.example.org",
+    }
     samples |= {"workspaces_beyond_loopback": "true", "workspaces_stop_on_exit": "false", "proxy_scheme": "https"}
     samples |= dict.fromkeys(("default_standby_ttl", "default_archive_ttl", "ttl_manager_interval"), "7m")
     samples |= {"idle_timer": "7m", "busy_most": "7h", "proxy_lease": "7s", "proxy_port": "1"}
@@ -205,8 +210,36 @@ def test_urls_follow_the_state_folder_unless_they_are_given() -> None:
     settings = load_settings({"state_dir": "/srv/a b"}).settings
     assert settings.keys_url == "file:///srv/a%20b/keys.db"
     assert settings.workspaces_url == "file:///srv/a%20b/workspaces.db"
-    given = load_settings({"workspaces_url": "postgresql://db.example.org/lapse"}).settings
-    assert given.workspaces_url == "postgresql://db.example.org/lapse"
+    assert settings.database_url == ""
+    url = "postgresql://db.example.org/lapse"
+    given = load_settings({"database_url": url}).settings
+    assert (given.database_url, given.workspaces_url) == (url, url)
+
+
+@pytest.mark.driver
+def test_the_old_name_of_the_database_means_the_same_and_goes_with_the_next_version() -> None:
+    url = "postgresql://ada:hunter2@db.example.org/lapse"
+    loaded = load_settings({"workspaces_url": url})
+    assert (loaded.settings.database_url, loaded.settings.workspaces_url) == (url, url)
+    (warning,) = loaded.deprecations
+    assert warning in loaded.warnings
+    assert warning == (
+        "flag --workspaces-url: workspaces_url goes with the next version; set database_url, which means the same"
+    )
+    assert load_settings({"workspaces_url": url, "database_url": url}).settings.database_url == url
+
+    file = load_settings({"workspaces_url": "file:///x/w.db"})
+    assert (file.settings.database_url, file.settings.workspaces_url) == ("", "file:///x/w.db")
+    assert file.deprecations[0].endswith("leave it out, and workspaces are in state_dir")
+    assert load_settings({"database_url": url}).deprecations == ()
+
+
+@pytest.mark.driver
+@pytest.mark.parametrize("other", ["file:///x/w.db", "postgresql://ada:hunter3@db.example.org/other"])
+def test_two_places_for_workspaces_are_refused(other: str) -> None:
+    with pytest.raises(SettingsError, match="workspaces_url: it names another place than database_url") as caught:
+        load_settings({"database_url": "postgresql://ada:hunter2@db.example.org/lapse", "workspaces_url": other})
+    assert "hunter" not in str(caught.value)
 
 
 # --- which file ------------------------------------------------------------------------------------------------------
@@ -448,7 +481,9 @@ SECRET_URLS = [
 
 
 @pytest.mark.parametrize("url", SECRET_URLS)
-@pytest.mark.parametrize("key", [each_key(key) for key in ("keys_url", "workspaces_url", "activity_url")])
+@pytest.mark.parametrize(
+    "key", [each_key(key) for key in ("keys_url", "database_url", "workspaces_url", "activity_url")]
+)
 def test_a_secret_behind_the_question_mark_is_never_shown_either(key: str, url: str) -> None:
     assert "hunter2" not in show_value(url)
     try:
@@ -541,6 +576,8 @@ def test_a_number_without_a_unit_is_no_duration_under_our_own_names(monkeypatch:
         ("proxy_suffix", "http://x"),
         ("proxy_scheme", "ftp"),
         ("workspaces_url", "mysql://u:p@h/db"),
+        pytest.param("database_url", "mysql://u:p@h/db", marks=pytest.mark.driver),
+        pytest.param("database_url", "file:///x/w.db", marks=pytest.mark.driver),
         ("workspaces_url", "file://relative/x.db"),
         pytest.param("activity_url", "memory://", marks=pytest.mark.driver),
         pytest.param("activity_url", "redis://h?nope=1", marks=pytest.mark.driver),

@@ -120,7 +120,7 @@ def gate_key(settings: Settings) -> ObjectKey:
 
 def guard_on(client: Client, notes: Notes, *, clock: BelievedClock) -> ClockGuard:
     """Return the clock guard of a process that ends things on a cluster: its API server knows the time as well."""
-    from lapse.app.state_folder import kernel_of
+    from lapse.app.record import kernel_of
     from lapse.engine.safety.clock_guard import ClockGuard
 
     sources = [client.now_ns, *kernel_of(clock)]

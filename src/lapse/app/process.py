@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.budget import Budgets
     from lapse.engine.safety.clock_guard import GuardedGate
+    from lapse.engine.safety.freeze import Notes
     from lapse.engine.safety.holds import HoldLookup
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.service import Retention
@@ -167,8 +168,12 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
     direct: Reader | None = None,
     selected: ObjectStore | None = None,
     actor: str = "lapse",
+    notes: Notes | None = None,
 ) -> Retention:
-    """Return what ends records and what policies select; ``left_alone`` are namespaces beside the system's own."""
+    """Return what ends records and what policies select; ``left_alone`` are namespaces beside the system's own.
+
+    ``notes`` are those about the objects of ``store``, unless they are where the freezes are.
+    """
     from lapse.history.retention.listing import LEFT_ALONE
     from lapse.history.service import Retention
 
@@ -184,7 +189,7 @@ def retention(  # noqa: PLR0913 - as many as the domain takes, each by its name
         gate=gate,
         left_alone={*LEFT_ALONE, *left_alone},
         history_ttl_is_default=loaded.origins["history_ttl"].layer == "default",
-        notes=gate.notes,
+        notes=gate.notes if notes is None else notes,
         direct=direct,
         selected=selected,
         actor=actor,

@@ -45,6 +45,7 @@ class _Process:
     async def open(cls, loaded: LoadedSettings, stack: AsyncExitStack) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
+        from lapse.app.record import open_workspace_store
         from lapse.app.workspaces import WorkspaceParts, demand_shared_tickets, proxy_endpoint
         from lapse.core.clock import SystemClock
         from lapse.engine.running.coordinator import Coordinator
@@ -70,6 +71,7 @@ class _Process:
             settings,
             stack,
             endpoint=endpoint,
+            store=await open_workspace_store(settings),
             keys=keys,
             state=state,
             clock=believed_clock(settings, machine),

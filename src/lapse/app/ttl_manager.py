@@ -1,9 +1,8 @@
 """``lapse ttl-manager``: the TTL manager of workspaces as a process of its own. A composition root, as ``lapse up`` is.
 
-Any number of them may run against one database: the one that leads, by a lease in the keys store, looks for what is
-due. They change what is wanted and nothing else; whoever runs the workspaces makes it true. Journal, freezes and what
-was spent of the deletion budgets stand beside the workspaces on PostgreSQL, so all machines share them; for workspaces
-in a file, in the state folder. Ends as ``lapse up`` does.
+Any number of them may run against one database, beside any number of ``lapse up``: the one that leads, by a lease in
+that database, looks for what is due. They change what is wanted and nothing else; whoever runs the workspaces makes it
+true. The record (`lapse.app.record`) is that of ``lapse up``. Ends as ``lapse up`` does.
 
 Not possible here: activity in the process itself. Nobody would ever be connected to this process, and everybody would
 be taken for idle.
@@ -13,28 +12,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from lapse.app.process import believed_clock, deletion_budgets, probes_listener, stay
+from lapse.app.process import believed_clock, probes_listener, stay
 from lapse.core.errors import UsageError
 
 if TYPE_CHECKING:
     import asyncio
     from contextlib import AsyncExitStack
 
-    from lapse.engine.journal.port import Journal
     from lapse.engine.running.coordinator import Coordinator
     from lapse.engine.running.metrics import Metrics
-    from lapse.keys.aio import AsyncKeys
     from lapse.settings import LoadedSettings, Settings
     from lapse.web.server.listener import Endpoint
     from lapse.workspaces.store.port import WorkspaceStore
-
-LEADER: Final = "lapse-ttl-manager"
-_LEADER_SECONDS: Final = 15
-"""How long another process waits to lead after this one has died without a word."""
-
-_OF_ONE_MACHINE: Final = ("file:", "memory:")
 
 
 class ActivityMissingError(UsageError):
@@ -54,58 +45,55 @@ class _Process:
 
     settings: Settings
     metrics: Metrics
-    keys: AsyncKeys
     store: WorkspaceStore
     probes: Endpoint
     coordinator: Coordinator
+    is_given_keys: bool
+    """Whether a flag names a keys store, as it had to until this version."""
 
     @classmethod
     async def open(cls, loaded: LoadedSettings, stack: AsyncExitStack, *, dry_run: bool) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
-        from lapse.app.state_folder import gate_of, guard_of, open_store
-        from lapse.app.workspace_record import ServerRecord
-        from lapse.app.workspaces import time_of
+        from lapse.app import record as records
         from lapse.core.clock import SystemClock
-        from lapse.engine.journal.port import SQLiteJournal
         from lapse.engine.running.coordinator import Coordinator
         from lapse.engine.running.metrics import Metrics
         from lapse.engine.safety.gate import GateLoop
-        from lapse.keys.aio import open_keys_async
-        from lapse.keys.election import Election
         from lapse.web.server.listener import Endpoint
         from lapse.workspaces.model import DOMAIN
-        from lapse.workspaces.opening import open_activity, open_workspaces
+        from lapse.workspaces.opening import open_activity
         from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 
         settings, machine, metrics = loaded.settings, SystemClock(), Metrics(__version__)
         clock = believed_clock(settings, machine)
         probes = Endpoint(settings.probes_host, settings.probes_port, setting="probes")
         stack.callback(probes.close)
-        # First, because it makes the folder that the keys may be in.
-        state = open_store(settings.state_dir, clock=clock)
+        state = records.open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(state.close)
-        keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=machine, sweep=False))
-        store = await open_workspaces(settings.workspaces_url)
+        server = await records.open_server(settings, stack, upgrades=True)
+        record = await records.ProcessRecord.open(settings, state, server)
+        store = await records.open_workspace_store(settings, server)
         stack.push_async_callback(store.close)
         activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)
         stack.push_async_callback(activity.close)
-        record = ServerRecord.of(store, settings)
-        guard = guard_of(state, clock=clock, sources=time_of(store))
-        if record is None:
-            journal: Journal = SQLiteJournal(state.database)
-            gate = gate_of(state, budgets=deletion_budgets(settings), guard=guard, metrics=metrics)
+        gate = record.gate(await record.guard(clock), metrics=metrics, domains=[DOMAIN])
+        sweeps = ttl_sweeps(store, activity, record.journal, clock=clock, metrics=metrics, gate=gate, dry_run=dry_run)
+        if server is None:
+            leadership = records.folder_election(state, machine)
         else:
-            journal, gate = record.journal, record.gate(settings, guard=guard, metrics=metrics)
-        sweeps = ttl_sweeps(store, activity, journal, clock=clock, metrics=metrics, gate=gate, dry_run=dry_run)
-        loop = ttl_loop(sweeps, interval=settings.ttl_manager_interval.seconds)
+            leadership = await records.database_election(settings.database_url, machine, stack)
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
-            loops=[loop, GateLoop(gate, domain=DOMAIN)],
-            leadership=Election(keys, LEADER, ttl_seconds=_LEADER_SECONDS, clock=machine),
+            loops=[
+                ttl_loop(sweeps, interval=settings.ttl_manager_interval.seconds),
+                GateLoop(gate, domain=DOMAIN),
+            ],
+            leadership=leadership,
         )
-        return cls(settings, metrics, keys, store, probes, coordinator)
+        is_given_keys = loaded.origins["keys_url"].layer == "flag"
+        return cls(settings, metrics, store, probes, coordinator, is_given_keys)
 
     async def run(self) -> None:
         """Tick until the coordinator is told to stop."""
@@ -116,15 +104,14 @@ class _Process:
         await self.coordinator.run([listener])
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raise a `LapseError` unless the stores answer. Blocks, beside ``loop``.
+        """Raise a `LapseError` unless the store answers. Blocks, beside ``loop``.
 
-        Activity is not among them: while it is away archives go on, and a metric tells.
+        Activity is not asked: while it is away archives go on, and a metric tells.
         """
         import asyncio
 
         from lapse.web.server.probes import CHECK_SECONDS
 
-        self.keys.backend.check()
         # Bounded, because a process that ends waits for its threads.
         asyncio.run_coroutine_threadsafe(self.store.check(), loop).result(CHECK_SECONDS)
 
@@ -134,10 +121,8 @@ class _Process:
         from lapse.settings import show_value
 
         log = get_logger("lapse.ttl_manager")
-        if self.settings.workspaces_url.startswith("postgres") and self.settings.keys_url.startswith(_OF_ONE_MACHINE):
-            log.warning(
-                "odd_setting", reason="keys_url is not shared, so a TTL manager on another machine leads as well"
-            )
+        if self.is_given_keys:
+            log.warning("odd_setting", reason="--keys-url is not used any more: who leads is decided in the database")
         log.info(
             "listening",
             probes=self.probes.url,

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from lapse.app.process import (
     NotSyncedError,
     believed_clock,
-    deletion_budgets,
     history_policy_document,
     probes_listener,
     request_policy,
@@ -32,22 +31,23 @@ from lapse.workspaces.model import Ms, NewWorkspace
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AsyncExitStack
 
     from starlette.types import ASGIApp
 
     from lapse.app.workspaces import WorkspaceParts
     from lapse.core.clock import Clock
-    from lapse.engine.journal.port import Journal, SQLiteJournal
-    from lapse.engine.running.coordinator import Coordinator, Loop, Service
+    from lapse.db.postgres.pool import Postgres
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.running.coordinator import Coordinator, ElectedWork, Loop, Service
+    from lapse.engine.running.leadership import Leadership
     from lapse.engine.running.logins import LoginFailures
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.clock_guard import ClockGuard, GuardedGate
+    from lapse.engine.safety.clock_guard import GuardedGate
     from lapse.history.service import Retention
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.sweeper import CleanupLoop
-    from lapse.objects.embedded import EmbeddedStore
     from lapse.requests.local.executor import LocalRequests
     from lapse.settings import LoadedSettings, Settings
     from lapse.web.auth.sessions import BrowserSessions
@@ -102,14 +102,10 @@ def free_port(wanted: int) -> int:
         return found
 
 
-_LEADER_SECONDS: Final = 15
-"""How long another process waits to lead after this one has died without a word."""
-
-
 class _Shared(TypedDict):
     """What all domains are built with."""
 
-    journal: SQLiteJournal
+    journal: Journal
     gate: GuardedGate
     clock: Clock
     metrics: Metrics
@@ -204,17 +200,14 @@ class _Process:
     ) -> _Process:
         """Open it all; ``stack`` closes it, last opened first."""
         from lapse import __version__
+        from lapse.app import record as records
         from lapse.app.domains import own_domains
-        from lapse.app.state_folder import guard_of, open_store
-        from lapse.app.workspaces import time_of
         from lapse.core.clock import SystemClock
-        from lapse.engine.journal.port import SQLiteJournal
-        from lapse.engine.running.coordinator import Coordinator
+        from lapse.engine.running.coordinator import ElectedWork
         from lapse.engine.running.metrics import Metrics
         from lapse.engine.safety.gate import GateLoop
         from lapse.engine.safety.sqlite import SQLiteHolds
         from lapse.keys.aio import open_keys_async
-        from lapse.keys.election import Election
         from lapse.keys.registration import KEYS
         from lapse.requests.expiry import DOMAIN as REQUESTS
         from lapse.requests.local.executor import LocalRequests
@@ -226,29 +219,28 @@ class _Process:
         endpoints = _Endpoints.open(settings, stack)
         access = _Access.open(settings, stack, endpoints=endpoints, clock=machine, metrics=metrics)
         keys = await stack.enter_async_context(open_keys_async(settings.keys_url, clock=machine, sweep=False))
-        store = open_store(settings.state_dir, clock=clock)
+        store = records.open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
+        server = await records.open_server(settings, stack, upgrades=True)
+        record = await records.ProcessRecord.open(settings, store, server)
+        gate = record.gate(await record.guard(clock), metrics=metrics)
         workspaces = await _open_workspaces(
-            settings, stack, endpoints=endpoints, keys=keys, access=access, clock=clock, metrics=metrics
+            settings, stack, server=server, endpoints=endpoints, keys=keys, access=access, clock=clock, metrics=metrics
         )
         example = example and workspaces is not None and await ensure_example(workspaces.store, settings, clock)
-        local = settings.state_dir / "local"
-        guard = guard_of(store, clock=clock, sources=[] if workspaces is None else time_of(workspaces.store))
-        gate = _gate(store, settings, guard, metrics)
-        shared: _Shared = {
-            "journal": SQLiteJournal(store.database), "gate": gate, "clock": clock, "metrics": metrics,
-        }  # fmt: skip
-        requests = LocalRequests.build(store, local, policy=request_policy(settings), **shared)
-        records = retention(loaded, store, documents=settings.retention_policies, holds=store, **shared)
-        loops: list[Loop] = [*requests.requests.loops, *records.loops, *_workspace_loops(workspaces, shared, guard)]
+        shared: _Shared = {"journal": record.journal, "gate": gate, "clock": clock, "metrics": metrics}
+        requests = LocalRequests.build(store, settings.state_dir / "local", policy=request_policy(settings), **shared)
+        # What is noted about policies is about the objects of this folder, wherever the record is.
+        notes = records.ProcessRecord.in_folder(store).safety
+        history = retention(loaded, store, documents=settings.retention_policies, holds=store, notes=notes, **shared)
+        loops: list[Loop] = [*_loops(loaded, keys, metrics, clock), *requests.requests.loops, *history.loops]
         loops += [one.loop(holds=SQLiteHolds(store.database), **shared) for one in others if one.section.enabled]
-        coordinator = Coordinator(
-            clock=clock,
-            metrics=metrics,
-            loops=[*_loops(loaded, keys, metrics, clock), *loops, GateLoop(gate, domain=REQUESTS)],
-            leadership=Election(keys, "lapse-up", ttl_seconds=_LEADER_SECONDS, clock=machine),
-        )
-        opened = (settings, machine, clock, metrics, access, keys, requests, records, workspaces)
+        services = [*requests.leader_services, *history.leader_services]
+        folder = ElectedWork(records.folder_election(store, machine), loops, services)
+        recorded: list[Loop] = [GateLoop(gate, domain=REQUESTS), *_workspace_loops(workspaces, shared)]
+        election = None if server is None else await records.database_election(settings.database_url, machine, stack)
+        coordinator = _coordinator(shared, folder, recorded, election)
+        opened = (settings, machine, clock, metrics, access, keys, requests, history, workspaces)
         return cls(*opened, example, tell, endpoints, coordinator).built()
 
     @property
@@ -263,8 +255,7 @@ class _Process:
 
     async def run(self) -> None:
         """Serve and tick until the coordinator is told to stop."""
-        leading: list[Service] = [*self.requests.leader_services, *self.retention.leader_services]
-        await self.coordinator.run(self._services, leading)
+        await self.coordinator.run(self._services)
 
     @cached_property
     def _services(self) -> list[Service]:
@@ -358,27 +349,18 @@ class _Process:
         )
 
 
-def _gate(store: EmbeddedStore, settings: Settings, guard: ClockGuard, metrics: Metrics) -> GuardedGate:
-    from lapse.app.state_folder import gate_of
-    from lapse.app.workspace_record import is_on_server
-    from lapse.domains import REGISTRY
-    from lapse.workspaces.model import DOMAIN as WORKSPACES
-
-    elsewhere = {WORKSPACES} if is_on_server(settings) else set()
-    domains = [name for name in REGISTRY.freezable() if name not in elsewhere]
-    return gate_of(store, budgets=deletion_budgets(settings), guard=guard, metrics=metrics, domains=domains)
-
-
 async def _open_workspaces(
     settings: Settings,
     stack: AsyncExitStack,
     *,
+    server: Postgres | None,
     endpoints: _Endpoints,
     keys: AsyncKeys,
     access: _Access,
     clock: Clock,
     metrics: Metrics,
 ) -> WorkspaceParts | None:
+    from lapse.app.record import open_workspace_store
     from lapse.app.workspaces import WorkspaceParts
 
     if endpoints.proxy is None:
@@ -387,6 +369,7 @@ async def _open_workspaces(
         settings,
         stack,
         endpoint=endpoints.proxy,
+        store=await open_workspace_store(settings, server),
         keys=keys,
         state=access.sessions.state,
         clock=clock,
@@ -396,24 +379,26 @@ async def _open_workspaces(
     )
 
 
-def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared, guard: ClockGuard) -> list[Loop]:
+def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop]:
     """Return what is done about workspaces again and again, here or by the leader alone."""
-    from lapse.app.workspace_record import GATE_LOOP, ServerRecord
-    from lapse.engine.safety.gate import GateLoop
-    from lapse.workspaces.model import DOMAIN
     from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps
 
     if parts is None:
         return []
+    sweeps = ttl_sweeps(parts.store, parts.activity, **shared)
+    return [*parts.loops, ttl_loop(sweeps, interval=parts.settings.ttl_manager_interval.seconds)]
+
+
+def _coordinator(
+    shared: _Shared, folder: ElectedWork, recorded: Sequence[Loop], election: Leadership | None
+) -> Coordinator:
+    """Return what runs the work on the folder and that on the record; ``election`` is that of the record's database."""
+    from lapse.engine.running.coordinator import Coordinator
+
     clock, metrics = shared["clock"], shared["metrics"]
-    settings, loops = parts.settings, list(parts.loops)
-    journal: Journal = shared["journal"]
-    gate, record = shared["gate"], ServerRecord.of(parts.store, settings)
-    if record is not None:
-        journal, gate = record.journal, record.gate(settings, guard=guard, metrics=metrics)
-        loops.append(GateLoop(gate, domain=DOMAIN, name=GATE_LOOP))
-    sweeps = ttl_sweeps(parts.store, parts.activity, journal, clock=clock, metrics=metrics, gate=gate)
-    return [*loops, ttl_loop(sweeps, interval=settings.ttl_manager_interval.seconds)]
+    if election is None:  # then all of it is in the folder, and one election is enough
+        return Coordinator(clock=clock, metrics=metrics, beside=replace(folder, loops=[*folder.loops, *recorded]))
+    return Coordinator(clock=clock, metrics=metrics, loops=recorded, leadership=election, beside=folder)
 
 
 def _loops(loaded: LoadedSettings, keys: AsyncKeys, metrics: Metrics, clock: Clock) -> list[CleanupLoop]:

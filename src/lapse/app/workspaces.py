@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from lapse.engine.running.coordinator import Loop, Service
     from lapse.engine.running.logins import LoginFailures
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.clock_guard import Source
     from lapse.keys.aio import AsyncKeys
     from lapse.proxy.directory import StoreDirectory
     from lapse.proxy.ports import UpstreamAddress
@@ -106,7 +105,7 @@ def node_of(settings: Settings) -> str | None:
     """
     import socket
 
-    return None if settings.workspaces_url.startswith("file:") else socket.gethostname()
+    return socket.gethostname() if settings.database_url else None
 
 
 def log_of(settings: Settings, workspace: Workspace) -> Path:
@@ -117,12 +116,6 @@ def log_of(settings: Settings, workspace: Workspace) -> Path:
     if workspace.node_id not in {None, node_of(settings)}:
         raise LogElsewhereError(address=address_of(workspace), node=workspace.node_id)
     return log_path(settings.state_dir / FOLDER, workspace.id)
-
-
-def time_of(store: WorkspaceStore) -> list[Source]:
-    """Return the server of the workspaces as a source of time; nothing where they are in a file."""
-    now_ns: Source | None = getattr(store.database, "now_ns", None)
-    return [] if now_ns is None else [now_ns]
 
 
 def user_name() -> str:
@@ -159,6 +152,7 @@ class WorkspaceParts:
         stack: AsyncExitStack,
         *,
         endpoint: Endpoint,
+        store: WorkspaceStore,
         keys: AsyncKeys,
         state: StateDatabase,
         clock: Clock,
@@ -166,21 +160,19 @@ class WorkspaceParts:
         hosting: Metrics | None = None,
         server: str = "",
     ) -> WorkspaceParts:
-        """Open it all; ``stack`` closes it, last opened first.
+        """Open it all beside ``store``; ``stack`` closes it, last opened first, and the store with it.
 
         With ``hosting``, which counts errors, they run here, and their programs find the API at ``server``.
         """
-        from lapse.app.workspaces import ticket_records
         from lapse.core.clock import SystemClock
         from lapse.proxy.server import THROTTLE_SECONDS
         from lapse.web.auth.tokens import TokenStore
         from lapse.workspaces.activity.access import AccessTimes
-        from lapse.workspaces.opening import open_activity, open_workspaces
+        from lapse.workspaces.opening import open_activity
         from lapse.workspaces.tickets import Tickets
 
         machine = SystemClock()  # what other processes share, such as tickets, has no time but the wall clock's
         tokens = TokenStore(state, clock=machine)
-        store = await open_workspaces(settings.workspaces_url)
         stack.push_async_callback(store.close)
         secret = state.secret(SECRET)
         variables = _variables(tokens, server, secret)
@@ -244,16 +236,14 @@ class WorkspaceParts:
         return ProxyService(Proxy(self._ports(), options), self.endpoint.sockets, self.access)
 
     def api(self, journal: Journal) -> WorkspacesService:
-        """Return what the HTTP API needs; ``journal`` is where the state folder has one."""
-        from lapse.app.workspace_record import ServerRecord
+        """Return what the HTTP API needs; ``journal`` is that of the record."""
         from lapse.web.api.workspaces import Defaults, WorkspacesService
 
         settings = self.settings
-        record = ServerRecord.of(self.store, settings)
         return WorkspacesService(
             self.store,
             self.tickets,
-            journal if record is None else record.journal,
+            journal,
             url_of=url_of(settings, self.endpoint.port),
             defaults=Defaults(
                 standby_ttl=int(settings.default_standby_ttl.seconds),

@@ -18,12 +18,14 @@ from cyclopts import Parameter
 from lapse.cli.flags import Flags
 
 if TYPE_CHECKING:
+    from lapse.app.record import ProcessRecord
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
+    from lapse.db.postgres.pool import Postgres
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.clock_guard import ClockGuard, GuardedGate
-    from lapse.engine.safety.freeze import GateStore
+    from lapse.engine.safety.freeze import GateStore, Notes
     from lapse.kube.api.client import Client
     from lapse.kube.resources import Kind
     from lapse.objects.config_map_gate import ConfigMapGateStore
@@ -65,6 +67,9 @@ class Context:
         """The machine's own clock, which the times of workspaces are by."""
         self._believed = BelievedClock(self.machine)
         self._stack = stack
+        self._server: Postgres | None = None
+        self._record: ProcessRecord | None = None
+        self._guard: ClockGuard | None = None
         self._workspaces: WorkspaceStore | None = None
 
     @property
@@ -74,7 +79,10 @@ class Context:
 
     @property
     def clock(self) -> BelievedClock:
-        """What domains other than workspaces decide by: it goes on from what was last believed in the folder."""
+        """What domains other than workspaces decide by: it goes on from what was last believed in the folder.
+
+        Where a database has the record, from what was believed there, as soon as the record is open.
+        """
         _ = self.embedded  # opening it recalls that
         return self._believed
 
@@ -86,7 +94,9 @@ class Context:
     @property
     def where_frozen(self) -> str:
         """Where `freezes` are, for messages."""
-        return self.name
+        from lapse.settings import show_value
+
+        return show_value(self.settings.database_url or self.name)
 
     # --- access -------------------------------------------------------------------------------------------------------
 
@@ -115,7 +125,7 @@ class Context:
     @cached_property
     def embedded(self) -> EmbeddedStore:
         """The object store of the state folder, which cannot be had on a cluster. Raises `StateFolderError`."""
-        from lapse.app.state_folder import open_store
+        from lapse.app.record import open_store
         from lapse.files.ownership import StateFolderError
 
         folder = self.settings.state_dir
@@ -131,29 +141,52 @@ class Context:
         """Objects, wherever they are."""
         return self.embedded
 
-    @cached_property
-    def journal(self) -> Journal:
-        """The journal of what is ended there."""
-        from lapse.engine.journal.port import SQLiteJournal
+    @property
+    def notes(self) -> Notes:
+        """What was noted about the objects of `store`, which stays with them, wherever the record is."""
+        from lapse.app.record import ProcessRecord
 
-        return SQLiteJournal(self.embedded.database)
+        return ProcessRecord.in_folder(self.embedded).safety
 
-    @cached_property
-    def guard(self) -> ClockGuard:
-        """The clock guard of that place."""
-        from lapse.app.state_folder import guard_of
+    # --- the record ---------------------------------------------------------------------------------------------------
 
-        return guard_of(self.embedded, clock=self.clock)
+    async def journal(self) -> Journal:
+        """Return the journal of what is ended there."""
+        return (await self._opened_record()).journal
 
-    @cached_property
-    def freezes(self) -> GateStore:
-        """Where it is written what is frozen."""
+    async def freezes(self) -> GateStore:
+        """Return where it is written what is frozen."""
+        return (await self._opened_record()).safety
+
+    async def guard(self) -> ClockGuard:
+        """Return the clock guard of that place; `clock` goes on from what the record believes."""
+        if self._guard is None:
+            self._guard = await (await self._opened_record()).guard(self._believed)
+        return self._guard
+
+    async def _opened_record(self) -> ProcessRecord:
+        """Open the record that the settings name, once; many commands need none, and so no server of theirs."""
         from lapse.app.process import deletion_budgets
-        from lapse.app.state_folder import open_gate_store
+        from lapse.app.record import FILE_NAME, ProcessRecord
 
-        return open_gate_store(self.embedded, budgets=deletion_budgets(self.settings), actors=[who()])
+        if self._record is None:
+            settings, server, actors = self.settings, await self._opened_server(), [who()]
+            if server is not None and not (settings.state_dir / FILE_NAME).exists():  # nothing to move, so no folder
+                self._record = ProcessRecord.on_server(server, budgets=deletion_budgets(settings), actors=actors)
+            else:
+                self._record = await ProcessRecord.open(settings, self.embedded, server, actors=actors)
+            await self.guard()  # before anything is dated
+        return self._record
 
-    def gate(self, metrics: Metrics, *, actor: str) -> GuardedGate:
+    async def _opened_server(self) -> Postgres | None:
+        """Connect to the database that the settings name, once: workspaces and the record share it."""
+        from lapse.app.record import open_server
+
+        if self._server is None:
+            self._server = await open_server(self.settings, self._stack)
+        return self._server
+
+    async def gate(self, metrics: Metrics, *, actor: str) -> GuardedGate:
         """Return what stops a command that ends things: freezes, budgets and the clock, as for a process that stays."""
         from lapse.app.process import deletion_budgets
         from lapse.domains import REGISTRY
@@ -162,7 +195,7 @@ class Context:
         from lapse.objects.config_map_gate import RUN
 
         gate = SafetyGate(
-            self.freezes,
+            await self.freezes(),
             budgets=deletion_budgets(self.settings),
             domains=REGISTRY.freezable(cluster=self.is_cluster),
             clock=self.clock,
@@ -170,7 +203,7 @@ class Context:
             actor=actor,
             run=RUN if self.is_cluster else "lapse resume",
         )
-        return GuardedGate(gate, self.guard)
+        return GuardedGate(gate, await self.guard())
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -198,19 +231,18 @@ class Context:
 
     async def workspaces(self) -> WorkspaceStore:
         """Return the workspace store: that of the state folder, or a database that several machines share."""
-        from lapse.workspaces.opening import open_workspaces
+        from lapse.app.record import open_workspace_store
+        from lapse.db.errors import DatabaseError
+        from lapse.workspaces.store.sql import translate
 
         if self._workspaces is None:
-            self._workspaces = await open_workspaces(self.settings.workspaces_url)
+            try:
+                server = await self._opened_server()
+            except DatabaseError as error:
+                raise translate(error) from error.__cause__
+            self._workspaces = await open_workspace_store(self.settings, server)
             self._stack.push_async_callback(self._workspaces.close)
         return self._workspaces
-
-    async def workspace_journal(self) -> Journal:
-        """Return the journal of workspaces, which is with their rows on a server, else in the state folder."""
-        from lapse.app.workspace_record import ServerRecord
-
-        record = ServerRecord.of(await self.workspaces(), self.settings)
-        return self.journal if record is None else record.journal
 
     async def signals(self, workspaces: Sequence[Workspace]) -> Mapping[WorkspaceId, Signal]:
         """Return who is connected to which workspace; nothing where that is known to lapse up alone."""
@@ -256,30 +288,42 @@ class ClusterContext(Context):
         """Objects of the cluster."""
         return self._kubernetes
 
+    @property
+    def notes(self) -> Notes:
+        """What was noted about the objects of the cluster."""
+        return self._gate_store
+
+    async def journal(self) -> Journal:
+        """Return the log."""
+        return self._log
+
+    async def freezes(self) -> GateStore:
+        """Return where it is written what is frozen."""
+        return self._gate_store
+
+    async def guard(self) -> ClockGuard:
+        """Return the clock guard of that place, which asks the API server for the time."""
+        from lapse.app.cluster import guard_on
+
+        if self._guard is None:
+            self._guard = guard_on(self._client, self._gate_store, clock=self.clock)
+        return self._guard
+
     @cached_property
-    def journal(self) -> Journal:
-        """The log."""
+    def _log(self) -> Journal:
         from lapse.engine.journal.log import LogJournal
 
         return LogJournal()
 
     @cached_property
-    def guard(self) -> ClockGuard:
-        """The clock guard of that place, which asks the API server for the time."""
-        from lapse.app.cluster import guard_on
-
-        return guard_on(self._client, self.freezes, clock=self.clock)
-
-    @cached_property
-    def freezes(self) -> ConfigMapGateStore:
-        """Where it is written what is frozen."""
+    def _gate_store(self) -> ConfigMapGateStore:
         from lapse.app.cluster import gate_key
         from lapse.domains import REGISTRY
         from lapse.objects.config_map_gate import ConfigMapGateStore
 
         key = gate_key(self.settings)
         domains = REGISTRY.freezable(cluster=True)
-        return ConfigMapGateStore(self.store, key, domains=domains, clock=self.clock, journal=self.journal)
+        return ConfigMapGateStore(self.store, key, domains=domains, clock=self.clock, journal=self._log)
 
     @property
     def _client(self) -> Client:
@@ -317,7 +361,7 @@ def in_context(
     flags: Flags, work: Work[T], *, cluster: bool = False, rights: Callable[[Settings], str] = lambda _: ""
 ) -> T:
     """Do some work where the flags say, and close what it opened; ``rights`` are those that it needs on a cluster."""
-    loaded = flags.load()
+    loaded = flags.load_and_warn()
 
     async def run() -> T:
         async with AsyncExitStack() as stack:

@@ -56,6 +56,15 @@ class Flags:
         """Read file, environment and these flags; raises `SettingsError` with everything that is wrong."""
         return load_settings(self.given, config=self.config)
 
+    def load_and_warn(self) -> LoadedSettings:
+        """Do the same for a command that ends soon: what goes with the next version is told on stderr."""
+        from lapse.cli.output import message
+
+        loaded = self.load()
+        for warning in loaded.deprecations:
+            message(f"warning: {warning}", style="yellow")
+        return loaded
+
 
 # --- keys that go together --------------------------------------------------------------------------------------------
 
@@ -69,10 +78,11 @@ _RECORDS: Final = ("history_namespace", "history_ttl", "history_retention_limit"
 _HISTORY: Final = (*_RECORDS, "retention_interval", "history_deletion_budget", "retention_deletion_budget")
 _WORKSPACE_DEFAULTS: Final = ("default_standby_ttl", "default_archive_ttl")
 _WORKSPACE_TTLS: Final = ("ttl_manager_interval", "workspaces_deletion_budget")
+_DATABASE: Final = ("database_url", "workspaces_url")
 _ACTIVITY: Final = ("activity_url", "proxy_lease")
 _PROXY_ADDRESS: Final = ("proxy_port", "proxy_suffix", "proxy_scheme")
 _PROXY: Final = (
-    *("workspaces_url", *_ACTIVITY, *_PROXY_ADDRESS, "proxy_host", "workspaces_beyond_loopback", "idle_timer"),
+    *(*_DATABASE, *_ACTIVITY, *_PROXY_ADDRESS, "proxy_host", "workspaces_beyond_loopback", "idle_timer"),
     *("proxy_max_connections", "proxy_max_connections_per_peer"),
 )
 _WEBHOOK: Final = ("webhook_host", "webhook_port", "webhook_cert_file", "webhook_key_file")
@@ -100,8 +110,8 @@ class StateFlags(Flags, keys=("state_dir",)):
     """For commands that need the state folder only."""
 
 
-class WorkspaceFlags(Flags, keys=("state_dir", "workspaces_url")):
-    """For commands that need the workspace store, and the journal in the state folder."""
+class WorkspaceFlags(Flags, keys=("state_dir", *_DATABASE)):
+    """For commands that need the workspace store, and the journal."""
 
 
 class PlaceFlags(Flags, keys=("state_dir",), **_PLACE):
@@ -145,8 +155,8 @@ class ProxyFlags(Flags, keys=("state_dir", *_PROXY, *_PROCESS), keys_url=_TICKET
 
 class TTLManagerFlags(
     Flags,
-    keys=("state_dir", "workspaces_url", *_ACTIVITY, *_WORKSPACE_TTLS, *_PROCESS),
-    keys_url="Where keys are stored, and which TTL manager leads; the same for all TTL managers",
+    keys=("state_dir", *_DATABASE, *_ACTIVITY, *_WORKSPACE_TTLS, *_PROCESS),
+    keys_url="Not used any more: which TTL manager leads is decided in the database of the workspaces",
     deletion_budget="How much may be ended in any window, such as 10000/1h; past it workspaces are frozen;"
     " off sets no limit",
 ):
@@ -157,7 +167,7 @@ class DefinitionsFlags(Flags, keys=_CLUSTER):
     """For `lapse crds`."""
 
 
-class FreezeFlags(Flags, keys=("state_dir", *_PLACE, "workspaces_url"), **_PLACE):
+class FreezeFlags(Flags, keys=("state_dir", *_PLACE, *_DATABASE), **_PLACE):
     """For `lapse freeze` and `lapse resume`."""
 
 
@@ -177,18 +187,18 @@ class GrantFlags(Flags, keys=("state_dir", *_PLACE, "retention_account"), **_PLA
     """For `lapse retention rbac`."""
 
 
-class OpenWorkspaceFlags(Flags, keys=("state_dir", "workspaces_url", *_PROXY_ADDRESS), keys_url=_TICKETS):
+class OpenWorkspaceFlags(Flags, keys=("state_dir", *_DATABASE, *_PROXY_ADDRESS), keys_url=_TICKETS):
     """For `lapse workspaces open`."""
 
 
 class BusyFlags(
     Flags,
-    keys=("state_dir", "workspaces_url"),
+    keys=("state_dir", *_DATABASE),
     http_host="Address of the API of lapse up, unless a server is named",
     http_port="Port of the API of lapse up, unless a server is named",
 ):
     """For `lapse busy`."""
 
 
-class WhyFlags(Flags, keys=("state_dir", "workspaces_url", *_ACTIVITY)):
+class WhyFlags(Flags, keys=("state_dir", *_DATABASE, *_ACTIVITY)):
     """For `lapse why`."""

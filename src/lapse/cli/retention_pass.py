@@ -64,11 +64,12 @@ async def pass_over(
         context.loaded,
         context.store,
         documents=() if context.is_cluster else settings.retention_policies,
-        journal=context.journal,
+        journal=await context.journal(),
         metrics=metrics,
         holds=listed_holds(context.store, await _ownable(context)),
-        gate=context.gate(metrics, actor=who()),
+        gate=await context.gate(metrics, actor=who()),
         clock=context.clock,
+        notes=context.notes,
         left_alone=[settings.lease_namespace] if context.is_cluster else [],
         direct=PolicyOverlay(context.store, instead) if instead else None,
         actor=who(),
@@ -98,7 +99,7 @@ async def _doubt(context: Context, refused: set[str]) -> str:
     if not refused:
         return ""
     try:
-        state = await context.freezes.load(context.clock.wall_ns())
+        state = await (await context.freezes()).load(context.clock.wall_ns())
     except LapseError as error:
         return f"The freezes in {context.where_frozen} cannot be read, so nothing is ended: {error}"
     if all(state.freeze_of(domain) for domain in refused):

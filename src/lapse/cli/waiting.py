@@ -285,6 +285,6 @@ def _workspace_hint(context: Context, asked: Workspace, found: Workspace | None)
     where = "" if here else f" on {asked.node_id}"
     untouched = found is not None and found.operation is Operation.NONE and found.observed_at == asked.observed_at
     if untouched:
-        return f"Is lapse up running{where}, with the same workspaces_url?"
+        return f"Is lapse up running{where}, with the same database_url?"
     told = trouble(view_of(found, context.now)) if found is not None else ""
     return told or f"It goes on by itself, as long as lapse up runs{where}."

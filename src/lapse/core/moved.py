@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MODULES: Final[Mapping[str, str]] = {
-    "lapse.cli.state_folder": "lapse.app.state_folder",
+    "lapse.cli.state_folder": "lapse.app.record",
     "lapse.engine.holds": "lapse.engine.safety.holds",
     "lapse.engine.leadership": "lapse.engine.running.leadership",
     "lapse.engine.metrics": "lapse.engine.running.metrics",

@@ -26,6 +26,10 @@ class DatabaseMisfitError(DatabaseError):
     """The database does not fit: {problem}."""
 
 
+class DatabaseOutdatedError(DatabaseMisfitError):
+    """The tables of the database are of an older version: {problem}."""
+
+
 class DatabaseClosedError(DatabaseError):
     """The database is closed."""
 

@@ -31,6 +31,7 @@ from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseErr
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal.port import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.running.database_lease import SCHEMA_SCRIPTS as LEASE_SCRIPTS
 from lapse.engine.safety.holds import held_error
 from lapse.engine.safety.sqlite import HOLDS_SCRIPTS, NOTES_SCRIPTS
 from lapse.engine.safety.sqlite import SCHEMA_SCRIPTS as GATE_SCRIPTS
@@ -82,7 +83,7 @@ A = TypeVar("A")
 # Files remember how many of these they have: what is new goes to the end.
 _SCRIPTS: Final = (
     SQL["schema_1"], *JOURNAL_SCRIPTS, *GATE_SCRIPTS, SQL["schema_2"], SQL["schema_3"], *NOTES_SCRIPTS,
-    *HOLDS_SCRIPTS,
+    *HOLDS_SCRIPTS, *LEASE_SCRIPTS,
 )  # fmt: skip
 SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=_SCRIPTS)  # "LapO"
 CHANGES_KEPT: Final = 100_000

@@ -40,7 +40,7 @@ def check_workspaces_url(url: str) -> None:
 
         PostgresURL.parse(url)
     else:
-        _path(url)
+        path_of(url)
 
 
 async def open_workspaces(url: str) -> WorkspaceStore:
@@ -51,7 +51,7 @@ async def open_workspaces(url: str) -> WorkspaceStore:
         return await open_postgres_store(url)
     from lapse.workspaces.store.sqlite import open_sqlite_store
 
-    path = _path(url)
+    path = path_of(url)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -84,7 +84,8 @@ def open_activity(
     return RedisActivity.at(url, lease_seconds=lease_seconds)
 
 
-def _path(url: str) -> Path:
+def path_of(url: str) -> Path:
+    """Return the file that a URL names; raises `WorkspacesURLError`."""
     expected = "expected file:///absolute/path/workspaces.db or postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
     if not url.startswith(_FILE):
         shown = url.partition("://")[0] if "://" in url else "given"

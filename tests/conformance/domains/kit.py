@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lapse.app.domains import ACTOR
-from lapse.app.state_folder import guard_of, open_gate_store, open_store
+from lapse.app.record import ProcessRecord, open_store
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.errors import LapseError
@@ -171,11 +171,11 @@ class Stage:
     async def freeze(self) -> None:
         wanted = Freeze(self.kit.now, "look", "ann")
         row = freeze_row(self.name, wanted, reason=FreezeReason.BY_PERSON, now=self.kit.now)
-        await open_gate_store(self.kit.store).freeze(self.name, wanted, row)
+        await ProcessRecord.in_folder(self.kit.store).safety.freeze(self.name, wanted, row)
 
     async def resume(self) -> None:
         row = resume_row(self.name, by="ann", now=self.kit.now)
-        assert await open_gate_store(self.kit.store).resume(self.name, row)
+        assert await ProcessRecord.in_folder(self.kit.store).safety.resume(self.name, row)
 
 
 @asynccontextmanager
@@ -185,7 +185,7 @@ async def staged(folder: Path, opened: Opener, *, budget: str = "off", dry_run: 
     machine.advance(86_400)
     clock, metrics = BelievedClock(machine), Metrics("test")
     store = open_store(folder, clock=clock)
-    guard = guard_of(store, clock=clock)
+    guard = await ProcessRecord.in_folder(store).guard(clock)
     budgets = Budgets(domains={opened.domain: Budget.parse(budget)})
     names = list(dict.fromkeys([*REGISTRY.freezable(), opened.domain]))
     kept = SQLiteGateStore(SQLiteJournal(store.database), budgets=budgets, domains=names, actors=[ACTOR])

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lapse
+from lapse.app.record import folder_election, open_store
 from lapse.core.clock import SystemClock
 from lapse.core.identity import uuid
+from lapse.engine.running.database_lease import PostgresLease
 from lapse.engine.running.election import LeaseElection
 from lapse.keys.election import Election
 from lapse.keys.url import init_store
@@ -23,6 +25,7 @@ from lapse.kube.api.client import Client
 from lapse.kube.auth.config import load_config
 from lapse.kube.controller.lease import KubeLease
 from lapse.kube.resources import ObjectKey
+from tests.conformance.workspaces.worlds import postgres_database
 from tests.servers import Relay, wait_until
 from tests.servers.pytest_plugin import each
 
@@ -118,19 +121,52 @@ async def test_a_leader_behind_a_silent_api_server_stops_before_the_next_one_sta
     expect_one_leader_at_a_time(one, other)
 
 
+async def test_a_leader_behind_a_silent_database_stops_before_the_next_one_starts(shared_postgres: Server) -> None:
+    from lapse.db.postgres.pool import Postgres  # `make test` has no driver
+
+    with postgres_database(shared_postgres) as direct, Relay(shared_postgres.port) as relay:
+        databases = [Postgres(direct.replace(f":{shared_postgres.port}/", f":{relay.port}/"), connections=1)]
+        databases.append(Postgres(direct, connections=1))
+        for database in databases:
+            await database.open()
+        one, other = (
+            Candidate(LeaseElection(PostgresLease(database, clock=CLOCK, ttl_seconds=TTL), clock=CLOCK))
+            for database in databases
+        )
+        await compete(one, other, relay.silence)
+        relay.speak()
+        for database in databases:
+            await database.close()
+    expect_one_leader_at_a_time(one, other)
+
+
+async def hand_over(one: Candidate, other: Candidate) -> None:
+    """Let the first candidate lead, end it, and wait until the second leads."""
+    leading = asyncio.create_task(one.leadership.campaign(one.work))
+    await one.until_working()
+    waiting = asyncio.create_task(other.leadership.campaign(other.work))
+    leading.cancel()
+    with suppress(asyncio.CancelledError):
+        await leading
+    await other.until_working()
+    waiting.cancel()
+    with suppress(asyncio.CancelledError):
+        await waiting
+
+
 async def test_two_openings_of_one_file_elect_one_leader_at_a_time(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/keys.db"
     clock = SystemClock()
     async with lapse.open_keys_async(url) as first, lapse.open_keys_async(url) as second:
         one, other = (Candidate(Election(keys, "two", ttl_seconds=TTL, clock=clock)) for keys in (first, second))
-        leading = asyncio.create_task(one.leadership.campaign(one.work))
-        await one.until_working()
-        waiting = asyncio.create_task(other.leadership.campaign(other.work))
-        leading.cancel()
-        with suppress(asyncio.CancelledError):
-            await leading
-        await other.until_working()
-        waiting.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiting
+        await hand_over(one, other)
+    expect_one_leader_at_a_time(one, other)
+
+
+async def test_two_openings_of_one_state_folder_elect_one_leader_at_a_time(tmp_path: Path) -> None:
+    stores = [open_store(tmp_path, clock=CLOCK) for _ in range(2)]
+    one, other = (Candidate(folder_election(store, CLOCK)) for store in stores)
+    await hand_over(one, other)
+    for store in stores:
+        await store.close()
     expect_one_leader_at_a_time(one, other)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from lapse.db.sqlite.file import Synchronous
+from lapse.db.sqlite.database import Database
+from lapse.db.sqlite.file import SQLiteFile, Synchronous
 from lapse.engine.journal.port import Entry, Outcome, SQLiteJournal
 from lapse.workspaces.model import DesiredState, Ms, NewWorkspace, ObservedStatus
-from lapse.workspaces.store.sqlite import open_sqlite_store
-from tests.conformance.workspaces.worlds import postgres_database
+from lapse.workspaces.store.sqlite import SqliteWorkspaceStore
+from tests.conformance.workspaces.worlds import WITH_TABLES_BESIDE, postgres_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,7 +45,8 @@ def entry(name: str) -> Entry:
 async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[WorkspaceStore, Journal]]:
     """A store, and a journal in its database."""
     if request.param == "sqlite":
-        embedded = open_sqlite_store(tmp_path / "workspaces.db", synchronous=Synchronous.NORMAL)
+        file = SQLiteFile(tmp_path / "workspaces.db", synchronous=Synchronous.NORMAL)
+        embedded = SqliteWorkspaceStore(Database(file, WITH_TABLES_BESIDE))
         yield embedded, SQLiteJournal(embedded.database)
         await embedded.close()
         return

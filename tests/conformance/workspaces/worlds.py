@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from lapse.core.identity import secret_bytes
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
+from lapse.engine.journal.port import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.safety.sqlite import NOTES_SCRIPTS
+from lapse.engine.safety.sqlite import SCHEMA_SCRIPTS as GATE_SCRIPTS
 from lapse.workspaces.store.sqlite import SCHEMA, SqliteWorkspaceStore
 
 if TYPE_CHECKING:
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
     Wrap = Callable[[WorkspaceStore], WorkspaceStore]
 
 ROUNDS = 200
-WITH_TABLE_BESIDE = Schema(SCHEMA.application_id, (*SCHEMA.scripts, "CREATE TABLE beside (text TEXT)"))
+BESIDE = ("CREATE TABLE beside (text TEXT)", *JOURNAL_SCRIPTS, *GATE_SCRIPTS, *NOTES_SCRIPTS)
+WITH_TABLES_BESIDE = Schema(SCHEMA.application_id, (*SCHEMA.scripts, *BESIDE))
+"""A file of workspaces with a record of its own in it, as nobody has: for what is written in one transaction."""
 
 
 class SqlWorld:
@@ -91,7 +96,7 @@ async def sqlite_world(
 ) -> AsyncIterator[SqliteWorld]:
     async def open_store() -> WorkspaceStore:
         file = SQLiteFile(folder / "workspaces.db", synchronous=Synchronous.NORMAL)
-        return SqliteWorkspaceStore(Database(file, WITH_TABLE_BESIDE))
+        return SqliteWorkspaceStore(Database(file, WITH_TABLES_BESIDE))
 
     world = SqliteWorld(open_store, wrap, rounds)
     world.store = await world.another()

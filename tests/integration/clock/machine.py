@@ -11,14 +11,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lapse.app.state_folder import gate_of, guard_of, open_gate_store, open_store
+from lapse.app.record import ProcessRecord, open_store
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.engine.running.metrics import Metrics
-from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.freeze import ALL, resume_row
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
 from lapse.history.policy.default_policy import history_document
@@ -66,8 +65,8 @@ class Machine:
         clock, metrics = BelievedClock(self.clock, dry_seconds=SHORT.seconds), Metrics("test")
         store = open_store(self.folder, clock=clock)
         workspaces = open_sqlite_store(self.folder / "workspaces.db")
-        guard = guard_of(store, clock=clock, sources=sources)
-        gate = gate_of(store, budgets=Budgets(), guard=guard, metrics=metrics)
+        record = ProcessRecord.in_folder(store)
+        gate = record.gate(await record.guard(clock, sources=sources), metrics=metrics)
         process = Process(store, workspaces, clock, metrics, gate)
         filling = asyncio.create_task(process.requests.caches.run())
         try:
@@ -181,7 +180,7 @@ class Process:
     async def resume(self) -> None:
         """Do what a person does with ``lapse resume all``."""
         row = resume_row(ALL, by="ann", now=self.clock.wall_ns())
-        assert await open_gate_store(self.store).resume(ALL, row)
+        assert await ProcessRecord.in_folder(self.store).safety.resume(ALL, row)
 
     # --- what came of it ----------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ def server() -> Iterator[Server]:
 def start(folder: Path, database: str, server: Server, *flags: str, **settings: str) -> LapseServer:
     folder.mkdir(exist_ok=True)
     environment = {
-        "LAPSE_WORKSPACES_URL": database,
+        "LAPSE_DATABASE_URL": database,
         "LAPSE_ACTIVITY_URL": f"{server.url}?timeout=500ms&connect_timeout=500ms",
         "LAPSE_KEYS_URL": server.url,
         "LAPSE_STATE_DIR": str(folder / "state"),
@@ -125,7 +125,7 @@ def test_two_of_them_make_one_transition_and_one_takes_over_from_the_other(
 
 
 def test_a_frozen_domain_stays_as_it_is_until_it_is_resumed(tmp_path: Path, database: str, server: Server) -> None:
-    where = [f"--state-dir={tmp_path / 'another machine'}", f"--workspaces-url={database}"]
+    where = [f"--state-dir={tmp_path / 'another machine'}", f"--database-url={database}"]
     process = start(tmp_path / "a", database, server)
     try:
         assert lapse("freeze", "workspaces", *where, state_dir=tmp_path).returncode == 0
@@ -167,7 +167,7 @@ def test_a_dry_run_changes_nothing_and_the_next_one_does(tmp_path: Path, databas
 
 
 def test_a_database_that_is_away_is_one_line(tmp_path: Path, server: Server) -> None:
-    url = "--workspaces-url=postgresql://lapse@127.0.0.1:1/lapse"
+    url = "--database-url=postgresql://lapse@127.0.0.1:1/lapse"
     result = lapse("ttl-manager", url, f"--activity-url={server.url}", "--probes-port=0", state_dir=tmp_path)
     assert result.returncode == 1
     assert "it cannot be reached" in result.stderr

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from lapse.app.state_folder import open_store
+from lapse.app.record import open_store
 from lapse.core.clock import SystemClock
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.journal.port import Outcome, SQLiteJournal

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lapse.app.state_folder import open_store
+from lapse.app.record import open_store
 from lapse.core.clock import SystemClock
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,

@@ -1,4 +1,4 @@
-"""``lapse freeze``, ``resume``, ``hold`` and ``why`` where workspaces are on a server."""
+"""Commands where ``database_url`` names the record: ``freeze``, ``resume``, ``hold``, ``why`` and deletions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.app.state_folder import open_gate_store, open_store
+from lapse.app.record import ProcessRecord, open_store
 from lapse.cli import main
 from lapse.core.clock import SystemClock
 from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.journal.postgres import PostgresJournal
-from lapse.engine.safety.budget import Budgets
-from lapse.engine.safety.postgres import PostgresGateStore
 from lapse.workspaces.store.postgres import open_postgres_store
 
 if TYPE_CHECKING:
@@ -47,8 +45,8 @@ class Person:
         folder = open_store(self.folder / "state", clock=clock)
         store = await open_postgres_store(self.url)
         try:
-            server = PostgresGateStore(PostgresJournal(store.database), budgets=Budgets(), domains=[], actors=[])
-            here, there = await open_gate_store(folder).load(0), await server.load(0)
+            here = await ProcessRecord.in_folder(folder).safety.load(0)
+            there = await ProcessRecord.on_server(store.database).safety.load(0)
             return set(here.frozen), set(there.frozen)
         finally:
             await store.close()
@@ -62,34 +60,67 @@ def person(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAPSE_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setenv("LAPSE_WORKSPACES_URL", database)
+    monkeypatch.setenv("LAPSE_DATABASE_URL", database)
     return Person(tmp_path, database, capsys)
 
 
-def test_workspaces_are_frozen_where_they_are(person: Person) -> None:
-    person.run("freeze", "workspaces")
-    assert person.frozen() == (set(), {"workspaces"})
+def test_a_freeze_of_any_domain_is_in_the_one_record(person: Person) -> None:
+    said = person.run("freeze", "workspaces")[1]
+    assert said.startswith("Frozen: workspaces in postgresql://***@")
     person.run("freeze", "requests")
-    assert person.frozen() == ({"requests"}, {"workspaces"})
+    assert person.frozen() == (set(), {"workspaces", "requests"})
     assert person.json("resume", "workspaces")["resumed"] == ["workspaces"]
-    assert person.frozen() == ({"requests"}, set())
+    assert person.frozen() == (set(), {"requests"})
 
 
-def test_everything_is_frozen_and_resumed_in_both_places(person: Person) -> None:
-    said = person.run("freeze", "all")[1]
-    assert said.startswith(f"Frozen: everything in {person.folder}/state and postgresql://")
-    assert person.frozen() == ({"all"}, {"all"})
+def test_everything_is_frozen_and_resumed_by_one_row(person: Person) -> None:
+    person.run("freeze", "all")
+    assert person.frozen() == (set(), {"all"})
     assert person.json("resume", "all")["resumed"] == ["all"]
     assert person.frozen() == (set(), set())
 
 
-def test_while_the_server_is_away_what_can_be_frozen_is(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAPSE_WORKSPACES_URL", NOBODY)
+def test_what_was_frozen_in_the_folder_before_is_frozen_in_the_record(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAPSE_DATABASE_URL")
+    person.run("freeze", "requests", "--reason", "audit")
+    assert person.frozen() == ({"requests"}, set())
+    monkeypatch.setenv("LAPSE_DATABASE_URL", person.url)
+    person.run("freeze", "history")
+    assert person.frozen() == (set(), {"requests", "history"})
+    assert person.json("resume", "requests")["resumed"] == ["requests"]
+    assert person.frozen() == (set(), {"history"}), "it is moved once"
+
+
+def test_the_old_name_of_the_setting_means_the_same_and_is_warned_of(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAPSE_DATABASE_URL")
+    monkeypatch.setenv("LAPSE_WORKSPACES_URL", person.url)
+    err = person.run("freeze", "history")[1]
+    assert "warning: environment LAPSE_WORKSPACES_URL: workspaces_url goes with the next version" in " ".join(
+        err.split()
+    )
+    assert person.frozen() == (set(), {"history"})
+
+
+def test_while_the_server_is_away_nothing_is_frozen_and_that_is_said(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAPSE_DATABASE_URL", NOBODY)
     err = person.run("freeze", "all", code=1)[1]
 
-    assert "This was done in the state folder, but not for workspaces, because their server failed:" in err
+    assert "it cannot be reached" in err
     assert "Traceback" not in err
-    assert person.frozen() == ({"all"}, set())
+    assert person.frozen() == (set(), set())
+
+
+def test_what_needs_no_record_needs_no_server(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAPSE_DATABASE_URL", NOBODY)
+
+    assert person.json("history", "list")["items"] == []
+    assert person.json("requests", "list")["items"] == []
 
 
 def test_a_hold_and_the_reason_of_a_workspace_are_found_there_too(person: Person) -> None:
@@ -123,3 +154,12 @@ def test_why_answers_from_the_journal_on_the_server(person: Person) -> None:
     asyncio.run(journalled())
 
     assert [one["reason"] for one in person.json("why", "workspace/gone")["journal"]] == ["archive_ttl_expired"]
+
+
+def test_a_deletion_of_a_workspace_is_in_the_record_and_needs_no_state_folder(person: Person) -> None:
+    person.run("workspaces", "create", "lab", "--no-start", "--port", "9000", "--", "serve")
+    person.run("workspaces", "delete", "lab", "--yes")
+    told = person.json("why", "workspace/lab")
+
+    assert [one["outcome"] for one in told["journal"]] == ["ended", "intent"]
+    assert not (person.folder / "state" / "objects.db").exists()

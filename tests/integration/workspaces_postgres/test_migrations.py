@@ -148,7 +148,7 @@ def test_tables_live_where_the_search_path_says(empty: str) -> None:
     migrate(f"{empty}?options=-csearch_path%3Dmine")
     with psycopg.connect(empty) as connection:
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'mine' ORDER BY 1").fetchall()
-    assert [name for (name,) in tables] == ["brakes", "journal", "lapse_schema", "workspaces"]
+    assert [name for (name,) in tables] == ["brakes", "journal", "lapse_schema", "leases", "safety_notes", "workspaces"]
 
 
 def test_the_table_has_the_columns_of_the_model(database: str) -> None:

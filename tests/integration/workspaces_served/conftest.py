@@ -170,7 +170,7 @@ def servers_of(request: pytest.FixtureRequest, kind: str) -> Iterator[tuple[str,
             return
         database = stack.enter_context(postgres_database(request.getfixturevalue("shared_postgres")))
         redis = stack.enter_context(redis_server())
-        yield f"--workspaces-url={database}", f"--activity-url={redis.url}"
+        yield f"--database-url={database}", f"--activity-url={redis.url}"
 
 
 NEEDED = [pytest.mark.server("postgres"), pytest.mark.server("redis", private=True)]

@@ -31,7 +31,7 @@ def test_a_port_is_changed_under_a_running_program_and_nothing_is_lost(house: Se
     first, second = kept_port(), kept_port()
     changed = house.ask("PATCH", "/moves", {"port": first}).json()
     before = page(house, "moves", cookie)
-    where = (f"--state-dir={house.folder}", *(one for one in house.flags if one.startswith("--workspaces-url")))
+    where = (f"--state-dir={house.folder}", *(one for one in house.flags if one.startswith("--database-url")))
     done = run_here("workspaces", "set", "moves", f"--port={second}", "--restart", "-o", "json", *where)
     told = json.loads(done.stdout)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.app.state_folder import open_store
+from lapse.app.record import open_store
 from lapse.cli import main
 from lapse.core.clock import SystemClock
 from lapse.engine.journal.port import Entry, Outcome, SQLiteJournal

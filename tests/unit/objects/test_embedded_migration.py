@@ -33,9 +33,9 @@ def make_older(path: Path) -> None:
         connection.execute("DROP INDEX objects_held")
         for column in ("labels", "created", "hold"):
             connection.execute(f"ALTER TABLE objects DROP COLUMN {column}")
-        connection.execute("DROP TABLE safety_notes")
-        connection.execute("DROP TABLE holds")
-        connection.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 4}")
+        for table in ("safety_notes", "holds", "leases"):
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute(f"PRAGMA user_version = {len(SCHEMA.scripts) - 5}")
 
 
 async def test_what_an_older_lapse_has_stored_is_found_by_labels_and_counted(

@@ -14,7 +14,8 @@ STEPS = ["due page", "decide", "refresh", "decide", "executor", "target", "journ
 
 def test_every_module_that_the_page_names_is_there() -> None:
     named = set(re.findall(rf"`((?:{'|'.join(PACKAGES)})(?:\.[a-z_0-9]+)+)`", PAGE))
-    places = {name: ROOT / "src/lapse" / name.replace(".", "/") for name in named}
+    files = {"objects.db", "workspaces.db"}  # of a state folder
+    places = {name: ROOT / "src/lapse" / name.replace(".", "/") for name in named - files}
 
     assert len(named) > 40
     assert [name for name, place in places.items() if not (place.is_dir() or place.with_suffix(".py").exists())] == []

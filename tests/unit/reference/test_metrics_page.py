@@ -6,8 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from lapse.app.state_folder import gate_of, guard_of, open_store
-from lapse.app.workspace_record import GATE_LOOP
+from lapse.app.record import ProcessRecord, open_store
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
@@ -15,7 +14,6 @@ from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.running.coordinator import Loop
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.running.metrics import Metrics
-from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.gate import GateLoop
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
@@ -46,8 +44,8 @@ async def exposition() -> str:
         keys = await stack.enter_async_context(open_keys_async("memory://", clock=clock, sweep=False))
         store = open_store(folder, clock=clock)
         stack.push_async_callback(store.close)
-        guard = guard_of(store, clock=BelievedClock(clock))
-        gate = gate_of(store, budgets=Budgets(), guard=guard, metrics=metrics)
+        record = ProcessRecord.in_folder(store)
+        gate = record.gate(await record.guard(BelievedClock(clock)), metrics=metrics)
         journal = SQLiteJournal(store.database)
         requests = LocalRequests.build(
             store, folder / "local", policy=RequestPolicy(), journal=journal, gate=gate, clock=clock, metrics=metrics
@@ -67,7 +65,7 @@ async def exposition() -> str:
         ttl = ttl_loop(sweeps, interval=60)
         sweep = CleanupLoop(keys, interval=1, metrics=metrics)
         loops: list[Loop] = [sweep, *requests.loops, *retention.loops, GateLoop(gate, domain="requests"), ttl]
-        names = (Certificate.name, AccessLoop.name, GATE_LOOP, *(loop.name for loop in loops))
+        names = (Certificate.name, AccessLoop.name, *(loop.name for loop in loops))
         metrics.expect_restarts()
         metrics.expect_loops(dict.fromkeys(names, 1.0))
     return metrics.exposition().decode()

@@ -19,6 +19,7 @@ DERIVED |= dict.fromkeys(
         "hold_kinds",
         "domains",
         "activity_url",
+        "database_url",
         "kube_config",
         "kube_context",
         "webhook_cert_file",

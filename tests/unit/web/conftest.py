@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from lapse.app.state_folder import gate_of, guard_of, open_store
+from lapse.app.record import ProcessRecord, open_store
 from lapse.app.workspaces import ticket_records
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
@@ -18,7 +18,6 @@ from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.running.metrics import Metrics
-from lapse.engine.safety.budget import Budgets
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import AsyncKeys, open_keys_async
@@ -114,7 +113,7 @@ async def api(
     tmp_path: Path, clock: VirtualClock, objects: EmbeddedStore, workspaces: WorkspaceStore
 ) -> AsyncIterator[API]:
     activity = InProcessActivity(clock)
-    metrics, journal = Metrics("test"), SQLiteJournal(objects.database)
+    metrics, journal, record = Metrics("test"), SQLiteJournal(objects.database), ProcessRecord.in_folder(objects)
     retention = Retention(
         objects,
         history=history_document(),
@@ -123,7 +122,7 @@ async def api(
         holds=objects,
         clock=clock,
         interval=Duration.parse("1h"),
-        gate=gate_of(objects, budgets=Budgets(), guard=guard_of(objects, clock=BelievedClock(clock)), metrics=metrics),
+        gate=record.gate(await record.guard(BelievedClock(clock)), metrics=metrics),
     )
     async with open_keys_async("memory://", clock=clock, sweep=False) as keys:
         coordinator = Coordinator(clock=clock, metrics=metrics, loops=[CleanupLoop(keys, interval=1, metrics=metrics)])

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.app.state_folder import open_gate_store
+from lapse.app.record import ProcessRecord
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import to_timestamp
 from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row
@@ -188,7 +188,7 @@ async def test_nothing_goes_while_history_is_frozen(api: API) -> None:
     now = UnixNs(api.clock.wall_ns())
     frozen = Freeze(now, "wait", "somebody")
     row = freeze_row("history", frozen, reason=FreezeReason.BY_PERSON, now=now)
-    await open_gate_store(api.objects).freeze("history", frozen, row)
+    await ProcessRecord.in_folder(api.objects).safety.freeze("history", frozen, row)
     told = (await api.client.post(f"{HISTORY}/prune", json={})).json()
 
     assert told["items"][0]["outcome"] == "refused"

@@ -14,15 +14,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.clock import VirtualClock
-from lapse.db.sqlite.file import Synchronous
+from lapse.db.sqlite.database import Database
+from lapse.db.sqlite.file import SQLiteFile, Synchronous
 from lapse.engine.journal.port import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.activity.port import ActivityUnavailableError
 from lapse.workspaces.errors import WorkspaceStoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Workspace
-from lapse.workspaces.store.sqlite import open_sqlite_store
+from lapse.workspaces.store.sqlite import SqliteWorkspaceStore
 from tests.conformance.ttl_manager.harness import Manager
+from tests.conformance.workspaces.worlds import WITH_TABLES_BESIDE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -86,7 +88,8 @@ class World:
 
     def __init__(self, folder: Path, *, ttl: int, idle: int, interval: float) -> None:
         self.clock, self.ttl, self.idle, self.interval = VirtualClock(), ttl, idle, interval
-        self.store = Store(open_sqlite_store(folder / "workspaces.db", synchronous=Synchronous.NORMAL))
+        file = SQLiteFile(folder / "workspaces.db", synchronous=Synchronous.NORMAL)
+        self.store = Store(SqliteWorkspaceStore(Database(file, WITH_TABLES_BESIDE)))
         self.journal, self.metrics = SQLiteJournal(self.store.database), Metrics("test")
         self.alive: set[ConnectionId] = set()
         self.next_tick = interval

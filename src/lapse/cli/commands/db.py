@@ -12,7 +12,7 @@ app = App("db", help="Make the tables of Lapse on PostgreSQL.", default_paramete
 _command = commands_of(app)
 
 
-@_command("lapse db init --workspaces-url postgresql://lapse@db.example.org/lapse")
+@_command("lapse db init --database-url postgresql://lapse@db.example.org/lapse")
 def init(*, flags: WorkspaceFlags = WorkspaceFlags(), output: OutputOption = Output.TABLE) -> int:
     """Make the tables of Lapse, or bring them up to date.
 
@@ -20,14 +20,15 @@ def init(*, flags: WorkspaceFlags = WorkspaceFlags(), output: OutputOption = Out
     """
     from lapse.settings import show_value
 
-    url = flags.load().settings.workspaces_url
-    shown, on_server = show_value(url), not url.startswith("file:")
-    if on_server:
+    settings = flags.load_and_warn().settings
+    url = settings.database_url
+    shown = show_value(url or settings.workspaces_url)
+    if url:
         _migrate(url)
         said = f"The tables in {shown} are up to date."
     else:
         said = f"{shown} is a file, which needs no preparation: Lapse makes it when it is first used."
-    print_result(output, {"url": shown, "migrated": on_server}, said)
+    print_result(output, {"url": shown, "migrated": bool(url)}, said)
     return ExitCode.DONE
 
 

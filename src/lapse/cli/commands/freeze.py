@@ -1,13 +1,12 @@
 """``lapse freeze`` and ``lapse resume``: stop a domain from ending anything, and let it go on.
 
-On the state folder of ``lapse up`` by default, and on a cluster when one is named; for workspaces on PostgreSQL there.
-Nothing has to run: what is frozen is written where whoever runs later reads it.
+In the record of ``lapse up`` (the state folder, or the database that ``database_url`` names), and on a cluster when one
+is named. Nothing has to run: what is frozen is written where whoever runs later reads it.
 """
 
 from __future__ import annotations
 
 import shlex
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
@@ -18,12 +17,11 @@ from lapse.cli.output import ExitCode, Output, OutputOption, print_result
 from lapse.domains import REGISTRY
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
     from lapse.cli.context import Context
     from lapse.engine.safety.freeze import GateStore
     from lapse.settings import Settings
-    from lapse.workspaces.store.port import WorkspaceStore
 
     T = TypeVar("T")
     Work = Callable[[GateStore, int], Awaitable[T]]
@@ -56,7 +54,7 @@ def freeze(
         await store.freeze(domain, wanted, freeze_row(domain, wanted, reason=FreezeReason.BY_PERSON, now=now))
         return wanted
 
-    done, place = _at_gate(flags, work, domain=domain, cluster=cluster)
+    done, place = _at_gate(flags, work, cluster=cluster)
     result = {"domain": domain, "frozen": True, "since": to_timestamp(done.since or 0), "reason": reason, "by": by}
     said = f"Frozen: {_named(domain)} in {place}. To resume: {_run(flags, cluster=cluster)} {domain}"
     print_result(output, {**result, "place": place}, said)
@@ -84,7 +82,7 @@ def resume(
         done = await store.resume(domain, resume_row(domain, by=by, now=now))
         return done, ALL in (await store.load(now)).frozen
 
-    (resumed, all_frozen), place = _at_gate(flags, work, domain=domain, cluster=cluster)
+    (resumed, all_frozen), place = _at_gate(flags, work, cluster=cluster)
     said = f"Resumed: {', '.join(resumed)} in {place}." if resumed else f"Nothing to resume: not frozen in {place}."
     if all_frozen:
         said += f" Still frozen, because everything is frozen; to resume: {_run(flags, cluster=cluster)} {ALL}"
@@ -109,7 +107,7 @@ def _demand(domain: str, flags: FreezeFlags, *, cluster: bool) -> None:
     raise no_such_domain(domain, known)
 
 
-def _at_gate(flags: FreezeFlags, work: Work[T], *, domain: str, cluster: bool) -> tuple[T, str]:
+def _at_gate(flags: FreezeFlags, work: Work[T], *, cluster: bool) -> tuple[T, str]:
     """Do some work where what is frozen is written; return also where that is."""
     from lapse.app.cluster import LeaseNamespaceError, gate_key
     from lapse.cli.context import in_context
@@ -117,8 +115,8 @@ def _at_gate(flags: FreezeFlags, work: Work[T], *, domain: str, cluster: bool) -
 
     async def at_gate(context: Context) -> tuple[T, str]:
         try:
-            async with _freezes(context, domain) as (store, where):
-                return await work(store, context.clock.wall_ns()), where
+            store = await context.freezes()  # first, because the clock goes on from what stands there
+            return await work(store, context.clock.wall_ns()), context.where_frozen
         except NotFoundError as error:
             raise LeaseNamespaceError(namespace=gate_key(context.settings).namespace) from error
 
@@ -126,37 +124,6 @@ def _at_gate(flags: FreezeFlags, work: Work[T], *, domain: str, cluster: bool) -
         return f"get, create and patch on configmaps in {settings.lease_namespace}"
 
     return in_context(flags, at_gate, cluster=cluster, rights=rights)
-
-
-@asynccontextmanager
-async def _freezes(context: Context, domain: str) -> AsyncIterator[tuple[GateStore, str]]:
-    """Give where a domain's freeze is written: for workspaces on a server there, and for everything there as well."""
-    from lapse.app.workspace_record import BothFreezes, ServerRecord, is_on_server
-    from lapse.engine.safety.freeze import ALL
-    from lapse.settings import show_value
-    from lapse.workspaces.model import DOMAIN as WORKSPACES
-    from lapse.workspaces.opening import open_workspaces
-
-    settings = context.settings
-    if context.is_cluster or not is_on_server(settings) or domain not in {WORKSPACES, ALL}:
-        yield context.freezes, context.where_frozen
-        return
-    opened: list[WorkspaceStore] = []
-
-    async def server() -> GateStore:
-        if not opened:
-            opened.append(await open_workspaces(settings.workspaces_url))
-        return ServerRecord.on(opened[0], settings).freezes
-
-    where = show_value(settings.workspaces_url)
-    try:
-        if domain == ALL:
-            yield BothFreezes(context.freezes, server), f"{context.where_frozen} and {where}"
-        else:
-            yield await server(), where
-    finally:
-        for store in opened:
-            await store.close()
 
 
 def _run(flags: FreezeFlags, *, cluster: bool) -> str:

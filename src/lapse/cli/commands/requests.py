@@ -446,7 +446,7 @@ async def _delete(context: Context, place: Located) -> str:
     from lapse.requests.submission import keeps_what_was_made, or_lapsed
     from lapse.requests.view import consequence, keeper_of
 
-    store, now = context.embedded, context.clock.wall_ns()
+    store, journal, now = context.embedded, await context.journal(), context.clock.wall_ns()
     reading = store.get(place.kind, place.key)
     found = await or_lapsed(store, place, reading, rule=context.request_ttl, now=now)
     keeper = await keeper_of(store, place.kind, found.metadata.uid)
@@ -457,7 +457,7 @@ async def _delete(context: Context, place: Located) -> str:
         found,
         keeper=keeper,
         holds=store,
-        journal=context.journal,
+        journal=journal,
         actor="cli",
         clock=context.clock,
     )

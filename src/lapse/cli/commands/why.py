@@ -77,9 +77,10 @@ async def _explain(context: Context, asked: Any, at: str | None) -> tuple[Explan
     from lapse.workspaces.errors import UnknownWorkspaceError
     from lapse.workspaces.view import explain
 
-    rows = await _journal(context, str(asked))
+    store, journal = await context.workspaces(), await context.journal()
+    rows = await journal.entries(address=str(asked), limit=_ROWS)
     try:
-        found = await (await context.workspaces()).by_name(asked.name)
+        found = await store.by_name(asked.name)
     except UnknownWorkspaceError:
         if not rows:
             raise
@@ -88,11 +89,6 @@ async def _explain(context: Context, asked: Any, at: str | None) -> tuple[Explan
     signal = (await context.signals([found])).get(found.id) if at is None else None
     now = context.now if at is None else _moment(at, context.machine.wall_ns())
     return explain(found, signal, now, lease_seconds=context.settings.proxy_lease.seconds), rows
-
-
-async def _journal(context: Context, address: str) -> list[Row]:
-    journal = await context.workspace_journal()
-    return await journal.entries(address=address, limit=_ROWS)
 
 
 def _moment(text: str, now: int) -> Ms:
@@ -119,7 +115,7 @@ def _why_own(asked: Address, owner: Registration, flags: WhyFlags, *, at: str | 
     from lapse.engine.view import decision_view, known, to_json
 
     async def work(context: Context) -> tuple[DecisionView | None, list[Row]]:
-        rows = await context.journal.entries(address=str(asked), limit=_ROWS)
+        rows = await (await context.journal()).entries(address=str(asked), limit=_ROWS)
         own, now = own_domain(owner, context.settings, context.clock), context.clock.wall_ns()
         try:
             found = await own.find(asked)

@@ -40,7 +40,7 @@ app = App(
     "workspaces",
     help="Create, open, stop and archive workspaces.",
     help_epilogue="A workspace is named NAME, or workspace/NAME. What is asked for is carried out by lapse up,\n"
-    "on the same store: workspaces.db in the state folder, or what --workspaces-url names.",
+    "on the same store: workspaces.db in the state folder, or what --database-url names.",
     default_parameter=Parameter(negative=()),
 )
 _STYLES: Final = {"RUNNING": "green", "ERROR": "red"}
@@ -520,7 +520,7 @@ def delete(
     async def how(context: Context, found: Workspace) -> Workspace:
         if not yes:
             _demand_yes(found)
-        store, journal = await context.workspaces(), await context.workspace_journal()
+        store, journal = await context.workspaces(), await context.journal()
         deleted = await delete_by_person(store, journal, found, actor=who(), clock=context.machine)
         if waiting.wait:
             await until_removed(context, deleted, waiting.timeout)

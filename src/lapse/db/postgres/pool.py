@@ -33,6 +33,7 @@ from lapse.db.errors import (
     DatabaseClosedError,
     DatabaseError,
     DatabaseMisfitError,
+    DatabaseOutdatedError,
     DatabaseUnavailableError,
 )
 from lapse.db.postgres.migrations import REVISIONS, VERSION_TABLE
@@ -214,10 +215,11 @@ class Postgres:
         found, needed = rows[0][0] if rows else "none", REVISIONS[-1]
         if found == needed:
             return
-        problem = f"its tables are of an older version of Lapse ({found}, this one needs {needed}); {MAKE_TABLES}"
         if found not in (*REVISIONS, "none"):
             problem = f"its tables are of a newer version of Lapse ({found}, this one knows {needed}); upgrade Lapse"
-        raise DatabaseMisfitError(f"{self.url}: {problem}")
+            raise DatabaseMisfitError(f"{self.url}: {problem}")
+        problem = f"its tables are of an older version of Lapse ({found}, this one needs {needed}); {MAKE_TABLES}"
+        raise DatabaseOutdatedError(f"{self.url}: {problem}")
 
 
 class _UndoneError(Exception):

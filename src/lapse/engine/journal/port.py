@@ -26,7 +26,7 @@ from lapse.db.sqlite.database import Database, write_rows
 from lapse.db.statements import load_statements
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
 D = TypeVar("D")
 
@@ -285,9 +285,13 @@ class SQLiteJournal(DatabaseJournal[Database]):
         """See `Journal`."""
         return self._rows([_SQL["unfinished"]], [], limit=limit)
 
-    def acts(self, domain: str, *, actor: str, since_ns: int, after: int, slice_ns: int) -> dict[int, int]:
-        """Count what ``actor`` has ended since then and after the row ``after``, in slices of time by their number."""
-        return dict(self.database.read(_SQL["acts"], (slice_ns, domain, since_ns, after, actor)))
+    def acts(self, domain: str, *, actors: Iterable[str], since_ns: int, after: int, slice_ns: int) -> dict[int, int]:
+        """Count what ``actors`` have ended since then and after the row ``after``, in slices by their number."""
+        counts: dict[int, int] = {}
+        for actor in actors:
+            for number, count in self.database.read(_SQL["acts"], (slice_ns, domain, since_ns, after, actor)):
+                counts[number] = counts.get(number, 0) + count
+        return counts
 
     def writer(self, *entries: Entry) -> Writer:
         """See `Journal`."""

@@ -61,3 +61,28 @@ ON CONFLICT (name) DO UPDATE SET since_ns = NULL, counted_after = excluded.count
 -- The same for all domains together, whose own freeze, if there is one, stays.
 INSERT INTO brakes (name, since_ns, reason, by, counted_after) VALUES (%(name)s, NULL, '', '', %(last)s)
 ON CONFLICT (name) DO UPDATE SET counted_after = excluded.counted_after
+
+-- name: take
+-- Of another record: a freeze of either stays, and so does the longer count.
+INSERT INTO brakes (name, since_ns, reason, by, counted_after)
+VALUES (%(name)s, %(since_ns)s, %(reason)s, %(by)s, %(counted_after)s)
+ON CONFLICT (name) DO UPDATE SET
+    since_ns = coalesce(brakes.since_ns, excluded.since_ns),
+    reason = CASE WHEN brakes.since_ns IS NULL THEN excluded.reason ELSE brakes.reason END,
+    by = CASE WHEN brakes.since_ns IS NULL THEN excluded.by ELSE brakes.by END,
+    counted_after = least(brakes.counted_after, excluded.counted_after)
+
+-- name: note
+SELECT text FROM safety_notes WHERE name = %(name)s
+
+-- name: lock_note
+-- Made where it is not there, so that of two transactions one waits for the other.
+INSERT INTO safety_notes (name, text) VALUES (%(name)s, %(text)s)
+ON CONFLICT (name) DO UPDATE SET text = safety_notes.text
+RETURNING text
+
+-- name: write_note
+INSERT INTO safety_notes (name, text) VALUES (%(name)s, %(text)s) ON CONFLICT (name) DO UPDATE SET text = excluded.text
+
+-- name: forget_note
+DELETE FROM safety_notes WHERE name = %(name)s

@@ -12,7 +12,8 @@ blocking work belongs in a thread.
 Leadership. Loops and services that only one process may run do so during this process's terms. When a term is lost,
 its services are cancelled and its loops stop between items; they start anew with the next term. When the process
 stops, leadership is released after its work has ended, so that the next leader need not wait. Without anything that
-decides who leads, such work is refused instead of run everywhere.
+decides who leads, such work is refused instead of run everywhere. A process that acts on two stores takes part in two
+elections, each with work of its own (`ElectedWork`): what it leads in one it may leave to another in the other.
 """
 
 from __future__ import annotations
@@ -126,6 +127,15 @@ class LoopStatus:
     """The class of the last tick's error; None when it succeeded."""
 
 
+@dataclass(frozen=True, slots=True)
+class ElectedWork:
+    """Work on another store than that of the process's own election, in an election of that store."""
+
+    leadership: Leadership
+    loops: Sequence[Loop] = ()
+    services: Sequence[Service] = ()
+
+
 class Coordinator:
     """Made once per process; `run` returns after `stop`."""
 
@@ -136,18 +146,25 @@ class Coordinator:
         metrics: Metrics,
         loops: Sequence[Loop] = (),
         leadership: Leadership | None = None,
+        beside: ElectedWork | None = None,
         grace_seconds: float = GRACE_SECONDS,
         chance: Chance = chance,
     ) -> None:
-        """Check what is to run; nothing starts before `run`."""
+        """Check what is to run; nothing starts before `run`.
+
+        Whether the process leads is said of ``leadership``, or else of ``beside``, if there is nothing but that.
+        """
         for loop in loops:
             if loop.leader_only and leadership is None:
                 raise LeadershipMissingError(work=f"The loop {loop.name}")
         self._clock, self._metrics, self._chance = clock, metrics, chance
-        self._loops = tuple(loops)
-        self._leadership = leadership
+        self._leadership, self._beside = leadership, beside
+        self._own = beside.leadership if leadership is None and beside is not None else leadership
+        self._led = [loop for loop in loops if loop.leader_only]
+        self._loops = loops = (*loops, *(() if beside is None else beside.loops))
         self._term: Term | None = None
-        self._leads_work = False
+        self._at_work: set[Leadership] = set()
+        """Those whose work runs, or has not ended yet."""
         self._grace = grace_seconds
         self._stopping = asyncio.Event()
         self._status = {loop.name: LoopStatus(loop.name, loop.domain, loop.interval) for loop in loops}
@@ -193,13 +210,15 @@ class Coordinator:
                 )
                 for service in services
             ]
-            candidacy = self._candidacy(leader_services, failures.append)
-            elections = [] if candidacy is None else [group.create_task(candidacy, name="lapse-leadership")]
+            elections = {
+                work.leadership: group.create_task(self._keep_standing(work, failures.append), name="lapse-leadership")
+                for work in self._elected(leader_services)
+            }
             await self._stopping.wait()
-            if not self._leads_work:  # a candidate has nothing to finish; a leader returns when its work has ended
-                for task in elections:
+            for leadership, task in elections.items():
+                if leadership not in self._at_work:  # a candidate has nothing to finish; a leader returns when it has
                     task.cancel()
-            await self._end([*tasks, *elections])
+            await self._end([*tasks, *elections.values()])
         if failures:
             raise failures[0]
 
@@ -230,22 +249,16 @@ class Coordinator:
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
-    def _candidacy(
-        self, services: Sequence[Service], failed: Callable[[BaseException], None]
-    ) -> Coroutine[Any, Any, None] | None:
-        loops = [loop for loop in self._loops if loop.leader_only]
-        if self._leadership is None or not (loops or services):
-            return None
-        return self._keep_standing(self._leadership, partial(self._lead, loops, services, failed), failed)
+    def _elected(self, services: Sequence[Service]) -> list[ElectedWork]:
+        """Return what is done by whoever leads, by election; nothing for an election without work."""
+        works = [] if self._leadership is None else [ElectedWork(self._leadership, self._led, services)]
+        if self._beside is not None:
+            works.append(replace(self._beside, loops=[loop for loop in self._beside.loops if loop.leader_only]))
+        return [work for work in works if work.loops or work.services]
 
-    async def _keep_standing(
-        self,
-        leadership: Leadership,
-        work: Callable[[Term], Coroutine[Any, Any, None]],
-        failed: Callable[[BaseException], None],
-    ) -> None:
+    async def _keep_standing(self, work: ElectedWork, failed: Callable[[BaseException], None]) -> None:
         try:
-            await leadership.campaign(work)
+            await work.leadership.campaign(partial(self._lead, work, failed))
         except Exception as error:  # noqa: BLE001 - as for a service
             failed(error)
         else:
@@ -253,27 +266,21 @@ class Coordinator:
                 failed(ServiceEndedError(service="leadership"))
         self.stop()
 
-    async def _lead(
-        self,
-        loops: Sequence[Loop],
-        services: Sequence[Service],
-        failed: Callable[[BaseException], None],
-        term: Term,
-    ) -> None:
+    async def _lead(self, work: ElectedWork, failed: Callable[[BaseException], None], term: Term) -> None:
         """Do a leader's work until the process stops; cancelled when the term is lost."""
         over = asyncio.Event()
 
         def proceed() -> bool:
             return not (over.is_set() or term.lost or self._stopping.is_set())
 
-        self._term, self._leads_work = term, True
-        self._metrics.leading(leads=True)
+        self._at_work.add(work.leadership)
+        self._tell(work, term)
         ticking = [
-            asyncio.create_task(self._keep_ticking(loop, over, proceed), name=_task_name(loop)) for loop in loops
+            asyncio.create_task(self._keep_ticking(loop, over, proceed), name=_task_name(loop)) for loop in work.loops
         ]
         serving = [
             asyncio.create_task(self._serve(service, over, failed), name=f"lapse-leader-{service.name}")
-            for service in services
+            for service in work.services
         ]
         try:
             await self._stopping.wait()
@@ -281,12 +288,17 @@ class Coordinator:
             await _all_of([*ticking, *serving])
         finally:
             over.set()
-            self._term = None
-            self._metrics.leading(leads=False)
+            self._tell(work, None)
             await self._step_down(ticking, serving)
-            self._leads_work = False
-            for loop in loops:
+            self._at_work.discard(work.leadership)
+            for loop in work.loops:
                 self._metrics.rested(loop.name)
+
+    def _tell(self, work: ElectedWork, term: Term | None) -> None:
+        """Take note of who leads, where it is the process's own election."""
+        if work.leadership is self._own:
+            self._term = term
+            self._metrics.leading(leads=term is not None)
 
     async def _step_down(self, ticking: Sequence[asyncio.Task[None]], serving: Sequence[asyncio.Task[None]]) -> None:
         """End what still runs: services at once, loops after the item at hand."""

@@ -5,16 +5,16 @@ What `lapse.engine.safety.sqlite` is for one machine: a freeze is seen by all of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from lapse.core.clock import UnixNs
 from lapse.db.postgres.pool import run
 from lapse.engine.journal.postgres import SQL
-from lapse.engine.safety.budget import TOTAL, Budget, Ledger
-from lapse.engine.safety.freeze import ALL, Freeze, GateState
+from lapse.engine.safety.budget import TOTAL
+from lapse.engine.safety.counted import CountedGateStore, GateRow
+from lapse.engine.safety.freeze import ALL, CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Sequence
+    from collections.abc import Awaitable, Iterable
     from typing import Any
 
     from psycopg import AsyncCursor
@@ -23,37 +23,19 @@ if TYPE_CHECKING:
     from lapse.engine.journal.port import Entry
     from lapse.engine.journal.postgres import PostgresJournal
     from lapse.engine.safety.budget import Budgets
-    from lapse.engine.safety.freeze import GateStore
+    from lapse.engine.safety.counted import MovedRows
+    from lapse.engine.safety.freeze import Freeze
 
 
-class PostgresGateStore:
-    """See the module; a `GateStore`."""
-
-    keeps_spending: Final = False
+class PostgresGateStore(CountedGateStore):
+    """See the module."""
 
     def __init__(
         self, journal: PostgresJournal, *, budgets: Budgets, domains: Iterable[str], actors: Iterable[str]
     ) -> None:
-        """Nothing is read yet. ``domains`` are those that the total budget counts, ``actors`` those whose acts do."""
-        self._journal, self._budgets, self._domains, self._actors = journal, budgets, tuple(domains), tuple(actors)
-
-    async def load(self, now: int) -> GateState:
-        """See `GateStore`."""
-        rows = await self._journal.database.read(SQL["brakes"], {})
-        frozen = {name: Freeze(UnixNs(since), reason, by) for name, since, reason, by, _ in rows if since is not None}
-        counted_after = {name: row for name, _, _, _, row in rows}
-        spent: Ledger = {}
-        for domain in self._domains:
-            if self._budgets.of(domain).most is not None:
-                after = counted_after.get(domain, 0)
-                spent[domain] = await self._slices([domain], self._budgets.of(domain), now, after)
-        if self._budgets.total.most is not None:
-            spent[TOTAL] = await self._slices(self._domains, self._budgets.total, now, counted_after.get(TOTAL, 0))
-        return GateState(frozen, spent, epoch=repr(sorted(counted_after.items())))
-
-    async def spend(self, state: GateState, spent: Ledger) -> GateState:
-        """Write nothing: the rows of the acts will tell."""
-        return GateState(state.frozen, spent, state.epoch)
+        """See `CountedGateStore`."""
+        super().__init__(budgets=budgets, domains=domains, actors=actors)
+        self._journal = journal
 
     async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:
         """See `GateStore`."""
@@ -77,26 +59,43 @@ class PostgresGateStore:
                 for found in resumed:
                     await run(cursor, SQL["resume"], {"name": found, "last": last})
                 await run(cursor, SQL["count_anew"], {"name": TOTAL, "last": last})
+                await run(cursor, SQL["forget_note"], {"name": CLOCK})
             return resumed
 
         return await self._journal.database.transact(work)
 
-    async def _write(self, cursor: AsyncCursor[Row], row: Entry) -> None:
-        written: Awaitable[Any] | None = self._journal.writer(row)(cursor)
+    async def read_note(self, name: str) -> str | None:
+        """See `Notes`."""
+        rows = await self._journal.database.read(SQL["note"], {"name": name})
+        return str(rows[0][0]) if rows else None
+
+    async def write_note(self, name: str, text: str) -> None:
+        """See `Notes`."""
+        await self._journal.database.write(SQL["write_note"], {"name": name, "text": text})
+
+    async def take(self, moved: MovedRows) -> None:
+        """See `CountedGateStore`."""
+
+        async def work(cursor: AsyncCursor[Row]) -> None:
+            ((found,),) = await run(cursor, SQL["lock_note"], {"name": moved.note, "text": "0"})
+            if int(found) != moved.after:
+                return
+            await self._write(cursor, *moved.entries)
+            ((last,),) = await run(cursor, SQL["last_row"], {})
+            for row in moved.gate:
+                counted_after = last if row.counted_after else 0
+                await run(cursor, SQL["take"], {**row._asdict(), "counted_after": counted_after})
+            await run(cursor, SQL["write_note"], {"name": moved.note, "text": str(moved.until)})
+
+        await self._journal.database.transact(work)
+
+    async def _rows(self) -> list[GateRow]:
+        return [GateRow(*row) for row in await self._journal.database.read(SQL["brakes"], {})]
+
+    async def _acts(self, domain: str, *, since_ns: int, after: int, slice_ns: int) -> dict[int, int]:
+        return await self._journal.acts(domain, actors=self._actors, since_ns=since_ns, after=after, slice_ns=slice_ns)
+
+    async def _write(self, cursor: AsyncCursor[Row], *rows: Entry) -> None:
+        written: Awaitable[Any] | None = self._journal.writer(*rows)(cursor)
         if written is not None:
             await written
-
-    async def _slices(self, domains: Sequence[str], budget: Budget, now: int, after: int) -> dict[int, int]:
-        slices: dict[int, int] = {}
-        size = budget.slice_ns
-        since_ns = now - budget.window_ns - size  # all of every slice that may count
-        for domain in domains:
-            found = await self._journal.acts(domain, actors=self._actors, since_ns=since_ns, after=after, slice_ns=size)
-            for number, count in found.items():
-                end = (number + 1) * size - 1
-                slices[end] = slices.get(end, 0) + count
-        return slices
-
-
-if TYPE_CHECKING:
-    _conforms: type[GateStore] = PostgresGateStore

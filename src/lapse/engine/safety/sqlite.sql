@@ -50,6 +50,12 @@ SELECT text FROM safety_notes WHERE name = ?
 -- name: write_note
 INSERT INTO safety_notes (name, text) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET text = excluded.text
 
+-- name: write_note_once
+INSERT INTO safety_notes (name, text) VALUES (?, ?) ON CONFLICT (name) DO NOTHING
+
+-- name: notes
+SELECT name, text FROM safety_notes
+
 -- name: forget_note
 DELETE FROM safety_notes WHERE name = ?
 
@@ -75,3 +81,24 @@ ON CONFLICT (name) DO UPDATE SET since_ns = NULL, counted_after = excluded.count
 -- The same for all domains together, whose own freeze, if there is one, stays.
 INSERT INTO brakes (name, since_ns, reason, by, counted_after) VALUES (?1, NULL, '', '', ?2)
 ON CONFLICT (name) DO UPDATE SET counted_after = excluded.counted_after
+
+-- name: take
+-- Of another record: a freeze of either stays, and so does the longer count.
+INSERT INTO brakes (name, since_ns, reason, by, counted_after) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (name) DO UPDATE SET
+    since_ns = coalesce(since_ns, excluded.since_ns),
+    reason = CASE WHEN since_ns IS NULL THEN excluded.reason ELSE reason END,
+    by = CASE WHEN since_ns IS NULL THEN excluded.by ELSE by END,
+    counted_after = min(counted_after, excluded.counted_after)
+
+-- name: rows_after
+-- Rows to be moved, in their order; up to and with a certain one, if one is named.
+SELECT
+    time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt, id
+FROM journal WHERE id > ?1 AND (?2 IS NULL OR id <= ?2) ORDER BY id LIMIT ?3
+
+-- name: forget_rows
+DELETE FROM journal WHERE id <= ?
+
+-- name: forget_brake
+DELETE FROM brakes WHERE name = ? AND since_ns IS ? AND counted_after = ?

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.core.clock import Clock
-    from lapse.engine.journal.port import SQLiteJournal
+    from lapse.engine.journal.port import Journal
     from lapse.engine.running.coordinator import Service
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.gate import Gate
@@ -52,7 +52,7 @@ class LocalRequests:
     """Everything that `lapse up` runs for requests."""
 
     store: EmbeddedStore
-    journal: SQLiteJournal
+    journal: Journal
     requests: Requests
     executor: LocalExecutor
 
@@ -63,7 +63,7 @@ class LocalRequests:
         folder: Path,
         *,
         policy: RequestPolicy,
-        journal: SQLiteJournal,
+        journal: Journal,
         gate: Gate,
         clock: Clock,
         metrics: Metrics,

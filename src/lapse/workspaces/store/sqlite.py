@@ -39,11 +39,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SQL: Final = load_sql("sqlite.sql")
+_APPLICATION: Final = 0x4C617057  # "LapW"
 # Files remember how many of these they have: what is new goes to the end.
-SCHEMA: Final = Schema(
-    application_id=0x4C617057,  # "LapW"
-    scripts=(_SQL["schema_1"], *JOURNAL_SCRIPTS, *GATE_SCRIPTS, _SQL["schema_2"], _SQL["schema_3"], *NOTES_SCRIPTS),
-)
+_WITH_RECORD: Final = (
+    _SQL["schema_1"], *JOURNAL_SCRIPTS, *GATE_SCRIPTS, _SQL["schema_2"], _SQL["schema_3"], *NOTES_SCRIPTS,
+)  # fmt: skip
+SCHEMA_WITH_RECORD: Final = Schema(_APPLICATION, _WITH_RECORD)
+"""Of earlier versions: with tables of a journal and of freezes, which are in the state folder's own record."""
+SCHEMA: Final = Schema(_APPLICATION, (*_WITH_RECORD, _SQL["schema_4"]))
 _STEPS: Final = {"observe": ("observe_changed", "observe_same")}
 """What takes two statements for each row here, because RETURNING does not tell what was before."""
 _QUICK_PAGE: Final = 500

@@ -64,6 +64,18 @@ CREATE INDEX workspaces_to_standby ON workspaces (check_after, id)
     WHERE (observed_status = 'RUNNING' OR (observed_status = 'STANDBY' AND restarts > 0))
         AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL;
 
+-- name: schema_4
+-- Journal and freezes are in the record of the state folder. Whoever opens an older file has moved their rows there before: where there
+-- still are any, the condition fails, and nothing is changed.
+CREATE TABLE record_is_moved (rows_left INTEGER CHECK (rows_left = 0));
+INSERT INTO record_is_moved
+SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM brakes)
+    + (SELECT count(*) FROM safety_notes WHERE name <> 'record');
+DROP TABLE record_is_moved;
+DROP TABLE journal;
+DROP TABLE brakes;
+DROP TABLE safety_notes;
+
 -- name: get
 SELECT {columns} FROM workspaces WHERE id = :id
 

@@ -1,0 +1,246 @@
+"""The record of a process: journal, deletion budgets, freezes and what was believed of the clock, in one place.
+
+That place is the PostgreSQL database that ``database_url`` names, with the workspaces, for all machines; without it,
+``objects.db`` in the state folder. Objects of requests and history are in the state folder either way. What an act and
+its row share is one transaction where they are in one database, and an intent and an outcome elsewhere.
+
+What an earlier version, or an earlier setting, has left elsewhere (in ``workspaces.db``, or in the state folder of a
+process that has a ``database_url`` now) is moved into the record when that is opened, before anything is ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from lapse.app.domains import ACTOR
+from lapse.core.believed_clock import BelievedClock, synchronised_ns
+from lapse.core.clock import SystemClock
+from lapse.core.log import get_logger
+from lapse.domains import REGISTRY, object_kinds
+from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.running.database_lease import SQLiteLease
+from lapse.engine.running.election import LeaseElection
+from lapse.engine.safety.budget import Budgets
+from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedGate, read_mark
+from lapse.engine.safety.counted import move_record
+from lapse.engine.safety.freeze import CLOCK
+from lapse.engine.safety.gate import TRUST_SECONDS, SafetyGate
+from lapse.engine.safety.sqlite import TRUST_SECONDS as FOLDER_TRUST_SECONDS
+from lapse.engine.safety.sqlite import SQLiteGateStore, note_in
+from lapse.objects.embedded import open_embedded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from contextlib import AsyncExitStack
+    from pathlib import Path
+
+    from lapse.core.clock import Clock
+    from lapse.db.postgres.pool import Postgres
+    from lapse.engine.journal.port import Journal
+    from lapse.engine.running.leadership import Leadership
+    from lapse.engine.running.metrics import Metrics
+    from lapse.engine.safety.clock_guard import Source
+    from lapse.engine.safety.counted import CountedGateStore
+    from lapse.objects.embedded import EmbeddedStore
+    from lapse.settings import Settings
+    from lapse.workspaces.store.port import WorkspaceStore
+
+FILE_NAME: Final = "objects.db"
+_NO_BUDGETS: Final = Budgets()
+_log = get_logger("lapse.app.record")
+
+
+def open_store(folder: Path, *, clock: Clock) -> EmbeddedStore:
+    """Open or create the object store of a state folder, and the folder, for this user only.
+
+    A `BelievedClock` goes on from what was last believed in this folder; its times are those of what is created.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    store = open_embedded(folder / FILE_NAME, kinds=object_kinds(), clock=clock)
+    if isinstance(clock, BelievedClock):
+        clock.recall(read_mark(note_in(store.database, CLOCK)), is_fresh_within=REFRESH_SECONDS)
+    return store
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """See the module."""
+
+    journal: Journal
+    safety: CountedGateStore
+    """Freezes, what was spent, and notes."""
+    server: Postgres | None = None
+    """The database; None where the state folder has the record."""
+
+    @classmethod
+    def in_folder(cls, store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()) -> Self:
+        """Return the record of a state folder; acts of ``actors`` count beside our own."""
+        journal = SQLiteJournal(store.database)
+        domains, everybody = REGISTRY.freezable(), (ACTOR, *actors)
+        return cls(journal, SQLiteGateStore(journal, budgets=budgets, domains=domains, actors=everybody))
+
+    @classmethod
+    def on_server(cls, database: Postgres, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()) -> Self:
+        """Return the record in an open database."""
+        from lapse.engine.journal.postgres import PostgresJournal
+        from lapse.engine.safety.postgres import PostgresGateStore
+
+        journal, domains, everybody = PostgresJournal(database), REGISTRY.freezable(), (ACTOR, *actors)
+        return cls(journal, PostgresGateStore(journal, budgets=budgets, domains=domains, actors=everybody), database)
+
+    @classmethod
+    async def open(
+        cls, settings: Settings, store: EmbeddedStore, server: Postgres | None, *, actors: Iterable[str] = ()
+    ) -> Self:
+        """Return the record of a process, beside the open store of its state folder.
+
+        ``server`` is the database that the settings name (`open_server`); what the folder has of a record moves there.
+        """
+        from lapse.app.process import deletion_budgets
+
+        budgets = deletion_budgets(settings)
+        if server is None:
+            return cls.in_folder(store, budgets=budgets, actors=actors)
+        record = cls.on_server(server, budgets=budgets, actors=actors)
+        await _move(store, record)
+        return record
+
+    async def guard(self, clock: BelievedClock, *, sources: Sequence[Source] = ()) -> ClockGuard:
+        """Return the clock guard of a process; the server knows the time as well, and ``sources`` do.
+
+        ``clock`` goes on from what was believed before; that of a folder does so already (`open_store`).
+        """
+        server: list[Source] = [] if self.server is None else [self.server.now_ns]
+        guard = ClockGuard(clock, notes=self.safety, sources=[*sources, *server, *kernel_of(clock)])
+        if self.server is not None:
+            await guard.prepare()
+        return guard
+
+    def gate(self, guard: ClockGuard, *, metrics: Metrics, domains: Iterable[str] | None = None) -> GuardedGate:
+        """Return the gate of a process that ends things of ``domains``; None: of all that can be frozen."""
+        gate = SafetyGate(
+            self.safety,
+            budgets=self.safety.budgets,
+            domains=REGISTRY.freezable() if domains is None else domains,
+            clock=guard.clock,
+            metrics=metrics,
+            actor=ACTOR,
+            trust_seconds=FOLDER_TRUST_SECONDS if self.server is None else TRUST_SECONDS,
+        )
+        return GuardedGate(gate, guard)
+
+
+def kernel_of(clock: BelievedClock) -> list[Source]:
+    """Return the kernel as a source of time, unless the clock is not the machine's own."""
+    return [synchronised_ns] if isinstance(clock.machine, SystemClock) else []
+
+
+# --- the database -----------------------------------------------------------------------------------------------------
+
+
+async def open_server(settings: Settings, stack: AsyncExitStack, *, upgrades: bool = False) -> Postgres | None:
+    """Connect to the database that the settings name, None where they name none; ``stack`` closes it.
+
+    With ``upgrades`` tables that an earlier version has made are brought up to date; otherwise they are refused.
+    Raises `DatabaseError`.
+    """
+    if not settings.database_url:
+        return None
+    database = await _open_database(settings.database_url, upgrades=upgrades)
+    stack.push_async_callback(database.close)
+    return database
+
+
+async def _open_database(url: str, *, upgrades: bool) -> Postgres:
+    import asyncio
+
+    from lapse.db.errors import DatabaseOutdatedError
+    from lapse.db.postgres.pool import Postgres
+
+    database = Postgres(url)
+    try:
+        await database.open()
+    except DatabaseOutdatedError as error:
+        if not upgrades:
+            raise
+        from lapse.db.postgres.migration import migrate
+
+        _log.info("tables_brought_up_to_date", reason=error.problem)
+        await asyncio.to_thread(migrate, url)
+        await database.open()
+    return database
+
+
+async def open_workspace_store(settings: Settings, server: Postgres | None = None) -> WorkspaceStore:
+    """Open the workspaces: in the database, which is ``server`` if that is open, or in a file.
+
+    In one and the same `Postgres` as the record, a change of a workspace and its row are one transaction.
+    """
+    from lapse.workspaces.errors import WorkspaceStoreError
+    from lapse.workspaces.opening import open_workspaces, path_of
+
+    if server is not None:
+        from lapse.workspaces.store.postgres import PostgresWorkspaceStore
+
+        return PostgresWorkspaceStore(server)
+    try:
+        return await open_workspaces(settings.workspaces_url)
+    except WorkspaceStoreError:
+        if settings.database_url or not await _move_from_workspaces(settings, path_of(settings.workspaces_url)):
+            raise
+    return await open_workspaces(settings.workspaces_url)
+
+
+# --- who leads --------------------------------------------------------------------------------------------------------
+
+
+def folder_election(store: EmbeddedStore, clock: Clock) -> Leadership:
+    """Return the election of those who act on a state folder."""
+    return LeaseElection(SQLiteLease(store.database, clock=clock), clock=clock)
+
+
+async def database_election(url: str, clock: Clock, stack: AsyncExitStack) -> Leadership:
+    """Return the election of those who act on a database; ``stack`` closes its connection."""
+    from lapse.db.postgres.pool import Patience, Postgres
+    from lapse.engine.running.database_lease import PostgresLease
+
+    # A connection of its own: a renewal must not wait for its turn behind the calls of a sweep.
+    patience = Patience(connect=3.0, queue=3.0, lock=2.0, statement=2.0, answer=3.0)
+    database = Postgres(url, patience=patience, connections=1, name="lapse leader")
+    await database.open()
+    stack.push_async_callback(database.close)
+    return LeaseElection(PostgresLease(database, clock=clock), clock=clock)
+
+
+# --- what is elsewhere ------------------------------------------------------------------------------------------------
+
+
+async def _move(store: EmbeddedStore, record: ProcessRecord) -> None:
+    """Move the record of a state folder to the server; what is noted about its objects stays with them."""
+    moved = await move_record(store.database, record.safety, notes=[CLOCK])
+    if moved:
+        _log.info("record_moved", rows=moved, reason="database_url is set, and the state folder had a record")
+
+
+async def _move_from_workspaces(settings: Settings, path: Path) -> bool:
+    """Move what an earlier version has written into a file of workspaces; return whether that was the trouble."""
+    import asyncio
+
+    from lapse.db.errors import DatabaseError
+    from lapse.db.sqlite.database import Database
+    from lapse.db.sqlite.file import SQLiteFile
+    from lapse.workspaces.store.sqlite import SCHEMA_WITH_RECORD
+
+    try:
+        database = Database(SQLiteFile(path), SCHEMA_WITH_RECORD)
+    except DatabaseError:  # then it is not about the record
+        return False
+    store = open_store(settings.state_dir, clock=SystemClock())
+    try:
+        moved = await move_record(database, ProcessRecord.in_folder(store).safety)
+    finally:
+        await asyncio.to_thread(database.close)
+        await store.close()
+    _log.info("record_moved", rows=moved, reason=f"{path.name} had a record of its own")
+    return True
