@@ -24,8 +24,7 @@ from bench.domain import ROOT, options_of, publish
 from bench.kube_cluster import MANAGER, Calls, Cluster, each, memory_of, running_operator
 from bench.kube_page import Capture, Due, Idle, Results, claims_of, write
 from lapse.core.timestamps import to_timestamp
-from lapse.kube.conditions import ready_condition
-from lapse.kube.resources import Document, Kind, ObjectKey
+from lapse.kube.resources import Document, Kind, ObjectKey, ready_condition
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import EXPIRES_AT, TTL, VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT

@@ -35,7 +35,7 @@ from lapse.core.timestamps import to_timestamp
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.port import Outcome, SQLiteJournal
 from lapse.engine.running.coordinator import Coordinator
-from lapse.engine.running.leadership import SoleLeader
+from lapse.engine.running.election import SoleLeader
 from lapse.engine.running.metrics import Metrics
 from lapse.kube.resources import ObjectKey
 from lapse.objects.documents import encode

@@ -201,8 +201,7 @@ def _budget(value: object) -> Budget:
 
 
 def _history_ttl(value: object) -> Duration:
-    from lapse.history.errors import HistorySettingError
-    from lapse.history.policy.default_policy import read_ttl
+    from lapse.history.policy.default_policy import HistorySettingError, read_ttl
 
     if value == 0 and not isinstance(value, bool):  # the one number that means the same in every unit
         return Duration(0)

@@ -31,8 +31,8 @@ from lapse.kube.errors import (
 )
 from lapse.kube.resources import Document, Kind, ObjectKey
 from lapse.objects.config_map_gate import NAME as GATE
-from lapse.requests.admission.rights import HOLDING, REVIEWING, rights_on_gate, rights_on_lease
-from lapse.requests.admission.rights import NEEDED as NEEDED_BY_REQUESTS
+from lapse.requests.admission import HOLDING, REVIEWING, rights_on_gate, rights_on_lease
+from lapse.requests.admission import NEEDED as NEEDED_BY_REQUESTS
 from lapse.requests.api.kinds import OUR_KINDS as REQUEST_KINDS
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CLASS, VOLUME_SNAPSHOT_CONTENT
 
@@ -197,7 +197,7 @@ async def _look_at_definitions(client: Client) -> None:
 
 
 async def _unknown(client: Client, kinds: Iterable[Kind[Any]]) -> list[Kind[Any]]:
-    from lapse.kube.api.discovery import Discovery
+    from lapse.kube.api.client import Discovery
 
     discovery, missing = Discovery(client), []
     for kind in kinds:

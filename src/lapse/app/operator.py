@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.coordinator import Coordinator, Loop, Service
-    from lapse.engine.running.leadership import Leadership
+    from lapse.engine.running.election import Leadership
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.clock_guard import GuardedGate
     from lapse.engine.safety.holds import HoldLookup

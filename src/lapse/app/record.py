@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.db.postgres.pool import Postgres
     from lapse.engine.journal.port import Journal
-    from lapse.engine.running.leadership import Leadership
+    from lapse.engine.running.election import Leadership
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.clock_guard import Source
     from lapse.engine.safety.counted import CountedGateStore

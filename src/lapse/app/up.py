@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lapse.db.postgres.pool import Postgres
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.coordinator import Coordinator, ElectedWork, Loop, Service
-    from lapse.engine.running.leadership import Leadership
+    from lapse.engine.running.election import Leadership
     from lapse.engine.running.logins import LoginFailures
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.clock_guard import GuardedGate
@@ -159,10 +159,9 @@ class _Access:
     ) -> _Access:
         """Open the state database, and make the owner's token if need be. Raises `OpenBindError`."""
         from lapse.engine.running.logins import LoginFailures
-        from lapse.web.auth.owner import owner_of
         from lapse.web.auth.sessions import BrowserSessions
         from lapse.web.auth.state import StateDatabase
-        from lapse.web.auth.tokens import TokenStore
+        from lapse.web.auth.tokens import TokenStore, owner_of
 
         state = stack.enter_context(StateDatabase(settings.state_dir))
         tokens = TokenStore(state, clock=clock)
@@ -309,7 +308,7 @@ class _Process:
 
     def _api(self) -> ASGIApp:
         from lapse.keys.url import parse_url
-        from lapse.web.api.conditions import Tagger
+        from lapse.web.api.forms import Tagger
         from lapse.web.api.history import HistoryService
         from lapse.web.api.keys import KeysService
         from lapse.web.api.requests import RequestsService

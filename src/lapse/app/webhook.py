@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from lapse.engine.running.metrics import Metrics
     from lapse.kube.api.client import Client
     from lapse.settings import LoadedSettings, Settings
-    from lapse.web.server.certificate import Certificate
-    from lapse.web.server.listener import Endpoint
+    from lapse.web.server.listener import Certificate, Endpoint
 
 
 class NoCertificateError(UsageError):
@@ -77,7 +76,7 @@ class _Process:
 
         from lapse.history.policy.admission import PolicyJudge
         from lapse.history.policy.rbac import impersonation
-        from lapse.requests.admission.access import RequestJudge
+        from lapse.requests.admission import RequestJudge
         from lapse.web.api.webhook import CAPTURES, IDLE_SECONDS, POLICIES, create_webhook
         from lapse.web.api.webhook import Judge as Judged
         from lapse.web.server.listener import Listener
@@ -124,7 +123,7 @@ class _Process:
 def _certificate(settings: Settings, *, domain: str) -> Certificate:
     from pathlib import Path
 
-    from lapse.web.server.certificate import Certificate
+    from lapse.web.server.listener import Certificate
 
     for setting in ("webhook_cert_file", "webhook_key_file"):
         if not getattr(settings, setting):

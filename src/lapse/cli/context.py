@@ -116,7 +116,7 @@ class Context:
 
     def owner(self) -> tuple[str, str]:
         """Return id and text of the owner's token, which is made if need be."""
-        from lapse.web.auth.owner import owner_of
+        from lapse.web.auth.tokens import owner_of
 
         return owner_of(self.settings.state_dir, self.state, self.tokens)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MODULES: Final[Mapping[str, str]] = {
     "lapse.cli.state_folder": "lapse.app.record",
     "lapse.engine.holds": "lapse.engine.safety.holds",
-    "lapse.engine.leadership": "lapse.engine.running.leadership",
+    "lapse.engine.leadership": "lapse.engine.running.election",
     "lapse.engine.metrics": "lapse.engine.running.metrics",
     "lapse.history.configured": "lapse.history.policy.default_policy",
     "lapse.history.recording": "lapse.history.records",

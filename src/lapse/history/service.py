@@ -3,7 +3,7 @@
 One path: a policy is an object of the store, wherever it came from, and all policies of a kind are judged in one pass
 over one listing (`lapse.history.retention.passes`), which is a sweep of the engine. Whatever is wrong with one policy
 or one kind is told in its status and in the log, and the others go on. Where nobody chose a TTL, a store that was never
-swept by it is passed over dry for a whole interval (`lapse.history.retention.first_pass`).
+swept by it is passed over dry for a whole interval (`lapse.history.retention.runs`).
 
 Two processes that do this at once are no harm: acts carry the version that was judged, and the second finds it done.
 """
@@ -26,7 +26,6 @@ from lapse.engine.running.metrics import ErrorKind
 from lapse.engine.safety.gate import Gate, OpenGate
 from lapse.engine.safety.holds import hold_of
 from lapse.history.api.kinds import HISTORY, RETENTION, RETENTION_POLICY, address, domain_of, is_record
-from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy.default_policy import POLICY_NAME
 from lapse.history.policy.policies import (
     LoadedPolicies,
@@ -37,12 +36,21 @@ from lapse.history.policy.policies import (
     read_document,
     unreadable,
 )
-from lapse.history.policy.policy import Policy
+from lapse.history.policy.policy import Policy, RetentionPolicyError
 from lapse.history.retention.completions import Completions, labels_of
-from lapse.history.retention.first_pass import FirstPass, MemoryNotes
 from lapse.history.retention.listing import LEFT_ALONE
 from lapse.history.retention.passes import DOMAINS, REASONS, Pass
-from lapse.history.retention.runs import GRANT, RunReason, StatusWriter, Tally, of_broken, of_error, of_report
+from lapse.history.retention.runs import (
+    GRANT,
+    FirstPass,
+    MemoryNotes,
+    RunReason,
+    StatusWriter,
+    Tally,
+    of_broken,
+    of_error,
+    of_report,
+)
 from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import NO_LABELS, ObjectMeta

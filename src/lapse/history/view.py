@@ -40,8 +40,7 @@ from lapse.history.records import labelled
 from lapse.history.retention.grouping import judge
 from lapse.history.retention.listing import LEFT_ALONE, PAGE, ObjectReader, read_pages
 from lapse.history.retention.rules import LimitReason, RetainReason, combine
-from lapse.kube.conditions import ready_condition
-from lapse.kube.resources import NO_LABELS, Document, PartialObject
+from lapse.kube.resources import NO_LABELS, Document, PartialObject, ready_condition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence

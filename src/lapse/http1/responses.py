@@ -11,8 +11,7 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from lapse.http1.bodies import body_of
-from lapse.http1.buffer import ReceiveBuffer
-from lapse.http1.heads import RejectedError, response_head
+from lapse.http1.heads import ReceiveBuffer, RejectedError, response_head
 
 if TYPE_CHECKING:
     from lapse.http1.bodies import Body

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from lapse.keys.expiry import NS_PER_MS, seconds_left
+from lapse.keys.port import NS_PER_MS, seconds_left
 
 if TYPE_CHECKING:
     from lapse.keys.port import Item

@@ -1,10 +1,13 @@
-"""Objects as the Kubernetes API has them: kinds, metadata, owners, pages and watch events.
+"""Objects as the Kubernetes API has them: kinds, metadata, owners, conditions, pages and watch events.
 
 Objects are immutable values, because caches share them. A kind that we know is a msgspec structure with the fields we
 need and no others; therefore nobody writes a whole object back, only patches, and fields unknown to us are never lost.
 A kind that we do not know is a `Document`, which keeps everything.
 
 Times are RFC 3339 text with whole seconds, in UTC, as Kubernetes writes them: see `lapse.core.timestamps`.
+
+Conditions say what became of an object, as Kubernetes' own kinds do it. Which reasons there are, and which of them are
+final, is the business of the domain that writes them.
 """
 
 from __future__ import annotations
@@ -13,9 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
+from msgspec import Meta
+
+from lapse.kube.crd.rules import Time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Json = dict[str, Any]
 """A JSON object."""
@@ -212,3 +221,45 @@ class Page(Generic[T_co]):
 
 
 NO_LABELS: Final[Mapping[str, str]] = {}
+
+
+READY: Final = "Ready"
+"""The only type of condition that our kinds have."""
+
+
+class ConditionStatus(StrEnum):
+    """Whether a condition holds."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(Struct, frozen=True):
+    """One statement about an object."""
+
+    # Status and reason are text: a reader must survive values that it does not know.
+    type: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 316})]
+    status: Annotated[str, Meta(extra_json_schema={"enum": [*ConditionStatus]})]
+    reason: Annotated[str, Meta(extra_json_schema={"maxLength": 1024})] = ""
+    message: Annotated[str, Meta(extra_json_schema={"maxLength": 32768})] = ""
+    last_transition_time: Time | None = None
+    """When ``status`` last became what it is; a change of reason or message alone does not move it."""
+    observed_generation: int | None = None
+
+
+Conditions = Annotated[
+    tuple[Condition, ...],
+    Meta(
+        extra_json_schema={
+            "maxItems": 32,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        }
+    ),
+]
+
+
+def ready_condition(conditions: Iterable[Condition] | None) -> Condition | None:
+    """Return the Ready condition, if there is one."""
+    return next((one for one in conditions or () if one.type == READY), None)

@@ -16,8 +16,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from lapse.http1.bodies import LAST_CHUNK, body_of, chunk
-from lapse.http1.buffer import ReceiveBuffer
-from lapse.http1.heads import CHUNKED, RejectedError, request_head
+from lapse.http1.heads import CHUNKED, ReceiveBuffer, RejectedError, request_head
 from lapse.proxy.pages import reply_bytes
 from lapse.proxy.ports import DirectResponse
 from lapse.proxy.tunnel import end_writing

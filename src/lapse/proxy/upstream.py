@@ -13,8 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from lapse.http1.bodies import body_of
-from lapse.http1.buffer import ReceiveBuffer
-from lapse.http1.heads import RejectedError, response_head
+from lapse.http1.heads import ReceiveBuffer, RejectedError, response_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,8 @@ from lapse.core.duration import Duration, DurationError, short
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.safety.holds import hold_of
 from lapse.engine.view import Expiry, Moment, known
-from lapse.kube.conditions import ConditionStatus, ready_condition
 from lapse.kube.errors import InvalidError, NotFoundError
-from lapse.kube.resources import ObjectKey
+from lapse.kube.resources import ConditionStatus, ObjectKey, ready_condition
 from lapse.requests.addresses import ARTIFACT_KINDS, Located, keeper_name, locate, short_name
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import (
@@ -44,8 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from lapse.engine.view import Columns, Fact
-    from lapse.kube.conditions import Condition
-    from lapse.kube.resources import Json, Kind, Object
+    from lapse.kube.resources import Condition, Json, Kind, Object
     from lapse.objects.port import Reader
     from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.api.upstream import ClaimStatus, SnapshotContentStatus

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lapse.engine.running.leadership import Leadership, Term
+    from lapse.engine.running.election import Leadership, Term
     from tests.servers import KubeServer, Server
 
 TTL = 4

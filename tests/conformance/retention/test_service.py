@@ -21,13 +21,12 @@ from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.policy.default_policy import history_document, read_ttl
 from lapse.history.records import record_completion
-from lapse.history.retention.first_pass import MemoryNotes
+from lapse.history.retention.runs import MemoryNotes
 from lapse.history.service import Retention
 from lapse.kube.api.client import Client
 from lapse.kube.auth.config import load_config
-from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import InvalidError, NotFoundError, StoreUnavailableError
-from lapse.kube.resources import ObjectKey
+from lapse.kube.resources import ObjectKey, ready_condition
 from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.embedded import open_embedded
 from lapse.objects.kubernetes import KubernetesStore

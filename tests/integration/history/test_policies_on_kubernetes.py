@@ -24,9 +24,8 @@ from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.kube.api.client import Client
 from lapse.kube.auth.config import load_config
-from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ObjectError, UnknownKindError
-from lapse.kube.resources import ObjectKey, untyped
+from lapse.kube.resources import ObjectKey, ready_condition, untyped
 from lapse.objects.cluster_holds import listed_holds
 from lapse.objects.kubernetes import KubernetesStore
 from tests.servers import kube_server

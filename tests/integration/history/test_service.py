@@ -37,11 +37,10 @@ from lapse.history.api.kinds import (
 from lapse.history.policy.default_policy import history_document
 from lapse.history.policy.policies import FROM, SETTINGS
 from lapse.history.records import experiment_labels, record_completion, write_record
-from lapse.history.retention.first_pass import MemoryNotes
+from lapse.history.retention.runs import MemoryNotes
 from lapse.history.service import Retention
-from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ForbiddenError, StoreUnavailableError
-from lapse.kube.resources import Kind, ObjectKey, untyped
+from lapse.kube.resources import Kind, ObjectKey, ready_condition, untyped
 from lapse.objects.embedded import EmbeddedStore, open_embedded
 
 if TYPE_CHECKING:

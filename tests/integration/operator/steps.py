@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lapse.core.clock import SystemClock
-from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import NotFoundError, StoreUnavailableError
-from lapse.kube.resources import Object, ObjectKey
+from lapse.kube.resources import Object, ObjectKey, ready_condition
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, VOLUME_CAPTURE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM

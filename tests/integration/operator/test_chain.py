@@ -15,9 +15,8 @@ import pytest
 
 from lapse.core.identity import uuid
 from lapse.core.timestamps import from_timestamp
-from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import NotFoundError
-from lapse.kube.resources import ObjectKey, untyped
+from lapse.kube.resources import ObjectKey, ready_condition, untyped
 from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,

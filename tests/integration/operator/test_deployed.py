@@ -19,7 +19,7 @@ from lapse.history.policy.rbac import NEEDED_BY_ACCOUNT
 from lapse.history.records import record
 from lapse.kube.auth.access import Right
 from lapse.kube.controller.lease import LEASE
-from lapse.requests.admission.rights import NEEDED, rights_on_gate, rights_on_lease
+from lapse.requests.admission import NEEDED, rights_on_gate, rights_on_lease
 from lapse.requests.controllers.caches import WATCHED
 from lapse.requests.lifecycle.policy import TTLMode
 from tests.integration.operator.audit import Audit

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.timestamps import to_timestamp
-from lapse.kube.conditions import ready_condition
 from lapse.kube.events.event import EVENT, events_about
-from lapse.kube.resources import ObjectKey
+from lapse.kube.resources import ObjectKey, ready_condition
 from lapse.requests.addresses import keeper_name
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import (

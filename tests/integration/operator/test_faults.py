@@ -16,9 +16,8 @@ import httpx2
 import pytest
 
 from lapse.core.identity import uuid
-from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import NotFoundError, ObjectError
-from lapse.kube.resources import ObjectKey
+from lapse.kube.resources import ObjectKey, ready_condition
 from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,

@@ -27,8 +27,7 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CLASS,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.errors import PolicyError
-from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
+from lapse.requests.lifecycle.policy import PolicyError, RequestPolicy, TTLMode
 from tests.integration.requests.world import NAMESPACE, World, content_key, opened
 
 if TYPE_CHECKING:

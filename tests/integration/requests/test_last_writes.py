@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import ConflictError
+from lapse.kube.resources import ready_condition
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import REQUEST_KINDS, TTL, VOLUME_CAPTURE_REQUEST
 from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
@@ -16,8 +16,7 @@ from tests.integration.requests.world import Call, World, opened
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lapse.kube.conditions import Condition
-    from lapse.kube.resources import Kind
+    from lapse.kube.resources import Condition, Kind
 
 every_kind = pytest.mark.parametrize("kind", REQUEST_KINDS, ids=lambda kind: kind.short)
 OVER = 3600.0

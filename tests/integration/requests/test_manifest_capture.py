@@ -13,9 +13,9 @@ import pytest
 
 from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.file import Synchronous
-from lapse.kube.conditions import ready_condition
+from lapse.kube.controller.controller import DependencyMissingError
 from lapse.kube.errors import ForbiddenError, NotFoundError, StoreUnavailableError
-from lapse.kube.resources import Kind, ObjectKey, untyped
+from lapse.kube.resources import Kind, ObjectKey, ready_condition, untyped
 from lapse.objects.embedded import open_embedded
 from lapse.requests.addresses import checkpoint_name, chunk_name, keeper_name
 from lapse.requests.api.conditions import ConditionReason
@@ -31,7 +31,6 @@ from lapse.requests.controllers import chunks
 from lapse.requests.controllers.caches import Caches
 from lapse.requests.controllers.chunks import ManifestsUnreadableError, pack
 from lapse.requests.controllers.manifests import ManifestCapture, read_checkpoint
-from lapse.requests.errors import DependencyMissingError
 from lapse.requests.lifecycle.policy import RequestPolicy
 
 if TYPE_CHECKING:

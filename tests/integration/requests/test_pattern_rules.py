@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.duration import Duration
-from lapse.kube.conditions import ready_condition
+from lapse.kube.controller.controller import DependencyMissingError
 from lapse.kube.errors import ForbiddenError, InvalidError, NotFoundError, StoreUnavailableError
-from lapse.kube.resources import ObjectKey
+from lapse.kube.resources import ObjectKey, ready_condition
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -34,7 +34,6 @@ from lapse.requests.controllers.capture import VolumeCapture
 from lapse.requests.controllers.detach import Detach
 from lapse.requests.controllers.manifests import ManifestCapture
 from lapse.requests.controllers.restore import VolumeRestore
-from lapse.requests.errors import DependencyMissingError
 from lapse.requests.lifecycle.keeper import KeeperController
 from lapse.requests.lifecycle.policy import RequestPolicy, RestoreOwnership
 from tests.integration.requests.stories import answer, detach, done, manifests, restore, snapshot

@@ -10,7 +10,7 @@ from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.journal.port import Outcome
-from lapse.kube.conditions import ready_condition
+from lapse.kube.resources import ready_condition
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import EXPIRES_AT, OBJECT_KEEPER, REQUEST_KINDS, TTL, VOLUME_CAPTURE_REQUEST
 from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode

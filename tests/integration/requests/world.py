@@ -28,9 +28,8 @@ from lapse.core.clock import SystemClock, VirtualClock
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.port import Row, SQLiteJournal
 from lapse.engine.running.metrics import Metrics
-from lapse.kube.conditions import ready_condition
 from lapse.kube.errors import NotFoundError
-from lapse.kube.resources import Json, Kind, Object, ObjectKey
+from lapse.kube.resources import Json, Kind, Object, ObjectKey, ready_condition
 from lapse.objects.embedded import EmbeddedStore, open_embedded
 from lapse.objects.tables import SQL, kind_name, place_of, rows
 from lapse.requests.addresses import keeper_name, snapshot_name

@@ -17,8 +17,7 @@ from lapse.history.api.kinds import (
     RetentionStatus,
 )
 from lapse.history.records import write_record
-from lapse.kube.conditions import ready_condition
-from lapse.kube.resources import ObjectKey
+from lapse.kube.resources import ObjectKey, ready_condition
 from tests.servers.lapse_server import LapseServer, until
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from lapse.core.identity import secret_bytes
 from lapse.files import archive
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation, OpId
 from lapse.workspaces.runtime import program
-from lapse.workspaces.runtime.errors import ArchiveAbandonedError
 from lapse.workspaces.runtime.host import WorkspaceHost
+from lapse.workspaces.runtime.port import ArchiveAbandonedError
 from lapse.workspaces.runtime.process import is_hosted
 from lapse.workspaces.store.sqlite import open_sqlite_store
 from tests.integration.workspaces_process.machine import CLOCK, PATIENCE, command, runtime_in, until, workspace

@@ -16,7 +16,7 @@ import pytest
 
 from lapse.workspaces.model import ObservedStatus
 from lapse.workspaces.runtime import processes
-from lapse.workspaces.runtime.errors import (
+from lapse.workspaces.runtime.port import (
     ArchiveFailedError,
     CommandExitedError,
     CommandNotFoundError,

@@ -6,7 +6,7 @@ import pytest
 
 from lapse.app.webhook import NoCertificateError, _certificate
 from lapse.settings import load_settings
-from lapse.web.server.certificate import CertificateError
+from lapse.web.server.listener import CertificateError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -62,8 +62,6 @@ print(Term.__module__)
 
     done = subprocess.run([sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, check=True)
 
-    assert done.stdout == "lapse.engine.running.leadership\n"
-    assert (
-        "<string>:1: DeprecationWarning: lapse.engine.leadership is lapse.engine.running.leadership now" in done.stderr
-    )
+    assert done.stdout == "lapse.engine.running.election\n"
+    assert "<string>:1: DeprecationWarning: lapse.engine.leadership is lapse.engine.running.election now" in done.stderr
     assert "<string>:2: DeprecationWarning: lapse.engine.journal.SQLiteJournal is" in done.stderr

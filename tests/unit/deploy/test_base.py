@@ -15,7 +15,7 @@ from lapse.engine.safety.holds import HOLD
 from lapse.history.policy.rbac import NEEDED as NEEDED_BY_HISTORY
 from lapse.history.policy.rbac import NEEDED_BY_ACCOUNT, account_user, impersonation
 from lapse.kube.auth.access import Right
-from lapse.requests.admission.rights import NEEDED, rights_on_gate, rights_on_lease
+from lapse.requests.admission import NEEDED, rights_on_gate, rights_on_lease
 from lapse.requests.controllers.caches import WATCHED
 from lapse.settings import load_settings
 

@@ -10,7 +10,7 @@ import yaml
 
 from lapse.cli import app
 from lapse.history.api.kinds import RETENTION_POLICY
-from lapse.requests.admission.rights import REVIEWING
+from lapse.requests.admission import REVIEWING
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST
 from lapse.settings import load_settings
 from lapse.web.api.webhook import CAPTURES, POLICIES

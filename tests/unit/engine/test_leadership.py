@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.engine.running.coordinator import Coordinator, LeadershipMissingError, ServiceEndedError, Turn
-from lapse.engine.running.leadership import Leadership, SoleLeader, Term
+from lapse.engine.running.election import Leadership, SoleLeader, Term
 from lapse.engine.running.metrics import Metrics
 from lapse.keys.aio import open_keys_async
 from lapse.keys.election import Election

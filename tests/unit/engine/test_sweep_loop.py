@@ -10,7 +10,7 @@ import pytest
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.engine.executor import Executor
 from lapse.engine.running.coordinator import Coordinator
-from lapse.engine.running.leadership import SoleLeader
+from lapse.engine.running.election import SoleLeader
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.objects.target import ObjectTarget
 from tests.unit.engine.harness import NS, START, Things, key, play

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Decision, Due, DueReason
+from lapse.core.decision import Decision, Due, DueReason, KeepReason
 from lapse.engine.safety.holds import Hold
 from lapse.engine.view import (
     Columns,
@@ -124,8 +124,8 @@ def test_a_decision_is_told_with_the_hold_that_counts_now(hold: Hold | None, hel
     )
 
     assert list(to_json(decision_view(decided, hold, UnixNs(NOON))).items()) == [
-        ("verdict", "due"),
-        ("reason", DueReason.TTL_EXPIRED.value),
+        ("verdict", "keep" if held else "due"),
+        ("reason", KeepReason.HELD.value if held else DueReason.TTL_EXPIRED.value),
         ("anchor", "2030-01-01T11:59:59Z"),
         ("deadline", "2030-01-01T12:00:00Z"),
         ("hold", held),

@@ -8,9 +8,9 @@ from lapse.core.clock import UnixNs
 from lapse.core.duration import HOUR, NEVER, Duration
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec
-from lapse.history.errors import HistorySettingError
 from lapse.history.policy.default_policy import (
     DEFAULT_TTL,
+    HistorySettingError,
     check_keep_last_success,
     check_limit,
     history_document,

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY
-from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy.documents import DocumentError, read_document
 from lapse.history.policy.lint import lint
 from lapse.history.policy.policies import read_document as read_policy
+from lapse.history.policy.policy import RetentionPolicyError
 from lapse.history.records import record
 from tests.examples import examples
 from tests.odd_documents import ODD, POLICY, RUN, odd_documents

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.timestamps import from_timestamp
-from lapse.history.errors import FieldPathError
-from lapse.history.policy.paths import FieldPath
+from lapse.history.policy.paths import FieldPath, FieldPathError
 
 DOCUMENT = {
     "metadata": {

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy
-from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy.policies import LoadedPolicies, conflicts
-from lapse.history.policy.policy import Policy
+from lapse.history.policy.policy import Policy, RetentionPolicyError
 
 KEEPS: dict[str, Any] = {"keepLast": {"count": 1}}
 ENDS: dict[str, Any] = {"maxAge": "1h"}

@@ -8,8 +8,7 @@ from lapse.core.clock import UnixNs
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.safety.holds import HOLD
 from lapse.history.api.kinds import RETENTION_POLICY
-from lapse.history.errors import RetentionPolicyError
-from lapse.history.policy.policy import SYSTEM_NAMESPACE, Policy
+from lapse.history.policy.policy import SYSTEM_NAMESPACE, Policy, RetentionPolicyError
 from lapse.history.retention.grouping import judge
 from lapse.history.retention.rules import RetentionLimits
 

@@ -9,12 +9,11 @@ import pytest
 from lapse.core.clock import UnixNs
 from lapse.engine.journal.port import Outcome
 from lapse.history.api.kinds import RetentionPolicy, RetentionSpec, RetentionStatus, Selector
-from lapse.history.errors import RetentionPolicyError
+from lapse.history.policy.policy import RetentionPolicyError
 from lapse.history.retention.passes import PassReport
 from lapse.history.retention.runs import PolicyRun, RunReason, of_broken, of_error, of_report, status_changes
-from lapse.kube.conditions import Condition
 from lapse.kube.errors import ForbiddenError, GoneError, StoreUnavailableError, UnknownKindError
-from lapse.kube.resources import ObjectMeta
+from lapse.kube.resources import Condition, ObjectMeta
 
 NOW = UnixNs(1_900_000_000 * 10**9)
 LATER = UnixNs(NOW + 3600 * 10**9)

@@ -14,8 +14,7 @@ import h11
 import httptools
 
 from lapse.http1.bodies import body_of
-from lapse.http1.buffer import ReceiveBuffer
-from lapse.http1.heads import RejectedError, request_head
+from lapse.http1.heads import ReceiveBuffer, RejectedError, request_head
 from lapse.http1.responses import ResponseReader
 
 if TYPE_CHECKING:

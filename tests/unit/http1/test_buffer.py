@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.http1.buffer import ReceiveBuffer
-from lapse.http1.heads import RejectedError
+from lapse.http1.heads import ReceiveBuffer, RejectedError
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from lapse.http1.bodies import LAST_CHUNK, chunk
-from lapse.http1.buffer import ReceiveBuffer
-from lapse.http1.heads import CHUNKED, request_head
+from lapse.http1.heads import CHUNKED, ReceiveBuffer, request_head
 from lapse.proxy.exchange import request_bytes
 from tests.unit.http1 import peers
 

@@ -17,7 +17,7 @@ from lapse.keys.errors import BackendUnavailableError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from lapse.engine.running.leadership import Leadership, Term
+    from lapse.engine.running.election import Leadership, Term
     from lapse.keys.aio import AsyncKeys
 
 TTL = 8

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.keys.expiry import expiry_ms, expiry_ns, is_over, seconds_left
+from lapse.keys.port import expiry_ms, expiry_ns, is_over, seconds_left
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND

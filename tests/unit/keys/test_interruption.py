@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator
     from pathlib import Path
 
-    from lapse.engine.running.leadership import Term
+    from lapse.engine.running.election import Term
     from lapse.keys.aio import AsyncKeys
     from lapse.keys.store import Keys
 

@@ -13,11 +13,10 @@ import pytest
 
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.timestamps import to_timestamp
-from lapse.kube.api.rate import RateLimit
+from lapse.kube.api.transport import RateLimit
 from lapse.kube.auth.config import Cluster, Plugin, User
-from lapse.kube.auth.credentials import Credential, UserCredentials
+from lapse.kube.auth.credentials import Contexts, Credential, UserCredentials
 from lapse.kube.auth.exec_credentials import PluginCredentials
-from lapse.kube.auth.tls import Contexts
 from lapse.kube.errors import CredentialsError, KubeConfigError, StoreUnavailableError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.cli.commands.conformance import _promised as promised
+from lapse.cli.commands.keys import _promised as promised
 from lapse.core.clock import VirtualClock
 from lapse.core.errors import LapseError
 from lapse.keys import errors

@@ -22,7 +22,7 @@ from lapse.keys.sweeper import CleanupLoop
 from lapse.proxy.server import AccessLoop
 from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.local.executor import LocalRequests
-from lapse.web.server.certificate import Certificate
+from lapse.web.server.listener import Certificate
 from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.store.sqlite import open_sqlite_store
 from lapse.workspaces.ttl_manager import ttl_loop, ttl_sweeps

@@ -8,8 +8,8 @@ import pytest
 
 from lapse.domains import REGISTRY
 from lapse.engine.safety import holds
-from lapse.kube.conditions import Condition
 from lapse.kube.crd.schema import schema_of
+from lapse.kube.resources import Condition
 from lapse.requests import addresses as names
 from lapse.requests import expiry as ttl
 from lapse.requests.api import kinds as known

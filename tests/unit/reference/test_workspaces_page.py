@@ -11,7 +11,7 @@ from lapse.proxy.limits import ProxyLimits
 from lapse.workspaces.activity.port import ActivityDoubt
 from lapse.workspaces.expiry import LapseReason, StayReason
 from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus, Operation, Workspace
-from lapse.workspaces.runtime.errors import FailureReason
+from lapse.workspaces.runtime.port import FailureReason
 from lapse.workspaces.runtime.process import GRACE_SECONDS
 from lapse.workspaces.runtime.processes import MARK
 from lapse.workspaces.runtime.program import _PASSED_ON

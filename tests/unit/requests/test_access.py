@@ -10,8 +10,8 @@ import pytest
 
 from lapse.kube.auth.access import AT_ONCE
 from lapse.kube.auth.admission import Person
-from lapse.requests.admission import access
-from lapse.requests.admission.access import RequestJudge, RequestReview
+from lapse.requests import admission
+from lapse.requests.admission import RequestJudge, RequestReview
 from lapse.requests.api.kinds import ObjectRef
 from tests.unit.kube.faulty import FaultyServer, client_of, cuts, keeps_silent, refuses, says
 
@@ -130,7 +130,7 @@ async def test_who_was_denied_what_stands_in_the_log(monkeypatch: pytest.MonkeyP
         def __getattr__(self, _level: str) -> Any:  # noqa: ANN401 - a logger's method
             return lambda event, **about: events.append((event, about))
 
-    monkeypatch.setattr(access, "_log", Log())
+    monkeypatch.setattr(admission, "_log", Log())
     await ruling(KINDS, NO)
     ((event, about),) = events
     assert event == "capture_denied"

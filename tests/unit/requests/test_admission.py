@@ -16,7 +16,7 @@ from lapse.kube.auth.admission import (
 )
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import untyped
-from lapse.requests.admission.access import (
+from lapse.requests.admission import (
     MAX_TARGETS,
     RequestReview,
     decide,

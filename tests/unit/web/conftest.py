@@ -23,17 +23,16 @@ from lapse.history.service import Retention
 from lapse.keys.aio import AsyncKeys, open_keys_async
 from lapse.keys.sweeper import CleanupLoop
 from lapse.requests.lifecycle.policy import TTLRule
-from lapse.web.api.conditions import Tagger
+from lapse.web.api.forms import Tagger
 from lapse.web.api.history import HistoryService
 from lapse.web.api.keys import KeysService
 from lapse.web.api.requests import RequestsService
 from lapse.web.api.status import StatusService
 from lapse.web.api.workspaces import Defaults, WorkspacesService
 from lapse.web.app import create_app
-from lapse.web.auth.owner import owner_of
 from lapse.web.auth.sessions import BrowserSessions
 from lapse.web.auth.state import StateDatabase
-from lapse.web.auth.tokens import TokenStore
+from lapse.web.auth.tokens import TokenStore, owner_of
 from lapse.web.pages.pages import PageLinks
 from lapse.web.server.security import AllowedHosts, Guard
 from lapse.workspaces.activity.in_process import InProcessActivity

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lapse.web.server.certificate import Certificate, CertificateError
+from lapse.web.server.listener import Certificate, CertificateError
 from tests.servers.certificate import Authority, make_authority
 from tests.servers.progress import tell_stderr
 

@@ -9,9 +9,8 @@ import pytest
 from lapse.core.clock import VirtualClock
 from lapse.files.ownership import StateFolderError
 from lapse.web.api.errors import TokenInvalidError
-from lapse.web.auth.owner import FILE_NAME, owner_of
 from lapse.web.auth.state import StateDatabase
-from lapse.web.auth.tokens import TokenStore
+from lapse.web.auth.tokens import FILE_NAME, TokenStore, owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.web.api.conditions import Conditions, Tagger, read_conditions
 from lapse.web.api.errors import ContradictoryConditionsError
+from lapse.web.api.forms import Conditions, Tagger, read_conditions
 
 
 def test_a_tag_depends_on_application_key_value_and_secret() -> None:

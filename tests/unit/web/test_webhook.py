@@ -10,7 +10,7 @@ import pytest
 
 from lapse.engine.running.metrics import Metrics
 from lapse.kube.auth.admission import Ruling
-from lapse.requests.admission.access import failure
+from lapse.requests.admission import failure
 from lapse.web.api.webhook import CAPTURES as PATH
 from lapse.web.api.webhook import MAX_BODY_BYTES, create_webhook, time_to_answer
 from tests.unit.requests.test_admission import sent, target

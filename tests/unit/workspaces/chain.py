@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any
 from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.file import Synchronous
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, NewWorkspace, ObservedStatus, Operation
-from lapse.workspaces.runtime.errors import ArchiveAbandonedError, ArchiveMissingError, RuntimeUnavailableError
-from lapse.workspaces.runtime.port import HealthMonitor, ProgramExit, Progress, Turns
+from lapse.workspaces.runtime.port import (
+    ArchiveAbandonedError,
+    ArchiveMissingError,
+    HealthMonitor,
+    ProgramExit,
+    Progress,
+    RuntimeUnavailableError,
+    Turns,
+)
 from lapse.workspaces.runtime.reconciler import Reconciler
 from lapse.workspaces.store.sqlite import open_sqlite_store
 

@@ -10,7 +10,7 @@ from lapse.files.archive import ArchiveError
 from lapse.workspaces.errors import InvalidWorkspaceError
 from lapse.workspaces.model import WorkspaceId
 from lapse.workspaces.runtime.archive import ArchiveKey, Archives, parse_key
-from lapse.workspaces.runtime.errors import ArchiveFailedError, ArchiveMissingError
+from lapse.workspaces.runtime.port import ArchiveFailedError, ArchiveMissingError
 
 if TYPE_CHECKING:
     from pathlib import Path

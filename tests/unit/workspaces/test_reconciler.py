@@ -9,8 +9,7 @@ import pytest
 
 from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceStoreUnavailableError
 from lapse.workspaces.model import DesiredBy, DesiredState, ObservedStatus, Operation, OpId
-from lapse.workspaces.runtime.errors import CommandExitedError, PortTakenError
-from lapse.workspaces.runtime.port import Progress
+from lapse.workspaces.runtime.port import CommandExitedError, PortTakenError, Progress
 from tests.unit.workspaces.chain import Crashed, World
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from lapse.core.clock import Clock
-    from lapse.engine.running.leadership import Leadership, Term
+    from lapse.engine.running.election import Leadership, Term
 
 GRACE_SECONDS: Final = 5.0
 """Half of the ten seconds that a process has to end: the other half is for closing stores."""

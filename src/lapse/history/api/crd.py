@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.history.api.kinds import RULES
-from lapse.kube.conditions import READY
 from lapse.kube.crd.definition import AGE, column, definition
+from lapse.kube.resources import READY
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Json, Kind

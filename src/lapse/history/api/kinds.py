@@ -22,7 +22,6 @@ from msgspec import Meta
 
 from lapse.core.address import Address
 from lapse.core.duration import HOUR, SECOND, Duration, DurationError
-from lapse.kube.conditions import Conditions
 from lapse.kube.crd.rules import (
     IMMUTABLE_SPEC,
     MAX_TTL_CHARACTERS,
@@ -38,7 +37,7 @@ from lapse.kube.crd.rules import (
     seconds_in_cel,
 )
 from lapse.kube.crd.validation import validator
-from lapse.kube.resources import Kind, ObjectMeta, Struct
+from lapse.kube.resources import Conditions, Kind, ObjectMeta, Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from lapse.core.duration import DAY, HOUR, Duration, DurationError
+from lapse.core.errors import UsageError
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
     EXPERIMENT_NAME,
@@ -22,7 +23,6 @@ from lapse.history.api.kinds import (
     RetentionSpec,
     Selector,
 )
-from lapse.history.errors import HistorySettingError
 from lapse.kube.resources import ObjectMeta
 
 POLICY_NAME: Final = "history"
@@ -35,6 +35,10 @@ KEEP_FLAG: Final = "--history-keep-last-success"
 _TTL_RULE: Final = "0 to keep records of any age, or 1h or more, such as 720h"
 _LIMIT_RULE: Final = "0 for no limit, or a whole number above 0, such as 100"
 _KEEP_RULE: Final = "0 to keep none, or a whole number above 0, such as 1"
+
+
+class HistorySettingError(UsageError, ValueError):
+    """{flag} cannot be {given}: {problem}. Expected {expected}."""
 
 
 def history_document(

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.duration import HOUR, Duration
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy
-from lapse.history.errors import FieldPathError, RetentionPolicyError
 from lapse.history.policy.default_policy import POLICY_NAME
 from lapse.history.policy.documents import name_of, problems_of
-from lapse.history.policy.paths import FieldPath
-from lapse.history.policy.policy import SYSTEM_NAMESPACE, Policy
+from lapse.history.policy.paths import FieldPath, FieldPathError
+from lapse.history.policy.policy import SYSTEM_NAMESPACE, Policy, RetentionPolicyError
 from lapse.history.policy.rbac import group_of, groups_with, plural_of, resource_of
 from lapse.objects.metadata_rules import namespace_problems
 

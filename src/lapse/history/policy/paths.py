@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from lapse.core.errors import UsageError
 from lapse.core.timestamps import from_timestamp
-from lapse.history.errors import FieldPathError
 
 if TYPE_CHECKING:
     from lapse.core.clock import UnixNs
@@ -23,6 +23,14 @@ _NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 _QUOTED: Final = re.compile(r"""\[(?:'([^']+)'|"([^"]+)")\]""")
 _NUMBER: Final = re.compile(r"\[(0|[1-9][0-9]{0,8})\]")
 _METADATA: Final = "metadata"
+
+
+class FieldPathError(UsageError, ValueError):
+    """{text!r} is not a field path: {problem}.
+
+    Expected names with dots between them, as in status.phase; odd names in brackets, as in metadata.labels['a.b/c'];
+    items of lists by number, as in spec.containers[0].name.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from lapse.history.api.kinds import RETENTION_POLICY, RetentionPolicy, RetentionSpec, RetentionStatus, Selector
-from lapse.history.errors import RetentionPolicyError
 from lapse.history.policy.documents import DocumentError, name_of
 from lapse.history.policy.documents import read_document as read_strictly
-from lapse.history.policy.policy import Policy
+from lapse.history.policy.policy import Policy, RetentionPolicyError
 from lapse.history.policy.rbac import group_of
 from lapse.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, InvalidError, NotFoundError
 from lapse.kube.resources import NO_LABELS, Document, Json, Object, ObjectMeta, untyped

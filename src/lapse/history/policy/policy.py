@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from lapse.core.duration import Duration, DurationError
+from lapse.core.errors import UsageError
 from lapse.engine.safety.holds import hold_of
 from lapse.history.api.kinds import AGE_OF_RECORDS, is_age_of_records
-from lapse.history.errors import FieldPathError, RetentionPolicyError
-from lapse.history.policy.paths import FieldPath
+from lapse.history.policy.paths import FieldPath, FieldPathError
 from lapse.history.retention.rules import RetainedObject, RetentionLimits
 from lapse.kube.resources import ObjectMeta, OwnerReference
 
@@ -32,6 +32,10 @@ SYSTEM_NAMESPACE: Final = "kube-system"
 """Left alone, as is our own namespace, by policies that do not name it."""
 _READ_METADATA: Final = frozenset(ObjectMeta.__struct_encode_fields__)
 T = TypeVar("T")
+
+
+class RetentionPolicyError(UsageError, ValueError):
+    """The retention policy {name} cannot be used: {problem}."""
 
 
 @dataclass(frozen=True, slots=True)

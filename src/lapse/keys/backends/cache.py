@@ -28,7 +28,7 @@ from lapse.core.duration import SECOND, Duration
 from lapse.db.sqlite.forks import guard_against_forks
 from lapse.keys.backends.base import NetworkBackend
 from lapse.keys.backends.layout import Prefix, partition_keys
-from lapse.keys.expiry import NS_PER_MS
+from lapse.keys.port import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence

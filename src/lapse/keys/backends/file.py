@@ -46,8 +46,7 @@ from lapse.keys.errors import (
     KeysURLError,
     OutcomeUnknownError,
 )
-from lapse.keys.expiry import NS_PER_MS, expiry_ms, is_over, seconds_left
-from lapse.keys.port import Capabilities, CleanupReport, Item, NewItem
+from lapse.keys.port import NS_PER_MS, Capabilities, CleanupReport, Item, NewItem, expiry_ms, is_over, seconds_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence

@@ -38,8 +38,7 @@ from lapse.keys.backends.layout import BUCKETS, SWEEP_INTERVAL, Prefix, bucket_o
 from lapse.keys.backends.ordered import OrderedKeys
 from lapse.keys.backends.wheel import TICK_NS_BITS, TimingWheel
 from lapse.keys.errors import BackendClosedError, BackendError, BackendUnavailableError, KeysURLError
-from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
-from lapse.keys.port import Capabilities, CleanupReport, Item, NewItem, Space
+from lapse.keys.port import NS_PER_MS, NS_PER_SECOND, Capabilities, CleanupReport, Item, NewItem, Space, seconds_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

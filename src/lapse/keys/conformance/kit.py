@@ -17,7 +17,6 @@ from lapse.keys.conformance.cases import (
     expiry,
     isolation,
     locks,
-    many,
     operations,
     races,
     scans,
@@ -39,7 +38,7 @@ _NO_NEWS_SECONDS: Final = 60.0
 
 CASES: Final[tuple[Case, ...]] = tuple(
     case
-    for theme in (operations, expiry, many, texts, scans, isolation, cleanup, locks, races)
+    for theme in (operations, expiry, texts, scans, isolation, cleanup, locks, races)
     for case in theme.REGISTRY.cases
 )
 BY_ID: Final = {case.id: case for case in CASES}

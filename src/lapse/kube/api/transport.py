@@ -10,6 +10,9 @@ did not look at it) is sent once more with renewed ones, if there are others; an
 connection turned out to be closed already is repeated. Redirections are not followed: a token must not wander.
 
 Errors are told in words of ours: those of libraries name objects, and may quote headers.
+
+The rate limit allows so many calls a second, and so many at once after a rest. Slots are given out in the order of
+asking. A caller that is cancelled while it waits keeps its slot: it was counted.
 """
 
 from __future__ import annotations
@@ -33,10 +36,8 @@ from lapse.kube.api.connections import (
     UnreadableResponseError,
 )
 from lapse.kube.api.failures import UNAUTHORIZED
-from lapse.kube.api.rate import RateLimit
-from lapse.kube.auth.credentials import Credential, CredentialSource, UserCredentials
+from lapse.kube.auth.credentials import Contexts, Credential, CredentialSource, UserCredentials
 from lapse.kube.auth.exec_credentials import PluginCredentials
-from lapse.kube.auth.tls import Contexts
 from lapse.kube.errors import CredentialsError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -46,6 +47,31 @@ if TYPE_CHECKING:
     from lapse.http1.heads import ResponseHead
     from lapse.kube.api.connections import Connection, WholeResponse
     from lapse.kube.auth.config import KubeConfig
+
+_NS: Final = 1_000_000_000
+
+
+class RateLimit:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, per_second: float, *, burst: int | None = None, clock: Clock) -> None:
+        """Allow ``burst`` at once, by default what a second allows."""
+        allowed = max(1, round(per_second)) if burst is None else burst
+        if per_second <= 0 or allowed < 1:
+            message = "a rate and its burst must be above zero"
+            raise ValueError(message)
+        self._step_ns = _NS / per_second
+        self._slack_ns = (allowed - 1) * self._step_ns
+        self._clock = clock
+        self._next_ns = float(clock.monotonic_ns()) - self._slack_ns
+
+    async def wait(self) -> None:
+        """Return when it is the caller's turn."""
+        now_ns = self._clock.monotonic_ns()
+        mine_ns = max(self._next_ns, now_ns - self._slack_ns)
+        self._next_ns = mine_ns + self._step_ns
+        if mine_ns > now_ns:
+            await self._clock.sleep((mine_ns - now_ns) / _NS)
 
 
 def network_error(error: OSError, *, place: str, seconds: float, connect_seconds: float) -> StoreUnavailableError:

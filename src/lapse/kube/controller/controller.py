@@ -32,6 +32,10 @@ K = TypeVar("K", bound=Hashable)
 _log = get_logger("lapse.kube.controller.controller")
 
 
+class DependencyMissingError(LapseError, TypeError):
+    """{controller} cannot work without {dependency}: give it one when you build it."""
+
+
 class ReconcileInterruptedError(LapseError):
     """Something that the reconciliation waited for was cancelled."""
 
@@ -126,3 +130,10 @@ def _this_task() -> asyncio.Task[None]:
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - only called from coroutines
     return task
+
+
+def require(controller: object, **dependencies: object) -> None:
+    """Raise `DependencyMissingError` unless every dependency is there."""
+    for name, dependency in dependencies.items():
+        if dependency is None:
+            raise DependencyMissingError(controller=type(controller).__name__, dependency=name)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from lapse.kube.conditions import ConditionStatus, ready_condition
+from lapse.kube.resources import ConditionStatus, ready_condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lapse.kube.conditions import Condition
+    from lapse.kube.resources import Condition
 
 
 class ConditionReason(StrEnum):

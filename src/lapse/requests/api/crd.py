@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.kube.conditions import READY
 from lapse.kube.crd.definition import AGE, column, definition
+from lapse.kube.resources import READY
 from lapse.requests.api.kinds import EXPIRES_AT, RULES
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
-from lapse.kube.conditions import Conditions
 from lapse.kube.crd.rules import (
     IMMUTABLE_SPEC,
     MAX_TTL_CHARACTERS,
@@ -30,7 +29,7 @@ from lapse.kube.crd.rules import (
     is_duration,
 )
 from lapse.kube.crd.validation import validator
-from lapse.kube.resources import Kind, ObjectMeta, Struct
+from lapse.kube.resources import Conditions, Kind, ObjectMeta, Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from lapse.kube.conditions import Condition
-from lapse.kube.resources import Document, Kind, ObjectMeta, Struct
+from lapse.kube.resources import Condition, Document, Kind, ObjectMeta, Struct
 from lapse.requests.api.kinds import OUR_KINDS
 
 Quantity = int | float | str

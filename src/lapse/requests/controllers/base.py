@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import from_timestamp
-from lapse.kube.controller.controller import ReconcileResult
+from lapse.kube.controller.controller import ReconcileResult, require
 from lapse.kube.errors import ConflictError, ForbiddenError, InvalidError, StoreUnavailableError, UnknownKindError
 from lapse.kube.events.event import NO_RECORDER
 from lapse.requests.api.conditions import ConditionReason, is_final
 from lapse.requests.controllers.finalise import End, Finaliser, R, conditions_of
 from lapse.requests.controllers.ownership import KeeperRefusedError
-from lapse.requests.errors import require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

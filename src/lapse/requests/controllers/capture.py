@@ -22,7 +22,7 @@ import msgspec
 from lapse.core.clock import UnixNs
 from lapse.core.log import get_logger
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.kube.controller.controller import ReconcileResult
+from lapse.kube.controller.controller import ReconcileResult, require
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.addresses import snapshot_name
@@ -45,7 +45,6 @@ from lapse.requests.api.upstream import (
 from lapse.requests.controllers.base import PLAIN, RequestController, Wait, is_ready
 from lapse.requests.controllers.finalise import End
 from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, is_kept_by, keeper_key, owned_by
-from lapse.requests.errors import require
 from lapse.requests.lifecycle.events import EventReason, made
 
 if TYPE_CHECKING:

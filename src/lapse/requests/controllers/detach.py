@@ -23,6 +23,7 @@ from lapse.core.decision import Reason as EngineReason
 from lapse.engine.domain import DELETE, Action
 from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.holds import hold_of
+from lapse.kube.controller.controller import require
 from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.objects.target import ObjectHandle
@@ -31,7 +32,6 @@ from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLA
 from lapse.requests.controllers.base import Wait
 from lapse.requests.controllers.finalise import End
 from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, owned_by
-from lapse.requests.errors import require
 from lapse.requests.expiry import DOMAIN
 
 if TYPE_CHECKING:

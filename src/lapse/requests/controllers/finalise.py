@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import msgspec
 
 from lapse.core.timestamps import from_timestamp, to_timestamp
-from lapse.kube.conditions import READY, Condition, ready_condition
 from lapse.kube.errors import ConflictError, InvalidError, NotFoundError
 from lapse.kube.events.event import NO_RECORDER
+from lapse.kube.resources import READY, Condition, ready_condition
 from lapse.requests.api.conditions import ConditionReason, is_final
 from lapse.requests.api.kinds import EXPIRES_AT, TTL
 from lapse.requests.lifecycle.events import outcome

@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import msgspec
 
 from lapse.core.timestamps import to_timestamp
-from lapse.kube.conditions import READY, ConditionStatus, ready_condition
 from lapse.kube.errors import AlreadyExistsError, ForbiddenError, InvalidError, NotFoundError, UnknownKindError
-from lapse.kube.resources import Document, ObjectKey, OwnerReference
+from lapse.kube.resources import READY, ConditionStatus, Document, ObjectKey, OwnerReference, ready_condition
 from lapse.requests.addresses import checkpoint_name, chunk_name
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import (

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import msgspec
 
 from lapse.core.timestamps import from_timestamp
-from lapse.kube.conditions import ConditionStatus
-from lapse.kube.resources import ObjectKey
+from lapse.kube.controller.controller import require
+from lapse.kube.resources import ConditionStatus, ObjectKey
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_RESTORE_REQUEST, VolumeRestoreRequest
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
@@ -20,7 +20,6 @@ from lapse.requests.controllers.base import RequestController, Wait
 from lapse.requests.controllers.finalise import End
 from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, keeper_key, owned_by
 from lapse.requests.controllers.provisioning import NO_REPORTS, PROVISIONING_FAILED
-from lapse.requests.errors import require
 from lapse.requests.lifecycle.policy import RestoreOwnership
 
 if TYPE_CHECKING:

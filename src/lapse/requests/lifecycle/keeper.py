@@ -27,11 +27,10 @@ from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.domain import DELETE
 from lapse.engine.safety.holds import HOLD, HOLD_REASON, HOLD_UNTIL, own_hold_of
-from lapse.kube.controller.controller import ReconcileResult
+from lapse.kube.controller.controller import ReconcileResult, require
 from lapse.kube.errors import ForbiddenError, UnknownKindError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, KeeperPhase
-from lapse.requests.errors import require
 from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
 
 if TYPE_CHECKING:

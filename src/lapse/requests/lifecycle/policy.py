@@ -12,8 +12,12 @@ from hashlib import sha256
 from typing import Final
 
 from lapse.core.duration import Duration, DurationError
+from lapse.core.errors import UsageError
 from lapse.requests.api.kinds import TTL, KeeperMode
-from lapse.requests.errors import PolicyError
+
+
+class PolicyError(UsageError, ValueError):
+    """The setting {setting} cannot be {given}: expected {expected}."""
 
 
 class TTLMode(StrEnum):

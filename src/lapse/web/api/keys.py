@@ -30,8 +30,7 @@ from lapse.core.clock import Clock
 from lapse.engine.view import ViewPage
 from lapse.keys.aio import AsyncAppKeys, AsyncKeys
 from lapse.keys.errors import InvalidAppIdError, KeyInvalidUTF8Error
-from lapse.keys.expiry import NS_PER_MS, is_over
-from lapse.keys.port import Item
+from lapse.keys.port import NS_PER_MS, Item, is_over
 from lapse.keys.validation import (
     MAX_APP_ID,
     MAX_KEY_BYTES,
@@ -42,14 +41,23 @@ from lapse.keys.validation import (
     check_value,
 )
 from lapse.keys.view import KeyView, view_of
-from lapse.web.api.conditions import Conditions, Tagger
 from lapse.web.api.errors import (
     ContradictoryConditionsError,
     KeyAbsentError,
     NoSuchRouteError,
     PreconditionFailedError,
 )
-from lapse.web.api.forms import DEFAULT_PAGE, Answer, Form, answer, conditions_of, demand_known, match_of
+from lapse.web.api.forms import (
+    DEFAULT_PAGE,
+    Answer,
+    Conditions,
+    Form,
+    Tagger,
+    answer,
+    conditions_of,
+    demand_known,
+    match_of,
+)
 
 PAGE_LIMIT: Final = 1_000
 """Records of one page at most: values may be 64 KiB each, and the page is built in memory."""

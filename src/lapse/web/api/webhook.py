@@ -51,7 +51,7 @@ class BadReviewError(RequestError):
 
 
 class Judge(Protocol):
-    """Judges one kind: `lapse.requests.admission.access.RequestJudge`, `lapse.history.policy.admission.PolicyJudge`."""
+    """Judges one kind: `lapse.requests.admission.RequestJudge`, `lapse.history.policy.admission.PolicyJudge`."""
 
     @property
     def domain(self) -> str:

@@ -15,9 +15,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lapse.db.redis.address import OPTIONS, SCHEMES, RedisAddress
-from lapse.db.redis.client import RedisClient
+from lapse.db.redis.client import RedisClient, ScriptCall, load_scripts
 from lapse.db.redis.failures import Errors, impossible
-from lapse.db.redis.scripts import ScriptCall, load_scripts
 from lapse.db.urls import take_apart
 from lapse.workspaces.activity.port import (
     BATCH,

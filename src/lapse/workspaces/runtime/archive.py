@@ -32,7 +32,7 @@ from lapse.files.archive import (
 )
 from lapse.workspaces.errors import InvalidWorkspaceError
 from lapse.workspaces.model import WorkspaceId, is_id
-from lapse.workspaces.runtime.errors import ArchiveFailedError, ArchiveMissingError
+from lapse.workspaces.runtime.port import ArchiveFailedError, ArchiveMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,8 +18,7 @@ from lapse.core.log import get_logger
 from lapse.engine.running.coordinator import first_of
 from lapse.workspaces.activity.probes import INTERVAL_SECONDS as PROBE_SECONDS
 from lapse.workspaces.activity.probes import Prober, by_port
-from lapse.workspaces.runtime.errors import RuntimeBusyError
-from lapse.workspaces.runtime.port import INTERVAL_SECONDS, HealthMonitor
+from lapse.workspaces.runtime.port import INTERVAL_SECONDS, HealthMonitor, RuntimeBusyError
 from lapse.workspaces.runtime.reconciler import Reconciler
 
 if TYPE_CHECKING:

@@ -40,16 +40,18 @@ from lapse.files.work import in_thread
 from lapse.workspaces.model import Ms, ObservedStatus, WorkspaceId, how_it_ended, is_id
 from lapse.workspaces.runtime import processes
 from lapse.workspaces.runtime.archive import Archives
-from lapse.workspaces.runtime.errors import (
+from lapse.workspaces.runtime.port import (
     ArchiveAbandonedError,
     CommandExitedError,
     CommandNotFoundError,
+    ProgramExit,
+    Progress,
     RuntimeBusyError,
     RuntimeUnavailableError,
     StopFailedError,
+    Turns,
     VolumeMissingError,
 )
-from lapse.workspaces.runtime.port import ProgramExit, Progress, Turns
 from lapse.workspaces.runtime.program import (
     HOST,
     SOCKETS,

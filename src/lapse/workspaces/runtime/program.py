@@ -22,7 +22,7 @@ import msgspec
 
 from lapse.files.archive import sync
 from lapse.files.descriptors import given_limit
-from lapse.workspaces.runtime.errors import CommandNotFoundError, PortTakenError, RuntimeUnavailableError
+from lapse.workspaces.runtime.port import CommandNotFoundError, PortTakenError, RuntimeUnavailableError
 from lapse.workspaces.runtime.processes import MARK, Identity
 
 if TYPE_CHECKING:

@@ -39,15 +39,15 @@ from lapse.core.log import get_logger, piece_of_work
 from lapse.engine.running.coordinator import first_of
 from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceStoreError
 from lapse.workspaces.model import Ms, Operation, OpId, how_it_ended
-from lapse.workspaces.runtime.errors import (
+from lapse.workspaces.runtime.port import (
     OF_THE_PROGRAM,
     ArchiveAbandonedError,
     FailureReason,
     ProgramEndedError,
     RuntimeFailureError,
     RuntimeUnavailableError,
+    is_at,
 )
-from lapse.workspaces.runtime.port import is_at
 from lapse.workspaces.runtime.steps import (
     LIMITS_MS,
     MOVES_DATA,

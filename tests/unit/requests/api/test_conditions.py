@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.kube.conditions import READY, Condition, ready_condition
+from lapse.kube.resources import READY, Condition, ready_condition
 from lapse.requests.api.conditions import NOT_FINAL, ConditionReason, is_final
 
 

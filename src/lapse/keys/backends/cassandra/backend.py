@@ -36,8 +36,7 @@ from lapse.keys.backends.cassandra.driver import (
 from lapse.keys.backends.cassandra.schema import check_buckets, statement
 from lapse.keys.backends.layout import Prefix, bucket_of, partition_keys
 from lapse.keys.errors import BackendError, BackendUnavailableError, OutcomeUnknownError
-from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, expiry_ms, is_over, seconds_left
-from lapse.keys.port import Capabilities, Item, NewItem
+from lapse.keys.port import NS_PER_MS, NS_PER_SECOND, Capabilities, Item, NewItem, expiry_ms, is_over, seconds_left
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence

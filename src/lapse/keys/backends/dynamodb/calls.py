@@ -30,7 +30,7 @@ from lapse.core.jitter import backoff
 from lapse.keys.backends.dynamodb.failures import Failure, FailureKind, check_origin, date_of, understand
 from lapse.keys.backends.dynamodb.links import Link, Links
 from lapse.keys.errors import BackendError, BackendMisfitError, BackendUnavailableError, OutcomeUnknownError
-from lapse.keys.expiry import NS_PER_SECOND
+from lapse.keys.port import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

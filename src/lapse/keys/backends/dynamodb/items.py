@@ -17,8 +17,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lapse.keys.backends.layout import Prefix, partition_keys
-from lapse.keys.expiry import NS_PER_MS, expiry_ms, is_over
-from lapse.keys.port import Item
+from lapse.keys.port import NS_PER_MS, Item, expiry_ms, is_over
 
 PARTITION: Final = "pk"
 SORT: Final = "sk"

@@ -22,8 +22,7 @@ from lapse.keys.backends.dynamodb.calls import run_together
 from lapse.keys.backends.dynamodb.items import SORT, live_expiry, live_record, place, text
 from lapse.keys.backends.layout import bucket_of
 from lapse.keys.errors import BackendUnavailableError, OutcomeUnknownError
-from lapse.keys.expiry import NS_PER_MS, NS_PER_SECOND, seconds_left
-from lapse.keys.port import Item
+from lapse.keys.port import NS_PER_MS, NS_PER_SECOND, Item, seconds_left
 from lapse.keys.validation import MAX_KEY_BYTES
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from redis import exceptions as driver
 
-from lapse.db.redis.client import RedisClient
+from lapse.db.redis.client import RedisClient, ScriptCall, load_scripts, packed
 from lapse.db.redis.failures import Errors, impossible
-from lapse.db.redis.scripts import ScriptCall, load_scripts, packed
 from lapse.keys.backends.background import run_blocking
 from lapse.keys.backends.base import NetworkBackend
 from lapse.keys.backends.layout import Prefix, bucket_of, partition_keys
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lapse.db.redis.address import RedisAddress
-    from lapse.db.redis.scripts import Argument, Script
+    from lapse.db.redis.client import Argument, Script
     from lapse.keys.port import NewItem
 
 # What is repeated safely. That `scan` prunes and `check` tries to write nothing makes no difference to that.

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 from lapse.core.clock import Clock, SystemClock
 from lapse.keys.backends.background import run_blocking
 from lapse.keys.backends.layout import Prefix
-from lapse.keys.conformance.adapters import Handle, Stalled
 from lapse.keys.conformance.case import CaseRegistry, ContractRule, Violation, expect, expect_that
-from lapse.keys.conformance.fixture import LONG, CaseFixture
+from lapse.keys.conformance.fixture import LONG, CaseFixture, Handle, Stalled
 from lapse.keys.errors import LockHeldError, LockLostError
 from lapse.keys.store import AppKeys
 

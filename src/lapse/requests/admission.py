@@ -1,4 +1,4 @@
-"""Admission of manifest captures: a person may have captured only what that person may read.
+"""Admission of manifest captures: people may capture only what they may read. And the rights that controllers need.
 
 A capture is read with the rights of the controllers, so without this check somebody who may create a request and read
 its checkpoint would read with those rights. The way of one judgement: an AdmissionRequest becomes a `RequestReview`; a
@@ -15,6 +15,10 @@ Bounded in every direction: so many questions at once, so many in all (`MAX_TARG
 kind that the cluster does not know, a name that could mean another address, an answer that did not come, more targets
 than can be asked about in time. What goes wrong on the way is a ruling that denies, never an exception and never a yes.
 Not guaranteed: that a right which is taken away later stops a capture under way, and who may read the checkpoint.
+
+A start-up check asks for the rights of the controllers, so that a missing right is one line at the start and not an
+error in the middle of a capture. Left out: reading what manifest captures name, which may be any kind, and so is given
+by the administrator.
 """
 
 from __future__ import annotations
@@ -28,11 +32,30 @@ import msgspec
 
 from lapse.core.log import get_logger
 from lapse.kube.api.wire import is_api_version, is_name
-from lapse.kube.auth.access import AccessReviews
+from lapse.kube.auth.access import AccessReviews, Right, rights_on
 from lapse.kube.auth.admission import FAILED, NO, WRONG, AccessQuestion, Person, Ruling, listed, place_of
+from lapse.kube.controller.lease import LEASE
 from lapse.kube.errors import ObjectError, UnknownKindError
+from lapse.kube.events.event import EVENT
 from lapse.kube.resources import Struct
-from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, ManifestCaptureSpec, ObjectRef
+from lapse.objects.config_map_gate import CONFIG_MAP
+from lapse.requests.api.kinds import (
+    MANIFEST_CAPTURE_REQUEST,
+    MANIFEST_CHECKPOINT,
+    MANIFEST_CHUNK,
+    OBJECT_KEEPER,
+    REQUEST_KINDS,
+    ManifestCaptureSpec,
+    ObjectRef,
+)
+from lapse.requests.api.upstream import (
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    STORAGE_CLASS,
+    VOLUME_SNAPSHOT_CLASS,
+    VOLUME_SNAPSHOT_CONTENT,
+)
 from lapse.requests.expiry import DOMAIN
 
 if TYPE_CHECKING:
@@ -41,6 +64,46 @@ if TYPE_CHECKING:
     from lapse.kube.api.client import Client
     from lapse.kube.auth.admission import AdmissionRequest
     from lapse.kube.resources import Kind
+
+_WATCHED: Final = ("get", "list", "watch")
+
+SHARED: Final = ("get", "create", "patch")
+"""What replicas do with what they share: the Lease, and the ConfigMap that says what is frozen."""
+
+
+NEEDED: Final[tuple[Right, ...]] = (
+    *(right for kind in REQUEST_KINDS for right in rights_on(kind, *_WATCHED, "patch", "delete")),
+    *(right for kind in REQUEST_KINDS for right in rights_on(kind, "patch", subresource="status")),
+    *rights_on(OBJECT_KEEPER, *_WATCHED, "create", "patch", "delete"),
+    *rights_on(OBJECT_KEEPER, "patch", subresource="status"),
+    *rights_on(MANIFEST_CHECKPOINT, *_WATCHED, "create"),
+    *rights_on(MANIFEST_CHECKPOINT, "patch", subresource="status"),
+    *rights_on(MANIFEST_CHUNK, *_WATCHED, "create"),
+    *rights_on(VOLUME_SNAPSHOT_CONTENT, *_WATCHED, "create", "patch"),
+    *rights_on(PERSISTENT_VOLUME_CLAIM, *_WATCHED, "patch", "delete"),
+    *rights_on(PERSISTENT_VOLUME, *_WATCHED, "patch"),
+    *rights_on(POD, "list"),
+    *rights_on(STORAGE_CLASS, "get"),
+    *rights_on(VOLUME_SNAPSHOT_CLASS, "get"),
+    *rights_on(EVENT, "create", "patch", "list"),
+)
+
+HOLDING: Final = _WATCHED
+"""What is done with the kinds that hold_kinds names: their metadata is watched, and read before something is ended."""
+
+REVIEWING: Final[tuple[Right, ...]] = (Right("create", "authorization.k8s.io", "subjectaccessreviews"),)
+"""What the admission webhook needs. It reads no object itself."""
+
+
+def rights_on_lease(namespace: str | None) -> list[Right]:
+    """Return what leading takes, beside `NEEDED`; only in the namespace of the Lease."""
+    return rights_on(LEASE, *SHARED, namespace=namespace)
+
+
+def rights_on_gate(namespace: str | None) -> list[Right]:
+    """Return what it takes to freeze and to be frozen; in the same namespace."""
+    return rights_on(CONFIG_MAP, *SHARED, namespace=namespace)
+
 
 MAX_TARGETS: Final = 1000
 """How many there are time to ask about: at a few milliseconds for each, some at once, a second or two."""
@@ -148,7 +211,7 @@ def _shortened(target: ObjectRef) -> str:
     return repr(f"{target.kind} {target.name} ({target.api_version})"[:200])
 
 
-_log = get_logger("lapse.requests.admission.access")
+_log = get_logger("lapse.requests.admission")
 
 
 class RequestJudge:

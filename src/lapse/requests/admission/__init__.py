@@ -1,1 +1,0 @@
-"""Admission of requests: whose rights are asked for before a request is stored."""
