@@ -30,7 +30,7 @@ from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.executor import Executor
 from lapse.engine.journal.log import LogJournal
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,

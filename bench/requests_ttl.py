@@ -33,7 +33,8 @@ from lapse.core.duration import Duration
 from lapse.core.identity import uuid
 from lapse.core.timestamps import to_timestamp
 from lapse.db.sqlite.file import Synchronous
-from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.journal.port import Outcome
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.running.election import SoleLeader
 from lapse.engine.running.metrics import Metrics

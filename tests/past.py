@@ -9,7 +9,7 @@ from lapse.app.record import open_store
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
     RETENTION_POLICY,

@@ -17,7 +17,7 @@ import pytest
 
 from lapse.app.record import open_store
 from lapse.core.clock import SystemClock
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from tests.servers.lapse_server import LapseServer, clean_environment, until
 
 if TYPE_CHECKING:

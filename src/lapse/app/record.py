@@ -18,7 +18,7 @@ from lapse.core.believed_clock import BelievedClock, synchronised_ns
 from lapse.core.clock import SystemClock
 from lapse.core.log import get_logger
 from lapse.domains import REGISTRY, object_kinds
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.database_lease import SQLiteLease
 from lapse.engine.running.election import LeaseElection
 from lapse.engine.safety.budget import Budgets

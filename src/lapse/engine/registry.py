@@ -120,6 +120,8 @@ class Registration:
     """Whether it is also swept by the operator of a cluster."""
     object_kinds: Callable[[], Iterable[Any]] = _none
     """Kinds of objects that it owns in the object store (`lapse.kube.resources.Kind`)."""
+    definitions: Callable[[], Iterable[Any]] = _none
+    """Definitions of the kinds that it brings to a cluster, as documents."""
     errors: Callable[[], tuple[type[LapseError], ...]] = _none
     """Roots of its errors: a request of the API that fails with one of them is counted for the domain."""
     budget_setting: str = ""

@@ -30,6 +30,12 @@ def _retention_reasons() -> Iterable[Reason]:
     return (*_history_reasons(), PublishReason.WITHDRAWN)
 
 
+def _definitions() -> Iterable[Any]:
+    from lapse.history.api.kinds import definitions
+
+    return definitions()
+
+
 def _object_kinds() -> Iterable[Any]:
     from lapse.history.api.kinds import OUR_KINDS
 
@@ -43,6 +49,7 @@ HISTORY: Final = Registration(
     unsupported=_UNSUPPORTED,
     is_on_cluster=True,
     object_kinds=_object_kinds,
+    definitions=_definitions,
     budget_setting="history_deletion_budget",
     routes={Registration.LISTS: ("GET /history",), "operate": ("POST /history/prune",)},
     noun=Noun("lapse.cli.commands.history:app", "Records of what experiments did, and how long they stay."),

@@ -30,7 +30,7 @@ from lapse.core.timestamps import to_timestamp
 from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseError
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
-from lapse.engine.journal.port import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.journal.sqlite import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
 from lapse.engine.running.database_lease import SCHEMA_SCRIPTS as LEASE_SCRIPTS
 from lapse.engine.safety.holds import held_error
 from lapse.engine.safety.sqlite import HOLDS_SCRIPTS, NOTES_SCRIPTS

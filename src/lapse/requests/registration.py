@@ -32,6 +32,12 @@ def _keeper_reasons() -> Iterable[Reason]:
     return Keepers.reasons
 
 
+def _definitions() -> Iterable[Any]:
+    from lapse.requests.api.kinds import definitions
+
+    return definitions()
+
+
 def _object_kinds() -> Iterable[Any]:
     from lapse.requests.api.upstream import ALL_KINDS
 
@@ -51,6 +57,7 @@ REQUESTS: Final = Registration(
     unsupported=_UNSUPPORTED,
     is_on_cluster=True,
     object_kinds=_object_kinds,
+    definitions=_definitions,
     errors=_errors,
     budget_setting="request_deletion_budget",
     routes={Registration.LISTS: ("GET /requests/{kind}", "GET /claims", "GET /artifacts/{kind}")},

@@ -15,7 +15,7 @@ from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.errors import LapseError
 from lapse.domains import REGISTRY
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.safety.clock_guard import GuardedGate

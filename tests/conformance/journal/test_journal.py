@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from lapse.core.decision import DueReason
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
-from lapse.engine.journal.port import SCHEMA_SCRIPTS, Entry, Journal, Outcome, SQLiteJournal
+from lapse.engine.journal.port import Entry, Journal, Outcome
+from lapse.engine.journal.sqlite import SCHEMA_SCRIPTS, SQLiteJournal
 from tests.conformance.workspaces.worlds import postgres_database
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import DAY, HOUR, SECOND, Duration
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.log import LogJournal
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.history.policy.default_policy import history_document, read_ttl

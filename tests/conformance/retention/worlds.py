@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.log import LogJournal
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.kube.api.client import Client
 from lapse.kube.auth.config import load_config

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
-from lapse.engine.journal.port import SCHEMA_SCRIPTS, SQLiteJournal
+from lapse.engine.journal.sqlite import SCHEMA_SCRIPTS, SQLiteJournal
 from lapse.workspaces.store.sqlite import SqliteWorkspaceStore
 from tests.conformance.activity.worlds import InProcessWorld, ServerWorld
 from tests.conformance.ttl_manager.harness import Harness

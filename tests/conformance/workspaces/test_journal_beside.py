@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import SQLiteFile, Synchronous
-from lapse.engine.journal.port import Entry, Outcome, SQLiteJournal
+from lapse.engine.journal.port import Entry, Outcome
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.workspaces.model import DesiredState, Ms, NewWorkspace, ObservedStatus
 from lapse.workspaces.store.sqlite import SqliteWorkspaceStore
 from tests.conformance.workspaces.worlds import WITH_TABLES_BESIDE, postgres_database

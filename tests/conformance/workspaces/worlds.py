@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lapse.core.identity import secret_bytes
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
-from lapse.engine.journal.port import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.journal.sqlite import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
 from lapse.engine.safety.sqlite import NOTES_SCRIPTS
 from lapse.engine.safety.sqlite import SCHEMA_SCRIPTS as GATE_SCRIPTS
 from lapse.workspaces.store.sqlite import SCHEMA, SqliteWorkspaceStore

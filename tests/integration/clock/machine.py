@@ -16,7 +16,8 @@ from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.journal.port import Outcome
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.freeze import ALL, resume_row
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, Execution, ExperimentRef, HistorySpec

@@ -18,7 +18,8 @@ from lapse.core.duration import Duration
 from lapse.core.timestamps import to_timestamp
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.log import LogJournal
-from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.journal.port import Outcome
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.coordinator import Turn
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budgets

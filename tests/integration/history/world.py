@@ -10,7 +10,7 @@ from lapse.core.clock import VirtualClock
 from lapse.core.timestamps import to_timestamp
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.executor import Executor
-from lapse.engine.journal.port import Row, SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.history.api.kinds import (
     CHAOS_EXPERIMENT_HISTORY,
@@ -32,6 +32,8 @@ from lapse.objects.target import ObjectTarget
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
+
+    from lapse.engine.journal.port import Row
 
 WIDGET = untyped("test.lapse.dev/v1", "Widget", "widgets")
 NAMESPACE = "chaos-system"

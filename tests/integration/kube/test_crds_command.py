@@ -15,8 +15,7 @@ import yaml
 
 from lapse.cli.commands.crds import all_definitions
 from lapse.core.identity import uuid
-from lapse.requests.api.crd import crd
-from lapse.requests.api.kinds import OBJECT_KEEPER
+from lapse.requests.api.kinds import definitions
 from tests.servers import kube_server
 from tests.servers.kube.server import KubectlError
 from tests.servers.lapse_server import until
@@ -24,6 +23,7 @@ from tests.servers.lapse_server import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lapse.kube.resources import Json
     from tests.servers import KubeServer
 
 pytestmark = [pytest.mark.server("kube", private=True), pytest.mark.timeout(300)]
@@ -113,9 +113,13 @@ def test_what_somebody_changed_is_shown_and_repaired_and_his_labels_stay(server:
     assert "shortNames" not in found["spec"]["names"]
 
 
+def keeper_definition() -> Json:
+    return next(one for one in definitions() if one["metadata"]["name"] == KEEPERS)
+
+
 def test_a_definition_with_versions_of_its_own_is_left_alone(server: KubeServer) -> None:
     set_up(server)
-    later = {**crd(OBJECT_KEEPER)["spec"]["versions"][0], "name": "v1", "storage": False}
+    later = {**keeper_definition()["spec"]["versions"][0], "name": "v1", "storage": False}
     change = [{"op": "add", "path": "/spec/versions/-", "value": later}]
     server.kubectl("patch", "crd", KEEPERS, "--type=json", "-p", json.dumps(change))
     try:
@@ -149,7 +153,7 @@ def test_a_definition_that_is_being_deleted_is_no_success(server: KubeServer) ->
 
 def test_names_that_another_kind_has_are_an_error_at_once(server: KubeServer) -> None:
     remove_all(server)
-    other = crd(OBJECT_KEEPER)
+    other = keeper_definition()
     other["metadata"]["name"] = "somethings.storage.deckhouse.io"
     other["spec"]["group"] = "storage.deckhouse.io"
     other["spec"]["names"] = {"kind": "Something", "plural": "somethings", "shortNames": ["vcr"]}

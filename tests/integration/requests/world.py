@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.db.sqlite.file import Synchronous
-from lapse.engine.journal.port import Row, SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Json, Kind, Object, ObjectKey, ready_condition
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.core.jitter import Chance
+    from lapse.engine.journal.port import Row
     from lapse.engine.sweep import SweepReport
     from lapse.kube.controller.controller import Controller, ReconcileResult
     from lapse.objects.port import Deletion

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from lapse.app.record import open_store
 from lapse.core.clock import SystemClock
 from lapse.core.timestamps import to_timestamp
-from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.journal.port import Outcome
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST
 from tests.servers.lapse_server import lapse, until
 

@@ -12,7 +12,8 @@ import pytest
 from lapse.app.record import open_store
 from lapse.cli import main
 from lapse.core.clock import SystemClock
-from lapse.engine.journal.port import Entry, Outcome, SQLiteJournal
+from lapse.engine.journal.port import Entry, Outcome
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.workspaces.model import ObservedStatus, WorkspaceId
 from tests.unit.cli.test_workspaces import Person, now
 

@@ -12,7 +12,8 @@ import pytest
 from lapse.cli.commands.requests import _delete
 from lapse.cli.context import Context
 from lapse.cli.waiting import GoneMeanwhileError, StillWaitingError, until_gone, until_ready
-from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.journal.port import Outcome
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.safety.holds import HeldError
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, ObjectKey

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.clock import VirtualClock
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from tests.unit.engine.harness import Things, open_journal, open_store
 

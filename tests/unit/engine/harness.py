@@ -13,7 +13,7 @@ from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.deadlines import Deadlines
 from lapse.engine.domain import DELETE, Action, Candidate, Settled
-from lapse.engine.journal.port import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
+from lapse.engine.journal.sqlite import SCHEMA_SCRIPTS, SQLiteJournal
 from lapse.engine.safety.gate import Grant, OpenGate
 from lapse.engine.safety.holds import HOLD, HOLD_UNTIL, Hold, hold_of
 from lapse.kube.errors import NotFoundError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lapse.engine.executor import Executor
+    from lapse.engine.journal.port import Outcome
     from lapse.engine.running.metrics import Metrics
 
 NS = 1_000_000_000

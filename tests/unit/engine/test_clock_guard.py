@@ -13,8 +13,9 @@ from lapse.core.decision import UnknownReason
 from lapse.core.errors import LapseError
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
-from lapse.engine.journal import port as journals
-from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.journal import sqlite as journals
+from lapse.engine.journal.port import Outcome
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety import sqlite as sqlite_gate_store
 from lapse.engine.safety.budget import Budgets

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.log import current_work, piece_of_work
 from lapse.engine.executor import Executor
-from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.holds import Hold
 from lapse.kube.errors import StoreUnavailableError
 from lapse.objects.target import ObjectTarget
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from lapse.db.sqlite.database import Database
     from lapse.engine.journal.port import Entry, Row, Writer
+    from lapse.engine.journal.sqlite import SQLiteJournal
     from lapse.engine.running.metrics import Metrics
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.embedded import EmbeddedStore

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.decision import UnknownReason
 from lapse.db.sqlite.file import Synchronous
-from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.journal.port import Outcome
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row

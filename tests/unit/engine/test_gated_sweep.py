@@ -19,7 +19,7 @@ from tests.unit.engine.harness import NS, Things, action_of, end, key, play, ser
 
 if TYPE_CHECKING:
     from lapse.core.clock import VirtualClock
-    from lapse.engine.journal.port import SQLiteJournal
+    from lapse.engine.journal.sqlite import SQLiteJournal
     from lapse.engine.running.metrics import Metrics
     from lapse.objects.embedded import EmbeddedStore
 

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from lapse.core.clock import UnixNs
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
-from lapse.engine.journal.port import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
-from lapse.engine.journal.port import Entry, Outcome, SQLiteJournal
+from lapse.engine.journal.port import Entry, Outcome
+from lapse.engine.journal.sqlite import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.safety import counted
 from lapse.engine.safety.budget import Budget, Budgets
 from lapse.engine.safety.counted import move_record

@@ -9,7 +9,7 @@ from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.decision import Decision, Keep, KeepReason
 from lapse.engine.domain import Candidate
 from lapse.engine.executor import Executor, RefusedError
-from lapse.engine.journal.port import Outcome, SQLiteJournal
+from lapse.engine.journal.port import Outcome
 from lapse.engine.sweep import HELD_SECONDS, REFUSED_SECONDS, Sweep, SweepReport
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import Document
@@ -19,6 +19,7 @@ from tests.unit.engine.harness import NS, START, THING, Against, Things, candida
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from lapse.engine.journal.sqlite import SQLiteJournal
     from lapse.engine.running.metrics import Metrics
     from lapse.objects.embedded import EmbeddedStore
 

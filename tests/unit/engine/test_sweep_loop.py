@@ -18,7 +18,7 @@ from tests.unit.engine.harness import NS, START, Things, key, play
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from lapse.engine.journal.port import SQLiteJournal
+    from lapse.engine.journal.sqlite import SQLiteJournal
     from lapse.engine.running.metrics import Metrics
     from lapse.objects.embedded import EmbeddedStore
 

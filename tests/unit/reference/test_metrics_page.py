@@ -10,7 +10,7 @@ from lapse.app.record import ProcessRecord, open_store
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.coordinator import Loop
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.running.metrics import Metrics

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import SQLiteFile, Synchronous
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.workspaces.activity.in_process import InProcessActivity
 from lapse.workspaces.activity.port import ActivityUnavailableError

@@ -9,7 +9,8 @@ import pytest
 from lapse.core.clock import VirtualClock
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile
-from lapse.engine.journal.port import SCHEMA_SCRIPTS, Outcome, SQLiteJournal
+from lapse.engine.journal.port import Outcome
+from lapse.engine.journal.sqlite import SCHEMA_SCRIPTS, SQLiteJournal
 from lapse.engine.safety.holds import HeldError
 from lapse.workspaces.errors import ChangedMeanwhileError
 from lapse.workspaces.model import Ms, NewWorkspace

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.believed_clock import BelievedClock
-from lapse.engine.journal.port import SQLiteJournal
+from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.coordinator import Coordinator, Turn
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budget, Budgets

@@ -23,11 +23,8 @@ from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json
 from lapse.cli.usage import commands_of
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
-from lapse.history.api import crd as of_history
-from lapse.history.api import kinds as history
+from lapse.domains import REGISTRY
 from lapse.kube.crd.definition import write
-from lapse.requests.api import crd as of_requests
-from lapse.requests.api import kinds as requests
 
 if TYPE_CHECKING:
     from lapse.kube.crd.installation import Comparison, Definitions
@@ -36,10 +33,7 @@ if TYPE_CHECKING:
 
 def all_definitions() -> list[Json]:
     """Return the definitions, domain by domain."""
-    return [
-        *map(of_requests.crd, requests.OUR_KINDS),
-        *map(of_history.crd, history.OUR_KINDS),
-    ]
+    return [one for domain in REGISTRY.built_in for one in domain.definitions()]
 
 
 app = App(

@@ -22,17 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 import msgspec
 
 from lapse.core.decision import Reason
-from lapse.db.sqlite.database import Database, write_rows
-from lapse.db.statements import load_statements
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
 D = TypeVar("D")
 
-_SQL: Final = load_statements("lapse.engine.journal", "sqlite.sql")
-SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"], _SQL["schema_2"])
-"""For whoever opens the database that the journal's table is to live in."""
 _REMEMBERED: Final = 100_000
 _Who = tuple[str, str]
 _News = tuple[str, str, str]
@@ -175,14 +170,6 @@ class HasDatabase(Protocol):
         ...
 
 
-_FILTERS: Final[Mapping[str, str]] = {
-    "since_ns": "time_ns >= ?",
-    "domain": "domain = ?",
-    "address": "address = ?",
-    "uid": "uid = ?",
-}
-
-
 class Noting:
     """The news of one journal, which calls `forget` for every row that it writes."""
 
@@ -272,49 +259,6 @@ class DatabaseJournal(ABC, Generic[D]):
     @abstractmethod
     async def _matching(self, given: Mapping[str, Any], before: RowPosition | None, *, limit: int) -> list[Row]:
         """Return rows whose columns have the ``given`` values; ``since_ns`` is the earliest time."""
-
-
-class SQLiteJournal(DatabaseJournal[Database]):
-    """A `Journal` in a database whose schema holds `SCHEMA_SCRIPTS`."""
-
-    async def append(self, *entries: Entry) -> None:
-        """See `Journal`."""
-        await self.database.write(self.writer(*entries))
-
-    async def unfinished(self, *, limit: int = 100) -> list[Row]:
-        """See `Journal`."""
-        return self._rows([_SQL["unfinished"]], [], limit=limit)
-
-    def acts(self, domain: str, *, actors: Iterable[str], since_ns: int, after: int, slice_ns: int) -> dict[int, int]:
-        """Count what ``actors`` have ended since then and after the row ``after``, in slices by their number."""
-        counts: dict[int, int] = {}
-        for actor in actors:
-            for number, count in self.database.read(_SQL["acts"], (slice_ns, domain, since_ns, after, actor)):
-                counts[number] = counts.get(number, 0) + count
-        return counts
-
-    def writer(self, *entries: Entry) -> Writer:
-        """See `Journal`."""
-        values = [entry_values(entry) for entry in entries]
-        for entry in entries:
-            self._noting.forget(entry)
-
-        def write(cursor: Any, which: Sequence[int] | None = None) -> None:  # noqa: ANN401 - see `Writer`
-            write_rows(cursor, _SQL["append"], values if which is None else [values[place] for place in which])
-
-        return write
-
-    async def _matching(self, given: Mapping[str, Any], before: RowPosition | None, *, limit: int) -> list[Row]:
-        conditions, values = [_FILTERS[name] for name in given], list(given.values())
-        if before is not None:
-            conditions.append("(time_ns, id) < (?, ?)")
-            values += before
-        return self._rows(conditions, values, limit=limit)
-
-    def _rows(self, conditions: Sequence[str], values: Sequence[Any], *, limit: int) -> list[Row]:
-        where = ["WHERE", " AND ".join(conditions)] if conditions else []
-        statement = " ".join([_SQL["entries"], *where, _SQL["newest_first"]])
-        return [row_of(found) for found in self.database.read(statement, [*values, limit])]
 
 
 def entry_values(entry: Entry) -> tuple[Any, ...]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import apsw
 
     from lapse.db.sqlite.database import Database
-    from lapse.engine.journal.port import Entry, SQLiteJournal
+    from lapse.engine.journal.port import Entry
+    from lapse.engine.journal.sqlite import SQLiteJournal
     from lapse.engine.safety.budget import Budgets
     from lapse.engine.safety.counted import MovedRows
     from lapse.engine.safety.freeze import Freeze

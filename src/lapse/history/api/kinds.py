@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from lapse.core.address import Address
 from lapse.core.duration import HOUR, SECOND, Duration, DurationError
+from lapse.kube.crd.definition import AGE, column, definition
 from lapse.kube.crd.rules import (
     IMMUTABLE_SPEC,
     MAX_TTL_CHARACTERS,
@@ -37,12 +38,12 @@ from lapse.kube.crd.rules import (
     seconds_in_cel,
 )
 from lapse.kube.crd.validation import validator
-from lapse.kube.resources import Conditions, Kind, ObjectMeta, Struct
+from lapse.kube.resources import READY, Conditions, Kind, ObjectMeta, Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lapse.kube.resources import ObjectKey
+    from lapse.kube.resources import Json, ObjectKey
 
 EXPERIMENT_NAMESPACE: Final = "lapse.dev/experiment-namespace"
 EXPERIMENT_NAME: Final = "lapse.dev/experiment-name"
@@ -313,3 +314,32 @@ def address(kind: Kind[Any], key: ObjectKey) -> Address:
     if is_record(kind):
         return Address(HISTORY, key.namespace, key.name)
     return Address(f"{kind.kind}.{kind.group}" if kind.group else kind.kind, key.namespace, key.name)
+
+
+# --- definitions ------------------------------------------------------------------------------------------------------
+
+
+_COLUMNS: Final[dict[str, tuple[Json, ...]]] = {
+    "ChaosExperimentHistory": (
+        column("From", ".spec.experimentRef.namespace"),
+        column("Experiment", ".spec.experimentRef.name"),
+        column("Status", ".spec.execution.status"),
+        column("Started", ".spec.execution.startTime"),
+        AGE,
+    ),
+    "RetentionPolicy": (
+        column("Kind", ".spec.selector.kind"),
+        column("Max age", ".spec.maxAge"),
+        column("Max count", ".spec.maxCount", "integer"),
+        column("Dry run", ".spec.dryRun", "boolean"),
+        column("Ready", f".status.conditions[?(@.type=='{READY}')].status"),
+        column("Matched", ".status.matched", "integer"),
+        column("Last run", ".status.lastRun", "date"),
+        AGE,
+    ),
+}
+
+
+def definitions() -> list[Json]:
+    """Return the CustomResourceDefinitions of these kinds, with what ``kubectl get`` shows of them."""
+    return [definition(kind, rules=RULES[kind.kind], columns=_COLUMNS[kind.kind]) for kind in OUR_KINDS]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
+from lapse.kube.crd.definition import AGE, column, definition
 from lapse.kube.crd.rules import (
     IMMUTABLE_SPEC,
     MAX_TTL_CHARACTERS,
@@ -29,10 +30,12 @@ from lapse.kube.crd.rules import (
     is_duration,
 )
 from lapse.kube.crd.validation import validator
-from lapse.kube.resources import Conditions, Kind, ObjectMeta, Struct
+from lapse.kube.resources import READY, Conditions, Kind, ObjectMeta, Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from lapse.kube.resources import Json
 
 _IMMUTABLE_OPTIONAL_SPEC: Final = Rule(
     (),
@@ -404,3 +407,60 @@ OBJECT_KEEPER: Final = Kind(
 REQUEST_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_CAPTURE_REQUEST, VOLUME_RESTORE_REQUEST, MANIFEST_CAPTURE_REQUEST)
 """The kinds that a TTL after completion applies to."""
 OUR_KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, MANIFEST_CHECKPOINT, MANIFEST_CHUNK, OBJECT_KEEPER)
+
+
+# --- definitions ------------------------------------------------------------------------------------------------------
+
+
+def _annotation(name: str) -> str:
+    return ".metadata.annotations." + name.replace(".", r"\.")
+
+
+_READY: Final = (
+    column("Ready", f".status.conditions[?(@.type=='{READY}')].status"),
+    column("Reason", f".status.conditions[?(@.type=='{READY}')].reason"),
+)
+# As text: kubectl prints a date as the time since, and has no words for one that is still to come.
+_EXPIRES: Final = column("Expires", _annotation(EXPIRES_AT))
+_COLUMNS: Final[dict[str, tuple[Json, ...]]] = {
+    "VolumeCaptureRequest": (
+        column("Mode", ".spec.mode"),
+        column("Target", ".spec.target.name"),
+        *_READY,
+        _EXPIRES,
+        AGE,
+    ),
+    "VolumeRestoreRequest": (
+        column("Source", ".spec.sourceRef.name"),
+        column("Claim", ".spec.pvcTemplate.metadata.name"),
+        *_READY,
+        _EXPIRES,
+        AGE,
+    ),
+    "ManifestCaptureRequest": (column("Checkpoint", ".status.checkpointName"), *_READY, _EXPIRES, AGE),
+    "ManifestCheckpoint": (
+        column("Objects", ".status.totalObjects", "integer"),
+        column("Bytes", ".status.totalSizeBytes", "integer"),
+        *_READY,
+        AGE,
+    ),
+    "ManifestCheckpointContentChunk": (
+        column("Checkpoint", ".spec.checkpointName"),
+        column("Index", ".spec.index", "integer"),
+        column("Objects", ".spec.objectsCount", "integer"),
+        AGE,
+    ),
+    "ObjectKeeper": (
+        column("Mode", ".spec.mode"),
+        column("Follows", ".spec.followObjectRef.name"),
+        column("TTL", ".spec.ttl"),
+        column("Phase", ".status.phase"),
+        column("Expires", ".status.expiresAt"),
+        AGE,
+    ),
+}
+
+
+def definitions() -> list[Json]:
+    """Return the CustomResourceDefinitions of these kinds, with what ``kubectl get`` shows of them."""
+    return [definition(kind, rules=RULES[kind.kind], columns=_COLUMNS[kind.kind]) for kind in OUR_KINDS]
