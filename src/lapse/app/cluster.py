@@ -197,7 +197,7 @@ async def _look_at_definitions(client: Client) -> None:
 
 
 async def _unknown(client: Client, kinds: Iterable[Kind[Any]]) -> list[Kind[Any]]:
-    from lapse.kube.api.client import Discovery
+    from lapse.kube.api.discovery import Discovery
 
     discovery, missing = Discovery(client), []
     for kind in kinds:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lapse.core.jitter import backoff
-from lapse.kube.api.client import Discovery
+from lapse.kube.api.discovery import Discovery
 from lapse.kube.errors import ConflictError, ObjectError
 from lapse.kube.resources import NO_LABELS, Event, Json, Kind, Object, ObjectKey, Page, metadata_only
 

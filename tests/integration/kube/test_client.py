@@ -9,7 +9,7 @@ import pytest
 
 from lapse.core.clock import SystemClock
 from lapse.kube.api import wire
-from lapse.kube.api.client import Discovery
+from lapse.kube.api.discovery import Discovery
 from lapse.kube.controller.informer import Informer
 from lapse.kube.errors import (
     ConflictError,

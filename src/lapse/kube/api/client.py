@@ -1,14 +1,13 @@
-"""A client of the Kubernetes API, one method for one call on objects of any `Kind`; and the discovery of kinds.
+"""A client of the Kubernetes API: one method is one call, on objects of any `Kind`.
 
 Guarantees: every call ends within a time limit; a deletion or a patch may name the uid and the version that it is meant
 for; every error is one of `lapse.kube.errors`, and none holds a secret. It keeps no copy of anything and repeats
 nothing on its own account: whoever knows what a failure means for him decides when to try again
 (`StoreUnavailableError.retry_after` says what the server would like).
 
-Discovery asks once for each group and version, keeps the answer for a while, and asks again for what is missing.
-
-Not done here: keeping a copy current (`lapse.kube.controller.informer`), and a patch of the status under a uid alone,
-which the API does not have (`lapse.objects.kubernetes` makes one of two calls).
+Not done here: finding kinds (`lapse.kube.api.discovery`), keeping a copy current (`lapse.kube.controller.informer`),
+and a patch of the status under a uid alone, which the API does not have (`lapse.objects.kubernetes` makes one of two
+calls).
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ from lapse.core.jitter import Chance, around, chance
 from lapse.kube.api import wire
 from lapse.kube.api.failures import failure
 from lapse.kube.api.transport import SUCCESS, CallLimits, Response, Transport
-from lapse.kube.api.wire import is_api_version, root
-from lapse.kube.errors import InvalidError, NotFoundError, UnknownKindError
-from lapse.kube.resources import NO_LABELS, Document, Json, Kind, Object, ObjectKey, Page, Struct, untyped
+from lapse.kube.errors import InvalidError
+from lapse.kube.resources import NO_LABELS, Json, Kind, Object, ObjectKey, Page, untyped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -54,6 +52,7 @@ USER_AGENT: Final = f"lapse/{_own_version()} ({platform.system().lower()}/{platf
 WATCH_SECONDS: Final = 300.0
 """How long the server lets a watch run: each end costs a call, and spreads watches over servers again."""
 _LIMITS: Final = CallLimits()
+_NS: Final = 1_000_000_000
 _SERVER: Final = untyped("v1", "server", "")
 """What is asked when no object is."""
 
@@ -240,62 +239,3 @@ def _collection(kind: Kind[Any], namespace: str | None) -> str:
 
 def _failure(response: Response, kind: Kind[Any], name: object, *, uid: str | None = None) -> ObjectError:
     return failure(response.status, response.content, kind=kind, name=name, uid=uid, retry_after=response.retry_after)
-
-
-KEPT_SECONDS: Final = 600
-"""A definition that was removed and made again may have another scope."""
-_NS: Final = 1_000_000_000
-
-
-class _Resource(Struct, frozen=True):
-    name: str
-    kind: str
-    namespaced: bool = False
-
-
-class _Resources(Struct, frozen=True):
-    resources: tuple[_Resource, ...] | None = None
-
-
-class Discovery:
-    """See the module. Belongs to one event loop."""
-
-    def __init__(self, client: Client) -> None:
-        """Know nothing yet."""
-        self._client = client
-        self._known: dict[str, tuple[int, dict[str, Kind[Any]]]] = {}
-
-    async def find(self, api_version: str, kind: str) -> Kind[Any]:
-        """Return the kind of that name, untyped; raises `UnknownKindError` after asking the server."""
-        if not is_api_version(api_version):
-            raise UnknownKindError(kind=kind, api_version=api_version)
-        until_ns, kinds = self._known.get(api_version, (0, {}))
-        if kind not in kinds or self._client.clock.monotonic_ns() >= until_ns:
-            kinds = await self._ask(api_version)
-        try:
-            return kinds[kind]
-        except KeyError:
-            raise UnknownKindError(kind=kind, api_version=api_version) from None
-
-    async def _ask(self, api_version: str) -> dict[str, Kind[Any]]:
-        try:
-            found = await self._client.fetch(root(api_version), _Resources)
-        except (NotFoundError, UnknownKindError):
-            self._known.pop(api_version, None)
-            return {}
-        resources = found.resources or ()
-        names = {resource.name for resource in resources}
-        kinds: dict[str, Kind[Any]] = {
-            resource.kind: Kind(
-                api_version,
-                resource.kind,
-                resource.name,
-                Document,
-                namespaced=resource.namespaced,
-                status=f"{resource.name}/status" in names,
-            )
-            for resource in resources
-            if "/" not in resource.name
-        }
-        self._known[api_version] = (self._client.clock.monotonic_ns() + KEPT_SECONDS * _NS, kinds)
-        return kinds

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lapse.kube.api.client import Discovery
+from lapse.kube.api.discovery import Discovery
 from lapse.kube.auth.admission import access_review, read_answer
 from lapse.kube.errors import ObjectError
 from lapse.kube.resources import untyped
