@@ -4,8 +4,10 @@ That place is the PostgreSQL database that ``database_url`` names, with the work
 ``objects.db`` in the state folder. Objects of requests and history are in the state folder either way. What an act and
 its row share is one transaction where they are in one database, and an intent and an outcome elsewhere.
 
-What an earlier version, or an earlier setting, has left elsewhere (in ``workspaces.db``, or in the state folder of a
-process that has a ``database_url`` now) is moved into the record when that is opened, before anything is ended.
+A state folder has one record. With the first ``lapse up`` that is given a ``database_url``, the folder joins that
+database: it notes which one, and from then on is refused without it, or with another one, because freezes and budgets
+are there (`leave_database` undoes it). Then its rows are moved, before anything is ended. Commands never join or move.
+What an earlier version has left in ``workspaces.db`` is moved into the folder's record when that file is opened.
 """
 
 from __future__ import annotations
@@ -13,29 +15,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
+import msgspec
+
 from lapse.app.domains import ACTOR
 from lapse.core.believed_clock import BelievedClock, synchronised_ns
 from lapse.core.clock import SystemClock
+from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
+from lapse.db.sqlite.database import Database
 from lapse.domains import REGISTRY, object_kinds
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.database_lease import SQLiteLease
 from lapse.engine.running.election import LeaseElection
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedGate, read_mark
-from lapse.engine.safety.counted import move_record
-from lapse.engine.safety.freeze import CLOCK
+from lapse.engine.safety.counted import is_copy, move_record, rename_record
+from lapse.engine.safety.freeze import ALL, CLOCK, Freeze, FreezeReason, freeze_row
 from lapse.engine.safety.gate import TRUST_SECONDS, SafetyGate
 from lapse.engine.safety.sqlite import TRUST_SECONDS as FOLDER_TRUST_SECONDS
 from lapse.engine.safety.sqlite import SQLiteGateStore, note_in
 from lapse.objects.embedded import open_embedded
+from lapse.settings import show_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from contextlib import AsyncExitStack
     from pathlib import Path
 
-    from lapse.core.clock import Clock
+    from lapse.core.clock import Clock, UnixNs
     from lapse.db.postgres.pool import Postgres
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.election import Leadership
@@ -47,6 +54,8 @@ if TYPE_CHECKING:
     from lapse.workspaces.store.port import WorkspaceStore
 
 FILE_NAME: Final = "objects.db"
+_JOINED: Final = "joined"
+"""The note of a state folder with the database that has its record."""
 _NO_BUDGETS: Final = Budgets()
 _log = get_logger("lapse.app.record")
 
@@ -63,6 +72,34 @@ def open_store(folder: Path, *, clock: Clock) -> EmbeddedStore:
     return store
 
 
+class RecordError(LapseError):
+    """The record of a state folder is not where the settings say. Base of what is raised for that."""
+
+
+class RecordElsewhereError(RecordError):
+    """The record of {folder} is in {place}, with what is frozen and what was spent. Set database_url to that database.
+
+    To give that up, run lapse db leave: the folder has its record to itself then, with everything frozen until you
+    have looked at it and run lapse resume all.
+    """
+
+
+class RecordNotMovedError(RecordError):
+    """{folder} has a record of its own, with what is frozen and what was spent, and {place} does not have it yet.
+
+    Start lapse up with this database_url, which moves it; or leave database_url out, or name another state_dir.
+    """
+
+
+class JoinedDatabase(msgspec.Struct, frozen=True):
+    """The database that has the record of a state folder."""
+
+    name: str
+    """That of the record, so that another way to write its URL is no other database."""
+    place: str
+    """For messages."""
+
+
 @dataclass(frozen=True)
 class ProcessRecord:
     """See the module."""
@@ -74,37 +111,55 @@ class ProcessRecord:
     """The database; None where the state folder has the record."""
 
     @classmethod
-    def in_folder(cls, store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()) -> Self:
-        """Return the record of a state folder; acts of ``actors`` count beside our own."""
+    def in_folder(cls, store: EmbeddedStore, *, budgets: Budgets = _NO_BUDGETS) -> Self:
+        """Return what a state folder has of a record, wherever its record is."""
         journal = SQLiteJournal(store.database)
-        domains, everybody = REGISTRY.freezable(), (ACTOR, *actors)
-        return cls(journal, SQLiteGateStore(journal, budgets=budgets, domains=domains, actors=everybody))
+        return cls(journal, SQLiteGateStore(journal, budgets=budgets, domains=REGISTRY.freezable()))
 
     @classmethod
-    def on_server(cls, database: Postgres, *, budgets: Budgets = _NO_BUDGETS, actors: Iterable[str] = ()) -> Self:
-        """Return the record in an open database."""
+    def on_server(cls, database: Postgres, *, folder: str = "", budgets: Budgets = _NO_BUDGETS) -> Self:
+        """Return the record in an open database, of a state folder by its name, or of what is in the database alone."""
         from lapse.engine.journal.postgres import PostgresJournal
         from lapse.engine.safety.postgres import PostgresGateStore
 
-        journal, domains, everybody = PostgresJournal(database), REGISTRY.freezable(), (ACTOR, *actors)
-        return cls(journal, PostgresGateStore(journal, budgets=budgets, domains=domains, actors=everybody), database)
+        shared = [one.name for one in REGISTRY.built_in if one.is_in_database]
+        journal = PostgresJournal(database, store=folder, shared=shared)
+        return cls(journal, PostgresGateStore(journal, budgets=budgets, domains=REGISTRY.freezable()), database)
 
     @classmethod
     async def open(
-        cls, settings: Settings, store: EmbeddedStore, server: Postgres | None, *, actors: Iterable[str] = ()
+        cls, settings: Settings, store: EmbeddedStore, server: Postgres | None, *, joins: bool = False
     ) -> Self:
-        """Return the record of a process, beside the open store of its state folder.
+        """Return the record of a state folder that is open.
 
-        ``server`` is the database that the settings name (`open_server`); what the folder has of a record moves there.
+        ``server`` is the database that the settings name (`open_server`). With ``joins`` a folder joins it, and its
+        rows are moved; without, one that has rows of its own and has not joined is refused. Raises `RecordError`.
         """
         from lapse.app.process import deletion_budgets
 
-        budgets = deletion_budgets(settings)
+        budgets, joined = deletion_budgets(settings), _joined(store)
+        here = cls.in_folder(store, budgets=budgets)
         if server is None:
-            return cls.in_folder(store, budgets=budgets, actors=actors)
-        record = cls.on_server(server, budgets=budgets, actors=actors)
-        await _move(store, record)
-        return record
+            if joined is not None:
+                raise RecordElsewhereError(folder=settings.state_dir, place=joined.place)
+            return here
+        there = cls.on_server(server, folder=await here.safety.name(), budgets=budgets)
+        name, place = await there.safety.name(), show_value(settings.database_url)
+        if joined is not None and joined.name != name:
+            raise RecordElsewhereError(folder=settings.state_dir, place=joined.place)
+        if joined is None and not joins and await here.has_rows():
+            raise RecordNotMovedError(folder=settings.state_dir, place=place)
+        if joins:
+            # Noted first: from here on nobody freezes anything in the folder, where it would not be seen.
+            await here.safety.write_note(_JOINED, msgspec.json.encode(JoinedDatabase(name, place)).decode())
+            if await is_copy(store.database, there.safety):
+                there = cls.on_server(server, folder=await store.database.write(rename_record), budgets=budgets)
+            await _move(store, there)
+        return there
+
+    async def has_rows(self) -> bool:
+        """Whether anything was ever written here."""
+        return bool(await self.journal.entries(limit=1) or (await self.safety.load(0)).frozen)
 
     async def guard(self, clock: BelievedClock, *, sources: Sequence[Source] = ()) -> ClockGuard:
         """Return the clock guard of a process; the server knows the time as well, and ``sources`` do.
@@ -192,6 +247,19 @@ async def open_workspace_store(settings: Settings, server: Postgres | None = Non
     return await open_workspaces(settings.workspaces_url)
 
 
+async def open_shared_record(settings: Settings, store: EmbeddedStore, server: Postgres | None) -> ProcessRecord:
+    """Return the record for a process that ends nothing of a state folder but what is in the database.
+
+    It leaves the record of the folder where that is, and only has the folder's name: its clock is that of the machine.
+    """
+    from lapse.app.process import deletion_budgets
+
+    if server is None:
+        return await ProcessRecord.open(settings, store, None)
+    name = await ProcessRecord.in_folder(store).safety.name()
+    return ProcessRecord.on_server(server, folder=name, budgets=deletion_budgets(settings))
+
+
 # --- who leads --------------------------------------------------------------------------------------------------------
 
 
@@ -200,8 +268,21 @@ def folder_election(store: EmbeddedStore, clock: Clock) -> Leadership:
     return LeaseElection(SQLiteLease(store.database, clock=clock), clock=clock)
 
 
-async def database_election(url: str, clock: Clock, stack: AsyncExitStack) -> Leadership:
-    """Return the election of those who act on a database; ``stack`` closes its connection."""
+async def workspace_election(
+    settings: Settings, store: WorkspaceStore | None, clock: Clock, stack: AsyncExitStack
+) -> Leadership | None:
+    """Return the election of those who act on the workspaces, in their store; None where that is the state folder's."""
+    from lapse.workspaces.opening import path_of
+
+    if settings.database_url:
+        return await _database_election(settings.database_url, clock, stack)
+    if path_of(settings.workspaces_url).parent.resolve() == settings.state_dir.resolve():
+        return None
+    database = None if store is None else store.database
+    return LeaseElection(SQLiteLease(database, clock=clock), clock=clock) if isinstance(database, Database) else None
+
+
+async def _database_election(url: str, clock: Clock, stack: AsyncExitStack) -> Leadership:
     from lapse.db.postgres.pool import Patience, Postgres
     from lapse.engine.running.database_lease import PostgresLease
 
@@ -216,6 +297,27 @@ async def database_election(url: str, clock: Clock, stack: AsyncExitStack) -> Le
 # --- what is elsewhere ------------------------------------------------------------------------------------------------
 
 
+async def leave_database(store: EmbeddedStore, *, by: str, now: UnixNs) -> str | None:
+    """Let a state folder have its record to itself again; return which database had it, None if none had.
+
+    All its domains are frozen before: what is frozen or spent in the database is not known here.
+    """
+    joined = _joined(store)
+    if joined is None:
+        return None
+    safety = ProcessRecord.in_folder(store).safety
+    freeze = Freeze(now, f"the record was left in {joined.place}; look at what is frozen there, then resume", by)
+    await safety.freeze(ALL, freeze, freeze_row(ALL, freeze, reason=FreezeReason.BY_PERSON, now=now))
+    await safety.write_note(_JOINED, "")
+    return joined.place
+
+
+def _joined(store: EmbeddedStore) -> JoinedDatabase | None:
+    """Return the database that a folder has joined."""
+    text = note_in(store.database, _JOINED)
+    return msgspec.json.decode(text, type=JoinedDatabase) if text else None
+
+
 async def _move(store: EmbeddedStore, record: ProcessRecord) -> None:
     """Move the record of a state folder to the server; what is noted about its objects stays with them."""
     moved = await move_record(store.database, record.safety, notes=[CLOCK])
@@ -228,7 +330,6 @@ async def _move_from_workspaces(settings: Settings, path: Path) -> bool:
     import asyncio
 
     from lapse.db.errors import DatabaseError
-    from lapse.db.sqlite.database import Database
     from lapse.db.sqlite.file import SQLiteFile
     from lapse.workspaces.store.sqlite import SCHEMA_WITH_RECORD
 
@@ -238,7 +339,7 @@ async def _move_from_workspaces(settings: Settings, path: Path) -> bool:
         return False
     store = open_store(settings.state_dir, clock=SystemClock())
     try:
-        moved = await move_record(database, ProcessRecord.in_folder(store).safety)
+        moved = await move_record(database, ProcessRecord.in_folder(store).safety, empties=True)
     finally:
         await asyncio.to_thread(database.close)
         await store.close()

@@ -72,17 +72,14 @@ class _Process:
         state = records.open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(state.close)
         server = await records.open_server(settings, stack, upgrades=True)
-        record = await records.ProcessRecord.open(settings, state, server)
+        record = await records.open_shared_record(settings, state, server)
         store = await records.open_workspace_store(settings, server)
         stack.push_async_callback(store.close)
         activity = open_activity(settings.activity_url, clock=clock, lease_seconds=settings.proxy_lease.seconds)
         stack.push_async_callback(activity.close)
         gate = record.gate(await record.guard(clock), metrics=metrics, domains=[DOMAIN])
         sweeps = ttl_sweeps(store, activity, record.journal, clock=clock, metrics=metrics, gate=gate, dry_run=dry_run)
-        if server is None:
-            leadership = records.folder_election(state, machine)
-        else:
-            leadership = await records.database_election(settings.database_url, machine, stack)
+        election = await records.workspace_election(settings, store, machine, stack)
         coordinator = Coordinator(
             clock=clock,
             metrics=metrics,
@@ -90,7 +87,7 @@ class _Process:
                 ttl_loop(sweeps, interval=settings.ttl_manager_interval.seconds),
                 GateLoop(gate, domain=DOMAIN),
             ],
-            leadership=leadership,
+            leadership=election or records.folder_election(state, machine),
         )
         is_given_keys = loaded.origins["keys_url"].layer == "flag"
         return cls(settings, metrics, store, probes, coordinator, is_given_keys)

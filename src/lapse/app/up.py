@@ -24,7 +24,7 @@ from lapse.app.process import (
     retention,
     stay,
 )
-from lapse.app.workspaces import node_of, user_name
+from lapse.app.workspaces import node_of, prepare_folder, user_name
 from lapse.core.errors import LapseError
 from lapse.workspaces.errors import UnknownWorkspaceError, WorkspaceExistsError
 from lapse.workspaces.model import Ms, NewWorkspace
@@ -221,7 +221,8 @@ class _Process:
         store = records.open_store(settings.state_dir, clock=clock)
         stack.push_async_callback(store.close)
         server = await records.open_server(settings, stack, upgrades=True)
-        record = await records.ProcessRecord.open(settings, store, server)
+        prepare_folder(settings)  # before the record is moved: what cannot start should change nothing
+        record = await records.ProcessRecord.open(settings, store, server, joins=True)
         gate = record.gate(await record.guard(clock), metrics=metrics)
         workspaces = await _open_workspaces(
             settings, stack, server=server, endpoints=endpoints, keys=keys, access=access, clock=clock, metrics=metrics
@@ -237,10 +238,10 @@ class _Process:
         services = [*requests.leader_services, *history.leader_services]
         folder = ElectedWork(records.folder_election(store, machine), loops, services)
         recorded: list[Loop] = [GateLoop(gate, domain=REQUESTS), *_workspace_loops(workspaces, shared)]
-        election = None if server is None else await records.database_election(settings.database_url, machine, stack)
-        coordinator = _coordinator(shared, folder, recorded, election)
-        opened = (settings, machine, clock, metrics, access, keys, requests, history, workspaces)
-        return cls(*opened, example, tell, endpoints, coordinator).built()
+        kept = None if workspaces is None else workspaces.store
+        election = await records.workspace_election(settings, kept, machine, stack)
+        opened = (settings, machine, clock, metrics, access, keys, requests, history, workspaces, example, tell)
+        return cls(*opened, endpoints, _coordinator(shared, folder, recorded, election)).built()
 
     @property
     def probes(self) -> Endpoint:
@@ -391,7 +392,7 @@ def _workspace_loops(parts: WorkspaceParts | None, shared: _Shared) -> list[Loop
 def _coordinator(
     shared: _Shared, folder: ElectedWork, recorded: Sequence[Loop], election: Leadership | None
 ) -> Coordinator:
-    """Return what runs the work on the folder and that on the record; ``election`` is that of the record's database."""
+    """Return what runs the work on the folder and that on workspaces; ``election`` is theirs, if they are elsewhere."""
     from lapse.engine.running.coordinator import Coordinator
 
     clock, metrics = shared["clock"], shared["metrics"]

@@ -108,6 +108,13 @@ def node_of(settings: Settings) -> str | None:
     return socket.gethostname() if settings.database_url else None
 
 
+def prepare_folder(settings: Settings) -> None:
+    """Give the folder of the workspaces to the node that they are on by these settings; raises where it has data."""
+    from lapse.workspaces.runtime.process import adopt
+
+    adopt(settings.state_dir / FOLDER, node_of(settings) or _ONLY_NODE)
+
+
 def log_of(settings: Settings, workspace: Workspace) -> Path:
     """Return the file that the program of a workspace of this machine writes to."""
     from lapse.workspaces.runtime.process import log_path

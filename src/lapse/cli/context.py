@@ -170,11 +170,11 @@ class Context:
         from lapse.app.record import FILE_NAME, ProcessRecord
 
         if self._record is None:
-            settings, server, actors = self.settings, await self._opened_server(), [who()]
-            if server is not None and not (settings.state_dir / FILE_NAME).exists():  # nothing to move, so no folder
-                self._record = ProcessRecord.on_server(server, budgets=deletion_budgets(settings), actors=actors)
+            settings, server = self.settings, await self._opened_server()
+            if server is not None and not (settings.state_dir / FILE_NAME).exists():  # then there is no folder
+                self._record = ProcessRecord.on_server(server, budgets=deletion_budgets(settings))
             else:
-                self._record = await ProcessRecord.open(settings, self.embedded, server, actors=actors)
+                self._record = await ProcessRecord.open(settings, self.embedded, server)
             await self.guard()  # before anything is dated
         return self._record
 

@@ -114,7 +114,11 @@ class WorkspaceFlags(Flags, keys=("state_dir", *_DATABASE)):
     """For commands that need the workspace store, and the journal."""
 
 
-class PlaceFlags(Flags, keys=("state_dir",), **_PLACE):
+class JournalFlags(Flags, keys=("state_dir", "database_url")):
+    """For commands that end something in the state folder."""
+
+
+class PlaceFlags(Flags, keys=("state_dir", "database_url"), **_PLACE):
     """For commands that work on the state folder, or on a cluster."""
 
 
@@ -171,7 +175,7 @@ class FreezeFlags(Flags, keys=("state_dir", *_PLACE, *_DATABASE), **_PLACE):
     """For `lapse freeze` and `lapse resume`."""
 
 
-class HistoryFlags(Flags, keys=("state_dir", *_PLACE, *_RECORDS), **_PLACE):
+class HistoryFlags(Flags, keys=("state_dir", "database_url", *_PLACE, *_RECORDS), **_PLACE):
     """For `lapse history`."""
 
 

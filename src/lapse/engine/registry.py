@@ -118,6 +118,8 @@ class Registration:
     """Verbs that make no sense for it, each with the reason: sentences, without the last period."""
     is_on_cluster: bool = False
     """Whether it is also swept by the operator of a cluster."""
+    is_in_database: bool = False
+    """Whether its things are in the database that ``database_url`` names, where that is set, and so all machines'."""
     object_kinds: Callable[[], Iterable[Any]] = _none
     """Kinds of objects that it owns in the object store (`lapse.kube.resources.Kind`)."""
     definitions: Callable[[], Iterable[Any]] = _none

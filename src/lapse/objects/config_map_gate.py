@@ -20,7 +20,7 @@ import msgspec
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.safety.budget import TOTAL, Ledger
-from lapse.engine.safety.freeze import ALL, CLOCK, Freeze, GateState, GateStore, GateUnreadableError, Notes
+from lapse.engine.safety.freeze import ABOUT_CLOCK, ALL, CLOCK, Freeze, GateState, GateStore, GateUnreadableError, Notes
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import Kind, ObjectMeta, Struct
 
@@ -176,13 +176,13 @@ class ConfigMapGateStore:
         data = found.data or {}
         if name == ALL:
             frozen = sorted(key.removeprefix(_FROZEN) for key in data if key.startswith(_FROZEN))
-            gone = [key for key in data if not key.startswith(_NOTE) or key == _NOTE + CLOCK]
+            gone = [*(key for key in data if not key.startswith(_NOTE)), *_clock_note(data, frozen)]
             return (dict.fromkeys(gone) if frozen or not self._is_readable(found) else {}), frozen
         state = self._state(found)
         if _FROZEN + name not in data:
             return {}, []
         spent = {account: slices for account, slices in state.spent.items() if account not in {name, TOTAL}}
-        forgotten = {_FROZEN + name: None, _NOTE + CLOCK: None}
+        forgotten = dict.fromkeys([_FROZEN + name, *_clock_note(data, [name])])
         return {**forgotten, _SPENT: msgspec.json.encode(spent).decode()}, [name]
 
     def _is_readable(self, found: ConfigMap) -> bool:
@@ -194,6 +194,12 @@ class ConfigMapGateStore:
 
     def _unreadable(self, problem: str) -> NoReturn:
         raise GateUnreadableError(place=f"the ConfigMap {self._key}", problem=problem, run=RUN)
+
+
+def _clock_note(data: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    """Return the key of what was believed of the clock, if one of these was frozen for it."""
+    is_about_clock = any(_read(data[_FROZEN + name]).reason.startswith(ABOUT_CLOCK) for name in names)
+    return [_NOTE + CLOCK] if is_about_clock else []
 
 
 def _read(text: str) -> Freeze:

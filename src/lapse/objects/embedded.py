@@ -30,6 +30,7 @@ from lapse.core.timestamps import to_timestamp
 from lapse.db.errors import CommitUnknownError, DatabaseClosedError, DatabaseError
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
+from lapse.engine.journal.sqlite import INTENT_SCRIPTS
 from lapse.engine.journal.sqlite import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
 from lapse.engine.running.database_lease import SCHEMA_SCRIPTS as LEASE_SCRIPTS
 from lapse.engine.safety.holds import held_error
@@ -83,7 +84,7 @@ A = TypeVar("A")
 # Files remember how many of these they have: what is new goes to the end.
 _SCRIPTS: Final = (
     SQL["schema_1"], *JOURNAL_SCRIPTS, *GATE_SCRIPTS, SQL["schema_2"], SQL["schema_3"], *NOTES_SCRIPTS,
-    *HOLDS_SCRIPTS, *LEASE_SCRIPTS,
+    *HOLDS_SCRIPTS, *LEASE_SCRIPTS, *INTENT_SCRIPTS,
 )  # fmt: skip
 SCHEMA: Final = Schema(application_id=0x4C61704F, scripts=_SCRIPTS)  # "LapO"
 CHANGES_KEPT: Final = 100_000

@@ -34,6 +34,7 @@ WORKSPACES: Final = Registration(
     kinds=(AddressKind("workspace"),),
     reasons=_reasons,
     errors=_errors,
+    is_in_database=True,
     budget_setting="workspaces_deletion_budget",
     scope=ScopeForm("OWNER", "alice", lambda text: _OWNER.fullmatch(text) is not None),
     routes={

@@ -188,7 +188,7 @@ async def staged(folder: Path, opened: Opener, *, budget: str = "off", dry_run: 
     guard = await ProcessRecord.in_folder(store).guard(clock)
     budgets = Budgets(domains={opened.domain: Budget.parse(budget)})
     names = list(dict.fromkeys([*REGISTRY.freezable(), opened.domain]))
-    kept = SQLiteGateStore(SQLiteJournal(store.database), budgets=budgets, domains=names, actors=[ACTOR])
+    kept = SQLiteGateStore(SQLiteJournal(store.database), budgets=budgets, domains=names)
     gate = GuardedGate(
         SafetyGate(
             kept,

@@ -322,7 +322,7 @@ async def test_a_pass_that_must_stop_tells_nothing_and_the_next_leader_goes_on(w
 
 async def test_where_nobody_chose_a_ttl_passes_are_dry_for_a_whole_interval_over_restarts(world: World) -> None:
     await world.runs(5)
-    notes = SQLiteGateStore(SQLiteJournal(world.store.database), budgets=Budgets(), domains=[], actors=[])
+    notes = SQLiteGateStore(SQLiteJournal(world.store.database), budgets=Budgets(), domains=[])
     start = partial(world.retention, history_ttl_is_default=True, notes=notes)
     with capture_logs() as logs:
         await tick(start())

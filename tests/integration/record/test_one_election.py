@@ -97,11 +97,18 @@ def test_of_both_kinds_on_one_database_one_acts(tmp_path: Path, database: str, a
             assert connection.execute(LAPSED).fetchall() == [(2,)]
 
 
-def test_of_both_kinds_on_one_state_folder_one_acts(tmp_path: Path, activity: Server) -> None:
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["in the folder", "in a file of its own"])
+def test_of_both_kinds_on_one_file_of_workspaces_one_acts(
+    tmp_path: Path, activity: Server, *, is_elsewhere: bool
+) -> None:
     with ExitStack() as stack:
         folder = tmp_path / "state"
-        both = Both(stack, (folder, folder), {"LAPSE_ACTIVITY_URL": activity.url})
-        workspaces = apsw.Connection(str(folder / "workspaces.db"))
+        folders, settings, path = (folder, folder), {"LAPSE_ACTIVITY_URL": activity.url}, folder / "workspaces.db"
+        if is_elsewhere:
+            folders, path = (tmp_path / "a", tmp_path / "b"), tmp_path / "ws.db"
+            settings["LAPSE_WORKSPACES_URL"] = path.as_uri()
+        both = Both(stack, folders, settings)
+        workspaces = apsw.Connection(str(path))
         stack.callback(workspaces.close)
         workspaces.set_busy_timeout(5_000)
 

@@ -17,3 +17,10 @@ def database(shared_postgres: Server) -> Iterator[str]:
     """A database with our tables, for one test."""
     with postgres_database(shared_postgres) as url:
         yield url
+
+
+@pytest.fixture
+def another_database(shared_postgres: Server) -> Iterator[str]:
+    """Another one, of the same server."""
+    with postgres_database(shared_postgres) as url:
+        yield url

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.app.record import ProcessRecord, open_store
+from lapse.app.record import ProcessRecord, open_server, open_store
 from lapse.cli import main
 from lapse.core.clock import SystemClock
 from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.journal.postgres import PostgresJournal
+from lapse.settings import load_settings
 from lapse.workspaces.store.postgres import open_postgres_store
 
 if TYPE_CHECKING:
@@ -36,6 +38,18 @@ class Person:
     def json(self, *line: str) -> Any:  # noqa: ANN401 - whatever it prints
         return json.loads(self.run(*line, "-o", "json")[0])
 
+    def join(self) -> None:
+        """Do to the record what `lapse up` does."""
+        asyncio.run(self._join())
+
+    async def _join(self) -> None:
+        settings = load_settings().settings
+        folder = open_store(settings.state_dir, clock=SystemClock())
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(folder.close)
+            server = await open_server(settings, stack)
+            await ProcessRecord.open(settings, folder, server, joins=True)
+
     def frozen(self) -> tuple[set[str], set[str]]:
         """Return what is frozen in the folder, and on the server."""
         return asyncio.run(self._frozen())
@@ -46,7 +60,8 @@ class Person:
         store = await open_postgres_store(self.url)
         try:
             here = await ProcessRecord.in_folder(folder).safety.load(0)
-            there = await ProcessRecord.on_server(store.database).safety.load(0)
+            name = await ProcessRecord.in_folder(folder).safety.name()
+            there = await ProcessRecord.on_server(store.database, folder=name).safety.load(0)
             return set(here.frozen), set(there.frozen)
         finally:
             await store.close()
@@ -80,17 +95,57 @@ def test_everything_is_frozen_and_resumed_by_one_row(person: Person) -> None:
     assert person.frozen() == (set(), set())
 
 
-def test_what_was_frozen_in_the_folder_before_is_frozen_in_the_record(
+def test_a_folder_with_a_record_of_its_own_is_left_alone_until_lapse_up_moves_it(
     person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LAPSE_DATABASE_URL")
     person.run("freeze", "requests", "--reason", "audit")
-    assert person.frozen() == ({"requests"}, set())
     monkeypatch.setenv("LAPSE_DATABASE_URL", person.url)
-    person.run("freeze", "history")
-    assert person.frozen() == (set(), {"requests", "history"})
-    assert person.json("resume", "requests")["resumed"] == ["requests"]
-    assert person.frozen() == (set(), {"history"}), "it is moved once"
+    err = person.run("freeze", "history", code=1)[1]
+
+    assert "Start lapse up with this database_url, which moves it" in " ".join(err.split())
+    assert person.url not in err
+    assert person.frozen() == ({"requests"}, set())
+
+
+def test_a_folder_that_has_joined_a_database_is_refused_without_it_and_with_another(
+    person: Person, another_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person.join()
+    person.run("freeze", "requests")
+    assert person.frozen() == (set(), {"requests"})
+    for url in ("", another_database):
+        monkeypatch.setenv("LAPSE_DATABASE_URL", url)
+        for command in (["freeze", "all"], ["resume", "requests"], ["history", "prune", "--yes"]):
+            err = " ".join(person.run(*command, code=1)[1].split())
+            assert "is in postgresql://***@" in err
+            assert "Set database_url to that database" in err
+    assert person.frozen() == (set(), {"requests"})
+
+
+def test_a_folder_that_leaves_its_database_ends_nothing_until_somebody_resumes_it(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person.join()
+    person.run("freeze", "requests")
+    monkeypatch.delenv("LAPSE_DATABASE_URL")
+    assert "postgresql://***@" in person.json("db", "leave")["left"]
+
+    assert person.json("db", "leave")["left"] is None
+    assert person.frozen() == ({"all"}, {"requests"})
+    assert person.json("resume", "all")["resumed"] == ["all"]
+    monkeypatch.setenv("LAPSE_DATABASE_URL", person.url)
+    person.join()
+    assert person.frozen()[1] == {"requests"}, "what is frozen there still is"
+
+
+def test_a_command_that_ends_things_asks_the_database_that_its_flag_names(
+    person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAPSE_DATABASE_URL")
+    err = person.run("history", "prune", "--yes", "--database-url", NOBODY, code=1)[1]
+
+    assert "it cannot be reached" in err
 
 
 def test_the_old_name_of_the_setting_means_the_same_and_is_warned_of(

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.db.postgres.pool import Postgres
@@ -13,7 +14,7 @@ from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.journal.postgres import PostgresJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budget, Budgets
-from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, freeze_row, resume_row
+from lapse.engine.safety.freeze import ALL, CLOCK, Freeze, FreezeReason, freeze_row, resume_row
 from lapse.engine.safety.gate import SafetyGate
 from lapse.engine.safety.postgres import PostgresGateStore
 
@@ -21,15 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.server("postgres")
-DOMAINS = ("things", "others")
+SHARED = "others"
+"""A domain whose things are in the database."""
+DOMAINS = ("things", SHARED)
 
 
 class Machine:
     """One of those that share a database."""
 
-    def __init__(self, database: Postgres, clock: VirtualClock, budgets: Budgets) -> None:
-        self.clock, self.journal = clock, PostgresJournal(database)
-        self.store = PostgresGateStore(self.journal, budgets=budgets, domains=DOMAINS, actors=["lapse"])
+    def __init__(self, database: Postgres, clock: VirtualClock, budgets: Budgets, folder: str) -> None:
+        self.clock, self.journal = clock, PostgresJournal(database, store=folder, shared=[SHARED])
+        self.store = PostgresGateStore(self.journal, budgets=budgets, domains=DOMAINS)
         self.gate = SafetyGate(
             self.store,
             budgets=budgets,
@@ -71,11 +74,11 @@ class Machines:
         self._url, self._stack = url, stack
         self.clock = VirtualClock()
 
-    async def another(self, budgets: Budgets) -> Machine:
+    async def another(self, budgets: Budgets, folder: str = "") -> Machine:
         database = Postgres(self._url, connections=2)
         await database.open()
         self._stack.push_async_callback(database.close)
-        return Machine(database, self.clock, budgets)
+        return Machine(database, self.clock, budgets, folder)
 
 
 @pytest.fixture
@@ -106,11 +109,73 @@ async def test_what_was_spent_comes_back_when_the_window_is_over(machines: Machi
     assert await one.end(5) == 5
 
 
-async def test_the_total_counts_all_domains_and_nobody_elses_acts(machines: Machines) -> None:
+async def test_the_total_counts_all_domains_and_what_people_end(machines: Machines) -> None:
     one = await machines.another(Budgets(Budget.parse("5/1h")))
     await one.journal.append(one.row("things", "cli (ann)"))
 
-    assert [await one.end(3, "things"), await one.end(3, "others")] == [3, 2]
+    assert [await one.end(3, "things"), await one.end(3, "others")] == [3, 1]
+
+
+async def test_of_what_is_in_a_folder_each_folder_has_its_own_budget_and_its_own_freezes(machines: Machines) -> None:
+    budgets = Budgets(domains={"things": Budget.parse("5/1h"), "others": Budget.parse("5/1h")})
+    one, other = await machines.another(budgets, folder="a"), await machines.another(budgets, folder="b")
+
+    assert [await one.end(9, "things"), await other.end(9, "things")] == [5, 5]
+    assert [await one.end(3, SHARED), await other.end(9, SHARED)] == [3, 2], "what is in the database is for all"
+    assert (await one.gate.allow("things")).refusal is FreezeReason.BUDGET_SPENT
+    assert set((await other.store.load(machines.clock.wall_ns())).frozen) == set()
+    assert {row.address for row in await one.journal.entries(domain="things")} == {"workspace/a", ""}
+    assert len(await one.journal.entries(domain=SHARED)) == len(await other.journal.entries(domain=SHARED)) == 5
+    assert len(await other.journal.entries(domain="things")) == 5, "none of the other folder"
+
+
+async def test_what_a_person_freezes_for_all_stops_all_machines_and_anybody_resumes_it(machines: Machines) -> None:
+    one, other = await machines.another(FEW, folder="a"), await machines.another(FEW, folder="b")
+    now = machines.clock.wall_ns()
+    freeze = Freeze(UnixNs(now), "stop", "ann")
+    await one.store.freeze(ALL, freeze, freeze_row(ALL, freeze, reason=FreezeReason.BY_PERSON, now=now))
+
+    assert await other.gate.objection("things") is FreezeReason.FROZEN
+    assert await other.store.resume(ALL, resume_row(ALL, by="bob", now=now)) == [ALL]
+    assert await one.gate.objection("things") is None
+
+
+async def test_the_clock_of_a_machine_stops_that_machine_and_is_resumed_from_there(machines: Machines) -> None:
+    one, other = await machines.another(FEW, folder="a"), await machines.another(FEW, folder="b")
+    now = machines.clock.wall_ns()
+    await one.gate.freeze(SHARED, "the clock is 3d ahead", reason=FreezeReason.CLOCK_JUMPED)
+    await one.store.write_note(CLOCK, "mine")
+
+    assert await other.gate.objection(SHARED) is None
+    assert await other.store.read_note(CLOCK) is None
+    assert await other.store.resume(ALL, resume_row(ALL, by="ann", now=now)) == []
+    assert await one.gate.objection(SHARED) is FreezeReason.FROZEN
+    assert await one.store.resume(SHARED, resume_row(SHARED, by="ann", now=now)) == [SHARED]
+    assert await one.gate.objection(SHARED) is None
+    assert await one.store.read_note(CLOCK) is None
+
+
+async def test_a_freeze_of_a_person_stays_when_the_clock_is_confirmed(machines: Machines) -> None:
+    one = await machines.another(FEW, folder="a")
+    now = machines.clock.wall_ns()
+    await one.gate.freeze(SHARED, "the clock is 3d ahead", reason=FreezeReason.CLOCK_JUMPED)
+    freeze = Freeze(UnixNs(now), "audit", "ann")
+    await one.store.freeze(SHARED, freeze, freeze_row(SHARED, freeze, reason=FreezeReason.BY_PERSON, now=now))
+
+    await one.gate.thaw(SHARED, "the clock is 3d ahead")
+    assert (await one.store.load(now)).frozen[SHARED].reason == "audit"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "counted"), [(None, 5), (Outcome.FAILED, 5), (Outcome.ENDED, 5), (Outcome.CHANGED, 0)]
+)
+async def test_what_may_have_been_done_is_counted(machines: Machines, outcome: Outcome | None, counted: int) -> None:
+    one = await machines.another(FEW, folder="a")
+    for number in range(5):
+        begun = replace(one.row("things", "lapse"), outcome=Outcome.INTENT, attempt=f"t{number}")
+        await one.journal.append(begun, *([] if outcome is None else [replace(begun, outcome=outcome)]))
+
+    assert await one.end(9, "things") == 5 - counted
 
 
 async def test_a_freeze_is_seen_by_all_until_it_is_resumed_and_then_acts_count_anew(machines: Machines) -> None:

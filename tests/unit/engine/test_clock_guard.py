@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lapse.core.believed_clock import BelievedClock
-from lapse.core.clock import VirtualClock
+from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.decision import UnknownReason
 from lapse.core.errors import LapseError
 from lapse.db.sqlite.database import Database
@@ -20,7 +20,7 @@ from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety import sqlite as sqlite_gate_store
 from lapse.engine.safety.budget import Budgets
 from lapse.engine.safety.clock_guard import REFRESH_SECONDS, ClockGuard, GuardedGate, read_mark
-from lapse.engine.safety.freeze import CLOCK, FreezeReason, GateState, resume_row
+from lapse.engine.safety.freeze import CLOCK, Freeze, FreezeReason, GateState, freeze_row, resume_row
 from lapse.engine.safety.gate import SafetyGate
 from lapse.engine.safety.sqlite import SQLiteGateStore
 
@@ -45,7 +45,7 @@ class World:
         self.database = Database(file, Schema(application_id=0x4C54, scripts=SCRIPTS))
         self.journal = SQLiteJournal(self.database)
         self.clock, self.metrics = VirtualClock(boot_id="one"), Metrics("test")
-        self.store = SQLiteGateStore(self.journal, budgets=Budgets(), domains=["things"], actors=["lapse"])
+        self.store = SQLiteGateStore(self.journal, budgets=Budgets(), domains=["things"])
         self.true_ns = 0
         """What the second clock is ahead of the first one."""
         self.away = False
@@ -99,6 +99,25 @@ async def test_a_jump_freezes_the_domain_until_somebody_resumes_it(world: World,
     await world.resume()
     for one in (guard, again, world.guard()):
         assert await one.objection("things") is None
+        assert (await one.allow("things", 5)).count == 5
+
+
+async def test_who_ends_a_freeze_for_another_reason_has_not_looked_at_the_clock(world: World) -> None:
+    guard = world.guard()
+    assert await guard.objection("things") is None
+    await guard.watch()
+    now = world.clock.wall_ns()
+    audit = Freeze(UnixNs(now), "audit until noon", "ann")
+    await world.store.freeze("things", audit, freeze_row("things", audit, reason=FreezeReason.BY_PERSON, now=now))
+    world.clock.jump_wall(YEAR)
+    assert await guard.objection("things") is FreezeReason.FROZEN
+    await world.resume()
+
+    for one in (world.guard(), guard):
+        assert (await one.allow("things", 5)).count == 0, "the clock is in doubt, as before"
+    assert (await world.store.load(now)).frozen["things"].reason.startswith("the clock is")
+    await world.resume()
+    for one in (guard, world.guard()):
         assert (await one.allow("things", 5)).count == 5
 
 

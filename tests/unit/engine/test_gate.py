@@ -50,7 +50,7 @@ class World:
 
     def store(self, budgets: Budgets = SMALL) -> GateStore:
         if self.form == "table":
-            return SQLiteGateStore(self.journal, budgets=budgets, domains=DOMAINS, actors=["lapse"])
+            return SQLiteGateStore(self.journal, budgets=budgets, domains=DOMAINS)
         return ConfigMapGateStore(self.objects, KEY, domains=DOMAINS, clock=self.clock, journal=self.journal)
 
     def process(self, budgets: Budgets = SMALL, *, store: GateStore | None = None) -> SafetyGate:

@@ -30,7 +30,7 @@ class Process:
     """What one process has in memory; another one on the same file begins without it."""
 
     def __init__(self, things: Things, journal: SQLiteJournal, *, clock: VirtualClock, metrics: Metrics) -> None:
-        self.store = SQLiteGateStore(journal, budgets=BUDGETS, domains=["things"], actors=["lapse"])
+        self.store = SQLiteGateStore(journal, budgets=BUDGETS, domains=["things"])
         self.gate = SafetyGate(
             self.store,
             budgets=BUDGETS,

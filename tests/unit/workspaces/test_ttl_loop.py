@@ -98,7 +98,7 @@ async def test_of_two_coordinators_the_leader_ticks_by_time_and_the_other_goes_o
 def real_gate(harness: Harness, budgets: Budgets) -> GuardedGate:
     assert isinstance(harness.store, SqliteWorkspaceStore)
     clock = BelievedClock(harness.clock)
-    store = SQLiteGateStore(SQLiteJournal(harness.store.database), budgets=budgets, domains=[DOMAIN], actors=["lapse"])
+    store = SQLiteGateStore(SQLiteJournal(harness.store.database), budgets=budgets, domains=[DOMAIN])
     gate = SafetyGate(store, budgets=budgets, domains=[DOMAIN], clock=clock, metrics=harness.metrics, actor="lapse")
     return GuardedGate(gate, ClockGuard(clock, notes=store))
 

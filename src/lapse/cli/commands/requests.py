@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.flags import StateFlags
+from lapse.cli.flags import JournalFlags, StateFlags
 from lapse.cli.output import (
     ExitCode,
     Output,
@@ -422,7 +422,9 @@ class _Printer:
 @_command(
     "lapse requests delete vcr/default/nightly",
 )
-def delete(address: ObjectAddress, /, *, flags: StateFlags = StateFlags(), output: OutputOption = Output.TABLE) -> int:
+def delete(
+    address: ObjectAddress, /, *, flags: JournalFlags = JournalFlags(), output: OutputOption = Output.TABLE
+) -> int:
     """Delete a request before its time, or a claim.
 
     What a capture has made is kept for a while longer, by its keeper. What a

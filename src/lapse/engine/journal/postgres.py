@@ -3,6 +3,9 @@
 What `SQLiteJournal` is for one machine. A call writes its rows by one statement, in their order; as part of a change of
 the same database (`writer`) they are in its transaction. The tables are made by ``lapse db init``.
 
+A row carries the store that it is about: this database, for things that are in it, or the state folder of a machine.
+So the same address in two folders is two things. A journal reads the rows of its folder and of the database.
+
 Not guaranteed: that ids are in the order of commits. Of two transactions at the same moment the later one may have the
 smaller id, so who counts from a row on may count one act more or less.
 """
@@ -16,7 +19,7 @@ from lapse.db.statements import load_statements
 from lapse.engine.journal.port import DatabaseJournal, Entry, entry_values, row_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Awaitable, Collection, Mapping, Sequence
 
     from psycopg import AsyncCursor
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from lapse.engine.journal.port import Journal, Row, RowPosition, Writer
 
 SQL: Final = load_statements("lapse.engine.journal", "postgres.sql")
+HERE: Final = ""
+"""The store of what is in the database itself."""
 _FILTERS: Final[Mapping[str, str]] = {
     "since_ns": "time_ns >= %(since_ns)s",
     "domain": "domain = %(domain)s",
@@ -35,26 +40,33 @@ _FILTERS: Final[Mapping[str, str]] = {
 class PostgresJournal(DatabaseJournal[Postgres]):
     """See the module."""
 
+    def __init__(self, database: Postgres, *, store: str = HERE, shared: Collection[str] = ()) -> None:
+        """Read and write nothing yet; ``store`` is the name of the folder, ``shared`` the domains of the database."""
+        super().__init__(database)
+        self.store, self._shared = store, frozenset(shared)
+        self.stores = sorted({HERE, store})
+
+    def store_of(self, domain: str) -> str:
+        """Return which store the things of a domain are in."""
+        return HERE if domain in self._shared else self.store
+
     async def append(self, *entries: Entry) -> None:
         """See `Journal`."""
-        columns = self._columns(entries)
         if entries:
-            await self.database.write(SQL["append"], columns)
+            await self.database.write(SQL["append"], self._columns(entries))
 
     async def unfinished(self, *, limit: int = 100) -> list[Row]:
         """See `Journal`."""
         return await self._rows([SQL["unfinished"]], {}, limit=limit)
 
-    async def acts(
-        self, domain: str, *, actors: Sequence[str], since_ns: int, after: int, slice_ns: int
-    ) -> dict[int, int]:
-        """Count what ``actors`` have ended since then and after the row ``after``, in slices by their number."""
-        values = {"domain": domain, "actors": list(actors), "since_ns": since_ns, "after": after, "slice_ns": slice_ns}
-        return dict(await self.database.read(SQL["acts"], values))
+    async def acts(self, domain: str, *, since_ns: int, after: int, slice_ns: int) -> dict[int, int]:
+        """Count what was ended, or may have been, since then and after a row, in slices by their number."""
+        values = {"domain": domain, "since_ns": since_ns, "after": after, "slice_ns": slice_ns}
+        return dict(await self.database.read(SQL["acts"], {**values, "store": self.store_of(domain)}))
 
-    def writer(self, *entries: Entry) -> Writer:
-        """See `Journal`. What it returns must be awaited."""
-        columns = self._columns(entries)
+    def writer(self, *entries: Entry, store: str | None = None) -> Writer:
+        """See `Journal`. What it returns must be awaited; all rows are about ``store``, if one is named."""
+        columns = self._columns(entries, store)
 
         def write(cursor: AsyncCursor[Found], which: Sequence[int] | None = None) -> Awaitable[None]:
             chosen = columns
@@ -71,16 +83,18 @@ class PostgresJournal(DatabaseJournal[Postgres]):
             values |= {"before_time": before.time_ns, "before_id": before.id}
         return await self._rows(conditions, values, limit=limit)
 
-    def _columns(self, entries: Sequence[Entry]) -> dict[str, list[Any]]:
+    def _columns(self, entries: Sequence[Entry], store: str | None = None) -> dict[str, list[Any]]:
         rows = [entry_values(entry) for entry in entries]
         for entry in entries:
             self._noting.forget(entry)
-        return {name: [row[place] for row in rows] for place, name in enumerate(Entry.__struct_fields__)}
+        columns = {name: [row[place] for row in rows] for place, name in enumerate(Entry.__struct_fields__)}
+        return {**columns, "store": [self.store_of(one.domain) if store is None else store for one in entries]}
 
     async def _rows(self, conditions: Sequence[str], values: Mapping[str, Any], *, limit: int) -> list[Row]:
-        where = ["WHERE", " AND ".join(conditions)] if conditions else []
-        statement = " ".join([SQL["entries"], *where, SQL["newest_first"]])
-        return [row_of(found) for found in await self.database.read(statement, {**values, "limit": limit})]
+        where = " AND ".join([SQL["of_stores"], *conditions])
+        statement = " ".join([SQL["entries"], "WHERE", where, SQL["newest_first"]])
+        everything = {**values, "limit": limit, "stores": self.stores}
+        return [row_of(found) for found in await self.database.read(statement, everything)]
 
 
 async def _insert(cursor: AsyncCursor[Found], columns: Mapping[str, list[Any]]) -> None:

@@ -12,13 +12,15 @@ from lapse.db.statements import load_statements
 from lapse.engine.journal.port import DatabaseJournal, entry_values, row_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from lapse.engine.journal.port import Entry, Row, RowPosition, Writer
 
 _SQL: Final = load_statements("lapse.engine.journal", "sqlite.sql")
 SCHEMA_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_1"], _SQL["schema_2"])
 """For whoever opens the database that the journal's table is to live in."""
+INTENT_SCRIPTS: Final[Sequence[str]] = (_SQL["schema_3"],)
+"""The same, where intents are counted. Files remember how many scripts they have, so it comes after all others."""
 _FILTERS: Final[Mapping[str, str]] = {
     "since_ns": "time_ns >= ?",
     "domain": "domain = ?",
@@ -38,13 +40,9 @@ class SQLiteJournal(DatabaseJournal[Database]):
         """See `Journal`."""
         return self._rows([_SQL["unfinished"]], [], limit=limit)
 
-    def acts(self, domain: str, *, actors: Iterable[str], since_ns: int, after: int, slice_ns: int) -> dict[int, int]:
-        """Count what ``actors`` have ended since then and after the row ``after``, in slices by their number."""
-        counts: dict[int, int] = {}
-        for actor in actors:
-            for number, count in self.database.read(_SQL["acts"], (slice_ns, domain, since_ns, after, actor)):
-                counts[number] = counts.get(number, 0) + count
-        return counts
+    def acts(self, domain: str, *, since_ns: int, after: int, slice_ns: int) -> dict[int, int]:
+        """Count what was ended, or may have been, since then and after a row, in slices by their number."""
+        return dict(self.database.read(_SQL["acts"], (slice_ns, domain, since_ns, after)))
 
     def writer(self, *entries: Entry) -> Writer:
         """See `Journal`."""

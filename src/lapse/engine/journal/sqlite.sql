@@ -30,11 +30,21 @@ CREATE INDEX journal_by_attempt ON journal (attempt, outcome) WHERE attempt IS N
 -- What was done, for a deletion budget: counted without a look at the rows.
 CREATE INDEX journal_acts ON journal (domain, time_ns, actor) WHERE outcome = 'ended';
 
+-- name: schema_3
+-- What may have been done, for the same.
+CREATE INDEX journal_intents ON journal (domain, time_ns, attempt) WHERE outcome = 'intent';
+
 -- name: acts
--- How many in each slice of time, after a certain row.
-SELECT time_ns / ?1, count(*) FROM journal
-WHERE outcome = 'ended' AND domain = ?2 AND time_ns >= ?3 AND id > ?4 AND actor = ?5
-GROUP BY 1
+-- How many in each slice of time, after a certain row: what was ended, and what was begun and may have been done, because
+-- nothing was written after it, or only a failure, which may be an answer that was lost.
+SELECT time_ns / ?1, count(*) FROM (
+    SELECT time_ns FROM journal WHERE outcome = 'ended' AND domain = ?2 AND time_ns >= ?3 AND id > ?4
+    UNION ALL
+    SELECT time_ns FROM journal AS begun WHERE outcome = 'intent' AND domain = ?2 AND time_ns >= ?3 AND id > ?4
+    AND NOT EXISTS (
+        SELECT 1 FROM journal AS later WHERE later.attempt = begun.attempt AND later.outcome NOT IN ('intent', 'failed')
+    )
+) GROUP BY 1
 
 -- name: append
 INSERT INTO journal (

@@ -4,7 +4,8 @@ One `ClockGuard` for a process, on the `BelievedClock` that all of its domains u
 of freezes: the executor is given that gate, which looks at the clock before each act.
 
 A clock in doubt is cleared by a *second source* that agrees with it (the time of a database or of an API server, the
-kernel's word that its clock is synchronised), by a person who resumes a frozen domain, or by coming back. Where no
+kernel's word that its clock is synchronised), by a person who resumes a domain that was frozen for it, or by coming
+back. Where no
 second source can tell, all domains are frozen, with a row in the journal, until ``lapse resume``; from then on the
 clock is believed as it is. While a second source is silent nothing is ended and nothing is frozen. With a second source
 a clock that is wrong from the start is noticed, too.
@@ -26,7 +27,7 @@ from lapse.core.decision import UnknownReason
 from lapse.core.duration import short
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
-from lapse.engine.safety.freeze import CLOCK, FreezeReason
+from lapse.engine.safety.freeze import ABOUT_CLOCK, CLOCK, FreezeReason
 from lapse.engine.safety.gate import Gate, Grant
 
 if TYPE_CHECKING:
@@ -271,8 +272,8 @@ class GuardedGate:
 
     async def _frozen(self, domain: str, doubt: ClockDoubt) -> Reason | None:
         against = await self._gate.objection(domain)
-        if against is FreezeReason.FROZEN:
-            self._stopped.add(domain)
+        if against is FreezeReason.FROZEN and self._gate.frozen_for(domain).startswith(ABOUT_CLOCK):
+            self._stopped.add(domain)  # who ends a freeze for another reason has not looked at the clock
         if against is not None:
             return against
         if domain in self._stopped:
@@ -280,7 +281,7 @@ class GuardedGate:
             await self._guard.believe()
             return None
         way = "ahead" if doubt.off_ns > 0 else "behind"
-        why = f"the clock is {short(abs(doubt.off_ns))} {way} of what was expected; set it right, then resume"
+        why = f"{ABOUT_CLOCK}{short(abs(doubt.off_ns))} {way} of what was expected; set it right, then resume"
         try:
             await self._gate.freeze(domain, why, reason=FreezeReason.CLOCK_JUMPED)
         except LapseError as error:

@@ -1,24 +1,29 @@
 """Freezes and budgets beside a journal: what is common to the stores on SQLite and on PostgreSQL.
 
-What is frozen is a table; what was spent is counted from the journal's rows, so nothing is written for it. Only rows of
-the engine's own actor count: what people delete is their own business and does not spend the budget. Of a person who
-lets the engine end things, by a command, that person's rows count as well, for that command.
+What is frozen is a table; what was spent is counted from the journal's rows, so nothing is written for it. What people
+end themselves counts as well. An act that may have happened counts: an intent without an outcome, and a failure, which
+may be an answer that was lost. So neither a restart nor a crash refills a budget.
 
 `move_record` moves the rows of one record into another, as when a state folder is given a ``database_url``. No row is
 lost or doubled, also when it is interrupted or two processes do it at once: the other record notes, in the transaction
-of the rows, up to which row it has them. A freeze of either stays a freeze. Not guaranteed: that budgets count the same
-acts as before: where both records have an account, the longer count is taken, so that too little is done, not too much.
+of the rows, up to which row it has them. A freeze of either stays a freeze, also one that comes during the move: it is
+taken over by the next one. A copy of a record that went its own way is told from it by its rows (`is_copy`). Not
+guaranteed: that budgets count the same acts as before. What was counted anew since a resume is counted from the
+beginning of the window again, so that too little is done, not too much.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from lapse.core.clock import UnixNs
 from lapse.core.identity import uuid
 from lapse.db.statements import load_statements
-from lapse.engine.journal.port import row_of
+from lapse.engine.journal.port import entry_values, row_of
 from lapse.engine.safety.budget import TOTAL, Budget, Ledger
 from lapse.engine.safety.freeze import Freeze, GateState
 
@@ -32,10 +37,10 @@ if TYPE_CHECKING:
     from lapse.engine.safety.budget import Budgets
 
 SQL: Final = load_statements("lapse.engine.safety", "sqlite.sql")
-_IDENTITY: Final = "record"
-"""The note with the name that a record has for those that it is moved into."""
+RECORD_NAME: Final = "record"
+"""The note with the name that a record has for others."""
 _MOVED: Final = "moved from "
-"""Begins the note with the number of the last row that was moved from another record."""
+"""Begins the note with what was moved from another record."""
 _PAGE: Final = 2_000
 
 
@@ -51,20 +56,35 @@ class GateRow(NamedTuple):
     """The journal's row of the last resume; 0 where there was none."""
 
 
+class MoveMark(msgspec.Struct, frozen=True):
+    """How much of one record another one has."""
+
+    until: int = 0
+    """The number of the last row."""
+    digest: str = ""
+    """Of that row: a copy that went its own way has another one there."""
+    freezes: dict[str, int] = {}
+    """Since when each domain was frozen there. A freeze that has been lifted since is not taken over again."""
+
+    @classmethod
+    def read(cls, note: str | None) -> MoveMark:
+        """Read it; none is that of nothing."""
+        return msgspec.json.decode(note, type=cls) if note else cls()
+
+    def __str__(self) -> str:
+        """Write it; that of nothing is empty."""
+        return "" if self == MoveMark() else msgspec.json.encode(self, order="sorted").decode()
+
+
 class MovedRows(NamedTuple):
-    """A part of another record: everything after one of its rows, up to and with another."""
+    """The next part of another record."""
 
-    source: str
-    after: int
-    until: int
+    note: str
+    """The name of the note with the mark."""
+    before: MoveMark
+    after: MoveMark
     entries: Sequence[Entry]
-    gate: Sequence[GateRow]
-    """Those that count from ``until``, or from nothing (0)."""
-
-    @property
-    def note(self) -> str:
-        """The note that tells how far it has come."""
-        return _MOVED + self.source
+    freezes: Sequence[GateRow]
 
 
 class CountedGateStore(ABC):
@@ -72,9 +92,9 @@ class CountedGateStore(ABC):
 
     keeps_spending: Final = False
 
-    def __init__(self, *, budgets: Budgets, domains: Iterable[str], actors: Iterable[str]) -> None:
-        """Nothing is read yet. ``domains`` are those that the total budget counts, ``actors`` those whose acts do."""
-        self.budgets, self._domains, self._actors = budgets, tuple(domains), tuple(actors)
+    def __init__(self, *, budgets: Budgets, domains: Iterable[str]) -> None:
+        """Nothing is read yet. ``domains`` are those that the total budget counts."""
+        self.budgets, self._domains = budgets, tuple(domains)
 
     async def load(self, now: int) -> GateState:
         """See `GateStore`."""
@@ -113,7 +133,7 @@ class CountedGateStore(ABC):
 
     @abstractmethod
     async def _acts(self, domain: str, *, since_ns: int, after: int, slice_ns: int) -> Mapping[int, int]:
-        """Count what the actors have ended since then and after that row, in slices of time by their number."""
+        """Count what was ended, or may have been, since then and after that row, in slices of time by their number."""
 
     @abstractmethod
     async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:
@@ -132,58 +152,88 @@ class CountedGateStore(ABC):
         """See `Notes`."""
 
     @abstractmethod
+    async def name(self) -> str:
+        """Return the name that this record has for others, which is given to it once."""
+
+    @abstractmethod
     async def take(self, moved: MovedRows) -> None:
-        """Take rows of another record, unless it has gone further meanwhile; all of it is one transaction."""
+        """Take a part of another record, unless that has gone further meanwhile; all of it is one transaction."""
 
 
 # --- moving -----------------------------------------------------------------------------------------------------------
 
 
-async def move_record(source: Database, into: CountedGateStore, *, notes: Collection[str] | None = None) -> int:
-    """Move all rows of an SQLite database, which has the tables of all three; return how many rows of the journal.
+async def move_record(
+    source: Database, into: CountedGateStore, *, notes: Collection[str] | None = None, empties: bool = False
+) -> int:
+    """Bring all rows of an SQLite database into another record; return how many rows of the journal.
 
-    With them go the notes of these names, or all of them; where ``into`` has one, that one stays.
+    With them go the notes of these names, or all of them; where ``into`` has one, that one stays. What was moved stays
+    where it was, unless it ``empties`` that: a process that still lives on it finds its freezes there.
     """
-    gate = [GateRow(*row) for row in source.read(SQL["all"])]
-    ((last,),) = source.read(SQL["last_row"])
+    gate = [row for row in (GateRow(*found) for found in source.read(SQL["all"])) if row.since_ns is not None]
     texts = {key: text for key, text in source.read(SQL["notes"]) if _is_moved(key, notes)}
+    ((last,),) = source.read(SQL["last_row"])
     if not gate and last is None and not texts:
         return 0
-    name, count = await source.write(_name_itself), 0
-    while (after := int(await into.read_note(_MOVED + name) or 0)) < (last or 0):
-        entries, until = _page(source, after, cuts=[row.counted_after for row in gate])
-        counted = [row for row in gate if after < row.counted_after <= until]
-        await into.take(MovedRows(name, after, until, entries, counted))
-        count += len(entries)
-    await into.take(MovedRows(name, after, after, (), [one for one in gate if not 0 < one.counted_after <= after]))
+    note, count = _MOVED + await source.write(name_record), 0
+    mark = MoveMark.read(await into.read_note(note))
+    while (part := _next(source, note, mark, gate)) is not None:
+        await into.take(part)
+        mark = MoveMark.read(await into.read_note(note))
+        count += len(part.entries)
     for key, text in texts.items():
         if await into.read_note(key) is None:
             await into.write_note(key, text)
-    await source.write(lambda cursor: _forget(cursor, after, gate, texts))
+    if empties:
+        await source.write(lambda cursor: _forget(cursor, mark.until, gate, texts))
     return count
 
 
+async def is_copy(source: Database, of: CountedGateStore) -> bool:
+    """Whether ``of`` has rows of another database with the name of ``source``: that of which it is a copy."""
+    mark = MoveMark.read(await of.read_note(_MOVED + await source.write(name_record)))
+    ((last,),) = source.read(SQL["last_row"])
+    if mark.until > (last or 0):
+        return True
+    return any(_digest(row_of(found)) != mark.digest for found in source.read(SQL["row"], (mark.until,)))
+
+
+def name_record(cursor: apsw.Cursor) -> str:
+    """Return the name of the record in an SQLite database, which is given to it once."""
+    cursor.execute(SQL["write_note_once"], (RECORD_NAME, uuid()))
+    return str(cursor.execute(SQL["note"], (RECORD_NAME,)).fetchall()[0][0])
+
+
+def rename_record(cursor: apsw.Cursor) -> str:
+    """Give another name to the record in an SQLite database; return it."""
+    cursor.execute(SQL["forget_note"], (RECORD_NAME,))
+    return name_record(cursor)
+
+
 def _is_moved(note: str, asked: Collection[str] | None) -> bool:
-    return note in asked if asked is not None else note != _IDENTITY and not note.startswith(_MOVED)
+    return note in asked if asked is not None else note != RECORD_NAME and not note.startswith(_MOVED)
 
 
-def _name_itself(cursor: apsw.Cursor) -> str:
-    cursor.execute(SQL["write_note_once"], (_IDENTITY, uuid()))
-    return str(cursor.execute(SQL["note"], (_IDENTITY,)).fetchall()[0][0])
+def _next(source: Database, note: str, mark: MoveMark, gate: Sequence[GateRow]) -> MovedRows | None:
+    rows: list[Row] = [row_of(found) for found in source.read(SQL["rows_after"], (mark.until, _PAGE))]
+    freezes = [row for row in gate if mark.freezes.get(row.name) != row.since_ns]
+    if not rows and not freezes:
+        return None
+    known = mark.freezes | {row.name: row.since_ns for row in freezes if row.since_ns is not None}
+    until, digest = (rows[-1].id, _digest(rows[-1])) if rows else (mark.until, mark.digest)
+    return MovedRows(note, mark, MoveMark(until, digest, known), rows, freezes)
 
 
-def _page(source: Database, after: int, *, cuts: Iterable[int]) -> tuple[list[Row], int]:
-    """Return the next rows, and up to which row that is all; never beyond a row that something counts from."""
-    cut = min((cut for cut in cuts if cut > after), default=None)
-    found = source.read(SQL["rows_after"], (after, cut, _PAGE))
-    rows: list[Row] = [row_of(row) for row in found]
-    return rows, rows[-1].id if len(rows) == _PAGE or cut is None else cut
+def _digest(row: Row) -> str:
+    return blake2b(repr(entry_values(row)).encode(), digest_size=16).hexdigest()
 
 
 def _forget(cursor: apsw.Cursor, until: int, gate: Iterable[GateRow], notes: Iterable[str]) -> None:
     cursor.execute(SQL["forget_rows"], (until,))
+    cursor.execute(SQL["forget_resumed"])
     for row in gate:  # one that was frozen meanwhile stays, and is moved the next time
-        cursor.execute(SQL["forget_brake"], (row.name, row.since_ns, row.counted_after))
+        cursor.execute(SQL["forget_brake"], (row.name, row.since_ns))
     for name in notes:
         cursor.execute(SQL["forget_note"], (name,))
 

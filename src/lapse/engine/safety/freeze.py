@@ -23,6 +23,8 @@ ALL: Final = TOTAL
 """Freezes every domain."""
 CLOCK: Final = "clock"
 """The note that holds what was believed of the clock."""
+ABOUT_CLOCK: Final = "the clock is "
+"""Begins the reason of a freeze by the clock guard: who ends such a one has looked at the clock, and nobody else."""
 
 
 class GateUnreadableError(LapseError):
@@ -89,7 +91,7 @@ class GateStore(Protocol):
     async def resume(self, name: str, row: Entry) -> list[str]:
         """Let a domain go on, or all of them; return what was frozen. Counting begins anew.
 
-        What was believed of the clock is forgotten: who resumes has looked at it.
+        What was believed of the clock is forgotten where its guard had frozen one of them: who resumes that has looked.
         """
         ...
 

@@ -181,6 +181,11 @@ class SafetyGate:
             found = await self._ask(domain, 0)
         return found if isinstance(found, Reason) else None
 
+    def frozen_for(self, domain: str) -> str:
+        """Return why ``domain`` is frozen, by what was read last; empty where it is not."""
+        freeze = None if self._state is None else self._state.freeze_of(domain)
+        return "" if freeze is None else freeze.reason
+
     def pause(self, domain: str) -> float | None:
         """See `Gate`."""
         if domain not in self._refusals:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.clock import UnixNs
 from lapse.engine.safety.budget import TOTAL
-from lapse.engine.safety.counted import SQL, CountedGateStore, GateRow
-from lapse.engine.safety.freeze import ALL, CLOCK
+from lapse.engine.safety.counted import SQL, CountedGateStore, GateRow, name_record
+from lapse.engine.safety.freeze import ABOUT_CLOCK, ALL, CLOCK
 from lapse.engine.safety.holds import Hold, HoldStore, PlacedHold
 
 if TYPE_CHECKING:
@@ -39,12 +39,14 @@ TRUST_SECONDS: Final = 1.0
 class SQLiteGateStore(CountedGateStore):
     """See the module. Needs both scripts in the journal's database."""
 
-    def __init__(
-        self, journal: SQLiteJournal, *, budgets: Budgets, domains: Iterable[str], actors: Iterable[str]
-    ) -> None:
+    def __init__(self, journal: SQLiteJournal, *, budgets: Budgets, domains: Iterable[str]) -> None:
         """See `CountedGateStore`."""
-        super().__init__(budgets=budgets, domains=domains, actors=actors)
+        super().__init__(budgets=budgets, domains=domains)
         self._journal = journal
+
+    async def name(self) -> str:
+        """See `CountedGateStore`."""
+        return await self._journal.database.write(name_record)
 
     async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:
         """See `GateStore`."""
@@ -61,16 +63,17 @@ class SQLiteGateStore(CountedGateStore):
         write_row = self._journal.writer(row)
 
         def write(cursor: apsw.Cursor) -> list[str]:
-            frozen = [str(found[0]) for found in cursor.execute(SQL["frozen"])]
-            resumed = [found for found in frozen if name in {ALL, found}]
+            frozen = [(str(found), str(reason)) for found, reason in cursor.execute(SQL["frozen"])]
+            resumed = {found: reason for found, reason in frozen if name in {ALL, found}}
             if resumed:
                 write_row(cursor)
                 ((last,),) = cursor.execute(SQL["last_row"]).fetchall()
                 for found in resumed:
                     cursor.execute(SQL["resume"], (found, last))
                 cursor.execute(SQL["count_anew"], (TOTAL, last))
+            if any(reason.startswith(ABOUT_CLOCK) for reason in resumed.values()):
                 cursor.execute(SQL["forget_note"], (CLOCK,))
-            return resumed
+            return list(resumed)
 
         return await self._journal.database.write(write)
 
@@ -92,13 +95,12 @@ class SQLiteGateStore(CountedGateStore):
 
         def write(cursor: apsw.Cursor) -> None:
             found = cursor.execute(SQL["note"], (moved.note,)).fetchall()
-            if int(str(found[0][0]) if found else 0) != moved.after:
+            if (str(found[0][0]) if found else "") != str(moved.before):
                 return
             write_rows(cursor)
-            ((last,),) = cursor.execute(SQL["last_row"]).fetchall()
-            for row in moved.gate:
-                cursor.execute(SQL["take"], (*row[:-1], (last or 0) if row.counted_after else 0))
-            cursor.execute(SQL["write_note"], (moved.note, str(moved.until)))
+            for row in moved.freezes:
+                cursor.execute(SQL["take"], (row.name, row.since_ns, row.reason, row.by))
+            cursor.execute(SQL["write_note"], (moved.note, str(moved.after)))
 
         await self._journal.database.write(write)
 
@@ -106,7 +108,7 @@ class SQLiteGateStore(CountedGateStore):
         return [GateRow(*row) for row in self._journal.database.read(SQL["all"])]
 
     async def _acts(self, domain: str, *, since_ns: int, after: int, slice_ns: int) -> dict[int, int]:
-        return self._journal.acts(domain, actors=self._actors, since_ns=since_ns, after=after, slice_ns=slice_ns)
+        return self._journal.acts(domain, since_ns=since_ns, after=after, slice_ns=slice_ns)
 
 
 class SQLiteHolds:

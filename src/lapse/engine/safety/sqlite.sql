@@ -67,7 +67,7 @@ INSERT INTO brakes (name, since_ns, reason, by, counted_after) VALUES (?, ?, ?, 
 ON CONFLICT (name) DO UPDATE SET since_ns = excluded.since_ns, reason = excluded.reason, by = excluded.by
 
 -- name: frozen
-SELECT name FROM brakes WHERE since_ns IS NOT NULL ORDER BY name
+SELECT name, reason FROM brakes WHERE since_ns IS NOT NULL ORDER BY name
 
 -- name: last_row
 SELECT max(id) FROM journal
@@ -83,22 +83,29 @@ INSERT INTO brakes (name, since_ns, reason, by, counted_after) VALUES (?1, NULL,
 ON CONFLICT (name) DO UPDATE SET counted_after = excluded.counted_after
 
 -- name: take
--- Of another record: a freeze of either stays, and so does the longer count.
-INSERT INTO brakes (name, since_ns, reason, by, counted_after) VALUES (?1, ?2, ?3, ?4, ?5)
+-- Of another record: a freeze of either stays.
+INSERT INTO brakes (name, since_ns, reason, by, counted_after) VALUES (?1, ?2, ?3, ?4, 0)
 ON CONFLICT (name) DO UPDATE SET
     since_ns = coalesce(since_ns, excluded.since_ns),
     reason = CASE WHEN since_ns IS NULL THEN excluded.reason ELSE reason END,
-    by = CASE WHEN since_ns IS NULL THEN excluded.by ELSE by END,
-    counted_after = min(counted_after, excluded.counted_after)
+    by = CASE WHEN since_ns IS NULL THEN excluded.by ELSE by END
 
--- name: rows_after
--- Rows to be moved, in their order; up to and with a certain one, if one is named.
+-- name: row
 SELECT
     time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt, id
-FROM journal WHERE id > ?1 AND (?2 IS NULL OR id <= ?2) ORDER BY id LIMIT ?3
+FROM journal WHERE id = ?
+
+-- name: rows_after
+-- Rows to be moved, in their order.
+SELECT
+    time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt, id
+FROM journal WHERE id > ? ORDER BY id LIMIT ?
 
 -- name: forget_rows
 DELETE FROM journal WHERE id <= ?
 
 -- name: forget_brake
-DELETE FROM brakes WHERE name = ? AND since_ns IS ? AND counted_after = ?
+DELETE FROM brakes WHERE name = ? AND since_ns = ?
+
+-- name: forget_resumed
+DELETE FROM brakes WHERE since_ns IS NULL

@@ -129,6 +129,16 @@ class RuntimeUnavailableError(RuntimeFailureError):
     reason = FailureReason.RUNTIME_UNAVAILABLE
 
 
+class OtherNodeError(RuntimeFailureError):
+    """{folder} has data of workspaces of the node {found!r}, and this is {node!r}. Use another state_dir.
+
+    Workspaces stay with the store and the machine that they were created on: one that database_url names does not know
+    those of a file, and the other way round. What is deleted there leaves nothing in the folder.
+    """
+
+    reason = FailureReason.RUNTIME_UNAVAILABLE
+
+
 class RuntimeBusyError(RuntimeFailureError):
     """Another Lapse keeps its workspaces in {folder}. Stop that one, or give this one another folder."""
 

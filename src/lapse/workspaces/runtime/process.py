@@ -44,6 +44,7 @@ from lapse.workspaces.runtime.port import (
     ArchiveAbandonedError,
     CommandExitedError,
     CommandNotFoundError,
+    OtherNodeError,
     ProgramExit,
     Progress,
     RuntimeBusyError,
@@ -116,6 +117,37 @@ class _Run:
     @property
     def status(self) -> int | None:
         return self.child.poll() if self.child is not None else None
+
+
+def adopt(root: Path, node: str) -> None:
+    """Give the folders of a runtime that has never kept anything to another node; raises `OtherNodeError` otherwise.
+
+    A state folder changes its node when it is given a database, or that is taken away, or the machine another name.
+    """
+    marks = [folder / _MARK for folder in (root / "volumes", root / "archives")]
+    found = {mark.read_text() for mark in marks if mark.is_file()}
+    if found <= {node}:
+        return
+    lock = _locked(root)
+    try:
+        for mark in marks:
+            if any(entry != mark for entry in mark.parent.iterdir()):
+                raise OtherNodeError(folder=mark.parent, found=found.pop(), node=node)
+        for mark in [*marks, root / "node"]:
+            _write(mark, node)
+    finally:
+        os.close(lock)
+
+
+def _locked(root: Path) -> int:
+    """Return the open lock of a runtime's folder; raises `RuntimeBusyError` where another process has it."""
+    lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise RuntimeBusyError(folder=root) from None
+    return lock
 
 
 class ProcessRuntime:
@@ -194,11 +226,7 @@ class ProcessRuntime:
     def _take(self) -> None:
         for folder in (self._root, self._volumes, self._logs, *(self._root / name for name in _FOLDERS)):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RuntimeBusyError(folder=self._root) from None
+        self._lock = _locked(self._root)
         self._mark()
 
     def _mark(self) -> None:

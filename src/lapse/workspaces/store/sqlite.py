@@ -19,6 +19,7 @@ from lapse.db.errors import DatabaseError
 from lapse.db.sqlite.database import Database
 from lapse.db.sqlite.file import Schema, SQLiteFile, Synchronous
 from lapse.engine.journal.sqlite import SCHEMA_SCRIPTS as JOURNAL_SCRIPTS
+from lapse.engine.running.database_lease import SCHEMA_SCRIPTS as LEASE_SCRIPTS
 from lapse.engine.safety.sqlite import NOTES_SCRIPTS
 from lapse.engine.safety.sqlite import SCHEMA_SCRIPTS as GATE_SCRIPTS
 from lapse.workspaces.model import WorkspaceId
@@ -46,7 +47,7 @@ _WITH_RECORD: Final = (
 )  # fmt: skip
 SCHEMA_WITH_RECORD: Final = Schema(_APPLICATION, _WITH_RECORD)
 """Of earlier versions: with tables of a journal and of freezes, which are in the state folder's own record."""
-SCHEMA: Final = Schema(_APPLICATION, (*_WITH_RECORD, _SQL["schema_4"]))
+SCHEMA: Final = Schema(_APPLICATION, (*_WITH_RECORD, _SQL["schema_4"], *LEASE_SCRIPTS))
 _STEPS: Final = {"observe": ("observe_changed", "observe_same")}
 """What takes two statements for each row here, because RETURNING does not tell what was before."""
 _QUICK_PAGE: Final = 500
