@@ -114,12 +114,16 @@ class WorkspaceFlags(Flags, keys=("state_dir", *_DATABASE)):
     """For commands that need the workspace store, and the journal."""
 
 
-class JournalFlags(Flags, keys=("state_dir", "database_url")):
-    """For commands that end something in the state folder."""
+class EndingFlags(Flags, keys=("state_dir", "database_url")):
+    """For `lapse requests delete`, which ends something in the state folder."""
 
 
-class PlaceFlags(Flags, keys=("state_dir", "database_url"), **_PLACE):
+class PlaceFlags(Flags, keys=("state_dir",), **_PLACE):
     """For commands that work on the state folder, or on a cluster."""
+
+
+class RunFlags(Flags, keys=("state_dir", "database_url"), **_PLACE):
+    """For `lapse retention run`."""
 
 
 class OpenFlags(
@@ -175,8 +179,12 @@ class FreezeFlags(Flags, keys=("state_dir", *_PLACE, *_DATABASE), **_PLACE):
     """For `lapse freeze` and `lapse resume`."""
 
 
-class HistoryFlags(Flags, keys=("state_dir", "database_url", *_PLACE, *_RECORDS), **_PLACE):
+class HistoryFlags(Flags, keys=("state_dir", *_PLACE, *_RECORDS), **_PLACE):
     """For `lapse history`."""
+
+
+class PruneFlags(Flags, keys=("state_dir", "database_url", *_PLACE, *_RECORDS), **_PLACE):
+    """For `lapse history prune`."""
 
 
 class RecordFlags(Flags, keys=("state_dir", *_PLACE, "history_namespace"), **_PLACE):

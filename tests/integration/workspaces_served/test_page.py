@@ -65,6 +65,7 @@ class Sitting:
         if noun == "up":
             self._env["LAPSE_PROXY_PORT"] = str(server.proxy_port)
             self.ports["8750"] = int(server.http.rpartition(":")[2])
+            self.ports["8751"] = int(server.probes.rpartition(":")[2])
 
     def type(self, command: str) -> str:
         """Run a command to its end."""

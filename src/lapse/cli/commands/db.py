@@ -47,8 +47,9 @@ def init(*, flags: WorkspaceFlags = WorkspaceFlags(), output: OutputOption = Out
 def leave(*, flags: StateFlags = StateFlags(), output: OutputOption = Output.TABLE) -> int:
     """Let a state folder have its record to itself again, after database_url was taken out of the settings.
 
-    Everything is frozen in it: what is frozen in the database, and what was spent there, is not known here. Look at
-    that, then run lapse resume all. Nothing in the database is changed.
+    Everything is frozen in it: what is frozen in the database, and what was
+    spent there, is not known here. Look at that, then run lapse resume all.
+    Nothing in the database is changed.
     """
     from lapse.app.record import leave_database
     from lapse.cli.context import in_context, who

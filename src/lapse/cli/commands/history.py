@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter, Token
 
 from lapse.cli.context import InCluster
-from lapse.cli.flags import HistoryFlags, RecordFlags
+from lapse.cli.flags import HistoryFlags, PruneFlags, RecordFlags
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_result, print_table, print_views
 from lapse.cli.retention_pass import DetailedExitcode, DryRun
 from lapse.cli.usage import NumberError, commands_of
@@ -402,7 +402,7 @@ def prune(
         bool, Parameter(help="Delete also if no pass has ever deleted by the default TTL.", show_default=False)
     ] = False,
     detailed_exitcode: DetailedExitcode = False,
-    flags: HistoryFlags = HistoryFlags(),
+    flags: PruneFlags = PruneFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:

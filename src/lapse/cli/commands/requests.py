@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter, Token
 
-from lapse.cli.flags import JournalFlags, StateFlags
+from lapse.cli.flags import EndingFlags, StateFlags
 from lapse.cli.output import (
     ExitCode,
     Output,
@@ -423,7 +423,7 @@ class _Printer:
     "lapse requests delete vcr/default/nightly",
 )
 def delete(
-    address: ObjectAddress, /, *, flags: JournalFlags = JournalFlags(), output: OutputOption = Output.TABLE
+    address: ObjectAddress, /, *, flags: EndingFlags = EndingFlags(), output: OutputOption = Output.TABLE
 ) -> int:
     """Delete a request before its time, or a claim.
 

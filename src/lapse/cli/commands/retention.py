@@ -16,6 +16,7 @@ from lapse.cli.flags import (
     GrantFlags,
     LintFlags,
     PlaceFlags,
+    RunFlags,
 )
 from lapse.cli.output import ExitCode, Output, OutputOption, message, print_json, print_table, print_text, print_views
 from lapse.cli.retention_pass import DetailedExitcode, DryRun
@@ -79,7 +80,7 @@ def run(
     *policy: Files,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
-    flags: PlaceFlags = PlaceFlags(),
+    flags: RunFlags = RunFlags(),
     cluster: InCluster = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
