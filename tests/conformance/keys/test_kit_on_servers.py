@@ -8,7 +8,7 @@ import pytest
 
 from lapse.core.clock import SystemClock
 from lapse.keys.conformance import CaseKind, CaseOutcome, CaseResult, StoreTarget, list_cases, run_conformance
-from lapse.keys.conformance.target import with_option
+from lapse.keys.conformance.fixture import with_option
 from lapse.keys.url import init_store
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CLASS,
     VOLUME_SNAPSHOT_CONTENT,
 )
-from lapse.requests.local import provisioner, snapshotter
+from lapse.requests.local import executor, provisioner
 from lapse.requests.local.places import DIRECTORY, DRIVER
 from tests.integration.requests.world import NAMESPACE, Call, Crash, Wire, World, content_key, opened
 
@@ -472,8 +472,8 @@ async def test_a_crash_in_the_middle_of_the_work_leaves_nothing_of_the_final_nam
 ) -> None:
     found = await claim(world, data)
     request = await world.capture("nightly", found)
-    place = snapshotter if what == "pack" else provisioner
-    real = getattr(place, what)
+    module = executor if what == "pack" else provisioner
+    real = getattr(module, what)
 
     def killed(*args: Any, **more: Any) -> None:  # noqa: ANN401
         target: Path = args[1] if what == "pack" else args[2]
@@ -484,13 +484,13 @@ async def test_a_crash_in_the_middle_of_the_work_leaves_nothing_of_the_final_nam
     if what == "unpack":
         await world.live(3, step=1)
         await world.restore("back", await content_of(world, request), claim="back-claim")
-    monkeypatch.setattr(place, what, killed)
+    monkeypatch.setattr(module, what, killed)
     with pytest.raises(KilledError):
         await world.live(3, step=1)
     assert [path for path in archives(world) if not path.startswith(".")] == ([] if what == "pack" else archives(world))
     assert not (world.folder / "volumes" / NAMESPACE / "back-claim").exists()
     assert len(parts(world)) == 1
-    monkeypatch.setattr(place, what, real)
+    monkeypatch.setattr(module, what, real)
     await world.restart()
     await world.live(3, step=1)
     assert parts(world) == []

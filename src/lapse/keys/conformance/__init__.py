@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from lapse.core.moved import old_names
 from lapse.keys.conformance.case import Case, CaseKind, CaseOutcome, CaseResult, ContractRule
-from lapse.keys.conformance.fixture import KIT_APPS, NoEmptyApplicationError
+from lapse.keys.conformance.fixture import KIT_APPS, NoEmptyApplicationError, StoreTarget
 from lapse.keys.conformance.kit import UnknownCaseError, list_cases, run_conformance
-from lapse.keys.conformance.target import StoreTarget
 
 __all__ = [
     "KIT_APPS",

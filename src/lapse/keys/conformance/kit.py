@@ -28,7 +28,7 @@ from lapse.keys.errors import OutcomeUnknownError
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from lapse.keys.conformance.target import StoreTarget
+    from lapse.keys.conformance.fixture import StoreTarget
 
 _ATTEMPTS: Final = 3
 """How often a case is run when the machine was too slow for it, or a write's outcome stayed unknown."""

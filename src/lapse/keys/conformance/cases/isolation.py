@@ -7,8 +7,7 @@ from typing import Final
 from lapse.keys.backends.layout import bucket_of
 from lapse.keys.conformance.case import CaseRegistry, ContractRule, Violation, expect, expect_that
 from lapse.keys.conformance.cases.operations import expect_absent, expect_present
-from lapse.keys.conformance.fixture import KIT_APPS, LONG, CaseFixture, Session, is_empty
-from lapse.keys.conformance.target import StoreTarget, with_option
+from lapse.keys.conformance.fixture import KIT_APPS, LONG, CaseFixture, Session, StoreTarget, is_empty, with_option
 from lapse.keys.errors import BackendMisfitError, KeysURLError
 from lapse.keys.store import AppKeys, open_keys
 from lapse.keys.url import parse_url
