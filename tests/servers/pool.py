@@ -152,7 +152,7 @@ class _Listener(socketserver.ThreadingUnixStreamServer):
     pool: Pool
 
 
-class Desk:
+class PoolServer:
     """Where other processes ask this one's pool: a socket in a folder that only this user may enter."""
 
     def __init__(self, pool: Pool) -> None:
@@ -160,7 +160,7 @@ class Desk:
         self.path = str(self._folder / "socket")
         self._listener = _Listener(self.path, _Handler)
         self._listener.pool = pool
-        self._thread = threading.Thread(target=self._listener.serve_forever, name="servers-desk", daemon=True)
+        self._thread = threading.Thread(target=self._listener.serve_forever, name="servers-pool", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ import pytest
 
 from tests.servers.errors import ServerFailedError, ServerMissingError
 from tests.servers.kube.server import KubeServer
-from tests.servers.pool import STARTERS, Desk, Pool, RemotePool, Servers, prepare
+from tests.servers.pool import STARTERS, Pool, PoolServer, RemotePool, Servers, prepare
 from tests.servers.programs import NAMES
 from tests.servers.progress import tell_stderr
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tests.servers.server import Server
 
 POOL = pytest.StashKey[Servers]()
-DESK = pytest.StashKey[Desk]()
+POOL_SERVER = pytest.StashKey[PoolServer]()
 REQUIRED = pytest.StashKey[frozenset[str]]()
 WORKER_INPUT = "lapse_servers"
 FIXTURES = {f"shared_{name}": name for name in STARTERS}
@@ -91,15 +91,15 @@ def _teller(config: pytest.Config) -> Tell:
 def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 - a type of pytest-xdist, which need not be there
     """Tell a worker of pytest-xdist where to ask."""
     pool = node.config.stash[POOL]
-    if DESK not in node.config.stash:
-        node.config.stash[DESK] = Desk(pool)
-    node.workerinput[WORKER_INPUT] = node.config.stash[DESK].path
+    if POOL_SERVER not in node.config.stash:
+        node.config.stash[POOL_SERVER] = PoolServer(pool)
+    node.workerinput[WORKER_INPUT] = node.config.stash[POOL_SERVER].path
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    desk = config.stash.get(DESK, None)
-    if desk is not None:
-        desk.close()
+    pool_server = config.stash.get(POOL_SERVER, None)
+    if pool_server is not None:
+        pool_server.close()
     pool = config.stash.get(POOL, None)
     if pool is not None:
         pool.close()

@@ -246,13 +246,13 @@ def _requests(
 ) -> Requests:
     from lapse.requests.controllers.base import STOCK
     from lapse.requests.controllers.provisioning import EventReports
-    from lapse.requests.lifecycle.eventing_journal import TellingJournal
+    from lapse.requests.lifecycle.eventing_journal import EventingJournal
     from lapse.requests.service import Requests
 
     return Requests(
         store,
         policy=request_policy(settings),
-        journal=TellingJournal(shared["journal"], recorder),
+        journal=EventingJournal(shared["journal"], recorder),
         gate=shared["gate"],
         metrics=shared["metrics"],
         clock=shared["clock"],

@@ -275,7 +275,7 @@ def _workspace_hint(context: Context, asked: Workspace, found: Workspace | None)
     from lapse.app.workspaces import FOLDER, node_of
     from lapse.workspaces.model import Operation
     from lapse.workspaces.runtime.process import is_hosted
-    from lapse.workspaces.view import trouble, view_of
+    from lapse.workspaces.view import problem_words, view_of
 
     if found is not None and found.error_reason is not None:
         return f"The last try failed ({found.error_reason}): {found.error_message}. It is tried again."
@@ -286,5 +286,5 @@ def _workspace_hint(context: Context, asked: Workspace, found: Workspace | None)
     untouched = found is not None and found.operation is Operation.NONE and found.observed_at == asked.observed_at
     if untouched:
         return f"Is lapse up running{where}, with the same database_url?"
-    told = trouble(view_of(found, context.now)) if found is not None else ""
+    told = problem_words(view_of(found, context.now)) if found is not None else ""
     return told or f"It goes on by itself, as long as lapse up runs{where}."

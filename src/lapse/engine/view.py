@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 View = TypeVar("View", bound=msgspec.Struct)
-Fact = tuple[str, str]
+DetailRow = tuple[str, str]
 """A name, and what is told of it."""
 Columns = Mapping[str, str | Callable[[Any, int], object]]
 """Headings with what stands under them: the field of that name, or what is made of the view at a time."""
@@ -147,9 +147,9 @@ def row(view: object, columns: Columns, now: int = 0) -> list[str]:
     return ["-" if one is None else str(one) for one in found]
 
 
-def known(facts: Iterable[Fact]) -> list[Fact]:
-    """Return the facts that tell something."""
-    return [(name, text) for name, text in facts if text]
+def known(rows: Iterable[DetailRow]) -> list[DetailRow]:
+    """Return the rows that tell something."""
+    return [(name, text) for name, text in rows if text]
 
 
 def _printed(value: object) -> str:

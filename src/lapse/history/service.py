@@ -44,9 +44,9 @@ from lapse.history.retention.runs import (
     GRANT,
     FirstPass,
     MemoryNotes,
+    OutcomeCounts,
     RunReason,
     StatusWriter,
-    Tally,
     of_broken,
     of_error,
     of_report,
@@ -331,10 +331,10 @@ class Retention:
         on_item: Callable[[PassItem], None] = _ignore,
         proceed: Callable[[], bool] = _always,
     ) -> dict[str, PolicyRun]:
-        tally = Tally()
+        counts = OutcomeCounts()
 
         def count(item: PassItem) -> None:
-            tally.add(item)
+            counts.add(item)
             on_item(item)
 
         reports = await Pass(
@@ -347,15 +347,15 @@ class Retention:
             left_alone=self._left_alone,
             acting=acting,
             on_item=count,
-        ).run(labels=labels, proceed=lambda: proceed() and tally.failed_in_a_row < _PATIENCE)
+        ).run(labels=labels, proceed=lambda: proceed() and counts.failed_in_a_row < _PATIENCE)
         return {
             policy.name: of_report(
                 policy.name,
                 reports[policy.name],
                 domain=domain_of(policy),
                 dry_run=policy.dry_run,
-                deleted=tally.deleted.get(policy.name, {}),
-                problem=tally.last_problem,
+                deleted=counts.deleted.get(policy.name, {}),
+                problem=counts.last_problem,
                 advice=self._advice,
                 age_from=str(policy.age_from),
             )

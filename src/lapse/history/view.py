@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
     from lapse.core.decision import Verdict
-    from lapse.engine.view import Columns, Fact
+    from lapse.engine.view import Columns, DetailRow
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.policy.policy import Policy
     from lapse.history.retention.passes import PassItem
@@ -319,7 +319,7 @@ def by_age_alone(metadata: ObjectMeta, policies: Sequence[Policy]) -> UnixNs | N
     return min(ends, default=None)
 
 
-# --- words and facts of records ---------------------------------------------------------------------------------------
+# --- words and rows of records ---------------------------------------------------------------------------------------
 
 
 def explain(given: PolicyJudgement, now: UnixNs) -> str:
@@ -372,7 +372,7 @@ def _where(policy: Policy) -> str:
     return "" if where is None else f" with {where.path} {' or '.join(sorted(where.values))}"
 
 
-def facts(details: RecordDetails, metadata: ObjectMeta, now: int) -> list[Fact]:
+def detail_rows(details: RecordDetails, metadata: ObjectMeta, now: int) -> list[DetailRow]:
     """Return everything about one record that a person may ask for."""
     spec: Json = details.object.get("spec") or {}
     execution, audit, error = (spec.get(name) or {} for name in ("execution", "audit", "error"))
@@ -520,7 +520,7 @@ def pass_view(told: Iterable[PassItem], runs: Iterable[PolicyRun]) -> PassView:
     return PassView(items, results)
 
 
-def policy_facts(policy: RetentionPolicy, now: int) -> list[Fact]:
+def policy_rows(policy: RetentionPolicy, now: int) -> list[DetailRow]:
     """Return everything about one policy that a person may ask for."""
     status, spec, ready = policy.status or RetentionStatus(), policy.spec, _ready(policy)
     selector, age = spec.selector, _max_age(spec.max_age)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from lapse.proxy.ports import Destination, GoingDownError, WorkspaceReadiness
 from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import DesiredBy, DesiredState, Ms, ObservedStatus, Operation
-from lapse.workspaces.view import trouble, view_of
+from lapse.workspaces.view import problem_words, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,7 +141,7 @@ class StoreDirectory:
         condition = condition_of(workspace)
         address = self._locate(workspace) if condition is WorkspaceReadiness.READY else None
         now = Ms(self._clock.wall_ns() // _MS)
-        told = "" if condition is WorkspaceReadiness.READY else trouble(view_of(workspace, now))
+        told = "" if condition is WorkspaceReadiness.READY else problem_words(view_of(workspace, now))
         return Destination(workspace.id, workspace.owner, condition, address, told)
 
     def _remember(self, name: str, found: Destination, until_ns: int) -> None:

@@ -52,13 +52,13 @@ code {{ font: .9em ui-monospace, monospace; background: #8a94a622; border-radius
 """
 
 
-def failed(trouble: str) -> DirectResponse:
+def failed(problem: str) -> DirectResponse:
     """Return the response for a workspace that has failed, and what its owner should know."""
-    why = f" {trouble}" if trouble else ""
+    why = f" {problem}" if problem else ""
     return DirectResponse(503, f"The workspace has failed: lapse workspaces show says why.{why}")
 
 
-def waiting(name: str, *, seconds: int, for_person: bool, trouble: str = "") -> DirectResponse:
+def waiting(name: str, *, seconds: int, for_person: bool, problem: str = "") -> DirectResponse:
     """Return the response for a workspace that comes up: a page that reloads for people, a sentence for programs."""
     retry = ("Retry-After", str(seconds))
     if not for_person:
@@ -68,7 +68,7 @@ def waiting(name: str, *, seconds: int, for_person: bool, trouble: str = "") -> 
         title=f"{escape(name)} is starting",
         kind="busy",
         text=f"<b>{escape(name)}</b> is starting.",
-        note=f"{escape(trouble)} This page reloads by itself.".strip(),
+        note=f"{escape(problem)} This page reloads by itself.".strip(),
     )
     return DirectResponse(503, page, (retry, _HTML, _POLICY))
 

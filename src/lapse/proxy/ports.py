@@ -55,7 +55,7 @@ class Destination:
     condition: WorkspaceReadiness
     address: UpstreamAddress | None = None
     """Set when it is ready."""
-    trouble: str = ""
+    problem: str = ""
     """What the owner should know about a workspace that does not come up."""
 
 

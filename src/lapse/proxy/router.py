@@ -95,10 +95,10 @@ class Router:
         if found.condition is not WorkspaceReadiness.FAILED:
             await self.waker.wake(found.workspace)
         elif not await self.waker.revive(found.workspace):
-            return pages.failed(found.trouble)
+            return pages.failed(found.problem)
         if not head.upgrade:
             seconds = self.limits.retry_seconds
-            return pages.waiting(name, seconds=seconds, for_person=head.for_person, trouble=found.trouble)
+            return pages.waiting(name, seconds=seconds, for_person=head.for_person, problem=found.problem)
         end_ns = self.clock.monotonic_ns() + self.limits.wake_seconds * _SECOND_NS
         while self.clock.monotonic_ns() < end_ns:
             await self.clock.sleep(_LOOK_SECONDS)
@@ -108,7 +108,7 @@ class Router:
             if again.condition is WorkspaceReadiness.READY:
                 return again
             if again.condition is WorkspaceReadiness.FAILED:
-                return pages.failed(again.trouble)
+                return pages.failed(again.problem)
         return pages.waiting(name, seconds=self.limits.retry_seconds, for_person=False)
 
     def _name(self, head: RequestHead) -> str | None:

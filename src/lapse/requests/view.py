@@ -42,7 +42,7 @@ from lapse.requests.local.places import DIRECTORY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from lapse.engine.view import Columns, Fact
+    from lapse.engine.view import Columns, DetailRow
     from lapse.kube.resources import Condition, Json, Kind, Object
     from lapse.objects.port import Reader
     from lapse.requests.api.kinds import ObjectKeeper
@@ -290,7 +290,7 @@ async def keeper_of(store: Reader, kind: Kind[Any], uid: str) -> ObjectKeeper | 
     return found
 
 
-async def facts(store: Reader, place: Located, obj: Any, *, now: int, rule: TTLRule) -> list[Fact]:  # noqa: ANN401 - an object of the place's kind
+async def detail_rows(store: Reader, place: Located, obj: Any, *, now: int, rule: TTLRule) -> list[DetailRow]:  # noqa: ANN401 - an object of the place's kind
     """Return everything about one object that a person may ask for, its keeper and artifact included."""
     view = view_of(place.kind, obj, now=now, rule=rule)
     at = f" ({view.expires_at})" if view.expires_at is not None else ""
@@ -309,7 +309,7 @@ async def facts(store: Reader, place: Located, obj: Any, *, now: int, rule: TTLR
     )
 
 
-async def _related(store: Reader, place: Located, obj: Any, *, now: int, rule: TTLRule) -> AsyncIterator[Fact]:  # noqa: ANN401 - as above
+async def _related(store: Reader, place: Located, obj: Any, *, now: int, rule: TTLRule) -> AsyncIterator[DetailRow]:  # noqa: ANN401 - as above
     for fact in _own(place.kind, obj):
         yield fact
     related = list(_references(place, obj))
@@ -327,7 +327,7 @@ async def _related(store: Reader, place: Located, obj: Any, *, now: int, rule: T
         yield name, await _with_state(store, other, now=now, rule=rule)
 
 
-def _own(kind: Kind[Any], obj: Any) -> Iterator[Fact]:  # noqa: ANN401 - an object of ``kind``
+def _own(kind: Kind[Any], obj: Any) -> Iterator[DetailRow]:  # noqa: ANN401 - an object of ``kind``
     if kind is VOLUME_CAPTURE_REQUEST:
         yield "mode", obj.spec.mode
     elif kind is OBJECT_KEEPER:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lapse.core.decision import Verdict
-    from lapse.engine.view import Columns, Fact
+    from lapse.engine.view import Columns, DetailRow
     from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Workspace, WorkspaceId
 
@@ -232,7 +232,7 @@ def _moment(milliseconds: Ms | None) -> Moment | None:
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def trouble(view: WorkspaceView) -> str:
+def problem_words(view: WorkspaceView) -> str:
     """Say what is wrong with a workspace, in sentences; empty where nothing is known to be."""
     if view.error_reason is not None:
         return f"It has failed ({view.error_reason}): {(view.error_message or '').rstrip('.')}."
@@ -247,7 +247,7 @@ def trouble(view: WorkspaceView) -> str:
     return f"The program ended by itself {times}, the last time {how}, and is started again after a pause.{said}"
 
 
-def short_trouble(view: WorkspaceView) -> str:
+def short_problem(view: WorkspaceView) -> str:
     """Say in a few words what is wrong with a workspace; empty where nothing is known to be."""
     if view.error_reason is not None:
         return view.error_reason
@@ -335,25 +335,25 @@ def activity_words(signal: Signal | None) -> str:
             return f"unknown: {_WORDS[doubt]}"
 
 
-# --- lists and facts --------------------------------------------------------------------------------------------------
+# --- lists and rows --------------------------------------------------------------------------------------------------
 
 
 def columns(views: Sequence[WorkspaceView], signals: Mapping[WorkspaceId, Signal]) -> Columns:
     """Return the columns of a list. What is wrong has one only where something is: most of the time nothing is."""
-    trouble_cell = {"trouble": lambda one, _: short_trouble(one)} if any(map(short_trouble, views)) else {}
+    problem_cell = {"trouble": lambda one, _: short_problem(one)} if any(map(short_problem, views)) else {}
     return {
         "name": "name",
         "owner": "owner",
         "status": "observed_status",
         "wanted": "desired_state",
         "operation": lambda one, _: None if one.operation == Operation.NONE else one.operation,
-        **trouble_cell,
+        **problem_cell,
         "last access": lambda one, now: f"{short(now - one.last_access_at)} ago",
         "next": lambda one, now: next_words(one, signals.get(one.id), now) or None,
     }
 
 
-def facts(view: WorkspaceView, signal: Signal | None, now: int) -> list[Fact]:
+def detail_rows(view: WorkspaceView, signal: Signal | None, now: int) -> list[DetailRow]:
     """Return everything about one workspace that a person may ask for."""
     since = "" if view.operation_started_at is None else f" for {short(now - view.operation_started_at)}"
     left = "" if view.exited_at is None else f"{how_it_ended(view.exit_status)}, {short(now - view.exited_at)} ago"
@@ -415,7 +415,7 @@ def explain(
         verdict=_kind(verdict),
         reason=verdict.reason.value,
         because=_because(workspace, verdict, unsure=signal is None and wins == STANDBY),
-        trouble=trouble(view) or None,
+        trouble=problem_words(view) or None,
         rules=[_rule(workspace, action, verdicts[action], wins=action == wins) for action in order],
         anchor=AnchorView(Moment(anchor(workspace) * _MS), _anchor_source(workspace)),
         due_at=_moment(due_after(workspace)),
@@ -426,7 +426,7 @@ def explain(
     )
 
 
-def explanation_facts(told: Explanation) -> list[Fact]:
+def explanation_rows(told: Explanation) -> list[DetailRow]:
     """Return an explanation for people."""
     won, lost = told.rules
     return known(

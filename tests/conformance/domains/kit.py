@@ -132,7 +132,7 @@ class Opener(Protocol):
     def __call__(self, kit: Kit, dry_run: bool) -> AbstractAsyncContextManager[Any]: ...  # noqa: FBT001 - named where it is called
 
 
-class Stage:
+class DomainFixture:
     """A world in its kit, and what can be seen from outside."""
 
     def __init__(self, kit: Kit, world: World, name: str) -> None:
@@ -179,7 +179,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(folder: Path, opened: Opener, *, budget: str = "off", dry_run: bool = False) -> AsyncIterator[Stage]:
+async def open_fixture(
+    folder: Path, opened: Opener, *, budget: str = "off", dry_run: bool = False
+) -> AsyncIterator[DomainFixture]:
     """Open a world of the folder; ``opened`` makes it in a kit."""
     machine = VirtualClock(boot_id="one")
     machine.advance(86_400)
@@ -204,6 +206,6 @@ async def staged(folder: Path, opened: Opener, *, budget: str = "off", dry_run: 
     try:
         kit = Kit(folder, machine, store=store, clock=clock, metrics=metrics, gate=gate)
         async with opened(kit, dry_run) as world:
-            yield Stage(kit, world, opened.domain)
+            yield DomainFixture(kit, world, opened.domain)
     finally:
         await store.close()

@@ -35,7 +35,7 @@ POLICY = {
 }
 
 
-class Place(NamedTuple):
+class AuditedObject(NamedTuple):
     """What a request was about; ``name`` is empty for a list or a watch."""
 
     resource: str
@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
     user: str
     verb: str
-    place: Place
+    target: AuditedObject
     code: int
 
 
@@ -80,22 +80,22 @@ class Audit:
                 if line.endswith(b"\n"):  # an API server that was killed leaves half a line
                     yield json.loads(line)
 
-    def deleted(self, since: int) -> set[Place]:
+    def deleted(self, since: int) -> set[AuditedObject]:
         """What of ours was deleted since a mark, by whomever."""
         ours = {kind.plural for kind in WATCHED}
         return {
-            call.place
+            call.target
             for call in self.calls(since)
-            if call.verb in DELETIONS and call.place.resource in ours and call.code < FIRST_REFUSAL
+            if call.verb in DELETIONS and call.target.resource in ours and call.code < FIRST_REFUSAL
         }
 
-    def counts(self, since: int, *, user: str) -> Counter[tuple[str, Place]]:
+    def counts(self, since: int, *, user: str) -> Counter[tuple[str, AuditedObject]]:
         """How often somebody asked for each single thing."""
-        return Counter((call.verb, call.place) for call in self.calls(since) if call.user == user)
+        return Counter((call.verb, call.target) for call in self.calls(since) if call.user == user)
 
 
 def _call(event: dict[str, Any]) -> Call:
     about = event.get("objectRef", {})
     resource = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
-    place = Place(resource, about.get("name", ""))
-    return Call(event["user"]["username"], event["verb"], place, event.get("responseStatus", {}).get("code", 0))
+    target = AuditedObject(resource, about.get("name", ""))
+    return Call(event["user"]["username"], event["verb"], target, event.get("responseStatus", {}).get("code", 0))

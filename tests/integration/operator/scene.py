@@ -26,7 +26,7 @@ from lapse.requests.api.kinds import (
 )
 from lapse.requests.api.upstream import CONFIG_MAP, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.controllers.manifests import read_checkpoint
-from tests.integration.operator.audit import Place
+from tests.integration.operator.audit import AuditedObject
 from tests.integration.operator.steps import (
     ask_for_capture,
     ask_for_manifests,
@@ -75,11 +75,11 @@ class Scene:
         return await ask_for_capture(self.store, self.claims[name], held=True, name=name)
 
     @property
-    def due(self) -> set[Place]:
+    def due(self) -> set[AuditedObject]:
         return {
-            Place("volumecapturerequests", self.goes.metadata.name),
-            Place("objectkeepers", keeper_name("vcr", self.goes.metadata.uid)),
-            Place("volumesnapshotcontents", self.goes.status.artifact_ref.name),
+            AuditedObject("volumecapturerequests", self.goes.metadata.name),
+            AuditedObject("objectkeepers", keeper_name("vcr", self.goes.metadata.uid)),
+            AuditedObject("volumesnapshotcontents", self.goes.status.artifact_ref.name),
         }
 
     async def act(self) -> None:

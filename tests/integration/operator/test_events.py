@@ -86,7 +86,7 @@ async def until_told(store: KubernetesStore, namespace: str, uid: str, reason: s
     return await until(found)
 
 
-async def tallies(store: KubernetesStore, namespace: str, kind: str) -> list[str]:
+async def aggregates(store: KubernetesStore, namespace: str, kind: str) -> list[str]:
     """What was told about deletions on a namespace or on the Lease."""
     page = await store.list(EVENT, namespace=namespace)
     found = [one for one in page.items if one.regarding is not None and one.regarding.kind == kind]
@@ -134,14 +134,14 @@ async def test_kubectl_describe_shows_what_was_made_how_it_ended_and_that_it_is_
     await until_gone(store, VOLUME_CAPTURE_REQUEST, key)
 
     async def lapsed() -> list[str]:
-        return await tallies(store, namespace, "Namespace")
+        return await aggregates(store, namespace, "Namespace")
 
     assert await until(lapsed) == [f"requests deleted because their TTL was over: 1 (vcr/{namespace}/{key.name})"]
     assert await told(store, namespace, uid) == reasons
     await until_gone(store, OBJECT_KEEPER, ObjectKey(None, keeper_name("vcr", uid)))
 
     async def keeper_lapsed() -> bool:
-        notes = await tallies(store, NAMESPACE, "Lease")
+        notes = await aggregates(store, NAMESPACE, "Lease")
         return any(keeper_name("vcr", uid) in note for note in notes)
 
     await until(keeper_lapsed)
@@ -265,7 +265,7 @@ async def test_thousands_of_deletions_make_a_handful_of_events(
     await until(none_left, seconds=180)
 
     async def all_told() -> bool:
-        return counted(await tallies(store, namespace, "Namespace")) == MANY
+        return counted(await aggregates(store, namespace, "Namespace")) == MANY
 
     code, _took = await asyncio.to_thread(operator.stop)  # what is still counted is told at the end
     assert code == 0

@@ -26,7 +26,7 @@ from lapse.requests.api.kinds import (
     VOLUME_RESTORE_REQUEST,
 )
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
-from tests.integration.operator.audit import Place
+from tests.integration.operator.audit import AuditedObject
 from tests.integration.operator.deployed import USER
 from tests.integration.operator.own import Own, log_events, own_cluster
 from tests.integration.operator.scene import POLICY, Scene
@@ -193,7 +193,7 @@ async def test_rights_are_taken_away_and_given_back(scene: Scene) -> None:
     await asyncio.to_thread(own.allow)
     await scene.converge()
     assert max(refused.values()) <= MOST_ATTEMPTS, refused.most_common(5)
-    assert refused["watch", Place(VOLUME_CAPTURE_REQUEST.plural, "")] > 1
+    assert refused["watch", AuditedObject(VOLUME_CAPTURE_REQUEST.plural, "")] > 1
 
 
 async def test_a_kind_is_removed_and_put_back(scene: Scene) -> None:

@@ -157,18 +157,18 @@ async def test_another_suffix_is_a_setting() -> None:
 
 async def test_a_directory_that_is_away_is_said_so_and_one_that_fails_harms_nobody_else() -> None:
     class Away(World):
-        trouble: Exception | None = None
+        failure: Exception | None = None
 
         async def find(self, name: str) -> Destination | None:
-            if self.trouble is not None:
-                raise self.trouble
+            if self.failure is not None:
+                raise self.failure
             return await super().find(name)
 
     world = Away()
     async with program(ok()) as ours, run_proxy(world) as proxy, await Wire.to(proxy.port) as wire:
         world.add("a", ours.port)
-        for trouble, expected in ((StoreDownError(), 503), (KeyError("a mistake"), 500), (None, 200)):
-            world.trouble = trouble
+        for failure, expected in ((StoreDownError(), 503), (KeyError("a mistake"), 500), (None, 200)):
+            world.failure = failure
             await wire.send(asking(proxy.host("a")))
             head = await wire.head()
             assert status(head) == expected
@@ -256,7 +256,7 @@ async def test_the_owner_is_told_what_is_wrong() -> None:
     async with run_proxy(world) as proxy:
         for condition in (WorkspaceReadiness.FAILED, WorkspaceReadiness.ASLEEP):
             place = world.add("a", 1, condition=condition)
-            world.places["a"] = replace(place, trouble="It listens on <port> 9001.")
+            world.places["a"] = replace(place, problem="It listens on <port> 9001.")
             page = await ask(proxy.port, by_cookie(proxy.host("a"), "Accept: text/html"))
             assert b"It listens on &lt;port&gt; 9001." in page
 

@@ -87,7 +87,7 @@ class LateWire(Wire):
     """By kind: the version up to which a late cache may know."""
     seen: dict[str, int] = field(default_factory=dict)
     """By kind: the version up to which the cache has taken everything in."""
-    trouble: list[str] = field(default_factory=list)
+    fates_ahead: list[str] = field(default_factory=list)
     """What becomes of the next calls: fine, refused, or unanswered (done, but nobody knows)."""
     intruder: tuple[int, Callable[[], Awaitable[object]]] | None = None
     moved: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,7 +100,7 @@ class LateWire(Wire):
             self.intruder = None if left == 0 else (left - 1, act)
             if left == 0:
                 await act()
-        fate = self.trouble.pop(0) if self.trouble else "fine"
+        fate = self.fates_ahead.pop(0) if self.fates_ahead else "fine"
         if fate == "refused":
             raise StoreUnavailableError(problem="it is being restarted")
         answer = await super().pass_on(these, real)
@@ -470,7 +470,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @act(6, number=PROCESS, queue=WHICH, place=WHICH, fates=FATES)
     def a_controller_works(self, number: int, queue: int, place: int, fates: list[str]) -> None:
-        self.process(number).wire.trouble = [*fates]
+        self.process(number).wire.fates_ahead = [*fates]
         self.run(self._work(self.process(number), queue, place))
 
     @act(
@@ -535,7 +535,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @act(3, number=PROCESS, fates=FATES)
     def a_process_sweeps(self, number: int, fates: list[str]) -> None:
-        self.process(number).wire.trouble = [*fates]
+        self.process(number).wire.fates_ahead = [*fates]
         self.remember_what_caches_miss()
         self.run(sweep(self.process(number)))
 
@@ -633,7 +633,7 @@ class Interleavings(RuleBasedStateMachine):
         for process in self.processes:
             for kind in LATE:
                 process.wire.let_pass(kind, None)
-            process.wire.trouble = []
+            process.wire.fates_ahead = []
         tickers = [Ticker(loop, self.clock) for process in self.processes for loop in process.requests.loops]
         await self.rest(tickers)
         end = self.clock.monotonic_ns() + QUIET_SECONDS * SECOND

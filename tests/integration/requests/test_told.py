@@ -14,7 +14,7 @@ from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import REQUEST_KINDS, TTL, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.controllers.provisioning import EventReports
-from lapse.requests.lifecycle.eventing_journal import TellingJournal
+from lapse.requests.lifecycle.eventing_journal import EventingJournal
 from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
 from tests.integration.requests.world import opened
 
@@ -38,7 +38,7 @@ class Ears:
     def record(self, report: Report) -> None:
         self.reports.append(report)
 
-    def tally(self, report: Report, item: str) -> None:
+    def aggregate(self, report: Report, item: str) -> None:
         self.items.setdefault(report, []).append(item)
 
     def about(self, obj: Any) -> list[str]:  # noqa: ANN401 - any object
@@ -59,7 +59,7 @@ def ears() -> Ears:
 
 
 def listening(folder: Path, ears: Ears, policy: RequestPolicy | None = None) -> AbstractAsyncContextManager[World]:
-    services = {"recorder": ears, "journal": TellingJournal(LogJournal(), ears)}
+    services = {"recorder": ears, "journal": EventingJournal(LogJournal(), ears)}
     return opened(folder, policy=policy, services=services)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.servers import KubectlError, KubeServer, Server, ServerFailedError, kube_server, wait_until
 from tests.servers.kube.server import COMPONENTS
-from tests.servers.pool import Desk, Pool, RemotePool
+from tests.servers.pool import Pool, PoolServer, RemotePool
 from tests.servers.ports import listening
 
 if TYPE_CHECKING:
@@ -129,11 +129,11 @@ def test_another_process_of_the_run_gets_the_same_one(shared_kube: KubeServer) -
         def get(self, name: str) -> Server:
             return shared_kube
 
-    desk = Desk(OnlyThis(lambda line: None))
+    pool_server = PoolServer(OnlyThis(lambda line: None))
     try:
-        other = RemotePool(desk.path).get("kube")
+        other = RemotePool(pool_server.path).get("kube")
     finally:
-        desk.close()
+        pool_server.close()
     assert isinstance(other, KubeServer)
     assert other.to_json() == shared_kube.to_json()
     assert other.kubectl("get", "namespace", "default", "-o", "name") == "namespace/default\n"

@@ -52,15 +52,15 @@ def run(served: Served, *arguments: str, **settings: str) -> tuple[int, str, str
     return process.returncode, out, err
 
 
-def test_work_inside_a_workspace_keeps_it_until_it_is_done(house: Served) -> None:
-    made = house.create("works", sys.executable, "-c", WORKS, standby_ttl_seconds=1)
-    house.becomes("works", "RUNNING")
-    until(lambda: "connected" in house.ask("GET", "/works/why").json()["activity"])
-    house.ticks(8)
-    kept = house.show("works")
-    volume = house.folder / "workspaces" / "volumes" / made["id"]
+def test_work_inside_a_workspace_keeps_it_until_it_is_done(served: Served) -> None:
+    made = served.create("works", sys.executable, "-c", WORKS, standby_ttl_seconds=1)
+    served.becomes("works", "RUNNING")
+    until(lambda: "connected" in served.ask("GET", "/works/why").json()["activity"])
+    served.ticks(8)
+    kept = served.show("works")
+    volume = served.folder / "workspaces" / "volumes" / made["id"]
     (volume / "done").touch()
-    gone = house.becomes("works", "STANDBY")
+    gone = served.becomes("works", "STANDBY")
 
     assert (kept["observed_status"], kept["desired_state"]) == ("RUNNING", "RUNNING")
     assert gone["desired_by"] == "ttl"

@@ -62,11 +62,11 @@ def seconds_pass(seconds: float) -> None:
     until(lambda: SystemClock().monotonic_ns() > end)
 
 
-def test_a_workspace_opens_in_a_browser_with_a_ticket_that_works_once(house: Served) -> None:
-    house.create("paper")
-    house.becomes("paper", "RUNNING")
-    path = house.ticket("paper")
-    with house.browser("paper") as client, house.browser("paper") as stranger:
+def test_a_workspace_opens_in_a_browser_with_a_ticket_that_works_once(served: Served) -> None:
+    served.create("paper")
+    served.becomes("paper", "RUNNING")
+    path = served.ticket("paper")
+    with served.browser("paper") as client, served.browser("paper") as stranger:
         assert stranger.get("/").status_code == 401
         opened = client.get(path)
         assert (opened.status_code, opened.headers["location"]) == (303, "/")
@@ -157,44 +157,44 @@ def test_revoking_a_token_ends_its_sessions_its_tickets_and_its_websockets_in_ev
         assert client.get(unused).status_code == 403
 
 
-def test_a_page_of_one_workspace_reaches_neither_another_nor_the_dashboard(house: Served) -> None:
+def test_a_page_of_one_workspace_reaches_neither_another_nor_the_dashboard(served: Served) -> None:
     for name in ("one", "two"):
-        house.create(name)
-        house.becomes(name, "RUNNING")
-    one, two = house.session("one"), house.session("two")
-    origin = f"http://one.w.localhost:{house.proxy_port}"
-    with house.browser("two") as client:
+        served.create(name)
+        served.becomes(name, "RUNNING")
+    one, two = served.session("one"), served.session("two")
+    origin = f"http://one.w.localhost:{served.proxy_port}"
+    with served.browser("two") as client:
         crossed = client.get("/", headers={"Cookie": two, "Origin": origin})
         planted = client.get("/", headers={"Cookie": one})
-    with house.api() as api:
+    with served.api() as api:
         dashboard = api.get("/api/v1/workspaces", headers={"Origin": origin})
     assert (crossed.status_code, planted.status_code, dashboard.status_code) == (403, 401, 403)
     with pytest.raises(InvalidStatus) as refused:
-        websocket(house, "two", cookie=two, origin=origin)
+        websocket(served, "two", cookie=two, origin=origin)
     assert refused.value.response.status_code == 403
 
 
 def test_an_open_websocket_keeps_a_workspace_and_when_it_is_closed_it_goes_to_standby_and_wakes_again(
-    house: Served,
+    served: Served,
 ) -> None:
-    notebook(house, "chat", standby_ttl_seconds=1)
-    cookie = house.session("chat")
-    with websocket(house, "chat", cookie=cookie) as client:
+    notebook(served, "chat", standby_ttl_seconds=1)
+    cookie = served.session("chat")
+    with websocket(served, "chat", cookie=cookie) as client:
         seconds_pass(1.1)
-        house.ticks(3)
-        told = house.show("chat")
+        served.ticks(3)
+        told = served.show("chat")
         assert (told["observed_status"], told["desired_state"]) == ("RUNNING", "RUNNING"), "somebody is there"
         run(client, "x = 6 * 7")
-        until(lambda: house.show("chat")["last_access_at"] > told["last_access_at"])
-    told = house.becomes("chat", "STANDBY")
+        until(lambda: served.show("chat")["last_access_at"] > told["last_access_at"])
+    told = served.becomes("chat", "STANDBY")
     assert told["desired_by"] == "ttl"
-    with house.browser("chat") as browser:
+    with served.browser("chat") as browser:
         waiting = browser.get("/", headers={"Cookie": cookie, "Accept": "text/html"})
         assert waiting.status_code == 503
         assert 'http-equiv="refresh"' in waiting.text
         page = until(lambda: _page(browser, cookie))
     assert "<html" in page
-    assert house.show("chat")["desired_by"] == "access"
+    assert served.show("chat")["desired_by"] == "access"
 
 
 def _page(client: httpx2.Client, cookie: str) -> str | None:
@@ -202,45 +202,47 @@ def _page(client: httpx2.Client, cookie: str) -> str | None:
     return answer.text if answer.status_code == 200 else None
 
 
-def test_left_alone_it_goes_to_the_archive_and_a_websocket_waits_until_it_is_woken_with_its_data(house: Served) -> None:
-    notebook(house, "attic")
-    cookie = house.session("attic")
-    with websocket(house, "attic", cookie=cookie) as client:
+def test_left_alone_it_goes_to_the_archive_and_a_websocket_waits_until_it_is_woken_with_its_data(
+    served: Served,
+) -> None:
+    notebook(served, "attic")
+    cookie = served.session("attic")
+    with websocket(served, "attic", cookie=cookie) as client:
         run(client, "6 * 7")
     ttls = {"standby_ttl_seconds": 1, "archive_ttl_seconds": 1}
-    assert house.ask("PATCH", "/attic", ttls).status_code == 200
-    told = house.becomes("attic", "PENDING")
+    assert served.ask("PATCH", "/attic", ttls).status_code == 200
+    told = served.becomes("attic", "PENDING")
     assert (told["archived"], told["desired_by"]) == (True, "ttl")
-    with websocket(house, "attic", cookie=cookie) as client:
+    with websocket(served, "attic", cookie=cookie) as client:
         cells = json.loads(client.recv(timeout=60))["cells"]
         assert cells[0] == {"code": "6 * 7", "output": "42\n"}
-        assert house.becomes("attic", "RUNNING")["desired_state"] == "RUNNING"
+        assert served.becomes("attic", "RUNNING")["desired_state"] == "RUNNING"
 
 
-def test_requests_alone_are_accesses_and_without_them_it_goes_to_standby(house: Served) -> None:
-    house.create("asked", standby_ttl_seconds=600)
-    before = house.becomes("asked", "RUNNING")["last_access_at"]
-    cookie = house.session("asked")
-    with house.browser("asked") as client:
+def test_requests_alone_are_accesses_and_without_them_it_goes_to_standby(served: Served) -> None:
+    served.create("asked", standby_ttl_seconds=600)
+    before = served.becomes("asked", "RUNNING")["last_access_at"]
+    cookie = served.session("asked")
+    with served.browser("asked") as client:
 
         def asks_later() -> bool:
             """Ask for a page; whether that was noted is seen from the next second on."""
             assert client.get("/", headers={"Cookie": cookie}).status_code == 200
-            return bool(house.show("asked")["last_access_at"] > before)
+            return bool(served.show("asked")["last_access_at"] > before)
 
         until(asks_later)
-    assert house.ask("PATCH", "/asked", {"standby_ttl_seconds": 1}).status_code == 200
-    assert house.becomes("asked", "STANDBY")["desired_by"] == "ttl"
+    assert served.ask("PATCH", "/asked", {"standby_ttl_seconds": 1}).status_code == 200
+    assert served.becomes("asked", "STANDBY")["desired_by"] == "ttl"
 
 
-def test_a_command_that_ends_at_once_is_an_error_that_a_person_clears(house: Served) -> None:
-    house.create("bad", sys.executable, "-c", "raise SystemExit(3)")
-    told = house.becomes("bad", "ERROR")
+def test_a_command_that_ends_at_once_is_an_error_that_a_person_clears(served: Served) -> None:
+    served.create("bad", sys.executable, "-c", "raise SystemExit(3)")
+    told = served.becomes("bad", "ERROR")
     assert told["error_reason"] == "command_exited"
-    cookie = house.session("bad")
-    with house.browser("bad") as client:
+    cookie = served.session("bad")
+    with served.browser("bad") as client:
         assert client.get("/", headers={"Cookie": cookie}).status_code == 503
-    assert house.ask("POST", "/bad/stop").json()["error_reason"] is None
+    assert served.ask("POST", "/bad/stop").json()["error_reason"] is None
 
 
 CRASHING = """
@@ -252,49 +254,49 @@ with socket.create_server((os.environ["HOST"], int(os.environ["PORT"]))) as serv
 """
 
 
-def test_a_program_that_keeps_ending_is_told_of_and_goes_to_standby_all_the_same(house: Served) -> None:
-    house.create("loop", sys.executable, "-c", CRASHING, standby_ttl_seconds=600)
-    told = until(lambda: told if (told := house.show("loop"))["restarts"] >= 2 else None)
+def test_a_program_that_keeps_ending_is_told_of_and_goes_to_standby_all_the_same(served: Served) -> None:
+    served.create("loop", sys.executable, "-c", CRASHING, standby_ttl_seconds=600)
+    told = until(lambda: told if (told := served.show("loop"))["restarts"] >= 2 else None)
     assert (told["exit_status"], told["exit_output"], told["error_reason"]) == (7, "out of luck", None)
-    why = house.ask("GET", "/loop/why").json()
+    why = served.ask("GET", "/loop/why").json()
     assert "the last time with status 7" in why["trouble"]
     assert why["anchor"]["source"] in {"the last access", "when it became RUNNING"}
-    assert house.server.metric("lapse_workspace_restarts_total") >= 2
-    assert house.ask("PATCH", "/loop", {"standby_ttl_seconds": 1}).status_code == 200
-    stopped = until(lambda: told if (told := house.show("loop"))["desired_state"] == "STANDBY" else None)
+    until(lambda: served.server.metric("lapse_workspace_restarts_total") >= 2)
+    assert served.ask("PATCH", "/loop", {"standby_ttl_seconds": 1}).status_code == 200
+    stopped = until(lambda: told if (told := served.show("loop"))["desired_state"] == "STANDBY" else None)
     assert stopped["desired_by"] == "ttl"
-    assert house.becomes("loop", "STANDBY")["exit_status"] == 7
+    assert served.becomes("loop", "STANDBY")["exit_status"] == 7
 
 
-def test_a_deleted_workspace_is_gone_with_its_session(house: Served) -> None:
-    made = house.create("gone")
-    house.becomes("gone", "RUNNING")
-    cookie = house.session("gone")
-    assert house.ask("DELETE", "/gone").status_code == 202
+def test_a_deleted_workspace_is_gone_with_its_session(served: Served) -> None:
+    made = served.create("gone")
+    served.becomes("gone", "RUNNING")
+    cookie = served.session("gone")
+    assert served.ask("DELETE", "/gone").status_code == 202
 
     def is_gone() -> bool:
-        with house.browser("gone") as client:
+        with served.browser("gone") as client:
             return client.get("/", headers={"Cookie": cookie}).status_code == 401
 
     until(is_gone)
-    until(lambda: not (house.folder / "workspaces" / "volumes" / made["id"]).exists())
+    until(lambda: not (served.folder / "workspaces" / "volumes" / made["id"]).exists())
 
 
-def test_the_commands_and_the_server_share_one_store(house: Served) -> None:
+def test_the_commands_and_the_server_share_one_store(served: Served) -> None:
     port = str(kept_port())
-    at = (f"--state-dir={house.folder}", *house.flags[:1])
+    at = (f"--state-dir={served.folder}", *served.flags[:1])
     made = lapse(
         *("workspaces", "create", "typed", "--owner=ann", f"--port={port}", *at, "--", *NOTEBOOK),
-        state_dir=house.folder,
+        state_dir=served.folder,
     )
     assert made.returncode == 0, made.stderr
-    house.becomes("typed", "RUNNING")
-    opened = lapse("workspaces", "open", "typed", f"--proxy-port={house.proxy_port}", *at, state_dir=house.folder)
+    served.becomes("typed", "RUNNING")
+    opened = lapse("workspaces", "open", "typed", f"--proxy-port={served.proxy_port}", *at, state_dir=served.folder)
     assert opened.returncode == 0, opened.stderr
-    with house.browser("typed") as client:
-        assert client.get(opened.stdout.strip().partition(f":{house.proxy_port}")[2]).status_code == 303
-    assert lapse("workspaces", "stop", "typed", *at, state_dir=house.folder).returncode == 0
-    house.becomes("typed", "STANDBY")
+    with served.browser("typed") as client:
+        assert client.get(opened.stdout.strip().partition(f":{served.proxy_port}")[2]).status_code == 303
+    assert lapse("workspaces", "stop", "typed", *at, state_dir=served.folder).returncode == 0
+    served.becomes("typed", "STANDBY")
 
 
 def test_a_second_server_on_the_folder_lets_nobody_in_until_the_first_has_gone(serve: Serve) -> None:

@@ -14,9 +14,9 @@ import pytest
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.core.timestamps import to_timestamp
 from lapse.kube.api.transport import RateLimit
-from lapse.kube.auth.config import Cluster, Plugin, User
+from lapse.kube.auth.config import Cluster, ExecConfig, User
 from lapse.kube.auth.credentials import Contexts, Credential, UserCredentials
-from lapse.kube.auth.exec_credentials import PluginCredentials
+from lapse.kube.auth.exec_credentials import ExecCredentials
 from lapse.kube.errors import CredentialsError, KubeConfigError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -141,10 +141,10 @@ class Command:
         file = self.folder / "runs"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
-    def source(self, clock: SystemClock | VirtualClock, *, seconds: float = 30.0, **plugin: Any) -> PluginCredentials:  # noqa: ANN401 - fields of Plugin
-        described = {"api_version": V1, "command": sys.executable, "args": (str(self.file), SECRET), **plugin}
-        cluster = Cluster(server="https://x", ca=b"PEM", plugin_config={"audience": "y"})
-        return PluginCredentials(Plugin(**described), cluster, clock=clock, environ=dict(os.environ), timeout=seconds)
+    def source(self, clock: SystemClock | VirtualClock, *, seconds: float = 30.0, **fields: Any) -> ExecCredentials:  # noqa: ANN401 - fields of ExecConfig
+        described = {"api_version": V1, "command": sys.executable, "args": (str(self.file), SECRET), **fields}
+        cluster = Cluster(server="https://x", ca=b"PEM", exec_extension={"audience": "y"})
+        return ExecCredentials(ExecConfig(**described), cluster, clock=clock, environ=dict(os.environ), timeout=seconds)
 
 
 @pytest.fixture
@@ -212,15 +212,15 @@ async def test_a_plugin_is_told_what_it_is_asked_for(command: Command, clock: Vi
 async def test_a_plugin_of_the_older_version_may_give_a_certificate(command: Command, clock: VirtualClock) -> None:
     version = "client.authentication.k8s.io/v1beta1"
     command.prints(api_version=version, clientCertificateData="c", clientKeyData="k")
-    plugin = command.source(clock, api_version=version)
-    assert await plugin.current() == Credential("", (b"c", b"k"))
-    beside = UserCredentials(User(), clock=clock, plugin=plugin)
+    source = command.source(clock, api_version=version)
+    assert await source.current() == Credential("", (b"c", b"k"))
+    beside = UserCredentials(User(), clock=clock, exec_credentials=source)
     assert (await beside.current()).certificate == (b"c", b"k")
 
 
 async def test_a_token_of_the_user_spares_the_plugin(command: Command, clock: VirtualClock) -> None:
     command.prints(token="printed")
-    source = UserCredentials(User(token=b"given"), clock=clock, plugin=command.source(clock))
+    source = UserCredentials(User(token=b"given"), clock=clock, exec_credentials=command.source(clock))
     assert (await source.current()).authorization == "Bearer given"
     assert command.runs == []
 
@@ -275,8 +275,8 @@ async def test_a_plugin_is_not_looked_for_in_the_working_directory(
     for planted in (tmp_path / "login", tmp_path / "bin" / "login"):
         planted.write_text("#!/bin/sh\ntouch ran\n")
         planted.chmod(0o755)
-    plugin = Plugin(api_version=V1, command="login")
-    source = PluginCredentials(plugin, Cluster(server="https://x"), clock=clock, environ={"PATH": path})
+    config = ExecConfig(api_version=V1, command="login")
+    source = ExecCredentials(config, Cluster(server="https://x"), clock=clock, environ={"PATH": path})
     with pytest.raises(CredentialsError, match="No such file in the folders of PATH"):
         await source.current()
     assert not (tmp_path / "ran").exists()

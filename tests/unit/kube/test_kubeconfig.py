@@ -139,13 +139,13 @@ def test_a_plugin_is_found_on_path_or_beside_the_file(tmp_path: Path, version: s
     }
     extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}
     found = read(tmp_path, user={"exec": login}, cluster={"extensions": [extension]})
-    plugin = found.user.plugin
-    assert plugin is not None
-    assert plugin.command == f"{tmp_path}/bin/login"
-    assert (plugin.args, plugin.env, plugin.install_hint) == (("--quiet",), {"A": "b"}, "get it here")
-    assert plugin.wants_cluster
-    assert found.cluster.plugin_config == {"audience": "x"}
-    on_path = read(tmp_path, user={"exec": {**login, "command": "login"}}).user.plugin
+    config = found.user.exec_config
+    assert config is not None
+    assert config.command == f"{tmp_path}/bin/login"
+    assert (config.args, config.env, config.install_hint) == (("--quiet",), {"A": "b"}, "get it here")
+    assert config.wants_cluster
+    assert found.cluster.exec_extension == {"audience": "x"}
+    on_path = read(tmp_path, user={"exec": {**login, "command": "login"}}).user.exec_config
     assert on_path is not None
     assert on_path.command == "login"
 
@@ -161,7 +161,7 @@ def test_a_plugin_of_a_file_that_others_may_write_is_not_run(tmp_path: Path, mod
         load_config(file=file, environ={})
     harmless = write(tmp_path, document(user={"token": "x"}), "harmless")
     harmless.chmod(mode)
-    assert load_config(file=harmless, environ={}).user.plugin is None
+    assert load_config(file=harmless, environ={}).user.exec_config is None
 
 
 def test_a_plugin_of_another_user_s_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,14 +226,14 @@ async def test_a_series_whose_event_is_gone_begins_anew() -> None:
     assert office.dropped == 0
 
 
-# --- tallies ----------------------------------------------------------------------------------------------------------
+# --- aggregates -------------------------------------------------------------------------------------------------------
 
 
 async def test_thousands_of_deletions_are_one_event_per_namespace() -> None:
     async with at_work() as office:
         for number in range(5_000):
-            office.recorder.tally(lapsed("shop"), f"vcr/shop/{number}")
-        office.recorder.tally(lapsed("home"), "vcr/home/one")
+            office.recorder.aggregate(lapsed("shop"), f"vcr/shop/{number}")
+        office.recorder.aggregate(lapsed("home"), "vcr/home/one")
         await office.pass_time(4)
         assert office.cluster.notes == []
         await office.pass_time(2)
@@ -247,7 +247,7 @@ async def test_thousands_of_deletions_are_one_event_per_namespace() -> None:
 async def test_deletions_that_go_on_are_told_once_a_minute() -> None:
     async with at_work() as office:
         for number in range(600):
-            office.recorder.tally(lapsed("shop"), f"vcr/shop/{number}")
+            office.recorder.aggregate(lapsed("shop"), f"vcr/shop/{number}")
             await office.pass_time(1, step=1)
         await office.pass_time(61, step=1)
     told = [int(re.findall(r": (\d+) ", note)[0]) for note in office.cluster.notes]
@@ -259,7 +259,7 @@ async def test_with_very_many_namespaces_the_rest_is_told_together() -> None:
     limits = RecorderLimits(places=10)
     async with at_work(limits) as office:
         for number in range(1_000):
-            office.recorder.tally(lapsed(f"team-{number}"), f"vcr/team-{number}/one")
+            office.recorder.aggregate(lapsed(f"team-{number}"), f"vcr/team-{number}/one")
         await office.pass_time(10)
         notes = office.cluster.notes
         on_lease = [one for one in office.cluster.events.values() if one["regarding"]["kind"] == "Lease"]
@@ -338,7 +338,7 @@ async def test_calls_are_limited_in_number_per_second() -> None:
 async def test_what_waits_at_a_stop_is_written_with_the_tallies_and_what_comes_just_then() -> None:
     async with at_work() as office:
         office.recorder.record(DONE)
-        office.recorder.tally(lapsed("shop"), "vcr/shop/one")
+        office.recorder.aggregate(lapsed("shop"), "vcr/shop/one")
         office.stopping.set()
         await office.pass_time(0.1)
         office.recorder.record(replace(DONE, note="the item at hand"))
@@ -353,7 +353,7 @@ async def test_a_stop_waits_for_a_silent_server_no_longer_than_two_seconds_and_c
         office.cluster.seconds = 1000.0
         for number in range(3):
             office.recorder.record(replace(DONE, note=f"number {number}"))
-        office.recorder.tally(lapsed("shop"), "vcr/shop/one")
+        office.recorder.aggregate(lapsed("shop"), "vcr/shop/one")
         await office.pass_time(1)
         office.stopping.set()
         await office.pass_time(1.5)

@@ -351,7 +351,7 @@ async def test_a_visit_revives_one_that_failed_where_its_data_is_in_place(setup:
     one = await failed(setup, ObservedStatus.STANDBY)
     found = await setup.directory.find("a")
     assert found is not None
-    assert (found.condition, found.trouble) == (WorkspaceReadiness.FAILED, "It has failed (timed_out): no answer.")
+    assert (found.condition, found.problem) == (WorkspaceReadiness.FAILED, "It has failed (timed_out): no answer.")
     assert not await setup.waker.revive(one.id), "a page that asks again by itself is no new visit"
     setup.clock.advance(SETTLED_SECONDS)
     assert await setup.waker.revive(one.id)

@@ -123,7 +123,7 @@ def schema_of_condition() -> list[str]:
 def test_the_page_lists_exactly_the_annotations() -> None:
     told = [row["annotation"].strip("`") for row in table(PAGE, "annotation", "on", "means")]
 
-    ours = [known.TTL, known.EXPIRES_AT, known.OVERLOOKED, known.SNAPSHOT_CLASS]
+    ours = [known.TTL, known.EXPIRES_AT, known.SNAPSHOT_NUDGE, known.SNAPSHOT_CLASS]
     assert set(ours) == {
         value for value in vars(known).values() if isinstance(value, str) and re.fullmatch(r"[a-z.]+/[a-z-]+", value)
     }

@@ -129,21 +129,21 @@ def test_what_is_due_waits_for_the_next_look_and_what_is_held_for_nothing() -> N
 
 def test_an_error_is_shown_by_its_message_and_not_endlessly() -> None:
     failed = line(workspace("ERROR", error_reason="exited", error_message="It ended. " * 100), None, NOW)
-    assert (failed.mood, failed.trouble is not None and len(failed.trouble)) == ("bad", 303)
+    assert (failed.mood, failed.problem is not None and len(failed.problem)) == ("bad", 303)
     told = line(workspace("ERROR", error_reason="exited", error_message="Why."), None, NOW)
-    assert (told.trouble, told.failed) == ("It has failed (exited): Why.", True)
+    assert (told.problem, told.failed) == ("It has failed (exited): Why.", True)
 
 
 def test_a_program_that_keeps_ending_is_told_of() -> None:
     crashed: dict[str, Any] = {"restarts": 4, "exit_status": 7, "exited_at": NOW, "exit_output": "out of luck"}
     waits = line(workspace("STANDBY", "RUNNING", **crashed), Quiet(), NOW)
     assert (waits.state, waits.mood, waits.next) == ("starting again", "bad", "standby in 5m")
-    assert waits.trouble is not None
-    assert waits.trouble.startswith("The program ended by itself 4 times in a row, the last time with status 7, and")
-    assert waits.trouble.endswith("Its last output: out of luck.")
-    assert line(workspace(**crashed), Quiet(), NOW).trouble == waits.trouble, "also while it runs again"
+    assert waits.problem is not None
+    assert waits.problem.startswith("The program ended by itself 4 times in a row, the last time with status 7, and")
+    assert waits.problem.endswith("Its last output: out of luck.")
+    assert line(workspace(**crashed), Quiet(), NOW).problem == waits.problem, "also while it runs again"
     slow = line(workspace("STANDBY", "RUNNING", "STARTING", op_note="It listens elsewhere."), None, NOW)
-    assert (slow.trouble, slow.failed) == ("It listens elsewhere.", False)
+    assert (slow.problem, slow.failed) == ("It listens elsewhere.", False)
 
 
 # --- on the page ------------------------------------------------------------------------------------------------------

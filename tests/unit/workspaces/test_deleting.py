@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lapse.workspaces.store.port import WorkspaceStore
 
 
-class Desk:
+class DeletionFixture:
     """A workspace, and who wants it gone."""
 
     def __init__(self, store: WorkspaceStore, journal: SQLiteJournal) -> None:
@@ -49,65 +49,65 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+async def fixture(tmp_path: Path) -> AsyncIterator[DeletionFixture]:
     store = await open_workspaces(f"file://{tmp_path}/workspaces.db")
     journal = Database(SQLiteFile(tmp_path / "journal.db"), Schema(1, SCHEMA_SCRIPTS))
-    yield Desk(store, SQLiteJournal(journal))
+    yield DeletionFixture(store, SQLiteJournal(journal))
     journal.close()
     await store.close()
 
 
-async def test_the_journal_tells_who_deleted_it(desk: Desk) -> None:
-    deleted = await desk.delete(await desk.create())
+async def test_the_journal_tells_who_deleted_it(fixture: DeletionFixture) -> None:
+    deleted = await fixture.delete(await fixture.create())
 
-    assert deleted.deleted_at == desk.now
+    assert deleted.deleted_at == fixture.now
     by = ("deleted_by_person", "cli (ann)")
-    assert await desk.told() == [(Outcome.INTENT, *by), (Outcome.ENDED, *by)]
-    assert await desk.journal.unfinished() == []
+    assert await fixture.told() == [(Outcome.INTENT, *by), (Outcome.ENDED, *by)]
+    assert await fixture.journal.unfinished() == []
 
 
-async def test_one_that_is_held_stays_and_the_reason_is_said(desk: Desk) -> None:
-    made = await desk.create()
-    held = await desk.store.hold(made.id, "audit", now=desk.now)
+async def test_one_that_is_held_stays_and_the_reason_is_said(fixture: DeletionFixture) -> None:
+    made = await fixture.create()
+    held = await fixture.store.hold(made.id, "audit", now=fixture.now)
 
     with pytest.raises(HeldError, match=r"workspace/lab is held \(audit\), so it is not deleted"):
-        await desk.delete(held)
-    assert (await desk.store.get(made.id)).deleted_at is None
-    assert await desk.told() == [(Outcome.HELD, "held", "cli (ann)")]
+        await fixture.delete(held)
+    assert (await fixture.store.get(made.id)).deleted_at is None
+    assert await fixture.told() == [(Outcome.HELD, "held", "cli (ann)")]
 
 
-async def test_one_that_is_held_after_it_was_looked_at_stays(desk: Desk) -> None:
-    made = await desk.create()
-    await desk.store.hold(made.id, "audit", now=desk.now)
+async def test_one_that_is_held_after_it_was_looked_at_stays(fixture: DeletionFixture) -> None:
+    made = await fixture.create()
+    await fixture.store.hold(made.id, "audit", now=fixture.now)
 
     with pytest.raises(ChangedMeanwhileError):
-        await desk.delete(made)
-    assert (await desk.store.get(made.id)).deleted_at is None
-    assert [outcome for outcome, _, _ in await desk.told()] == [Outcome.INTENT, Outcome.CHANGED]
+        await fixture.delete(made)
+    assert (await fixture.store.get(made.id)).deleted_at is None
+    assert [outcome for outcome, _, _ in await fixture.told()] == [Outcome.INTENT, Outcome.CHANGED]
 
 
-async def test_what_cannot_be_written_down_is_not_done(desk: Desk) -> None:
-    made = await desk.create()
-    desk.journal.database.close()
+async def test_what_cannot_be_written_down_is_not_done(fixture: DeletionFixture) -> None:
+    made = await fixture.create()
+    fixture.journal.database.close()
 
     with pytest.raises(Exception, match="closed"):
-        await desk.delete(made)
-    assert (await desk.store.get(made.id)).deleted_at is None
+        await fixture.delete(made)
+    assert (await fixture.store.get(made.id)).deleted_at is None
 
 
 async def test_an_outcome_that_cannot_be_written_does_not_undo_what_is_done(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    fixture: DeletionFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = await desk.create()
-    real = desk.journal.append
+    made = await fixture.create()
+    real = fixture.journal.append
 
     async def intents_only(*entries: Entry) -> None:
         if entries[0].outcome is not Outcome.INTENT:
             raise OSError("the disk is full")
         await real(*entries)
 
-    monkeypatch.setattr(desk.journal, "append", intents_only)
-    deleted = await desk.delete(made)
+    monkeypatch.setattr(fixture.journal, "append", intents_only)
+    deleted = await fixture.delete(made)
 
-    assert deleted.deleted_at == desk.now
-    assert [row.uid for row in await desk.journal.unfinished()] == [made.id]
+    assert deleted.deleted_at == fixture.now
+    assert [row.uid for row in await fixture.journal.unfinished()] == [made.id]

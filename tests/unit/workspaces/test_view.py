@@ -22,7 +22,7 @@ from lapse.workspaces.model import (
     Workspace,
     WorkspaceId,
 )
-from lapse.workspaces.view import explain, explanation_facts
+from lapse.workspaces.view import explain, explanation_rows
 
 NOW = Ms(1_700_000_000_000)
 IDLE = Workspace(
@@ -57,12 +57,12 @@ IDLE = Workspace(
 ASLEEP = replace(IDLE, observed_status=ObservedStatus.STANDBY, desired_state=DesiredState.STANDBY)
 
 
-def facts(workspace: Workspace, signal: Signal | None, **more: Any) -> dict[str, str]:  # noqa: ANN401 - options
-    return dict(explanation_facts(explain(workspace, signal, NOW, **more)))
+def explained(workspace: Workspace, signal: Signal | None, **more: Any) -> dict[str, str]:  # noqa: ANN401 - options
+    return dict(explanation_rows(explain(workspace, signal, NOW, **more)))
 
 
 def test_an_idle_one_is_due_by_the_rule_that_is_about_it() -> None:
-    told = facts(IDLE, Quiet())
+    told = explained(IDLE, Quiet())
 
     assert told["verdict"] == "due: nobody was connected for longer than its standby TTL"
     assert told["rule"] == "standby after 5m idle"
@@ -75,7 +75,7 @@ def test_an_idle_one_is_due_by_the_rule_that_is_about_it() -> None:
 
 
 def test_one_in_standby_is_told_of_by_the_other_rule() -> None:
-    told = facts(ASLEEP, Connected(2))
+    told = explained(ASLEEP, Connected(2))
 
     assert told["verdict"] == "keep: its time is not over"
     assert told["rule"] == "archive after 1d in standby"
@@ -84,7 +84,7 @@ def test_one_in_standby_is_told_of_by_the_other_rule() -> None:
 
 
 def test_who_came_to_its_state_after_the_last_access_is_counted_from_there() -> None:
-    told = facts(replace(IDLE, status_changed_at=Ms(NOW - 1_000)), Quiet())
+    told = explained(replace(IDLE, status_changed_at=Ms(NOW - 1_000)), Quiet())
 
     assert told["counted from"].startswith("when it became RUNNING")
     assert told["verdict"] == "keep: its time is not over"
@@ -108,14 +108,14 @@ def test_who_came_to_its_state_after_the_last_access_is_counted_from_there() -> 
     ],
 )
 def test_who_is_there_decides_and_is_told(signal: Signal | None, verdict: str, said: str) -> None:
-    told = facts(IDLE, signal)
+    told = explained(IDLE, signal)
 
     assert told["verdict"] == verdict
     assert said in told["activity"]
 
 
 def test_a_hold_is_told_with_its_reason_and_its_end() -> None:
-    told = facts(replace(IDLE, hold_reason="demo on Friday", hold_until=Ms(NOW + 60_000)), Quiet())
+    told = explained(replace(IDLE, hold_reason="demo on Friday", hold_until=Ms(NOW + 60_000)), Quiet())
 
     assert told["verdict"] == "keep: it is held"
     assert told["held"] == "demo on Friday until 2023-11-14T22:14:20Z"
@@ -125,7 +125,7 @@ def test_a_hold_is_told_with_its_reason_and_its_end() -> None:
 def test_nothing_has_to_save_one_that_does_not_lapse() -> None:
     pending = replace(IDLE, observed_status=ObservedStatus.PENDING, desired_state=DesiredState.PENDING)
 
-    assert not {"saved by", "over"} & set(facts(pending, Quiet()))
+    assert not {"saved by", "over"} & set(explained(pending, Quiet()))
 
 
 def test_another_moment_is_another_verdict() -> None:

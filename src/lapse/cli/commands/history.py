@@ -204,7 +204,7 @@ def show(
     What the run did is there as well; with -o json as the whole document.
     """
     from lapse.cli.context import in_context
-    from lapse.history.view import facts
+    from lapse.history.view import detail_rows
 
     address = _address(record) if "/" in record else None
 
@@ -219,7 +219,7 @@ def show(
     if output is Output.JSON:
         print_json(details)
     else:
-        print_table(("fact", "value"), facts(details, judged.metadata, now))
+        print_table(("fact", "value"), detail_rows(details, judged.metadata, now))
     return ExitCode.DONE
 
 

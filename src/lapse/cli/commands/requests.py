@@ -291,17 +291,17 @@ def get(address: ObjectAddress, /, *, flags: StateFlags = StateFlags(), output: 
     from lapse.kube.resources import Document
     from lapse.requests.addresses import locate
     from lapse.requests.submission import or_lapsed
-    from lapse.requests.view import facts, typed
+    from lapse.requests.view import detail_rows, typed
 
     place = locate(address)
 
-    async def work(context: Context) -> Any:  # noqa: ANN401 - a document, or facts
+    async def work(context: Context) -> Any:  # noqa: ANN401 - a document, or rows
         store, rule, now = context.store, context.request_ttl, context.clock.wall_ns()
         reading = store.get(replace(place.kind, type=Document), place.key)
         document = place.kind.body(await or_lapsed(store, place, reading, rule=rule, now=now))
         if output is Output.JSON:
             return document
-        return await facts(store, place, typed(place.kind, document), now=now, rule=rule)
+        return await detail_rows(store, place, typed(place.kind, document), now=now, rule=rule)
 
     found = in_context(flags, work)
     if output is Output.JSON:

@@ -124,7 +124,7 @@ def status(
     The policies of the settings are among them, once a process runs with them.
     """
     from lapse.cli.context import in_context
-    from lapse.history.view import POLICY_COLUMNS, policy_facts, policy_view
+    from lapse.history.view import POLICY_COLUMNS, policy_rows, policy_view
 
     names = None if policy is None else _named(policy)
 
@@ -142,7 +142,7 @@ def status(
     if output is Output.JSON:
         print_json(views[0] if names == [policy] else {"items": views})
     elif names == [policy]:
-        print_table(("fact", "value"), policy_facts(found[0], now))
+        print_table(("fact", "value"), policy_rows(found[0], now))
     elif found:
         print_views(views, POLICY_COLUMNS, now, styles=_STYLES)
     else:

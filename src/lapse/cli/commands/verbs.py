@@ -203,7 +203,7 @@ def why(
     from lapse.domains import REGISTRY
     from lapse.engine.registry import DomainVerb
     from lapse.engine.view import to_json
-    from lapse.workspaces.view import explanation_facts
+    from lapse.workspaces.view import explanation_rows
 
     asked = REGISTRY.parse(address)
     owner = REGISTRY.demand(DomainVerb.WHY, asked)
@@ -218,7 +218,7 @@ def why(
         body = {"address": str(asked), "verdict": "gone"} if told is None else to_json(told)
         print_json({**body, "journal": [_row(row) for row in rows]})
         return ExitCode.DONE
-    shown = [("address", str(asked)), ("verdict", "gone")] if told is None else explanation_facts(told)
+    shown = [("address", str(asked)), ("verdict", "gone")] if told is None else explanation_rows(told)
     print_table(("fact", "value"), [*shown, *map(_told, rows)])
     return ExitCode.DONE
 
@@ -282,8 +282,8 @@ def _why_own(asked: Address, owner: Registration, flags: WhyFlags, *, at: str | 
     if output is Output.JSON:
         print_json({"address": str(asked), "domain": owner.name, **body, "journal": [_row(row) for row in rows]})
         return ExitCode.DONE
-    facts = [("address", str(asked)), *known(body.items())]
-    print_table(("fact", "value"), [*facts, *map(_told, rows)])
+    shown = [("address", str(asked)), *known(body.items())]
+    print_table(("fact", "value"), [*shown, *map(_told, rows)])
     return ExitCode.DONE
 
 

@@ -228,7 +228,7 @@ async def _read(store: WorkspaceStore, *, owner: str | None, most: int) -> list[
 def show(name: Name, /, *, flags: WorkspaceFlags = WorkspaceFlags(), output: OutputOption = Output.TABLE) -> int:
     """Show one workspace: wanted and observed state, when it lapses."""
     from lapse.cli.context import in_context, workspace_name
-    from lapse.workspaces.view import facts, view_of
+    from lapse.workspaces.view import detail_rows, view_of
 
     async def work(context: Context) -> tuple[Workspace, Signal | None, Ms]:
         found = await (await context.workspaces()).by_name(workspace_name(name))
@@ -238,7 +238,7 @@ def show(name: Name, /, *, flags: WorkspaceFlags = WorkspaceFlags(), output: Out
     if output is Output.JSON:
         print_json(view_of(found, now))
     else:
-        print_table(("fact", "value"), facts(view_of(found, now), signal, now * _MS), styles=_STYLES)
+        print_table(("fact", "value"), detail_rows(view_of(found, now), signal, now * _MS), styles=_STYLES)
     return ExitCode.DONE
 
 

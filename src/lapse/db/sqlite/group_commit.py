@@ -4,9 +4,9 @@ A writer that finds nobody at work leads: it takes the database's write lock, ru
 queued meanwhile, commits once, and answers all. Writers that arrive while a group is at work queue and sleep, each on a
 lock of its own. A finished leader wakes its first member, who wakes the next and goes its way; the last one appoints
 the first in the queue as the next leader. So a lone writer pays for no thread switch (a writer thread, the usual
-design, would halve its speed), and a crowd pays for one fsync per group. Waking one after the other, and leading only
-then, beats waking all at once: awake together they would fight for the interpreter lock with the leader and each other,
-which cost half as much again per write, and made groups half as large.
+design, would halve its speed), and many writers pay for one fsync per group. Waking one after the other, and leading
+only then, beats waking all at once: awake together they would fight for the interpreter lock with the leader and each
+other, which cost half as much again per write, and made groups half as large.
 
 Callers on an event loop must not lead, as that blocks: they get a `Ticket` to await, and a helper thread leads.
 

@@ -7,8 +7,8 @@ are written at any log level: a journal that a setting for something else turns 
 A row that cannot be written raises where the log is written as JSON, so an intent that is lost prevents its act.
 
 Not guaranteed, and not possible here: that a row is durable before the act, because the log is not ours; that anything
-can be read back (`LogJournal.entries` is always empty); that the same news is not told again after a restart or by the
-next leader, because what was last said about an object is kept in memory, for a bounded number of them.
+can be read back (`LogJournal.entries` is always empty); that the same change is not written again after a restart or by
+the next leader, because what was last said about an object is kept in memory, for a bounded number of them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from msgspec.structs import asdict
 from structlog.contextvars import get_contextvars
 
 from lapse.core.errors import LapseError
-from lapse.engine.journal.port import Entry, Outcome
+from lapse.engine.journal.port import Entry, Outcome, noted_verdict
 from lapse.engine.running.logs import JSONHandler
 
 if TYPE_CHECKING:
-    from lapse.engine.journal.port import HasDatabase, Journal, Row, RowPosition, Writer
+    from lapse.engine.journal.port import HasDatabase, Journal, NotedVerdict, Row, RowPosition, Writer
 
 LOGGER: Final = "lapse.journal"
 _REMEMBERED: Final = 100_000
@@ -47,7 +47,7 @@ class LogJournal:
         """Remember what was last said about this many objects."""
         _logger.setLevel(logging.INFO)
         self._remembered = remembered
-        self._last: OrderedDict[tuple[str, str], tuple[str, str, str]] = OrderedDict()
+        self._last: OrderedDict[tuple[str, str], NotedVerdict] = OrderedDict()
 
     async def append(self, *entries: Entry) -> None:
         """See `Journal`; but how durable a row is, is a matter of the log."""
@@ -58,7 +58,7 @@ class LogJournal:
     async def note(self, entry: Entry, *, unless_first: bool = False) -> bool:
         """See `Journal`; the last row is the last one of this process."""
         last = self._last.get((entry.domain, entry.uid))
-        if last == _news(entry) or (last is None and unless_first):
+        if last == noted_verdict(entry) or (last is None and unless_first):
             return False
         await self.append(entry)
         return True
@@ -93,7 +93,7 @@ class LogJournal:
         self._last.pop(who, None)
         if entry.outcome in _OVER:
             return
-        self._last[who] = _news(entry)
+        self._last[who] = noted_verdict(entry)
         if len(self._last) > self._remembered:
             self._last.popitem(last=False)
 
@@ -109,10 +109,6 @@ def _write(entry: Entry) -> None:
     record = _logger.makeRecord(LOGGER, logging.INFO, "", 0, "journal", (), None)
     record.__dict__.update(fields)
     _logger.handle(record)
-
-
-def _news(entry: Entry) -> tuple[str, str, str]:
-    return entry.verdict, str(entry.reason), entry.outcome
 
 
 if TYPE_CHECKING:

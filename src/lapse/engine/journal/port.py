@@ -5,11 +5,11 @@ act's own transaction, so there is neither an act without a row nor a row withou
 written before the act and its *outcome* after it, joined by ``attempt``; an intent without an outcome (`unfinished`)
 tells of a process that ended in between: the act may have happened or not.
 
-`Noting` writes a row for every change of a verdict. The last row about an object is remembered, and read from the
-journal where it is not: so a restart, another leader or a full memory does not write the same news again.
+`VerdictChanges` writes a row for every change of a verdict. The last row about an object is remembered, and read from
+the journal where it is not: so a restart, another leader or a full memory does not write the same change again.
 
 Not guaranteed: that times never go back between two rows, because the wall clock may. Two processes that look at one
-object at the same time may both write the news, or, when they take turns, leave one out.
+object at the same time may both write the change, or, when they take turns, leave one out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ D = TypeVar("D")
 
 _REMEMBERED: Final = 100_000
 _Who = tuple[str, str]
-_News = tuple[str, str, str]
+NotedVerdict = tuple[str, str, str]
+"""Verdict, reason and outcome of a row."""
 
 
 class DeletionReason(Reason):
@@ -130,7 +131,7 @@ class Journal(Protocol):
     async def note(self, entry: Entry, *, unless_first: bool = False) -> bool:
         """Write a row if it says something else than the last row of the same object; return whether it was written.
 
-        Verdict, reason and outcome are what counts. ``unless_first`` is for what goes without saying: it is news only
+        Verdict, reason and outcome are what counts. ``unless_first`` is for what goes without saying: it is noted only
         after something else was written.
         """
         ...
@@ -170,44 +171,45 @@ class HasDatabase(Protocol):
         ...
 
 
-class Noting:
-    """The news of one journal, which calls `forget` for every row that it writes."""
+class VerdictChanges:
+    """The changes of verdicts in one journal, which calls `forget` for every row that it writes."""
 
     def __init__(self, journal: Journal, *, remembered: int = _REMEMBERED) -> None:
         """Remember what was said about this many objects; the oldest are looked up when they are needed again."""
         self._journal = journal
         self._remembered = remembered
-        self._last: OrderedDict[_Who, _News | None] = OrderedDict()
+        self._last: OrderedDict[_Who, NotedVerdict | None] = OrderedDict()
 
     async def note(self, entry: Entry, *, unless_first: bool) -> bool:
         """See `Journal.note`."""
         last = await self._last_of(entry)
-        if last == _news(entry) or (last is None and unless_first):
+        if last == noted_verdict(entry) or (last is None and unless_first):
             return False
         await self._journal.append(entry)
-        self._keep((entry.domain, entry.uid), _news(entry))
+        self._keep((entry.domain, entry.uid), noted_verdict(entry))
         return True
 
     def forget(self, entry: Entry) -> None:
         """Drop what is known about the object of a row that is being written."""
         self._last.pop((entry.domain, entry.uid), None)
 
-    async def _last_of(self, entry: Entry) -> _News | None:
+    async def _last_of(self, entry: Entry) -> NotedVerdict | None:
         who = (entry.domain, entry.uid)
         if who in self._last:
             return self._last[who]
         rows = await self._journal.entries(domain=entry.domain, uid=entry.uid, limit=1)
-        return self._keep(who, _news(rows[0]) if rows else None)
+        return self._keep(who, noted_verdict(rows[0]) if rows else None)
 
-    def _keep(self, who: _Who, news: _News | None) -> _News | None:
-        self._last[who] = news
+    def _keep(self, who: _Who, noted: NotedVerdict | None) -> NotedVerdict | None:
+        self._last[who] = noted
         self._last.move_to_end(who)
         if len(self._last) > self._remembered:
             self._last.popitem(last=False)
-        return news
+        return noted
 
 
-def _news(entry: Entry) -> _News:
+def noted_verdict(entry: Entry) -> NotedVerdict:
+    """Return what makes a row a change: verdict, reason or outcome differ from those of the last row of its object."""
     return entry.verdict, str(entry.reason), entry.outcome
 
 
@@ -219,11 +221,11 @@ class DatabaseJournal(ABC, Generic[D]):
     def __init__(self, database: D) -> None:
         """Nothing is read or written yet."""
         self.database = database
-        self._noting = Noting(self)
+        self._changes = VerdictChanges(self)
 
     async def note(self, entry: Entry, *, unless_first: bool = False) -> bool:
         """See `Journal`."""
-        return await self._noting.note(entry, unless_first=unless_first)
+        return await self._changes.note(entry, unless_first=unless_first)
 
     async def entries(
         self,

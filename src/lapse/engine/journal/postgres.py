@@ -86,7 +86,7 @@ class PostgresJournal(DatabaseJournal[Postgres]):
     def _columns(self, entries: Sequence[Entry], store: str | None = None) -> dict[str, list[Any]]:
         rows = [entry_values(entry) for entry in entries]
         for entry in entries:
-            self._noting.forget(entry)
+            self._changes.forget(entry)
         columns = {name: [row[place] for row in rows] for place, name in enumerate(Entry.__struct_fields__)}
         return {**columns, "store": [self.store_of(one.domain) if store is None else store for one in entries]}
 

@@ -48,7 +48,7 @@ class SQLiteJournal(DatabaseJournal[Database]):
         """See `Journal`."""
         values = [entry_values(entry) for entry in entries]
         for entry in entries:
-            self._noting.forget(entry)
+            self._changes.forget(entry)
 
         def write(cursor: Any, which: Sequence[int] | None = None) -> None:  # noqa: ANN401 - see `Writer`
             write_rows(cursor, _SQL["append"], values if which is None else [values[place] for place in which])

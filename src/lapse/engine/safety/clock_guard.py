@@ -114,7 +114,7 @@ class ClockGuard:
         if self.clock.jump_ns() or not self._is_recalled:
             return
         mark, known = self.clock.mark(), self._written
-        if known is not None and not self._is_news(mark, known):
+        if known is not None and not self._has_changed(mark, known):
             return
         try:
             await self.notes.write_note(CLOCK, msgspec.json.encode(mark).decode())
@@ -167,7 +167,7 @@ class ClockGuard:
             self._say("dry_after_boot", seconds=round(dry / _NS))
         return ClockDoubt(dry_ns=dry) if dry else None
 
-    def _is_news(self, mark: Mark, known: Mark) -> bool:
+    def _has_changed(self, mark: Mark, known: Mark) -> bool:
         if (mark.boot_id, mark.dry_until_ns) != (known.boot_id, known.dry_until_ns):
             return True
         moved = (mark.wall_ns - mark.boottime_ns) - (known.wall_ns - known.boottime_ns)

@@ -209,7 +209,7 @@ class PolicyRun:
         return self.reason is RunReason.COMPLETED
 
 
-class Tally:
+class OutcomeCounts:
     """Counts what comes of what is due, by policy and reason; and how many failed in a row."""
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ from lapse.kube.api.connections import (
 )
 from lapse.kube.api.failures import UNAUTHORIZED
 from lapse.kube.auth.credentials import Contexts, Credential, CredentialSource, UserCredentials
-from lapse.kube.auth.exec_credentials import PluginCredentials
+from lapse.kube.auth.exec_credentials import ExecCredentials
 from lapse.kube.errors import CredentialsError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -138,10 +138,10 @@ class Transport:
         cluster, user = config.cluster, config.user
         self._place, self._limits, self._clock = cluster.place, limits, clock
         self._contexts = Contexts(cluster, clock=clock)
-        plugin = None
-        if user.plugin is not None:
-            plugin = PluginCredentials(user.plugin, cluster, clock=clock, environ=environ)
-        self._credentials: CredentialSource = UserCredentials(user, clock=clock, plugin=plugin)
+        exec_credentials = None
+        if user.exec_config is not None:
+            exec_credentials = ExecCredentials(user.exec_config, cluster, clock=clock, environ=environ)
+        self._credentials: CredentialSource = UserCredentials(user, clock=clock, exec_credentials=exec_credentials)
         self._rate = None
         if limits.per_second is not None:
             self._rate = RateLimit(limits.per_second, burst=limits.burst, clock=clock)

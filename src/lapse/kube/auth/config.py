@@ -41,7 +41,7 @@ class Cluster:
     proxy: str | None = field(default=None, repr=False)
     compress: bool = True
     """Whether it may compress long lists."""
-    plugin_config: Any = field(default=None, repr=False)
+    exec_extension: Any = field(default=None, repr=False)
     """What the cluster says to credential plugins."""
 
     @property
@@ -52,7 +52,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plugin:
+class ExecConfig:
     """A command that prints credentials. ``command`` is a name on PATH or an absolute path."""
 
     api_version: str
@@ -73,7 +73,7 @@ class User:
     password: str = field(default="", repr=False)
     certificate: Material | None = field(default=None, repr=False)
     key: Material | None = field(default=None, repr=False)
-    plugin: Plugin | None = None
+    exec_config: ExecConfig | None = None
     impersonation: Mapping[str, str] = field(default_factory=dict)
     """Headers that ask to be treated as somebody else."""
     groups: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class User:
     @property
     def shows_something(self) -> bool:
         """Whether there is anything that a listener could steal."""
-        return bool(self.token or self.username or self.certificate or self.plugin)
+        return bool(self.token or self.username or self.certificate or self.exec_config)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,11 +86,11 @@ class Kept:
 
 
 class UserCredentials:
-    """Credentials of a `User` without a plugin, or beside one: then ``plugin`` gives what the user has not."""
+    """Credentials of a `User`; where it names an exec command, ``exec_credentials`` give what the user has not."""
 
-    def __init__(self, user: User, *, clock: Clock, plugin: CredentialSource | None = None) -> None:
+    def __init__(self, user: User, *, clock: Clock, exec_credentials: CredentialSource | None = None) -> None:
         """Read nothing yet."""
-        self._plugin, self._clock = plugin, clock
+        self._exec_credentials, self._clock = exec_credentials, clock
         self._token = None if user.token is None else Kept(user.token, clock)
         self._pair = None
         if user.certificate is not None and user.key is not None:
@@ -105,9 +105,9 @@ class UserCredentials:
         if own is None or self._clock.monotonic_ns() >= self._until_ns:
             own = self._own = self._read()
             self._until_ns = self._clock.monotonic_ns() + _NS  # the files themselves know how often they are read
-        if own.authorization or self._plugin is None:
+        if own.authorization or self._exec_credentials is None:
             return own
-        found = await self._plugin.current()
+        found = await self._exec_credentials.current()
         return Credential(found.authorization, found.certificate or own.certificate)
 
     def refused(self, credential: Credential) -> None:
@@ -116,8 +116,8 @@ class UserCredentials:
         for kept in (self._token, *(self._pair or ())):
             if kept is not None:
                 kept.forget()
-        if self._plugin is not None:
-            self._plugin.refused(credential)
+        if self._exec_credentials is not None:
+            self._exec_credentials.refused(credential)
 
     def _read(self) -> Credential:
         authorization = self._basic

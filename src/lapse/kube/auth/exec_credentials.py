@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lapse.core.clock import Clock
-    from lapse.kube.auth.config import Cluster, Plugin
+    from lapse.kube.auth.config import Cluster, ExecConfig
 
-PLUGIN_SECONDS: Final = 60.0
+EXEC_SECONDS: Final = 60.0
 """How long a command may take: it may have to talk to a distant service, but nobody is there to answer it."""
 EARLY_SECONDS: Final = 10
 """Credentials are renewed so long before their end, because a request takes its time as well."""
@@ -56,21 +56,21 @@ class _Printed(Struct, frozen=True):
     status: _Status | None = None
 
 
-class PluginCredentials:
+class ExecCredentials:
     """A `lapse.kube.auth.credentials.CredentialSource` that runs a command. Belongs to one event loop."""
 
     def __init__(
         self,
-        plugin: Plugin,
+        config: ExecConfig,
         cluster: Cluster,
         *,
         clock: Clock,
         environ: Mapping[str, str],
-        timeout: float = PLUGIN_SECONDS,
+        timeout: float = EXEC_SECONDS,
     ) -> None:
         """Run nothing yet. The command sees ``environ`` and what the plugin adds to it."""
-        self._plugin, self._clock, self._timeout = plugin, clock, timeout
-        self._environ = {**environ, **plugin.env, "KUBERNETES_EXEC_INFO": _info(plugin, cluster)}
+        self._config, self._clock, self._timeout = config, clock, timeout
+        self._environ = {**environ, **config.env, "KUBERNETES_EXEC_INFO": _info(config, cluster)}
         self._running = asyncio.Lock()
         self._kept: Credential | None = None
         self._ends_ns: int | None = None
@@ -94,7 +94,7 @@ class PluginCredentials:
             finally:
                 self._rest_until_ns = self._clock.monotonic_ns() + PAUSE_SECONDS * _NS
             self._failure = None
-            _log.debug("credentials_renewed", command=self._plugin.command)
+            _log.debug("credentials_renewed", command=self._config.command)
             return self._kept
 
     def refused(self, credential: Credential) -> None:
@@ -109,14 +109,14 @@ class PluginCredentials:
         return self._kept
 
     async def _run(self) -> bytes:
-        plugin = self._plugin
-        command = _found(plugin.command, self._environ.get("PATH", os.defpath))
+        config = self._config
+        command = _found(config.command, self._environ.get("PATH", os.defpath))
         if command is None:
-            raise self._problem(f"cannot be started (No such file in the folders of PATH){_hint(plugin)}")
+            raise self._problem(f"cannot be started (No such file in the folders of PATH){_hint(config)}")
         try:
             process = await asyncio.create_subprocess_exec(
                 command,
-                *plugin.args,
+                *config.args,
                 env=self._environ,
                 stdin=DEVNULL,
                 stdout=PIPE,
@@ -124,7 +124,7 @@ class PluginCredentials:
                 start_new_session=True,
             )
         except OSError as error:
-            raise self._problem(f"cannot be started ({error.strerror}){_hint(plugin)}") from None
+            raise self._problem(f"cannot be started ({error.strerror}){_hint(config)}") from None
         printed = None
         try:
             async with asyncio.timeout(self._timeout):
@@ -144,8 +144,8 @@ class PluginCredentials:
             found = msgspec.json.decode(printed, type=_Printed)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise self._problem("printed no ExecCredential") from None
-        if found.kind != "ExecCredential" or found.api_version != self._plugin.api_version:
-            raise self._problem(f"printed no ExecCredential of {self._plugin.api_version}")
+        if found.kind != "ExecCredential" or found.api_version != self._config.api_version:
+            raise self._problem(f"printed no ExecCredential of {self._config.api_version}")
         status = found.status or _Status()
         if bool(status.client_certificate_data) != bool(status.client_key_data):
             raise self._problem("printed a certificate without its key, or a key without its certificate")
@@ -169,7 +169,7 @@ class PluginCredentials:
         return ends_ns - early_ns if ends_ns - now_ns > 2 * early_ns else ends_ns
 
     def _problem(self, what: str) -> CredentialsError:
-        return CredentialsError(problem=f"the credential plugin {Path(self._plugin.command).name} {what}")
+        return CredentialsError(problem=f"the credential plugin {Path(self._config.command).name} {what}")
 
 
 def _found(command: str, path: str) -> str | None:
@@ -180,8 +180,8 @@ def _found(command: str, path: str) -> str | None:
     return shutil.which(command, path=os.pathsep.join(folders)) if folders else None
 
 
-def _hint(plugin: Plugin) -> str:
-    return f". {plugin.install_hint}" if plugin.install_hint else ""
+def _hint(config: ExecConfig) -> str:
+    return f". {config.install_hint}" if config.install_hint else ""
 
 
 def _same(kept: Credential, shown: Credential) -> bool:
@@ -189,9 +189,9 @@ def _same(kept: Credential, shown: Credential) -> bool:
     return kept.authorization == shown.authorization and kept.certificate in {None, shown.certificate}
 
 
-def _info(plugin: Plugin, cluster: Cluster) -> str:
+def _info(config: ExecConfig, cluster: Cluster) -> str:
     spec: Json = {"interactive": False}
-    if plugin.wants_cluster:
+    if config.wants_cluster:
         ca = cluster.ca.read_bytes() if isinstance(cluster.ca, Path) else cluster.ca
         told = {
             "server": cluster.server,
@@ -199,10 +199,10 @@ def _info(plugin: Plugin, cluster: Cluster) -> str:
             "insecure-skip-tls-verify": cluster.insecure or None,
             "certificate-authority-data": None if ca is None else b64encode(ca).decode(),
             "proxy-url": cluster.proxy,
-            "config": cluster.plugin_config,
+            "config": cluster.exec_extension,
         }
         spec["cluster"] = {name: value for name, value in told.items() if value is not None}
-    return msgspec.json.encode({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}).decode()
+    return msgspec.json.encode({"apiVersion": config.api_version, "kind": "ExecCredential", "spec": spec}).decode()
 
 
 async def _end(process: Process) -> None:

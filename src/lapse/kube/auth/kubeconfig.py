@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lapse.files.ownership import distrust
-from lapse.kube.auth.config import Cluster, KubeConfig, Material, Plugin, User
+from lapse.kube.auth.config import Cluster, ExecConfig, KubeConfig, Material, User
 from lapse.kube.errors import KubeConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PLUGIN_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-_PLUGIN_EXTENSION: Final = "client.authentication.k8s.io/exec"
+_EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
 class _Extension(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ def read_kubeconfig(files: Sequence[Path], *, context: str | None = None, must_e
     if chosen.user and chosen.user not in users:
         raise _problem(origin, f"there is no user {chosen.user}")
     user = _user(origin, *users[chosen.user]) if chosen.user else User()
-    if user.plugin is not None:
+    if user.exec_config is not None:
         _demand_own(origin, files)
     return KubeConfig(
         cluster=_cluster(origin, *clusters[chosen.cluster]),
@@ -174,7 +174,7 @@ def _cluster(origin: str, folder: Path, found: _Cluster) -> Cluster:
         server_name=found.tls_server_name or None,
         proxy=found.proxy_url or None,
         compress=not found.disable_compression,
-        plugin_config=extensions.get(_PLUGIN_EXTENSION),
+        exec_extension=extensions.get(_EXEC_EXTENSION),
     )
 
 
@@ -188,7 +188,7 @@ def _user(origin: str, folder: Path, found: _User) -> User:
         password=found.password or "",
         certificate=_material(origin, folder, found, "client_certificate"),
         key=_material(origin, folder, found, "client_key"),
-        plugin=None if found.exec is None else _plugin(origin, found.exec, folder),
+        exec_config=None if found.exec is None else _exec_config(origin, found.exec, folder),
         impersonation=_impersonation(origin, found),
         groups=tuple(found.impersonate_groups or ()),
     )
@@ -202,7 +202,7 @@ def _demand_own(origin: str, files: Sequence[Path]) -> None:
             raise _problem(origin, f"it names an exec plugin, and {file} {problem}; use a file that only you can write")
 
 
-def _plugin(origin: str, found: _Exec, folder: Path) -> Plugin:
+def _exec_config(origin: str, found: _Exec, folder: Path) -> ExecConfig:
     if found.api_version not in PLUGIN_VERSIONS:
         raise _problem(origin, f"the exec plugin speaks {found.api_version or 'no version'}; it must be v1 or v1beta1")
     if found.interactive_mode == "Always":
@@ -211,7 +211,7 @@ def _plugin(origin: str, found: _Exec, folder: Path) -> Plugin:
         )
     # As kubectl: a bare name is looked for on PATH, a relative path counts from the file.
     command = str(folder / found.command) if "/" in found.command else found.command
-    return Plugin(
+    return ExecConfig(
         api_version=found.api_version,
         command=command,
         args=tuple(found.args or ()),

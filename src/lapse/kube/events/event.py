@@ -77,7 +77,7 @@ class Recorder(Protocol):
         """Tell it."""
         ...
 
-    def tally(self, report: Report, item: str) -> None:
+    def aggregate(self, report: Report, item: str) -> None:
         """Count ``item`` under this report; how many there were, and some of them, is told after a while, at once."""
         ...
 
@@ -88,7 +88,7 @@ class NoRecorder:
     def record(self, report: Report) -> None:
         """See `Recorder`."""
 
-    def tally(self, report: Report, item: str) -> None:
+    def aggregate(self, report: Report, item: str) -> None:
         """See `Recorder`."""
 
 

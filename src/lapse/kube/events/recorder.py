@@ -1,17 +1,17 @@
 """Recorder of Events on a cluster, beside the work that they tell of: it never delays that work, and may drop Events.
 
 Whoever reports puts a value into memory and goes on. One task writes, so many calls a second; what happened twice
-meanwhile, or happens again within some minutes, is one Event with a series. What is tallied (deletions, of which there
-may be thousands) is told as a handful of Events, however many items there are.
+meanwhile, or happens again within some minutes, is one Event with a series. What is aggregated (deletions, of which
+there may be thousands) is told as a handful of Events, however many items there are.
 
 What does not fit into the queue, is refused, or fails again and again is dropped, counted and logged once a minute.
 Failures make the writer pause, longer each time, so a right that was taken away costs a call now and then. On a stop,
 what waits is written for a second or two; what is left is dropped. Not guaranteed: that anything is ever written.
 
-Aggregation: the first item opens a tally, which is told some seconds later with all that came meanwhile; after that the
-same tally is told once in a longer while at the most. So the number of Events depends on time and on the number of
-objects, and not on how many items there are. With too many objects at a time, new ones are counted together, under no
-object. A tally waits for nothing and calls nobody: the recorder asks for what is due.
+Aggregation: the first item opens an aggregate, which is told some seconds later with all that came meanwhile; after
+that the same aggregate is told once in a longer while at the most. So the number of Events depends on time and on the
+number of objects, and not on how many items there are. With too many objects at a time, new ones are counted together,
+under no object. An aggregate waits for nothing and calls nobody: the recorder asks for what is due.
 
 A report is written as a new Event, or as one more in the series of the last one that said the same: one call, or two
 when the cluster has forgotten the Event whose series was to go on. A report that is written again after a response was
@@ -102,7 +102,7 @@ _NAMED: Final = 5
 
 
 @dataclass
-class _Tally:
+class _Aggregate:
     due_ns: int
     first_ns: int
     last_ns: int
@@ -110,14 +110,14 @@ class _Tally:
     named: list[str] = field(default_factory=list)
 
 
-class Tallies:
+class EventAggregates:
     """See the module. ``places`` is how many objects are counted apart at a time."""
 
     def __init__(self, clock: Clock, *, gather_seconds: float, quiet_seconds: float, places: int) -> None:
         """Count nothing yet."""
         self._clock, self._places = clock, places
         self._gather_ns, self._quiet_ns = round(gather_seconds * _NS), round(quiet_seconds * _NS)
-        self._open: dict[Report, _Tally] = {}
+        self._open: dict[Report, _Aggregate] = {}
         self._told: dict[Report, int] = {}
 
     def __len__(self) -> int:
@@ -125,7 +125,7 @@ class Tallies:
         return len(self._open)
 
     def add(self, report: Report, item: str) -> bool:
-        """Count an item; return whether that opened a tally."""
+        """Count an item; return whether that opened an aggregate."""
         found, opens = self._open.get(report), False
         if found is None:
             if len(self._open) >= self._places and report.regarding is not None:
@@ -138,25 +138,25 @@ class Tallies:
             found.named.append(item)
         return opens
 
-    def _begin(self, report: Report) -> _Tally:
+    def _begin(self, report: Report) -> _Aggregate:
         due_ns = self._clock.monotonic_ns() + self._gather_ns
         told_ns = self._told.get(report)
         if told_ns is not None:
             due_ns = max(due_ns, told_ns + self._quiet_ns)
         now = self._clock.wall_ns()
-        return _Tally(due_ns, now, now)
+        return _Aggregate(due_ns, now, now)
 
     def seconds_left(self) -> float | None:
         """Return how long until something is ripe; None when nothing is open."""
         if not self._open:
             return None
-        return max(0.0, (min(tally.due_ns for tally in self._open.values()) - self._clock.monotonic_ns()) / _NS)
+        return max(0.0, (min(aggregate.due_ns for aggregate in self._open.values()) - self._clock.monotonic_ns()) / _NS)
 
     def ripe(self, *, everything: bool = False) -> list[tuple[Report, Times]]:
-        """Close the tallies whose time has come, and return what is to be told."""
+        """Close the aggregates whose time has come, and return what is to be told."""
         now_ns = self._clock.monotonic_ns()
         self._told = {report: told for report, told in self._told.items() if now_ns - told < self._quiet_ns}
-        due = [report for report, tally in self._open.items() if everything or tally.due_ns <= now_ns]
+        due = [report for report, aggregate in self._open.items() if everything or aggregate.due_ns <= now_ns]
         self._told |= dict.fromkeys(due, now_ns)
         return [_summary(report, self._open.pop(report)) for report in due]
 
@@ -165,10 +165,10 @@ class Tallies:
         self._open.clear()
 
 
-def _summary(report: Report, tally: _Tally) -> tuple[Report, Times]:
-    more = ", ..." if tally.count > len(tally.named) else ""
-    note = f"{report.note}: {tally.count} ({', '.join(tally.named)}{more})"
-    return replace(report, note=note), Times(tally.first_ns, tally.last_ns)
+def _summary(report: Report, aggregate: _Aggregate) -> tuple[Report, Times]:
+    more = ", ..." if aggregate.count > len(aggregate.named) else ""
+    note = f"{report.note}: {aggregate.count} ({', '.join(aggregate.named)}{more})"
+    return replace(report, note=note), Times(aggregate.first_ns, aggregate.last_ns)
 
 
 _WORD_SECONDS: Final = 60.0
@@ -191,11 +191,11 @@ class RecorderLimits:
     """Events whose series may go on."""
     series_seconds: float = 360.0
     gather_seconds: float = 5.0
-    """From the first item of a tally to its Event."""
+    """From the first item of an aggregate to its Event."""
     quiet_seconds: float = 60.0
-    """From one Event of a tally to the next."""
+    """From one Event of an aggregate to the next."""
     places: int = 100
-    """Tallies at a time; what comes on top is told on the object that stands for the process."""
+    """Aggregates at a time; what comes on top is told on the object that stands for the process."""
     drain_seconds: float = 2.0
     linger_seconds: float = 0.2
     """On a stop, how long to wait for work that is just being finished."""
@@ -225,7 +225,7 @@ class EventRecorder:
         self._limits, self._chance = limits, chance
         self._rate = RateLimit(limits.per_second, burst=limits.burst, clock=clock)
         self._queue: OrderedDict[Report, Times] = OrderedDict()
-        self._tallies = Tallies(
+        self._aggregates = EventAggregates(
             clock,
             gather_seconds=limits.gather_seconds,
             quiet_seconds=limits.quiet_seconds,
@@ -244,9 +244,9 @@ class EventRecorder:
         now = self._clock.wall_ns()
         self._enqueue(report, Times(now, now))
 
-    def tally(self, report: Report, item: str) -> None:
+    def aggregate(self, report: Report, item: str) -> None:
         """See `Recorder`."""
-        if self._tallies.add(report, item):
+        if self._aggregates.add(report, item):
             self._wake.set()
 
     def _enqueue(self, report: Report, times: Times) -> None:
@@ -271,10 +271,10 @@ class EventRecorder:
         finally:
             writing.cancel()
             await asyncio.wait({writing})
-            for _ in range(len(self._queue) + len(self._tallies)):
+            for _ in range(len(self._queue) + len(self._aggregates)):
                 self._drop(_STOPS)
             self._queue.clear()
-            self._tallies.clear()
+            self._aggregates.clear()
             self._say_lost()
         if not stopping.is_set():
             writing.result()
@@ -284,7 +284,7 @@ class EventRecorder:
             self._ripen(everything=True)
             await self._idle.wait()
             await self._clock.sleep(self._limits.linger_seconds)
-            if self._idle.is_set() and not self._tallies:
+            if self._idle.is_set() and not self._aggregates:
                 return
 
     async def _write_on(self) -> None:
@@ -306,14 +306,14 @@ class EventRecorder:
                 raise
 
     async def _until_woken(self) -> None:
-        left = self._tallies.seconds_left()
+        left = self._aggregates.seconds_left()
         if left is None:
             await self._wake.wait()
         else:
             await _first_of(self._wake.wait(), self._clock.sleep(left))
 
     def _ripen(self, *, everything: bool = False) -> None:
-        for report, times in self._tallies.ripe(everything=everything):
+        for report, times in self._aggregates.ripe(everything=everything):
             self._enqueue(report, times)
 
     # --- writing ------------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ from lapse.requests.addresses import snapshot_name
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import (
     OBJECT_KEEPER,
-    OVERLOOKED,
     SNAPSHOT_CLASS,
+    SNAPSHOT_NUDGE,
     VOLUME_CAPTURE_REQUEST,
     CaptureMode,
     VolumeCaptureRequest,
@@ -94,15 +94,15 @@ class SnapshotNudge:
         if content is None or deleted is None or not _is_ours(content.metadata):
             return ReconcileResult()
         meta, now = content.metadata, UnixNs(self._clock.wall_ns())
-        due = next_note(UnixNs(deleted), from_timestamp(meta.annotations.get(OVERLOOKED, "")))
+        due = next_note(UnixNs(deleted), from_timestamp(meta.annotations.get(SNAPSHOT_NUDGE, "")))
         if now < due:
             return ReconcileResult(requeue_after=(due - now) / _NS)
-        changes = {"metadata": {"annotations": {OVERLOOKED: to_timestamp(now)}}}
+        changes = {"metadata": {"annotations": {SNAPSHOT_NUDGE: to_timestamp(now)}}}
         try:
             await self._store.patch(VOLUME_SNAPSHOT_CONTENT, key, changes, uid=meta.uid)
         except NotFoundError:
             return ReconcileResult()
-        _log.info("deletion_overlooked", content=key.name)
+        _log.info("snapshot_nudged", content=key.name)
         return ReconcileResult(requeue_after=_PATIENCE_NS / _NS)
 
 

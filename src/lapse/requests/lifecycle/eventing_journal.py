@@ -2,7 +2,7 @@
 
 Deletions are never one Event each. Those of requests are tallied on their namespace, where somebody who misses a
 request looks; those of keepers, which have no namespace, on the object that stands for the operator. That something
-due is held is told on the object itself, when the journal takes it for news, and not at every look.
+due is held is told on the object itself, when the journal notes it as a change, and not at every look.
 
 For journals beside the objects. A row that is written in the transaction of a deletion (`writer`) tells nobody: where
 that is possible there are no Events.
@@ -37,7 +37,7 @@ _NOTES: Final = {
 }
 
 
-class TellingJournal:
+class EventingJournal:
     """See the module; a `lapse.engine.journal.port.Journal` around another one."""
 
     def __init__(self, journal: Journal, recorder: Recorder) -> None:
@@ -52,10 +52,10 @@ class TellingJournal:
 
     async def note(self, entry: Entry, *, unless_first: bool = False) -> bool:
         """See `Journal`."""
-        is_news = await self._journal.note(entry, unless_first=unless_first)
-        if is_news:
+        is_change = await self._journal.note(entry, unless_first=unless_first)
+        if is_change:
             self._tell(entry)
-        return is_news
+        return is_change
 
     async def entries(
         self,
@@ -93,7 +93,7 @@ class TellingJournal:
         if entry.outcome is Outcome.ENDED:
             report = _deletions(entry.address.rpartition("/")[0], str(entry.reason))
             if report is not None:
-                self._recorder.tally(report, entry.address)
+                self._recorder.aggregate(report, entry.address)
             return
         if entry.outcome not in {Outcome.HELD, Outcome.NOTED}:
             return
@@ -138,4 +138,4 @@ def _held(entry: Entry, place: Located) -> Report:
 
 
 if TYPE_CHECKING:
-    _conforms: type[Journal] = TellingJournal
+    _conforms: type[Journal] = EventingJournal

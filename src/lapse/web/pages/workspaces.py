@@ -15,7 +15,7 @@ from lapse.core.errors import LapseError
 from lapse.workspaces.activity.port import Activity, ActivityUnavailableError, Connected, Quiet, Signal, Timer
 from lapse.workspaces.model import Ms, ObservedStatus, Workspace, WorkspaceId
 from lapse.workspaces.store.port import WorkspaceStore
-from lapse.workspaces.view import in_words, next_words, trouble, view_of
+from lapse.workspaces.view import in_words, next_words, problem_words, view_of
 
 
 def span(seconds: float) -> str:
@@ -42,7 +42,7 @@ class Line:
     """good, bad or quiet."""
     in_use: str
     next: str
-    trouble: str | None
+    problem: str | None
     """What is wrong with it."""
     failed: bool
     openable: bool = True
@@ -84,14 +84,14 @@ def line(workspace: Workspace, signal: Signal | None, now: Ms, *, openable: bool
     failed = workspace.error_reason is not None
     running = workspace.observed_status is ObservedStatus.RUNNING
     view = view_of(workspace, now)
-    told = trouble(view)
+    told = problem_words(view)
     return Line(
         name=workspace.name,
         state=in_words(workspace),
         mood="bad" if failed or workspace.awaits_restart else "good" if running else "quiet",
         in_use=_in_use(signal) if running else "",
         next=next_words(view, signal, now * 1_000_000, length=lambda nanoseconds: span(nanoseconds / 1e9)),
-        trouble=f"{told[:_MOST_OF_AN_ERROR]}..." if len(told) > _MOST_OF_AN_ERROR else told or None,
+        problem=f"{told[:_MOST_OF_AN_ERROR]}..." if len(told) > _MOST_OF_AN_ERROR else told or None,
         failed=failed,
         openable=openable,
     )

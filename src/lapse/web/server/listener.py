@@ -56,7 +56,7 @@ class Certificate:
         """Read the files; raises `CertificateError`."""
         self.domain = domain
         self._files = (certificate, key)
-        self._trouble = ""
+        self._last_problem = ""
         self._seen: tuple[bytes, bytes] | None = self._contents()
         self._current = self._load()
         self.context = self._load()
@@ -75,12 +75,12 @@ class Certificate:
             self._current = self._load()
         except CertificateError as error:
             self._seen = None  # so that the next look tries again: the files may have been caught half replaced
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                _log.warning("certificate_kept", reason=self._trouble)
+            if str(error) != self._last_problem:
+                self._last_problem = str(error)
+                _log.warning("certificate_kept", reason=self._last_problem)
             return
         # What was read and not what was loaded: files that were replaced in between are different at the next look.
-        self._seen, self._trouble = found, ""
+        self._seen, self._last_problem = found, ""
         _log.info("certificate_replaced", file=str(self._files[0]))
 
     def _hand_over(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _of: ssl.SSLContext) -> None:
