@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "lapse.domains"
 """The group of entry points."""
-NOT_EXPLAINED: Final = "This command does not know about it. For others see lapse requests get and lapse history show"
+NOT_EXPLAINED: Final = "This command does not explain it yet. For others see lapse requests get and lapse history show"
 """Why a domain has no `DomainVerb.WHY`, as long as that is so."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _RESERVED: Final = frozenset({"all", "clock"})
@@ -253,7 +253,7 @@ class Registry:
         if owner is None:
             raise UnsupportedVerbError(problem=f"No domain has {address}")
         if not owner.supports(verb):
-            raise UnsupportedVerbError(problem=owner.unsupported[verb])
+            raise UnsupportedVerbError(problem=f"{address}: {owner.unsupported[verb]}")
         return owner
 
     def domain_of(self, error: LapseError, *, default: str) -> str:

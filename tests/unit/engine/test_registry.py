@@ -80,8 +80,8 @@ def test_an_installed_domain_is_found_by_its_entry_point(tmp_path: Path) -> None
     assert found.demand(DomainVerb.HOLD, Address("mine", None, "a")).name == "mine"
 
 
-def test_a_verb_that_makes_no_sense_is_refused_with_the_reason() -> None:
-    with pytest.raises(UnsupportedVerbError, match=r"^Own things are never held\.$"):
+def test_a_verb_that_makes_no_sense_is_refused_with_the_address_and_the_reason() -> None:
+    with pytest.raises(UnsupportedVerbError, match=r"^own/a: Own things are never held\.$"):
         registry().demand(DomainVerb.HOLD, Address("own", None, "a"))
 
 
