@@ -625,6 +625,10 @@ def load_settings(flags: Mapping[str, str | None] | None = None, *, config: str 
         raise SettingsError(listing="".join(f"\n  {problem}" for problem in problems))
     deprecations = tuple(_deprecated(settings, origins))
     warnings = (*_odd_variables(), *_odd_values(settings, origins), *deprecations)
+    # Each of the two may follow from the other, see `Settings`.
+    for key, other in (("database_url", "workspaces_url"), ("workspaces_url", "database_url")):
+        if not values.get(key) and getattr(settings, key) == values.get(other):
+            origins[key] = origins[other]
     return LoadedSettings(settings, origins, path, warnings, deprecations)
 
 

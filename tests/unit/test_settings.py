@@ -226,6 +226,10 @@ def test_the_old_name_of_the_database_means_the_same_and_goes_with_the_next_vers
     assert warning == (
         "flag --workspaces-url: workspaces_url goes with the next version; set database_url, which means the same"
     )
+    origins = [str(loaded.origins[key]) for key in ("database_url", "workspaces_url")]
+    assert origins == ["flag --workspaces-url"] * 2, "a value that follows from another has its origin"
+    follows = load_settings({"database_url": url})
+    assert (str(follows.origins["workspaces_url"]), follows.deprecations) == ("flag --database-url", ())
     assert load_settings({"workspaces_url": url, "database_url": url}).settings.database_url == url
 
     file = load_settings({"workspaces_url": "file:///x/w.db"})

@@ -352,7 +352,7 @@ def freeze(
 
     done, place = _at_gate(flags, work, cluster=cluster)
     result = {"domain": domain, "frozen": True, "since": to_timestamp(done.since or 0), "reason": reason, "by": by}
-    said = f"Frozen: {_named(domain)} in {place}. To resume: {_run(flags, cluster=cluster)} {domain}"
+    said = f"Frozen: {_named(domain)} in {place}. To resume{_resume(domain, flags, cluster=cluster)}"
     print_result(output, {**result, "place": place}, said)
     return ExitCode.DONE
 
@@ -381,7 +381,7 @@ def resume(
     (resumed, all_frozen), place = _at_gate(flags, work, cluster=cluster)
     said = f"Resumed: {', '.join(resumed)} in {place}." if resumed else f"Nothing to resume: not frozen in {place}."
     if all_frozen:
-        said += f" Still frozen, because everything is frozen; to resume: {_run(flags, cluster=cluster)} {ALL}"
+        said += f" Still frozen, because everything is frozen; to resume{_resume(ALL, flags, cluster=cluster)}"
     print_result(output, {"domain": domain, "resumed": resumed, "frozen": all_frozen, "place": place}, said)
     return ExitCode.DONE
 
@@ -422,13 +422,20 @@ def _at_gate(flags: FreezeFlags, work: Work[T], *, cluster: bool) -> tuple[T, st
     return in_context(flags, at_gate, cluster=cluster, rights=rights)
 
 
-def _run(flags: FreezeFlags, *, cluster: bool) -> str:
-    """Return the command that works on the same context."""
+def _resume(domain: str, flags: FreezeFlags, *, cluster: bool) -> str:
+    """Say which command resumes it in the same context: one that can be pasted, so that no flag is half shown.
+
+    A URL with a password is left out, and named: what came from the file or the environment is there the next time too.
+    """
     from lapse.settings import show_value
 
-    # Shown, that is without the password of a URL.
-    named = [f"--{key.replace('_', '-')} {shlex.quote(show_value(given))}" for key, given in flags.given.items()]
-    return " ".join(["lapse resume", *(["--cluster"] if cluster else []), *named])
+    given = {**({} if flags.config is None else {"config": flags.config}), **flags.given}
+    named = {f"--{key.replace('_', '-')}": value for key, value in given.items()}
+    secret = [flag for flag, value in named.items() if show_value(value) != value]
+    shown = [f"{flag} {shlex.quote(value)}" for flag, value in named.items() if flag not in secret]
+    command = " ".join(["lapse resume", *(["--cluster"] if cluster else []), *shown, domain])
+    same = f", with the same {' and '.join(secret)}" if secret else ""
+    return f"{same}: {command}"
 
 
 def _named(domain: str) -> str:
