@@ -120,6 +120,14 @@ async def test_the_docs_page_lists_every_operation_of_the_openapi_document(clien
             assert operation["summary"] in page
 
 
+async def test_times_of_the_status_are_described_as_such(client: httpx2.AsyncClient) -> None:
+    schemas = (await client.get("/api/v1/openapi.json")).json()["components"]["schemas"]
+    optional = [schemas["LoopReport"]["properties"][name]["anyOf"] for name in ("last_run", "last_success", "next_run")]
+    always = [schemas["Status"]["properties"][name] for name in ("now", "started")]
+    time = {"type": "string", "format": "date-time"}
+    assert (optional, always) == ([[time, {"type": "null"}]] * 3, [time] * 2)
+
+
 async def test_the_openapi_document_describes_bodies_errors_and_tokens(client: httpx2.AsyncClient) -> None:
     document = (await client.get("/api/v1/openapi.json")).json()
     put = document["paths"]["/api/v1/apps/{app}/keys/{key}"]["put"]

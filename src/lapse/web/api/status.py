@@ -25,6 +25,8 @@ MAX_APPS: Final = 100
 """Applications listed at most, those with the most records first; the totals count all."""
 _NS: Final = 1_000_000_000
 _COUNT_EVERY_NS: Final = _NS
+UTCTime = Annotated[datetime, Meta(tz=True)]
+"""A time that the schema calls date-time, which msgspec does for times with a zone only."""
 
 
 class LoopReport(Struct, frozen=True):
@@ -35,9 +37,9 @@ class LoopReport(Struct, frozen=True):
     interval_seconds: float
     ticks: int
     errors: int
-    last_run: datetime | None
-    last_success: datetime | None
-    next_run: datetime | None
+    last_run: UTCTime | None
+    last_success: UTCTime | None
+    next_run: UTCTime | None
     last_error: str | None
 
 
@@ -62,8 +64,8 @@ class Status(Struct, frozen=True):
     """What runs."""
 
     version: str
-    now: datetime
-    started: datetime
+    now: UTCTime
+    started: UTCTime
     uptime_seconds: float
     leader: Annotated[
         bool,
