@@ -40,3 +40,23 @@ def test_every_switched_off_rule_has_a_reason() -> None:
         if re.search(r"# (noqa|type: ignore)(?![^#]*( - |  # ))", line)
     ]
     assert bare == []
+
+
+STATEMENT = re.compile(r"\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE TABLE|WITH)\b.")
+ABOUT_THE_CONNECTION = {
+    "db/postgres/migration.py": "SELECT pg_advisory_xact_lock(",
+    "db/postgres/pool.py": "SELECT ",  # set_config, made from numbers
+    "db/sqlite/file.py": "SELECT count(*) FROM sqlite_schema",
+    "db/sqlite/readers.py": "SELECT 1 FROM sqlite_schema",
+}
+"""Statements about no table of ours: a lock, a setting, whether the file is empty or has changed."""
+
+
+def test_statements_are_in_files_of_their_own() -> None:
+    found = {
+        (str(path.relative_to(SOURCE)), node.value)
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and STATEMENT.match(node.value)
+    }
+    assert found == set(ABOUT_THE_CONNECTION.items())

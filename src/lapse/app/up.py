@@ -278,13 +278,19 @@ class _Process:
 
     def checks(self, loop: asyncio.AbstractEventLoop) -> dict[str, Callable[[], None]]:
         """Return what raises an error unless a store answers and its caches are filled. Blocks, beside ``loop``."""
-        checks: dict[str, Callable[[], None]] = {"keys": self.keys.backend.check, "objects": self._check_objects}
+        checks: dict[str, Callable[[], None]] = {"keys": self.keys.backend.check}
+        checks["objects"] = partial(self._check_objects, loop)
         if self.workspaces is not None:
             checks["workspaces"] = partial(self.workspaces.check, loop)
         return checks
 
-    def _check_objects(self) -> None:
-        self.requests.store.database.read("SELECT 1")
+    def _check_objects(self, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio
+
+        from lapse.web.server.probes import CHECK_SECONDS
+
+        # Bounded, because a process that ends waits for its threads.
+        asyncio.run_coroutine_threadsafe(self.requests.store.check(), loop).result(CHECK_SECONDS)
         if not self.requests.requests.caches.synced:
             raise NotSyncedError
 

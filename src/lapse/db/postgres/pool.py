@@ -36,14 +36,16 @@ from lapse.db.errors import (
     DatabaseOutdatedError,
     DatabaseUnavailableError,
 )
-from lapse.db.postgres.migrations import REVISIONS, VERSION_TABLE
+from lapse.db.postgres.migrations import REVISIONS
 from lapse.db.postgres.url import PostgresURL
+from lapse.db.statements import load_statements
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
+_SQL: Final = load_statements("lapse.db.postgres", "pool.sql")
 _REPEATS: Final = 5
 _RECONNECT_SECONDS: Final = 10.0
 """How long the pool tries by itself. Its pauses double, so a longer time would let it sleep for minutes after an
@@ -155,7 +157,7 @@ class Postgres:
 
     async def now_ns(self) -> int:
         """Return the server's time, as Unix nanoseconds, to the microsecond."""
-        ((micros,),) = await self.read("SELECT (1000000 * extract(epoch FROM clock_timestamp()))::int8", {})
+        ((micros,),) = await self.read(_SQL["now"], {})
         return int(micros) * 1_000
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -198,7 +200,8 @@ class Postgres:
             raise explain(error, self.url, committing=committing and sent) from error
 
     async def _configure(self, connection: AsyncConnection[Any]) -> None:
-        # By statements and not by the connection's options, which poolers such as PgBouncer refuse.
+        # By statements and not by the connection's options, which poolers such as PgBouncer refuse; written here, as
+        # they are settings of a session, made from numbers.
         limits = {
             "statement_timeout": self._patience.statement,
             "lock_timeout": self._patience.lock,
@@ -210,8 +213,7 @@ class Postgres:
         await connection.execute(chosen)
 
     async def _check_tables(self, connection: AsyncConnection[Any]) -> None:
-        sql = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - a constant of ours
-        rows = await (await connection.execute(sql)).fetchall()
+        rows = await (await connection.execute(_SQL["version"])).fetchall()
         found, needed = rows[0][0] if rows else "none", REVISIONS[-1]
         if found == needed:
             return
