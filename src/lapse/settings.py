@@ -255,14 +255,14 @@ def _database_url(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("expected a URL such as postgresql://USER:PASSWORD@HOST:PORT/DATABASE")  # noqa: TRY004 - as above
     if value:
-        from lapse.db.postgres.url import PostgresURL  # imports a driver: only when there is a URL to check
+        from lapse.db.postgres.url import PostgresURL  # uses a driver: only when there is a URL to check
 
         PostgresURL.parse(value)
     return value
 
 
 def _workspaces_url(value: object) -> str:
-    from lapse.workspaces.opening import check_workspaces_url  # imports a driver: only when there is a URL to check
+    from lapse.workspaces.opening import check_workspaces_url
 
     if not isinstance(value, str):
         raise ValueError("expected a URL such as postgresql://HOST/DATABASE or file:///path/workspaces.db")  # noqa: TRY004 - as above
@@ -652,7 +652,14 @@ def _in_seconds(text: str) -> str:
 
 
 def show_value(value: object) -> str:
-    """Print a value for people: as it would be written, with a URL's credentials masked."""
+    """Print a value for people: as it would be written, with a URL's credentials masked.
+
+    Of a PostgreSQL URL host, port and database are shown.
+    """
+    from lapse.db.postgres.url import is_postgres, show_url
+
+    if isinstance(value, str) and is_postgres(value):
+        return show_url(value)
     if isinstance(value, list | tuple):
         return ", ".join(_policy_name(one) if isinstance(one, dict) else str(one) for one in value)
     if isinstance(value, dict):  # sections of domains, whose values may be secrets
@@ -665,9 +672,11 @@ def _validate(values: dict[str, Any], origins: Mapping[str, Origin], problems: l
         return Settings(**values)
     except ValuesError as error:
         for key, problem in error.problems.items():
-            # A duration is told with its error; documents are long, and what they say may be nobody's business.
+            # A duration is told with its error, and of a URL what may be shown; documents are long, and what they say
+            # may be nobody's business.
             is_told = isinstance(problem, DurationError) or key in {"retention_policies", "domains"}
-            given = "" if is_told else f" = {show_value(values.get(key))!r}"
+            is_url = key.endswith("_url") and isinstance(values.get(key), str)
+            given = "" if is_told or is_url else f" = {show_value(values.get(key))!r}"
             problems.append(f"{origins[key]}: {key}{given}: {problem}")
         return None
 

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from lapse.cli import main
 from lapse.cli.flags import AllFlags, StateFlags
 from lapse.core.duration import NEVER, Duration
+from lapse.db.postgres.url import PostgresURL
 from lapse.history.policy import default_policy
 from lapse.history.policy.rbac import ACCOUNT
 from lapse.settings import (
@@ -372,8 +376,8 @@ def test_everything_that_is_wrong_is_reported_at_once_with_its_place(monkeypatch
         ("[keys]\nsweep_interval = 1", "lapse.toml:2: keys_sweep_interval = '1': expected a text with a unit"),
         ("[keys]\nsweep_interval = '0s'", "lapse.toml:2: keys_sweep_interval = '0s': expected a duration above zero"),
         ("[keys]\nurl = 5", "lapse.toml:2: keys_url = '5': expected a URL"),
-        ("[keys]\nurl = 'mongo://x'", "lapse.toml:2: keys_url = 'mongo://x': The keys URL mongo://x cannot be used"),
-        ("[keys]\nurl = 'memory://?a=b'", "lapse.toml:2: keys_url = 'memory://?a=b': The keys URL memory:// cannot"),
+        ("[keys]\nurl = 'mongo://x'", "lapse.toml:2: keys_url: The keys URL mongo://x cannot be used"),
+        ("[keys]\nurl = 'memory://?a=b'", "lapse.toml:2: keys_url: The keys URL memory:// cannot"),
         (
             "keys_url = 'memory://'\n[keys]\nurl = 'memory://'",
             "lapse.toml:3: keys.url: the key keys_url is given twice",
@@ -497,9 +501,116 @@ def test_a_secret_behind_the_question_mark_is_never_shown_either(key: str, url: 
     assert "hunter2" not in shown
 
 
+ODD_PASSWORDS = st.text(alphabet="ЖЩЮ/?#@:%&=[]+ 12", min_size=1, max_size=12).filter(
+    lambda text: set(text) & set("ЖЩЮ")
+)
+"""Each has letters that no message has, so that the smallest part of it is found."""
+
+
+@pytest.mark.driver
+@pytest.mark.parametrize("key", ["database_url", "workspaces_url"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "postgresql://lapse:{}@h.invalid/x",
+        "postgresql://{}@h.invalid/x",
+        "postgresql:///lapse:{}@h.invalid/x",
+        "postgresql://h.invalid/x?password={}",
+        "postgresql://h.invalid/x?pasword={}",
+        "postgresql://h.invalid/x?sslmode=require&password={}&application_name=a",
+        "host=h.invalid password={} dbname=x",
+        "lapse:{}@h.invalid/x",
+        "mysql://lapse:{}@h.invalid/x",
+    ],
+)
+@given(password=ODD_PASSWORDS)
+@example(password="pa/ssЖ")
+@example(password="Ж@ssЖ")
+@example(password="1/Ж")
+@example(password="a&Ж")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_part_of_a_database_password_is_in_any_message(key: str, form: str, password: str) -> None:
+    url = form.format(password)
+    try:
+        loaded = load_settings({key: url})
+        shown = f"{list(loaded.shown())} {loaded.warnings} {PostgresURL.parse(url)!r}"
+        shown += str(explain_url(url)) if url.startswith("postgresql") else ""
+    except SettingsError as error:
+        shown = f"{error} {error!r} {error.details}"
+    assert not set(shown) & set("ЖЩЮ")
+    assert not set(show_value(url) if url.startswith("postgresql") else "") & set("ЖЩЮ")
+
+
+def explain_url(url: str) -> Exception:
+    """Return what is said of a database that cannot be reached."""
+    import psycopg
+
+    from lapse.db.postgres.pool import explain_unreachable
+
+    return explain_unreachable(psycopg.OperationalError("connection failed: no such host"), PostgresURL.parse(url))
+
+
+@pytest.mark.driver
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("postgresql://lapse:pa/ss@h.invalid/x", "an @ after its host; write / ? # @ in a password as %2F %3F %23 %40"),
+        ("postgresql://lapse:p@ss@h.invalid/x", "two @ before its host; write / ? # @ in a password as %2F %3F"),
+        ("postgresql://h/x?pasword=s3cret", "'pasword' is not an option of postgresql://; did you mean password"),
+        ("postgresql://h/x?password=a&b=c", "an option behind a secret one is not an option of postgresql://"),
+        ("postgresql://h/x?zork=1", "'zork' is not an option of postgresql://. Expected"),
+        ("host=h password=s3cret", "it is a connection string of libpq (host=... dbname=...), not a URL"),
+        ("postgresql://lapse:s3cret", "behind a user and password comes an @, and a port is a number"),
+        ("postgresql://lapse:%zz@h/x", "libpq cannot read it"),
+        ("postgresql://lapse:a\nb@h/x", "it has a character that cannot be printed"),
+        ("mysql://h/x", "it does not begin with postgresql://"),
+    ],
+)
+def test_a_database_url_that_cannot_be_used_is_told_without_its_value(url: str, problem: str) -> None:
+    (told,) = problems({"database_url": url})
+    assert told.startswith("flag --database-url: database_url: The PostgreSQL URL cannot be used: ")
+    assert problem in told
+    assert "s3cret" not in told
+
+
+@pytest.mark.driver
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:x@db.example.org:5432/lapse?sslmode=require", "postgresql://db.example.org:5432/lapse"),
+        ("postgres://me:a%40b%2F@h/x", "postgresql://h:5432/x"),
+        ("postgresql://h,i:5433/x", "postgresql://h:5432,i:5433/x"),
+        ("postgresql://me@[::1]/x", "postgresql://[::1]:5432/x"),
+        ("postgresql:///x?host=/run/postgresql&ssl=true", "postgresql:///run/postgresql:5432/x"),
+        ("postgresql://me@h", "postgresql://h:5432/"),
+    ],
+)
+def test_of_a_database_url_host_port_and_database_are_shown(url: str, shown: str) -> None:
+    assert show_value(load_settings({"database_url": url}).settings.database_url) == shown
+
+
+@pytest.mark.parametrize(
+    ("key", "url", "driver", "extra"),
+    [
+        ("database_url", "postgresql://h.invalid/x", "psycopg", "postgres"),
+        ("workspaces_url", "postgresql://h.invalid/x", "psycopg", "postgres"),
+        ("activity_url", "redis://h.invalid", "redis", "redis"),
+    ],
+)
+def test_a_driver_that_is_not_installed_is_named_with_what_to_install(
+    key: str, url: str, driver: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = ("lapse.workspaces.activity.redis", "lapse.db.redis", f"{driver}.")
+    for name in [name for name in sys.modules if name.startswith(ours)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, driver, None)
+    (told,) = problems({key: url})
+    assert re.search(rf"its driver \({driver}\) is not installed; run pip install 'lapse\[{extra}\]'", told)
+
+
 def test_options_that_are_no_secrets_are_shown() -> None:
-    url = "postgresql://me:x@db.example.org:5432/lapse?sslmode=require&password=y&keyspace=a"
-    assert show_value(url) == "postgresql://***@db.example.org:5432/lapse?sslmode=require&password=***&keyspace=a"
+    url = "redis://me:x@db.example.org:6379/0?timeout=2s&password=y&keyspace=a"
+    assert show_value(url) == "redis://***@db.example.org:6379/0?timeout=2s&password=***&keyspace=a"
     assert show_value("file:///var/lib/lapse/keys.db?sync=full") == "file:///var/lib/lapse/keys.db?sync=full"
 
 

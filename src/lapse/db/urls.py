@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lapse.core.duration import Duration, DurationError
-from lapse.core.text import masked_option
+from lapse.core.text import is_secret, masked_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from lapse.core.errors import LapseError
 
     Refusal = type[LapseError]
+
+ODD_CHARACTERS: Final = "write / ? # @ in a password as %2F %3F %23 %40"
+_PLAIN: Final = re.compile(r"[\w./-]*")
+_MOST_LISTED: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +62,15 @@ def take_apart(
     """Take a URL apart and check scheme and options; ``options_of`` is asked for a valid scheme only."""
     valid = ", ".join(f"{scheme}://" for scheme in schemes)
     if "://" not in text:
-        shown = repr(text.rpartition("@")[2])
+        shown = repr(text) if _PLAIN.fullmatch(text) else "given"  # other text may hold a password anywhere
         raise refusal(url=shown, problem=f"it has no scheme; expected one of {valid}")
     _check_authority(text, refusal)
     try:
         parts = urlsplit(text)
     except ValueError:
         raise refusal(url="given", problem="it is not a URL") from None  # the cause may show the password
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    # What has no scheme that could be one, such as password=x://, is no URL, and its path is all of it.
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.scheme else "given"
     if parts.scheme not in schemes:
         raise refusal(url=shown, problem=f"{parts.scheme!r} is not a known scheme; expected one of {valid}")
     if parts.fragment:
@@ -72,6 +78,14 @@ def take_apart(
     options = _options(shown, parts, options_of(parts.scheme), refusal)
     username, password, location = _authority(parts.netloc)
     return StoreURL(parts.scheme, username, password, location, unquote(parts.path), options)
+
+
+def missing_driver(error: ModuleNotFoundError, extra: str) -> str:
+    """Return what to install where the driver of a store is not there; ``error`` goes on where it is about Lapse."""
+    package = (error.name or "").partition(".")[0]
+    if package == "lapse":
+        raise error
+    return f"its driver ({package}) is not installed; run pip install 'lapse[{extra}]'"
 
 
 # --- parsers of options -----------------------------------------------------------------------------------------------
@@ -120,8 +134,7 @@ def _check_authority(text: str, refusal: Refusal) -> None:
     host, *tail = re.split("(?=[/?#])", rest, maxsplit=1)
     # An @ behind the host comes from a password with an odd character; half of it would pass for a host and be shown.
     if host and "@" in "".join(tail):
-        problem = "it has an @ after its host; write / ? # @ in a password as %2F %3F %23 %40"
-        raise refusal(url=f"{scheme}://...", problem=problem)
+        raise refusal(url=f"{scheme}://...", problem=f"it has an @ after its host; {ODD_CHARACTERS}")
 
 
 def _authority(netloc: str) -> tuple[str | None, str | None, str]:
@@ -138,8 +151,7 @@ def _options(shown: str, parts: SplitResult, known: Mapping[str, Option], refusa
     seen: set[str] = set()
     for name, text in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
-            valid = ", ".join(sorted(known)) or "none"
-            raise refusal(url=shown, problem=f"{name!r} is not an option of {parts.scheme}://; valid options: {valid}")
+            raise refusal(url=shown, problem=_unknown_option(name, parts.scheme, known, seen))
         if name in seen:
             raise refusal(url=shown, problem=f"the option {name} is given twice")
         seen.add(name)
@@ -150,3 +162,13 @@ def _options(shown: str, parts: SplitResult, known: Mapping[str, Option], refusa
             problem = f"the option {given} is not valid; expected {known[name].expected}"
             raise refusal(url=shown, problem=problem) from error
     return values
+
+
+def _unknown_option(name: str, scheme: str, known: Collection[str], before: Collection[str]) -> str:
+    if any(map(is_secret, before)):  # then the name may be the rest of a secret that has an & in it
+        return f"an option behind a secret one is not an option of {scheme}://; write & in a value as %26"
+    problem = f"{name!r} is not an option of {scheme}://"
+    if len(known) <= _MOST_LISTED:
+        return f"{problem}; valid options: {', '.join(sorted(known)) or 'none'}"
+    near = get_close_matches(name, known)
+    return f"{problem}; did you mean {' or '.join(near)}?" if near else problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.db.urls import take_apart
+from lapse.db.urls import missing_driver, take_apart
 from lapse.keys.errors import KeysURLError
 
 if TYPE_CHECKING:
@@ -63,8 +63,5 @@ def _module(scheme: str) -> Any:  # noqa: ANN401 - a module with the names that 
     try:
         return import_module(BACKENDS[scheme])
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "lapse":
-            raise
-        extra = BACKENDS[scheme].rpartition(".")[2]
-        problem = f"its driver ({error.name}) is not installed; run pip install 'lapse[{extra}]'"
+        problem = missing_driver(error, BACKENDS[scheme].rpartition(".")[2])
         raise KeysURLError(url=f"{scheme}://...", problem=problem) from error

@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.errors import UsageError
-from lapse.db.urls import take_apart
+from lapse.db.postgres.url import PostgresURL, is_postgres
+from lapse.db.urls import missing_driver, take_apart
+from lapse.workspaces.activity.port import ActivityURLError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lapse.core.clock import Clock
     from lapse.workspaces.activity.port import Activity
+    from lapse.workspaces.activity.redis import RedisActivity
     from lapse.workspaces.store.port import WorkspaceStore
 
-_POSTGRES: Final = ("postgresql://", "postgres://")
 _FILE: Final = "file://"
 
 
@@ -35,9 +37,7 @@ class WorkspacesURLError(UsageError, ValueError):
 
 def check_workspaces_url(url: str) -> None:
     """Raise a usage error unless it names a store."""
-    if url.startswith(_POSTGRES):
-        from lapse.db.postgres.url import PostgresURL
-
+    if is_postgres(url):
         PostgresURL.parse(url)
     else:
         path_of(url)
@@ -45,7 +45,7 @@ def check_workspaces_url(url: str) -> None:
 
 async def open_workspaces(url: str) -> WorkspaceStore:
     """Open the store that a URL names; a file, and its folder, are made where they are not there."""
-    if url.startswith(_POSTGRES):
+    if is_postgres(url):
         from lapse.workspaces.store.postgres import open_postgres_store
 
         return await open_postgres_store(url)
@@ -63,9 +63,7 @@ async def open_workspaces(url: str) -> WorkspaceStore:
 def check_activity_url(url: str) -> None:
     """Raise a usage error unless it names an activity store; the empty one is this process."""
     if url:
-        from lapse.workspaces.activity.redis import RedisActivity
-
-        RedisActivity.at(url)
+        _redis_activity().at(url)
 
 
 def open_activity(
@@ -79,19 +77,26 @@ def open_activity(
         from lapse.workspaces.activity.in_process import InProcessActivity
 
         return InProcessActivity(clock, lease_seconds=lease_seconds, since=since)
-    from lapse.workspaces.activity.redis import RedisActivity
-
-    return RedisActivity.at(url, lease_seconds=lease_seconds)
+    return _redis_activity().at(url, lease_seconds=lease_seconds)
 
 
 def path_of(url: str) -> Path:
     """Return the file that a URL names; raises `WorkspacesURLError`."""
     expected = "expected file:///absolute/path/workspaces.db or postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
     if not url.startswith(_FILE):
-        shown = url.partition("://")[0] if "://" in url else "given"
+        scheme = url.partition("://")[0]
+        shown = f"{scheme}://..." if "://" in url and scheme.isalnum() else "given"
         raise WorkspacesURLError(url=shown, problem=f"it is neither a file nor a PostgreSQL database; {expected}")
     parts = take_apart(url, schemes=("file",), options_of=lambda _: {}, refusal=WorkspacesURLError)
     path = parts.path
     if parts.location or not path.startswith("/") or path.endswith("/") or "\0" in path:
         raise WorkspacesURLError(url=str(parts), problem=f"it names no file; {expected}")
     return Path(path)
+
+
+def _redis_activity() -> type[RedisActivity]:
+    try:
+        from lapse.workspaces.activity.redis import RedisActivity
+    except ModuleNotFoundError as error:
+        raise ActivityURLError(url="redis://...", problem=missing_driver(error, "redis")) from error
+    return RedisActivity
