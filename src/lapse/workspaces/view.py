@@ -12,6 +12,7 @@ import shlex
 from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
@@ -93,6 +94,7 @@ _WORDS: Final[Mapping[str, str]] = {
     activity.ActivityDoubt.PROBE_FAILED: "its program does not answer its probe, so the program may be at work",
     activity.ActivityDoubt.PROBE_UNANSWERED: "its program has not answered its probe lately and may be at work",
 }
+_VALUES: Final = ("command", "operation_note", "error_message", "exit_output", "probe", "probe_error")
 _NOT_HERE: Final = "not known here: the process that serves the workspaces counts connections"
 
 
@@ -121,7 +123,7 @@ class WorkspaceView(Struct, frozen=True):
     operation_note: Annotated[str | None, Meta(description="What is to be known while it is under way")]
     archived: bool
     error_reason: str | None
-    error_message: str | None
+    error_message: Annotated[str | None, Meta(description="null where the token shows no values")]
     restarts: Annotated[int, Meta(description="How often in a row its program ended by itself and was started again")]
     exit_status: Annotated[
         int | None, Meta(description="How it last did: its exit code, or minus the number of a signal")
@@ -225,6 +227,11 @@ def view_of(workspace: Workspace, now: Ms) -> WorkspaceView:
     )
 
 
+def without_values(view: WorkspaceView) -> WorkspaceView:
+    """Return the view without what its owner or its program has written: commands and output can be secrets."""
+    return replace(view, **dict.fromkeys(_VALUES))
+
+
 def _moment(milliseconds: Ms | None) -> Moment | None:
     return None if milliseconds is None else Moment(milliseconds * _MS)
 
@@ -235,7 +242,8 @@ def _moment(milliseconds: Ms | None) -> Moment | None:
 def problem_words(view: WorkspaceView) -> str:
     """Say what is wrong with a workspace, in sentences; empty where nothing is known to be."""
     if view.error_reason is not None:
-        return f"It has failed ({view.error_reason}): {(view.error_message or '').rstrip('.')}."
+        said = "" if view.error_message is None else f": {view.error_message.rstrip('.')}"
+        return f"It has failed ({view.error_reason}){said}."
     if view.operation_note is not None:
         return view.operation_note
     if not view.restarts:

@@ -175,6 +175,29 @@ async def test_a_verb_clears_an_error(api: API, verb: str) -> None:
     assert answer["error_reason"] is None
 
 
+@pytest.mark.parametrize("scope", ["monitor", "operate", "approve", "holds", "legal"])
+async def test_who_may_see_lists_sees_nothing_that_a_program_or_its_owner_wrote(api: API, scope: str) -> None:
+    made = await create(api, command=["serve", "--password", "s3cret"], probe="/busy?key=s3cret")
+    one = WorkspaceId(made["id"])
+    await observe(api, one, ObservedStatus.RUNNING)
+    assert await api.workspaces.note_exit(one, status=1, output="token=s3cret", at=now(api), steady=False)
+    await begin(api, one, Operation.PROVISIONING)
+    await api.workspaces.note_operation(one, OpId("op"), "It said s3cret.")
+    shown = [await api.client.get(PLACE, headers=bearer(api, scope))]
+    await api.workspaces.fail(one, OpId("op"), reason="StartFailed", message="token=s3cret", now=now(api))
+    shown += [await api.client.get(path, headers=bearer(api, scope)) for path in (PLACE, "/")]
+    if scope == "holds":
+        shown.append(await api.client.post(f"{PLACE}/lab/hold", json={"reason": "r"}, headers=bearer(api, scope)))
+
+    assert [answer.status_code for answer in shown] == [200] * len(shown)
+    assert not any("s3cret" in answer.text for answer in shown)
+    (listed,) = shown[1].json()["items"]
+    assert (listed["command"], listed["error_reason"], listed["error_message"]) == (None, "StartFailed", None)
+    assert "It has failed (StartFailed)." in shown[2].text
+    for path in (PLACE, "/"):
+        assert "s3cret" in (await api.client.get(path, headers=bearer(api, "read"))).text
+
+
 @pytest.mark.parametrize("verb", ["start", "stop", "archive", None])
 async def test_during_an_operation_a_change_is_refused(api: API, verb: str | None) -> None:
     made = await create(api)

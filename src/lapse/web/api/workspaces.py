@@ -38,7 +38,7 @@ from lapse.web.api.errors import (
     WorkspacesNotServedError,
 )
 from lapse.web.api.forms import DEFAULT_PAGE, IF_MATCH, After, Answer, Form, Name, answer, demand_known, match_of
-from lapse.web.auth.scopes import Owners, owners_in
+from lapse.web.auth.scopes import Owners, owners_in, sees_values
 from lapse.web.pages.workspaces import Overview, overview
 from lapse.web.server.security import PRINCIPAL, Principal, actor_of
 from lapse.workspaces import verbs
@@ -59,7 +59,7 @@ from lapse.workspaces.store.port import WorkspaceStore
 from lapse.workspaces.target import delete_by_person
 from lapse.workspaces.tickets import TICKET_SECONDS, Tickets, ticket_url
 from lapse.workspaces.verbs import Verb, ask
-from lapse.workspaces.view import Explanation, WorkspaceView, explain, view_of
+from lapse.workspaces.view import Explanation, WorkspaceView, explain, view_of, without_values
 
 _MS: Final = 1_000_000
 _SECOND: Final = 1_000_000_000
@@ -183,7 +183,8 @@ class WorkspacesService:
 
     async def overview(self, openable: Owners) -> Overview:
         """Say how all of them are, for the start page, and which of them the caller can open."""
-        return await overview(self.store, self._activity, now=self._now(), openable=openable)
+        now, with_values = self._now(), openable.with_values
+        return await overview(self.store, self._activity, now=now, openable=openable, with_values=with_values)
 
     async def page(self, owners: Owners, *, owner: str | None, limit: int, after: str | None) -> Response:
         """Answer one page of those that the caller may see."""
@@ -333,8 +334,10 @@ class WorkspacesService:
         return Answer(self._shown(found, owners), status, headers={"ETag": _tag(found), **headers})
 
     def _shown(self, found: Workspace, owners: Owners) -> WorkspaceDetails:
-        view, hidden = view_of(found, self._now()), {} if owners.with_commands else {"command": None}
-        return fill(WorkspaceDetails, view, **hidden, url=self._url_of(found.name))
+        view = view_of(found, self._now())
+        return fill(
+            WorkspaceDetails, view if owners.with_values else without_values(view), url=self._url_of(found.name)
+        )
 
     def _now(self) -> Ms:
         return Ms(self._clock.wall_ns() // _MS)
@@ -385,9 +388,9 @@ def _owners(request: Request) -> Owners:
 
 
 def opened_by(request: Request) -> Owners:
-    """Return whose workspaces the caller can open."""
+    """Return whose workspaces the caller can open, and whether values of all of them may be shown."""
     principal: Principal = request.scope[PRINCIPAL]
-    return owners_in(principal.scopes, "POST")
+    return Owners(owners_in(principal.scopes, "POST").names, with_values=sees_values(principal.scopes))
 
 
 def _nothing(body: Nothing = Nothing()) -> None:  # noqa: B008 - for the framework, which refuses what is said

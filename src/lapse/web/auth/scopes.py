@@ -2,7 +2,7 @@
 
 ``admin`` may do everything and ``read`` every GET; ``keys:APP`` everything with the keys of one application,
 ``workspaces:OWNER`` everything with the workspaces of one owner. ``monitor`` sees what runs and lists of what there is,
-without anybody's values: no key, no document, no command. ``operate``, ``approve``, ``holds`` and ``legal`` see the
+without anybody's values: no key, no document, no command, no output. ``operate``, ``approve``, ``holds`` and ``legal`` see the
 same, and each may do one kind of thing besides; what that is, domains say in their registrations (`FURTHER`). A
 route that is not there is for ``admin``, and for ``read`` if it only reads, so that one added without a thought is
 closed.
@@ -82,8 +82,8 @@ class Owners:
 
     names: frozenset[str] | None
     """None: everybody's."""
-    with_commands: bool = True
-    """Whether their commands may be seen, too: arguments can be secrets."""
+    with_values: bool = True
+    """Whether commands and the output of programs may be seen, too: they can be secrets."""
 
     def __contains__(self, owner: object) -> bool:
         """Whether this owner's are among them."""
@@ -98,7 +98,7 @@ def owners_in(scopes: AbstractSet[str], method: str, path: str = "") -> Owners:
     if ADMIN in scopes or (READ in scopes and method in _READING):
         return Owners(None)
     if not FURTHER.get((method, path), frozenset()).isdisjoint(scopes):
-        return Owners(None, with_commands=READ in scopes)
+        return Owners(None, with_values=READ in scopes)
     return Owners(frozenset(scope.removeprefix(_OWNED) for scope in scopes if scope.startswith(_OWNED)))
 
 

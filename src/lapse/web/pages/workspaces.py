@@ -15,7 +15,7 @@ from lapse.core.errors import LapseError
 from lapse.workspaces.activity.port import Activity, ActivityUnavailableError, Connected, Quiet, Signal, Timer
 from lapse.workspaces.model import Ms, ObservedStatus, Workspace, WorkspaceId
 from lapse.workspaces.store.port import WorkspaceStore
-from lapse.workspaces.view import in_words, next_words, problem_words, view_of
+from lapse.workspaces.view import in_words, next_words, problem_words, view_of, without_values
 
 
 def span(seconds: float) -> str:
@@ -59,14 +59,22 @@ class Overview:
     """Why the store could not be read."""
 
 
-async def overview(store: WorkspaceStore, activity: Activity | None, *, now: Ms, openable: Container[str]) -> Overview:
-    """Look at the first workspaces, and who is connected to them; ``openable`` are owners."""
+async def overview(
+    store: WorkspaceStore, activity: Activity | None, *, now: Ms, openable: Container[str], with_values: bool = True
+) -> Overview:
+    """Look at the first workspaces, and who is connected to them; ``openable`` are owners.
+
+    Without values nothing is shown that an owner or a program has written, but names.
+    """
     try:
         found = await store.list(limit=MOST + 1)
     except LapseError as error:
         return Overview(problem=str(error))
     signals = await _signals(activity, [one.id for one in found if one.observed_status is ObservedStatus.RUNNING])
-    lines = [line(one, signals.get(one.id), now, openable=one.owner in openable) for one in found[:MOST]]
+    lines = [
+        line(one, signals.get(one.id), now, openable=one.owner in openable, with_values=with_values)
+        for one in found[:MOST]
+    ]
     return Overview(lines, len(found) > MOST)
 
 
@@ -79,12 +87,14 @@ async def _signals(activity: Activity | None, running: Sequence[WorkspaceId]) ->
         return {}
 
 
-def line(workspace: Workspace, signal: Signal | None, now: Ms, *, openable: bool = True) -> Line:
+def line(
+    workspace: Workspace, signal: Signal | None, now: Ms, *, openable: bool = True, with_values: bool = True
+) -> Line:
     """Say how one is. ``signal`` is None where nobody could be asked."""
     failed = workspace.error_reason is not None
     running = workspace.observed_status is ObservedStatus.RUNNING
     view = view_of(workspace, now)
-    told = problem_words(view)
+    told = problem_words(view if with_values else without_values(view))
     return Line(
         name=workspace.name,
         state=in_words(workspace),
