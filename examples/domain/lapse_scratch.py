@@ -1,6 +1,7 @@
 """A domain of one's own: the files of a scratch folder lapse by age.
 
-Only files directly in the folder; links and folders are left alone. A file is due when it was last written longer ago
+Only files directly in the folder; links and folders are left alone, and so are files whose names are not valid UTF-8:
+they have no address, so nobody could hold one. A file is due when it was last written longer ago
 than ``max_age``. Everything else is the engine's: budget, freeze, clock guard, holds, dry run, journal and metrics.
 
 Guaranteed: a file that was written to or replaced after it was looked at stays. Not guaranteed: what a program writes
@@ -11,7 +12,6 @@ open.
 from __future__ import annotations
 
 import asyncio
-import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +23,7 @@ from lapse.core.clock import UnixNs
 from lapse.core.decision import DueReason, decide_by_ttl
 from lapse.core.duration import Duration
 from lapse.core.errors import LapseError
-from lapse.engine.domain import DELETE, Candidate, Result
+from lapse.engine.domain import DELETE, Candidate, Result, SimpleDomain, policy_hash
 from lapse.engine.journal.port import Outcome
 from lapse.engine.registry import DomainContext, DomainParts, Registration
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from lapse.core.decision import Decision
-    from lapse.engine.domain import Action, Also, Settled
-    from lapse.engine.safety.holds import Hold, HoldDoubt
+    from lapse.engine.domain import Action, Also
 
 NAME = "scratch"
 
@@ -57,22 +56,16 @@ class File(NamedTuple):
     written: UnixNs
 
 
-class ScratchFiles:
+class ScratchFiles(SimpleDomain[File]):
     """The domain and its target in one object: what there is, when it lapses, and how it is ended."""
-
-    # --- what the engine asks once ------------------------------------------------------------------------------------
 
     name = NAME
     reasons = (DueReason.TTL_EXPIRED,)
-    is_indexed = False
-    """There is no index by deadline, so the folder is looked through at every interval."""
     batch = 100
     """How many files are removed at once, at most."""
-    database = None
-    """The files are in no database of Lapse, so the journal has a row before each removal and one after it."""
 
     def __init__(self, folder: Path, max_age: Duration) -> None:
-        self._folder, self._max_age = folder, max_age
+        self._folder, self._max_age, self._policy = folder, max_age, policy_hash(max_age)
         self._after = ""
         """Where a sweep that was cut short goes on."""
 
@@ -89,24 +82,20 @@ class ScratchFiles:
             yield [self._candidate(file) for file in found if file is not None]
         self._after = ""
 
-    def next_deadline(self) -> UnixNs | None:
-        """Nobody knows without an index."""
-        return None
-
-    async def refresh(self, candidates: Sequence[Candidate[File]]) -> Sequence[Candidate[File] | None]:
-        """Read nothing more: the removal compares everything that the decision looks at."""
-        return candidates
-
     async def find(self, address: Address) -> Candidate[File] | None:
         """Return one file, for commands such as ``lapse hold scratch/NAME``."""
-        if "/" in address.name or address.name in {".", ".."}:
+        if "/" in address.name or "\0" in address.name or address.name in {".", ".."}:
             return None
-        file = await asyncio.to_thread(self._read, address.name)
+        try:
+            file = await asyncio.to_thread(self._read, address.name)
+        except OSError as error:
+            raise ScratchFolderError(folder=self._folder, problem=error.strerror) from error
         return None if file is None else self._candidate(file)
 
     def _names(self) -> list[str]:
+        """Return the names in the folder; without those that no address can have, as nobody could hold such a file."""
         try:
-            return sorted(path.name for path in self._folder.iterdir())
+            return sorted(path.name for path in self._folder.iterdir() if _is_text(path.name))
         except OSError as error:
             raise ScratchFolderError(folder=self._folder, problem=error.strerror) from error
 
@@ -122,7 +111,7 @@ class ScratchFiles:
         return File(name, uid, version, UnixNs(found.st_mtime_ns))
 
     def _candidate(self, file: File) -> Candidate[File]:
-        address = Address(NAME, None, os.fsencode(file.name).decode(errors="replace"))
+        address = Address(NAME, None, file.name)
         return Candidate(address=address, uid=file.uid, version=file.version, state=file, handle=file.name)
 
     # --- when it lapses -----------------------------------------------------------------------------------------------
@@ -132,29 +121,18 @@ class ScratchFiles:
         return decide_by_ttl(candidate.state.written, self._max_age, now, action=DELETE)
 
     def policy(self, candidate: Candidate[File]) -> str:
-        """Return what the journal says of the rule that decided."""
-        return f"older than {self._max_age}"
+        """Return what tells in the journal which rule decided: another one where ``max_age`` was another."""
+        return self._policy
 
     def details(self, candidate: Candidate[File]) -> dict[str, Any] | None:
         """Return what the journal is to remember of a file that is gone."""
         return {"folder": str(self._folder)}
 
-    async def settle(self, settled: Sequence[Settled[File]]) -> None:
-        """Take note of nothing: there is no index that could be wrong."""
-
     # --- how it is ended ----------------------------------------------------------------------------------------------
-
-    async def holds_over(self, actions: Sequence[Action], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
-        """Return none: a file has no place for a hold, so the engine keeps them."""
-        return [None] * len(actions)
 
     async def apply(self, actions: Sequence[Action], *, also: Also | None) -> Sequence[Result]:
         """Remove the files that are still as they were decided on; what came of one does not touch the others."""
         return await asyncio.to_thread(lambda: [self._remove(one) for one in actions])
-
-    async def is_in_doubt(self, error: Exception) -> bool:
-        """Say no: `apply` tells what came of each file, so a batch that failed was not begun."""
-        return False
 
     def _remove(self, action: Action) -> Result:
         try:
@@ -169,6 +147,11 @@ class ScratchFiles:
         except OSError as error:
             return Result(Outcome.FAILED, ScratchFolderError(folder=self._folder, problem=error.strerror))
         return Result(Outcome.ENDED)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name is valid UTF-8; Python gives other bytes as halves of characters."""
+    return not any("\ud800" <= one <= "\udfff" for one in name)
 
 
 def build(context: DomainContext) -> DomainParts:

@@ -7,10 +7,12 @@ looks at holds, budgets, freezes and the clock, writes the journal and counts.
 The way of a thing: a page of `Candidate` -> `decide` -> `refresh` -> `decide` -> `Action` -> `Executor` -> `Target`.
 
 No type of Kubernetes appears here. What a domain needs to find its thing again is its own: `Candidate.handle`.
+`SimpleDomain` has defaults for everything but what makes a domain one.
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 DELETE: Final = "delete"
+_HASH_DIGITS: Final = 12
 
 
 class SignalUnavailableError(LapseError):
@@ -197,6 +200,47 @@ class FindableDomain(Domain[S], Protocol[S]):
     async def find(self, address: Address) -> Candidate[S] | None:
         """Return one thing as it is now; None when there is none. Raises a `LapseError` when that cannot be told."""
         ...
+
+
+class SimpleDomain(Generic[S]):
+    """What most domains have in common: a base for a `FindableDomain` and its `Target` in one object.
+
+    For things that have no index by deadline, no place for holds and no database of ours, and whose `Target.apply`
+    compares everything that a decision looks at. To be added: ``name``, ``reasons``, ``due``, ``decide``, ``policy``,
+    ``find`` and ``apply``. Whatever does not fit is defined anew.
+    """
+
+    is_indexed: bool = False
+    batch: int = 1
+    database: object | None = None
+
+    def next_deadline(self) -> UnixNs | None:
+        """See `Domain`: nobody knows without an index."""
+        return None
+
+    async def refresh(self, candidates: Sequence[Candidate[S]]) -> Sequence[Candidate[S] | None]:
+        """See `Domain`: there is nothing that the act does not compare."""
+        return candidates
+
+    def details(self, candidate: Candidate[S]) -> dict[str, Any] | None:
+        """See `Domain`: nothing."""
+        return None
+
+    async def settle(self, settled: Sequence[Settled[S]]) -> None:
+        """See `Domain`: there is no index that could be wrong."""
+
+    async def holds_over(self, actions: Sequence[Action], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
+        """See `Target`: none. The engine keeps holds on things that have no place for them."""
+        return [None] * len(actions)
+
+    async def is_in_doubt(self, error: Exception) -> bool:
+        """See `Target`: no. Smaller parts are tried, and each thing is compared again."""
+        return False
+
+
+def policy_hash(*parts: object) -> str:
+    """Return a short hash of what a policy says, for `Domain.policy`."""
+    return sha256("\0".join(map(str, parts)).encode()).hexdigest()[:_HASH_DIGITS]
 
 
 def deletion_by_person(

@@ -7,13 +7,13 @@ is wrong. Asking never fails: what an object does not have, or what cannot be re
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
+from lapse.engine.domain import policy_hash
 from lapse.engine.safety.holds import hold_of
 from lapse.history.api.kinds import AGE_OF_RECORDS, is_age_of_records
 from lapse.history.policy.paths import FieldPath, FieldPathError
@@ -94,7 +94,7 @@ class Policy:
         conditions = [(str(one.path), sorted(one.values)) for one in self.only_when]
         kept = None if self.keep_where is None else (str(self.keep_where.path), sorted(self.keep_where.values))
         ways = (str(self.age_from), *map(str, self.group_by))
-        return sha256(repr((scope, ways, conditions, kept)).encode()).hexdigest()[:12]
+        return policy_hash((scope, ways, conditions, kept))
 
     def covers(self, namespace: str | None, *, left_alone: Collection[str]) -> bool:
         """Whether it is about objects of a namespace; None is for objects of the whole cluster."""

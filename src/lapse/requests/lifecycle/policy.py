@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import sha256
 from typing import Final
 
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
+from lapse.engine.domain import policy_hash
 from lapse.requests.api.kinds import TTL, KeeperMode
 
 
@@ -93,7 +93,7 @@ class RequestPolicy:
     @property
     def digest(self) -> str:
         """A short name of this very policy, for the journal."""
-        return sha256(repr(self).encode()).hexdigest()[:12]
+        return policy_hash(repr(self))
 
 
 def _demand_positive(setting: str, duration: Duration, *, never: bool = False) -> None:
