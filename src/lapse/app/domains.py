@@ -26,9 +26,11 @@ from lapse.engine.sweep import Sweep, SweepLoop
 
 if TYPE_CHECKING:
     from lapse.core.address import Address
-    from lapse.core.clock import Clock
+    from lapse.core.clock import Clock, UnixNs
+    from lapse.core.decision import Decision
     from lapse.engine.domain import Candidate
     from lapse.engine.journal.port import Journal
+    from lapse.engine.registry import BrokenDomainError
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.gate import Gate
     from lapse.engine.safety.holds import HoldStore
@@ -66,11 +68,28 @@ class OwnDomain(NamedTuple):
     parts: DomainParts
 
     async def find(self, address: Address) -> Candidate[Any]:
-        """Return the thing of an address; raises `NothingThereError`."""
-        found = await self.parts.domain.find(address)
+        """Return the thing of an address; raises `NothingThereError` and `BrokenDomainError`."""
+        try:
+            found = await self.parts.domain.find(address)
+        except LapseError:
+            raise
+        except Exception as error:
+            raise self._broken("find", error) from error
         if found is None:
             raise NothingThereError(address=address)
         return found
+
+    def decide(self, candidate: Candidate[Any], now: UnixNs) -> Decision:
+        """Return what it decides about a thing, for people; the sweep does not ask here."""
+        try:
+            return self.parts.domain.decide(candidate, now)
+        except LapseError:
+            raise
+        except Exception as error:
+            raise self._broken("decide", error) from error
+
+    def _broken(self, method: str, error: Exception) -> BrokenDomainError:
+        return REGISTRY.broken(self.registration.name, f"its {method} has failed ({type(error).__name__}: {error})")
 
     def loop(self, *, journal: Journal, gate: Gate, clock: Clock, metrics: Metrics, holds: HoldStore) -> SweepLoop:
         """Return the loop that sweeps it, where this process leads."""

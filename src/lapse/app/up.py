@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
+    from lapse.app.record import ProcessRecord
     from lapse.app.workspaces import WorkspaceParts
+    from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
     from lapse.db.postgres.pool import Postgres
     from lapse.engine.journal.port import Journal
@@ -178,8 +180,9 @@ class _Process:
     settings: Settings
     machine: Clock
     """The machine's own clock: keys are shared with other processes, which have no other."""
-    clock: Clock
+    clock: BelievedClock
     """What domains decide by."""
+    record: ProcessRecord
     metrics: Metrics
     access: _Access
     keys: AsyncKeys
@@ -240,7 +243,7 @@ class _Process:
         recorded: list[Loop] = [GateLoop(gate, domain=REQUESTS), *_workspace_loops(workspaces, shared)]
         kept = None if workspaces is None else workspaces.store
         election = await records.workspace_election(settings, kept, machine, stack)
-        opened = (settings, machine, clock, metrics, access, keys, requests, history, workspaces, example, tell)
+        opened = (settings, machine, clock, record, metrics, access, keys, requests, history, workspaces, example, tell)
         return cls(*opened, endpoints, _coordinator(shared, folder, recorded, election)).built()
 
     @property
@@ -340,7 +343,7 @@ class _Process:
                 interval=self.settings.retention_interval,
                 clock=self.clock,
             ),
-            workspaces=None if self.workspaces is None else self.workspaces.api(self.requests.journal),
+            workspaces=None if self.workspaces is None else self.workspaces.api(self.record, self.clock),
             status_service=StatusService(
                 clock=self.clock,
                 keys=self.keys,

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
+    from lapse.app.record import ProcessRecord
+    from lapse.core.believed_clock import BelievedClock
     from lapse.core.clock import Clock
-    from lapse.engine.journal.port import Journal
     from lapse.engine.running.coordinator import Loop, Service
     from lapse.engine.running.logins import LoginFailures
     from lapse.engine.running.metrics import Metrics
@@ -242,15 +243,17 @@ class WorkspaceParts:
         )
         return ProxyService(Proxy(self._ports(), options), self.endpoint.sockets, self.access)
 
-    def api(self, journal: Journal) -> WorkspacesService:
-        """Return what the HTTP API needs; ``journal`` is that of the record."""
+    def api(self, record: ProcessRecord, clock: BelievedClock) -> WorkspacesService:
+        """Return what the HTTP API needs; ``clock`` is what domains decide by."""
+        from lapse.engine.safety.clock_guard import freeze_of
         from lapse.web.api.workspaces import Defaults, WorkspacesService
+        from lapse.workspaces.registration import WORKSPACES
 
         settings = self.settings
         return WorkspacesService(
             self.store,
             self.tickets,
-            journal,
+            record.journal,
             url_of=url_of(settings, self.endpoint.port),
             defaults=Defaults(
                 standby_ttl=int(settings.default_standby_ttl.seconds),
@@ -262,6 +265,7 @@ class WorkspaceParts:
             counts=lambda: self._counts,
             node=node_of(settings),
             changed=self._changed,
+            frozen=lambda: freeze_of(record.safety, WORKSPACES.name, clock),
         )
 
     def check(self, loop: asyncio.AbstractEventLoop) -> None:

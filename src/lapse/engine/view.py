@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lapse.core.address import Address
     from lapse.core.clock import UnixNs
     from lapse.core.decision import Decision
+    from lapse.engine.safety.freeze import Freeze
     from lapse.engine.safety.holds import Hold
 
 T = TypeVar("T")
@@ -74,14 +75,29 @@ class ViewPage(msgspec.Struct, Generic[T], frozen=True):
     next: str | None
 
 
+class FreezeView(msgspec.Struct, frozen=True):
+    """What stops a domain: until it is over, nothing of it is ended."""
+
+    since: Moment | None
+    reason: str
+    by: Annotated[str, msgspec.Meta(description="Who froze it; empty where that is not known")]
+
+    def __str__(self) -> str:
+        """Print it for people."""
+        since = "" if self.since is None else f"since {self.since}"
+        by = f"by {self.by}" if self.by else ""
+        return ": ".join(filter(None, (" ".join(filter(None, (since, by))), self.reason))) or "yes"
+
+
 class DecisionView(msgspec.Struct, frozen=True):
-    """What a domain decides about a thing, and the hold on it."""
+    """What a domain decides about a thing, the hold on it, and what stops the domain."""
 
     verdict: Annotated[str, msgspec.Meta(description="keep, due or unknown")]
     reason: str
     anchor: Moment | None
     deadline: Moment | None
     hold: Annotated[str | None, msgspec.Meta(description="Why it is held; null where it is not")]
+    frozen: FreezeView | None
 
 
 class HoldEnd(msgspec.Struct, frozen=True):
@@ -100,7 +116,12 @@ class HoldView(msgspec.Struct, frozen=True):
     hold: HoldEnd | None
 
 
-def decision_view(decision: Decision, hold: Hold | None, now: UnixNs) -> DecisionView:
+def freeze_view(freeze: Freeze | None) -> FreezeView | None:
+    """Return the view of what stops a domain, None for nothing."""
+    return None if freeze is None else FreezeView(Moment.of(freeze.since), freeze.reason, freeze.by)
+
+
+def decision_view(decision: Decision, hold: Hold | None, now: UnixNs, frozen: Freeze | None = None) -> DecisionView:
     """Return the view of a decision about a thing; what is held is kept, and a hold that is over is left out."""
     held = hold if hold is not None and hold.active(now) else None
     verdict = decision.verdict if held is None else Keep(KeepReason.HELD)
@@ -110,7 +131,13 @@ def decision_view(decision: Decision, hold: Hold | None, now: UnixNs) -> Decisio
         anchor=Moment.of(decision.anchor),
         deadline=Moment.of(decision.deadline),
         hold=None if held is None else held.reason or "yes",
+        frozen=freeze_view(frozen),
     )
+
+
+def decision_rows(told: DecisionView) -> list[DetailRow]:
+    """Return a decision for people."""
+    return known((name, "" if value is None else str(value)) for name, value in msgspec.structs.asdict(told).items())
 
 
 def hold_view(address: Address, domain: str, uid: str, hold: Hold | None) -> HoldView:

@@ -19,7 +19,7 @@ from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, KeepReason, UnknownReason
 from lapse.core.duration import Duration, short
 from lapse.engine.safety.holds import Hold
-from lapse.engine.view import Moment, fill, known
+from lapse.engine.view import FreezeView, Moment, fill, freeze_view, known
 from lapse.workspaces.activity import port as activity
 from lapse.workspaces.expiry import (
     ARCHIVE,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lapse.core.decision import Verdict
+    from lapse.engine.safety.freeze import Freeze
     from lapse.engine.view import Columns, DetailRow
     from lapse.workspaces.activity.port import Signal
     from lapse.workspaces.model import Workspace, WorkspaceId
@@ -183,6 +184,7 @@ class Explanation(Struct, frozen=True):
     hold_until: Moment | None
     next_check: Moment
     saved_by: list[str]
+    frozen: FreezeView | None
 
 
 def address_of(workspace: Workspace) -> Address:
@@ -406,8 +408,12 @@ def explain(
     now: Ms,
     *,
     lease_seconds: float = activity.DEFAULT_LEASE_SECONDS,
+    frozen: Freeze | None = None,
 ) -> Explanation:
-    """Decide about a workspace by both rules. ``signal`` was read after the row; None where it is not known."""
+    """Decide about a workspace by both rules. ``signal`` was read after the row; None where it is not known.
+
+    ``frozen`` is what stops the domain: it changes no decision, and nothing comes of one meanwhile.
+    """
     seen = activity.Quiet() if signal is None else signal
     verdicts: dict[str, Verdict] = {
         STANDBY: decide_standby(workspace, seen, now, lease_seconds=lease_seconds),
@@ -431,6 +437,7 @@ def explain(
         probe=probe_words(view) or None,
         next_check=Moment(workspace.check_after * _MS),
         saved_by=_savers(view.name, wins, verdict),
+        frozen=freeze_view(frozen),
     )
 
 
@@ -449,6 +456,7 @@ def explanation_rows(told: Explanation) -> list[DetailRow]:
             ("activity", told.activity),
             ("probe", told.probe or ""),
             ("held", hold_words(told)),
+            ("frozen", "" if told.frozen is None else str(told.frozen)),
             ("next look", f"at the first tick after {told.next_check}"),
             ("saved by", "; ".join(told.saved_by)),
         ]

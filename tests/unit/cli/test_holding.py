@@ -7,13 +7,16 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
-from lapse.app.record import open_store
+from lapse.app.record import ProcessRecord, open_store
 from lapse.cli import main
+from lapse.core.believed_clock import Mark
 from lapse.core.clock import SystemClock
 from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.journal.sqlite import SQLiteJournal
+from lapse.engine.safety.freeze import CLOCK
 from lapse.workspaces.model import ObservedStatus, WorkspaceId
 from tests.unit.cli.test_workspaces import Person, now
 
@@ -173,6 +176,74 @@ def test_why_answers_for_another_time(holder: Holder) -> None:
     assert holder.told("why", "workspace/lab")["verdict"] == "keep"
     later = holder.told("why", "workspace/lab", "--at", "6m")
     assert (later["verdict"], later["reason"]) == ("due", "standby_ttl_expired")
+
+
+@pytest.mark.parametrize("frozen", ["workspaces", "all"])
+def test_why_tells_that_its_domain_is_frozen(holder: Holder, frozen: str) -> None:
+    holder.create()
+    assert holder.told("why", "workspace/lab")["frozen"] is None
+    holder.say("freeze", frozen, "--reason", "audit of May")
+    told = holder.told("why", "workspace/lab")["frozen"]
+    table = holder.say("why", "workspace/lab")[0]
+
+    assert (told["reason"], list(told)) == ("audit of May", ["since", "reason", "by"])
+    assert re.search(rf"^frozen +since 20\S+Z by {re.escape(told['by'])}: audit of May$", table, re.MULTILINE)
+    holder.say("resume", frozen)
+    assert holder.told("why", "workspace/lab")["frozen"] is None
+
+
+def test_why_tells_that_the_clock_is_in_doubt(holder: Holder) -> None:
+    holder.create()
+
+    async def believe_another_time() -> None:
+        state, clock = open_store(holder.folder / "state", clock=SystemClock()), SystemClock()
+        mark = Mark(clock.boot_id(), clock.wall_ns() - 3 * 3600 * 10**9, clock.boottime_ns(), 0)
+        await ProcessRecord.in_folder(state).safety.write_note(CLOCK, msgspec.json.encode(mark).decode())
+        await state.close()
+
+    asyncio.run(believe_another_time())
+    told = holder.told("why", "workspace/lab")["frozen"]
+    assert told == {
+        "since": None,
+        "reason": "the clock is 3h ahead of what was expected; set it right, then resume",
+        "by": "",
+    }
+
+
+def test_a_second_freeze_keeps_the_reason_of_the_first_unless_it_has_one(holder: Holder) -> None:
+    holder.create()
+    reasons = []
+    for more in (["--reason", "audit"], [], ["--reason", "another"], []):
+        said = holder.told("freeze", "workspaces", *more)
+        reasons.append((said["reason"], holder.told("why", "workspace/lab")["frozen"]["reason"]))
+    assert reasons == [("audit", "audit"), ("audit", "audit"), ("another", "another"), ("another", "another")]
+
+
+def test_a_row_of_the_journal_shows_times_as_times(holder: Holder) -> None:
+    holder.create()
+
+    async def journalled() -> None:
+        state = open_store(holder.folder / "state", clock=SystemClock())
+        row = Entry(
+            time_ns=1_700_000_000_000_000_000,
+            domain="workspaces",
+            address="workspace/lab",
+            uid="u",
+            version="3",
+            verdict="keep",
+            reason="held",
+            anchor_ns=None,
+            policy="",
+            actor="lapse",
+            outcome=Outcome.HELD,
+            details={"hold": "audit", "until_ns": 1_800_000_000_000_000_000},
+        )
+        await SQLiteJournal(state.database).append(row)
+        await state.close()
+
+    asyncio.run(journalled())
+    assert "(held, hold audit, until 2027-01-15T08:00:00Z) by lapse" in holder.say("why", "workspace/lab")[0]
+    assert holder.told("why", "workspace/lab")["journal"][0]["details"]["until_ns"] == 1_800_000_000_000_000_000
 
 
 @pytest.mark.driver

@@ -151,6 +151,35 @@ def test_an_error_has_the_status_the_exit_code_and_the_code_of_its_class() -> No
     assert (OfOneThatWasRenamedError.code, OfOneThatWasRenamedError.status) == ("OfOneThatWasRenamedError", 504)
 
 
+CLUMSY = """
+from lapse.core.address import AddressKind
+from lapse.core.decision import DueReason
+from lapse.engine.domain import Candidate, SimpleDomain
+from lapse.engine.registry import DomainParts, Registration
+
+
+class Clumsy(SimpleDomain):
+    name = "clumsy"
+    reasons = (DueReason.TTL_EXPIRED,)
+
+    async def find(self, address):
+        if address.name == "a":
+            raise IndexError("out of range")
+        return Candidate(address=address, uid="1", version="1", state=None, handle=None)
+
+    def decide(self, candidate, now):
+        return candidate.state.written
+
+
+DOMAIN = Registration(
+    name="clumsy",
+    kinds=(AddressKind("clumsy"),),
+    reasons=lambda: Clumsy.reasons,
+    build=lambda context: DomainParts(Clumsy(), Clumsy()),
+)
+"""
+
+
 # --- seen by a person -------------------------------------------------------------------------------------------------
 
 
@@ -181,3 +210,32 @@ def test_a_person_reads_one_line_about_a_broken_domain(
     assert done.returncode == code, done.stderr
     assert said in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (("why", "clumsy/a"), "its find has failed (IndexError: out of range). Repair dist-clumsy"),
+        (("hold", "clumsy/a", "--reason", "x"), "its find has failed (IndexError: out of range). Repair dist-clumsy"),
+        (("release", "clumsy/a"), "its find has failed (IndexError: out of range). Repair dist-clumsy"),
+        (("why", "clumsy/b"), "its decide has failed (AttributeError: "),
+    ],
+)
+def test_a_person_reads_one_line_about_a_domain_that_fails(tmp_path: Path, line: tuple[str, ...], said: str) -> None:
+    point("clumsy", "clumsy:DOMAIN", tmp_path / "site")
+    (tmp_path / "site" / "clumsy.py").write_text(CLUMSY)
+    found = os.pathsep.join([str(tmp_path / "site"), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "lapse", *line, f"--state-dir={tmp_path / 'state'}"],
+        env={**clean_environment(tmp_path), "PYTHONPATH": found},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("lapse: The domain clumsy of dist-clumsy cannot be used: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -11,12 +11,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, Due, DueReason, KeepReason
+from lapse.engine.safety.freeze import Freeze
 from lapse.engine.safety.holds import Hold
 from lapse.engine.view import (
     Columns,
     Expiry,
     Moment,
     ViewPage,
+    decision_facts,
     decision_view,
     encode,
     fill,
@@ -129,7 +131,35 @@ def test_a_decision_is_told_with_the_hold_that_counts_now(hold: Hold | None, hel
         ("anchor", "2030-01-01T11:59:59Z"),
         ("deadline", "2030-01-01T12:00:00Z"),
         ("hold", held),
+        ("frozen", None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("freeze", "shown", "said"),
+    [
+        (None, None, None),
+        (
+            Freeze(UnixNs(NOON), "audit", "ann"),
+            {"since": "2030-01-01T12:00:00Z", "reason": "audit", "by": "ann"},
+            "since 2030-01-01T12:00:00Z by ann: audit",
+        ),
+        (Freeze(UnixNs(NOON), "", "ann"), {"since": "2030-01-01T12:00:00Z", "reason": "", "by": "ann"}, None),
+        (Freeze(None, "the clock", ""), {"since": None, "reason": "the clock", "by": ""}, "the clock"),
+        (Freeze(None, "", ""), {"since": None, "reason": "", "by": ""}, "yes"),
+    ],
+)
+def test_a_decision_is_told_with_what_stops_its_domain(
+    freeze: Freeze | None, shown: dict[str, object] | None, said: str | None
+) -> None:
+    decided = Decision(Due("end", DueReason.TTL_EXPIRED, UnixNs(NOON)), anchor=None, deadline=UnixNs(NOON))
+    told = decision_view(decided, None, UnixNs(NOON), freeze)
+    facts = dict(decision_facts(told))
+
+    assert (to_json(told)["verdict"], to_json(told)["frozen"]) == ("due", shown)
+    assert facts["deadline"] == "2030-01-01T12:00:00Z"
+    assert "anchor" not in facts
+    assert (("frozen" in facts), said is None or facts["frozen"] == said) == (freeze is not None, True)
 
 
 def test_a_hold_is_told_with_its_end_if_it_has_one() -> None:

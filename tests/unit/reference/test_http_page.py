@@ -13,6 +13,7 @@ from lapse.web.api.errors import RequestError
 from lapse.web.app import API
 from lapse.web.auth import login
 from lapse.web.server.security import MAX_BODY_BYTES
+from lapse.workspaces.errors import WorkspaceOutcomeUnknownError
 from lapse.workspaces.model import LARGEST_PAGE
 from tests.markdown import REFERENCE, table
 
@@ -89,7 +90,14 @@ def test_the_page_tells_the_statuses_of_the_errors_of_keys_and_objects() -> None
         "`ChangedMeanwhileError` with 412, `InvalidWorkspaceError` with 422, `ActivityUnavailableError` with 503"
         in text
     )
-    assert "`OutcomeUnknownError` with 504, and any other `WorkspaceStoreError` with 503" in text
+    assert "`WorkspaceOutcomeUnknownError` with 504 under the code `OutcomeUnknownError`" in text
+    assert WorkspaceOutcomeUnknownError.code == "OutcomeUnknownError"
+    assert "and any other `WorkspaceStoreError` with 503" in text
+
+
+def test_no_paragraph_of_the_page_stands_twice() -> None:
+    paragraphs = [one for one in PAGE.read_text().split("\n\n") if len(one) > 80]
+    assert len(paragraphs) == len(set(paragraphs))
 
 
 def test_the_page_lists_exactly_the_routes() -> None:

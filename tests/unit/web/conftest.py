@@ -18,6 +18,7 @@ from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.coordinator import Coordinator
 from lapse.engine.running.logins import LoginFailures
 from lapse.engine.running.metrics import Metrics
+from lapse.engine.safety.clock_guard import freeze_of
 from lapse.history.policy.default_policy import history_document
 from lapse.history.service import Retention
 from lapse.keys.aio import AsyncKeys, open_keys_async
@@ -153,6 +154,7 @@ async def api(
                     defaults=Defaults(standby_ttl=600),
                     clock=clock,
                     activity=activity,
+                    frozen=lambda: freeze_of(record.safety, "workspaces", BelievedClock(clock)),
                 ),
                 status_service=StatusService(clock=clock, keys=keys, backend="memory://", coordinator=coordinator),
                 places=lambda: PageLinks("http://localhost:8750", "http://localhost:8751"),

@@ -6,7 +6,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from lapse.app.record import ProcessRecord
 from lapse.app.workspaces import ticket_records
+from lapse.core.clock import UnixNs
+from lapse.engine.safety.freeze import Freeze, FreezeReason, freeze_row
 from lapse.workspaces.activity.port import ConnectionId
 from lapse.workspaces.model import Ms, ObservedStatus, Operation, OpId, WorkspaceId
 from lapse.workspaces.tickets import Tickets
@@ -550,6 +553,20 @@ async def test_what_is_no_hold_is_refused(api: API, body: dict[str, Any], expect
 
     assert code(await api.client.post(f"{PLACE}/lab/hold", json=body)) == (422, expected)
     assert (await api.client.get(f"{PLACE}/lab")).json()["held"] is False
+
+
+async def test_why_tells_that_its_domain_is_frozen(api: API) -> None:
+    await create(api)
+    free = (await api.client.get(f"{PLACE}/lab/why")).json()
+    freeze = Freeze(UnixNs(api.clock.wall_ns()), "audit", "ann")
+    row = freeze_row("workspaces", freeze, reason=FreezeReason.BY_PERSON, now=api.clock.wall_ns())
+    await ProcessRecord.in_folder(api.objects).safety.freeze("workspaces", freeze, row)
+    told = (await api.client.get(f"{PLACE}/lab/why")).json()
+
+    assert free["frozen"] is None
+    assert told["frozen"] == {"since": "2023-11-14T22:13:20Z", "reason": "audit", "by": "ann"}
+    document = (await api.client.get("/api/v1/openapi.json")).json()["components"]["schemas"]
+    assert "FreezeView" in document
 
 
 async def test_why_tells_what_is_decided_and_who_is_there(api: API) -> None:

@@ -48,11 +48,13 @@ if TYPE_CHECKING:
 
     OnThing = Callable[[HoldStore, Candidate[Any], int], Awaitable[Hold | None]]
 
-Held = Annotated[str, Parameter(name="ADDRESS", help="As in workspace/lab.")]
+Thing = Annotated[
+    str, Parameter(name="ADDRESS", help="As in workspace/lab, or KIND/NAME of a domain of your own, as in scratch/a.")
+]
 
 
 def hold(
-    address: Held,
+    address: Thing,
     /,
     flags: WorkspaceFlags = WorkspaceFlags(),
     *,
@@ -63,10 +65,10 @@ def hold(
     ] = "never",
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Keep a workspace from lapsing until the hold ends or is released.
+    """Keep a workspace, or a thing of a domain of your own, from lapsing.
 
-    Things of domains of your own are held in the same way. A second hold replaces
-    the first. People can still stop and archive a workspace.
+    Until the hold ends or is released. A second hold replaces the first. People
+    can still stop and archive a workspace.
     """
     from lapse.cli.context import change_workspace
     from lapse.core.timestamps import read_end
@@ -89,8 +91,8 @@ def hold(
     return ExitCode.DONE
 
 
-def release(address: Held, /, flags: WorkspaceFlags = WorkspaceFlags(), *, output: OutputOption = Output.TABLE) -> int:
-    """End a hold. A workspace whose time is over lapses at the next look."""
+def release(address: Thing, /, flags: WorkspaceFlags = WorkspaceFlags(), *, output: OutputOption = Output.TABLE) -> int:
+    """End a hold. What is over lapses at the next look."""
     from lapse.cli.context import change_workspace
     from lapse.workspaces.view import view_of
 
@@ -182,7 +184,7 @@ class NeverError(UsageError):
 
 
 def why(
-    address: Annotated[str, Parameter(name="ADDRESS", help="As in workspace/lab.")],
+    address: Thing,
     /,
     flags: WhyFlags = WhyFlags(),
     *,
@@ -194,10 +196,10 @@ def why(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Tell why a workspace is kept or lapses, when that will be, and what would keep it.
+    """Tell why a workspace, or a thing of a domain of your own, is kept or lapses.
 
-    Things of domains of your own are explained in the same way. For what is gone,
-    it shows the last rows of the journal.
+    And when that will be, what would keep it, and whether its domain is frozen. For
+    what is gone, it shows the last rows of the journal.
     """
     from lapse.cli.context import in_context
     from lapse.domains import REGISTRY
@@ -211,7 +213,7 @@ def why(
         return _why_own(asked, owner, flags, at=at, output=output)
 
     async def work(context: Context) -> tuple[Explanation | None, list[Row]]:
-        return await _explain(context, asked, at)
+        return await _explain(context, asked, owner.name, at)
 
     told, rows = in_context(flags, work)
     if output is Output.JSON:
@@ -223,7 +225,10 @@ def why(
     return ExitCode.DONE
 
 
-async def _explain(context: Context, asked: Any, at: str | None) -> tuple[Explanation | None, list[Row]]:  # noqa: ANN401 - an address, whose module is not imported for help
+async def _explain(
+    context: Context, asked: Address, domain: str, at: str | None
+) -> tuple[Explanation | None, list[Row]]:
+    from lapse.engine.safety.clock_guard import freeze_of
     from lapse.workspaces.errors import UnknownWorkspaceError
     from lapse.workspaces.view import explain
 
@@ -238,7 +243,8 @@ async def _explain(context: Context, asked: Any, at: str | None) -> tuple[Explan
     # Of another time nobody knows who will be there.
     signal = (await context.signals([found])).get(found.id) if at is None else None
     now = context.now if at is None else _moment(at, context.machine.wall_ns())
-    return explain(found, signal, now, lease_seconds=context.settings.proxy_lease.seconds), rows
+    frozen = await freeze_of(await context.freezes(), domain, context.clock)
+    return explain(found, signal, now, lease_seconds=context.settings.proxy_lease.seconds, frozen=frozen), rows
 
 
 def _moment(text: str, now: int) -> Ms:
@@ -261,8 +267,9 @@ def _why_own(asked: Address, owner: Registration, flags: WhyFlags, *, at: str | 
     from lapse.app.domains import NothingThereError, own_domain
     from lapse.cli.context import in_context
     from lapse.core.clock import UnixNs
+    from lapse.engine.safety.clock_guard import freeze_of
     from lapse.engine.safety.sqlite import SQLiteHolds
-    from lapse.engine.view import decision_view, known, to_json
+    from lapse.engine.view import decision_rows, decision_view, to_json
 
     async def work(context: Context) -> tuple[DecisionView | None, list[Row]]:
         rows = await (await context.journal()).entries(address=str(asked), limit=_ROWS)
@@ -275,15 +282,16 @@ def _why_own(asked: Address, owner: Registration, flags: WhyFlags, *, at: str | 
             return None, rows
         moment = UnixNs(now if at is None else _moment_ns(at, now))
         kept = await SQLiteHolds(context.embedded.database).held(owner.name, [found.uid])
-        return decision_view(own.parts.domain.decide(found, moment), kept.get(found.uid, found.hold), moment), rows
+        frozen = await freeze_of(await context.freezes(), owner.name, context.clock)
+        return decision_view(own.decide(found, moment), kept.get(found.uid, found.hold), moment, frozen), rows
 
     told, rows = in_context(flags, work)
-    body = {"verdict": "gone"} if told is None else to_json(told)
     if output is Output.JSON:
+        body = {"verdict": "gone"} if told is None else to_json(told)
         print_json({"address": str(asked), "domain": owner.name, **body, "journal": [_row(row) for row in rows]})
         return ExitCode.DONE
-    shown = [("address", str(asked)), *known(body.items())]
-    print_table(("fact", "value"), [*shown, *map(_told, rows)])
+    shown = [("verdict", "gone")] if told is None else decision_rows(told)
+    print_table(("fact", "value"), [("address", str(asked)), *shown, *map(_told, rows)])
     return ExitCode.DONE
 
 
@@ -305,11 +313,20 @@ def _told(row: Row) -> tuple[str, str]:
     from lapse.core.timestamps import to_timestamp
 
     policy = f", {row.policy}" if row.policy else ""  # a person needs none
-    detail = "".join(f", {name} {value}" for name, value in (row.details or {}).items() if value is not None)
+    detail = "".join(f", {_detail(name, value)}" for name, value in (row.details or {}).items() if value is not None)
     return (
         "journal",
         f"{to_timestamp(row.time_ns)} {row.outcome.value} ({row.reason}{policy}{detail}) by {row.actor}",
     )
+
+
+def _detail(name: str, value: object) -> str:
+    """Print a detail of a row; what is counted in nanoseconds since 1970 is a time for people."""
+    from lapse.core.timestamps import to_timestamp
+
+    if name.endswith("_ns") and isinstance(value, int):
+        return f"{name.removesuffix('_ns')} {to_timestamp(value)}"
+    return f"{name} {value}"
 
 
 if TYPE_CHECKING:
@@ -337,6 +354,7 @@ def freeze(
     """End nothing of a domain until it is resumed.
 
     What is being ended at this moment is not stopped; a running process sees the freeze within seconds.
+    A second freeze takes the place of the first, and keeps its reason where none is given.
     """
     from lapse.core.clock import UnixNs
     from lapse.core.timestamps import to_timestamp
@@ -346,12 +364,12 @@ def freeze(
     by = who()
 
     async def work(store: GateStore, now: int) -> Freeze:
-        wanted = Freeze(UnixNs(now), reason, by)
+        wanted = Freeze(UnixNs(now), reason or await _reason_before(store, domain, now), by)
         await store.freeze(domain, wanted, freeze_row(domain, wanted, reason=FreezeReason.BY_PERSON, now=now))
         return wanted
 
     done, place = _at_gate(flags, work, cluster=cluster)
-    result = {"domain": domain, "frozen": True, "since": to_timestamp(done.since or 0), "reason": reason, "by": by}
+    result = {"domain": domain, "frozen": True, "since": to_timestamp(done.since or 0), "reason": done.reason, "by": by}
     said = f"Frozen: {_named(domain)} in {place}. To resume{_resume(domain, flags, cluster=cluster)}"
     print_result(output, {**result, "place": place}, said)
     return ExitCode.DONE
@@ -384,6 +402,17 @@ def resume(
         said += f" Still frozen, because everything is frozen; to resume{_resume(ALL, flags, cluster=cluster)}"
     print_result(output, {"domain": domain, "resumed": resumed, "frozen": all_frozen, "place": place}, said)
     return ExitCode.DONE
+
+
+async def _reason_before(store: GateStore, domain: str, now: int) -> str:
+    """Return why it is frozen already; empty where it is not, or where that cannot be read."""
+    from lapse.engine.safety.freeze import GateUnreadableError
+
+    try:
+        before = (await store.load(now)).frozen.get(domain)
+    except GateUnreadableError:
+        return ""
+    return "" if before is None else before.reason
 
 
 # --- where ------------------------------------------------------------------------------------------------------------

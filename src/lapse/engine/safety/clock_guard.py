@@ -27,7 +27,7 @@ from lapse.core.decision import UnknownReason
 from lapse.core.duration import short
 from lapse.core.errors import LapseError
 from lapse.core.log import get_logger
-from lapse.engine.safety.freeze import ABOUT_CLOCK, CLOCK, FreezeReason
+from lapse.engine.safety.freeze import ABOUT_CLOCK, CLOCK, Freeze, FreezeReason, GateUnreadableError
 from lapse.engine.safety.gate import Gate, Grant
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from lapse.core.believed_clock import BelievedClock
     from lapse.core.decision import Reason
-    from lapse.engine.safety.freeze import Notes
+    from lapse.engine.safety.freeze import GateStore, Notes
     from lapse.engine.safety.gate import SafetyGate
 
     Source = Callable[[], Awaitable[int | None]]
@@ -280,8 +280,7 @@ class GuardedGate:
             self._stopped.clear()
             await self._guard.believe()
             return None
-        way = "ahead" if doubt.off_ns > 0 else "behind"
-        why = f"{ABOUT_CLOCK}{short(abs(doubt.off_ns))} {way} of what was expected; set it right, then resume"
+        why = _jump_words(doubt.off_ns)
         try:
             await self._gate.freeze(domain, why, reason=FreezeReason.CLOCK_JUMPED)
         except LapseError as error:
@@ -302,6 +301,25 @@ class GuardedGate:
                 return
             del self._written[domain]
             self._guard.forget_written()
+
+
+async def freeze_of(store: GateStore, domain: str, clock: BelievedClock) -> Freeze | None:
+    """Return what stops ``domain`` now, for people: a freeze that is written, or a clock that is in doubt here."""
+    try:
+        found = (await store.load(clock.wall_ns())).freeze_of(domain)
+    except GateUnreadableError as error:  # then nothing is ended either
+        return Freeze(None, str(error), "")
+    jump, dry = clock.jump_ns(), clock.dry_ns()
+    if found is None and jump:
+        return Freeze(None, _jump_words(jump), "")
+    if found is None and dry:
+        return Freeze(None, f"nobody knows for how long the machine was off; all is dry for another {short(dry)}", "")
+    return found
+
+
+def _jump_words(off_ns: int) -> str:
+    way = "ahead" if off_ns > 0 else "behind"
+    return f"{ABOUT_CLOCK}{short(abs(off_ns))} {way} of what was expected; set it right, then resume"
 
 
 class ClockLoop:

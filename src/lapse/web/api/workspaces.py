@@ -29,6 +29,7 @@ from starlette.responses import Response
 from lapse.core.clock import Clock
 from lapse.core.timestamps import read_end
 from lapse.engine.journal.port import Journal
+from lapse.engine.safety.freeze import Freeze
 from lapse.engine.view import Moment, ViewPage, fill
 from lapse.web.api.errors import (
     NothingToChangeError,
@@ -153,6 +154,10 @@ class Defaults:
     archive_ttl: int = DEFAULT_ARCHIVE_TTL_SECONDS
 
 
+async def _not_frozen() -> None:
+    return None
+
+
 class WorkspacesService:
     """The store, its tickets and its journal, and where workspaces are opened."""
 
@@ -170,13 +175,16 @@ class WorkspacesService:
         counts: Callable[[], bool] = lambda: True,
         node: str | None = None,
         changed: Callable[[], None] = lambda: None,
+        frozen: Callable[[], Awaitable[Freeze | None]] = _not_frozen,
     ) -> None:
         """Bind them together.
 
         ``url_of`` returns where the workspace of a name is found, ``node`` is where new ones are run, and ``changed``
         is called after something was asked for. Without ``activity`` it is not known who is there; ``counts`` says
         whether what it counts is believed now. ``busy_most`` is how long a busy lease can be renewed, in seconds.
+        ``frozen`` returns what stops the domain.
         """
+        self._frozen = frozen
         self._activity, self._counts, self._busy_most = activity, counts, busy_most
         self.store, self._tickets, self._journal, self._clock = store, tickets, journal, clock
         self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
@@ -270,10 +278,10 @@ class WorkspacesService:
         """Answer why it is kept or lapses."""
         found = await self._find(name, owners)
         if self._activity is None:
-            told = explain(found, None, self._now())
+            told = explain(found, None, self._now(), frozen=await self._frozen())
         else:
-            signal = await _signal(self._activity, found)
-            told = explain(found, signal, self._now(), lease_seconds=self._activity.lease_seconds)
+            signal, frozen = await _signal(self._activity, found), await self._frozen()
+            told = explain(found, signal, self._now(), lease_seconds=self._activity.lease_seconds, frozen=frozen)
         return Answer(told)
 
     async def delete(self, actor: str, workspace: Workspace) -> Workspace:

@@ -2,8 +2,8 @@
 
 ``admin`` may do everything and ``read`` every GET; ``keys:APP`` everything with the keys of one application,
 ``workspaces:OWNER`` everything with the workspaces of one owner. ``monitor`` sees what runs and lists of what there is,
-without anybody's values: no key, no document, no command, no output. ``operate``, ``approve``, ``holds`` and ``legal`` see the
-same, and each may do one kind of thing besides; what that is, domains say in their registrations (`FURTHER`). A
+without anybody's values: no key, no document, no command, no output. ``operate``, ``approve``, ``holds`` and ``legal``
+see the same, and each may do one kind of thing besides; what that is, domains say in their registrations (`FURTHER`). A
 route that is not there is for ``admin``, and for ``read`` if it only reads, so that one added without a thought is
 closed.
 """
