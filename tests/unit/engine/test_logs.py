@@ -45,6 +45,16 @@ def test_less_important_events_than_the_level_are_left_out() -> None:
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["important"]
 
 
+@pytest.mark.parametrize("name", ["uvicorn.error", "asyncio", "alembic.runtime.plugins"])
+def test_of_libraries_that_our_own_events_tell_of_only_warnings_are_shown(name: str) -> None:
+    stream = io.StringIO()
+    configure_logs(form="json", level="info", stream=stream)
+    logging.getLogger(name).info("setup plugin")
+    logging.getLogger(name).warning("a warning")
+
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["a warning"]
+
+
 @pytest.mark.parametrize("form", ["console", "json"])
 def test_a_traceback_shows_no_local_variable_because_those_hold_secrets(form: str) -> None:
     stream = io.StringIO()

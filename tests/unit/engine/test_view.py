@@ -18,7 +18,7 @@ from lapse.engine.view import (
     Expiry,
     Moment,
     ViewPage,
-    decision_facts,
+    decision_rows,
     decision_view,
     encode,
     fill,
@@ -154,7 +154,7 @@ def test_a_decision_is_told_with_what_stops_its_domain(
 ) -> None:
     decided = Decision(Due("end", DueReason.TTL_EXPIRED, UnixNs(NOON)), anchor=None, deadline=UnixNs(NOON))
     told = decision_view(decided, None, UnixNs(NOON), freeze)
-    facts = dict(decision_facts(told))
+    facts = dict(decision_rows(told))
 
     assert (to_json(told)["verdict"], to_json(told)["frozen"]) == ("due", shown)
     assert facts["deadline"] == "2030-01-01T12:00:00Z"

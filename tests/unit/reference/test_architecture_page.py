@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from lapse.engine.journal.port import Outcome
+
 ROOT = Path(__file__).parents[3]
 EXPLANATION = ROOT / "docs/explanation"
 PAGE = (EXPLANATION / "architecture.md").read_text()
@@ -35,5 +37,18 @@ def test_the_glossary_defines_each_word_once_and_is_linked() -> None:
 
     assert len(words) == len(set(words))
     assert {"request", "keeper", "deadline", "verdict", "hold", "freeze", "budget", "term", "executor"} <= set(words)
+    assert "trash" not in words, "nothing has one yet"
     assert "(glossary.md)" in PAGE
     assert "docs/explanation/glossary.md" in (ROOT / "README.md").read_text()
+
+
+def test_the_glossary_knows_every_outcome() -> None:
+    (meaning,) = re.findall(r"^\| \*\*outcome\*\* \| (.+) \|$", (EXPLANATION / "glossary.md").read_text(), re.MULTILINE)
+    for outcome in Outcome:
+        assert re.search(rf"\b{'would be ended' if outcome is Outcome.WOULD_END else outcome}\b", meaning), outcome
+
+
+def test_the_layers_are_drawn_once() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert "(docs/explanation/architecture.md#layers)" in text
+    assert "objects, engine" not in text

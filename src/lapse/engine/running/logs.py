@@ -39,9 +39,9 @@ def configure_logs(*, form: Literal["auto", "console", "json"], level: str, stre
     root.setLevel(level.upper())
     # No event says so, and every record would ask the system.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # Its news is told by events of our own; its warnings are not.
-    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, root.level))
-    logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
+    # Their news is told by events of our own; their warnings are not.
+    for name in ("uvicorn", "asyncio", "alembic"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 
 
 def _console(stream: TextIO, *, colors: bool) -> logging.Handler:

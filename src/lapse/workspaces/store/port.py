@@ -18,8 +18,8 @@ Not guaranteed: that two reads show the same moment; that a page is what it was 
 which of several reasons a refusal names.
 
 Errors. `UnknownWorkspaceError`, `ChangedMeanwhileError`, `OperationUnderWayError` and `WorkspaceExistsError` mean that
-nothing was done. So does `StoreUnavailableError`. `OutcomeUnknownError` means that it was done or not: everything here
-can be repeated safely or compared first.
+nothing was done. So does `WorkspaceStoreUnavailableError`. `WorkspaceOutcomeUnknownError` means that it was done or
+not: everything here can be repeated safely or compared first.
 """
 
 from __future__ import annotations
