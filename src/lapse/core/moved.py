@@ -26,7 +26,7 @@ MODULES: Final[Mapping[str, str]] = {
     "lapse.history.recording": "lapse.history.records",
 }
 NAMES: Final[Mapping[str, Mapping[str, str]]] = {
-    "lapse.engine.journal": {"SQLiteJournal": "lapse.engine.journal.port.SQLiteJournal"},
+    "lapse.engine.journal": {"SQLiteJournal": "lapse.engine.journal.sqlite.SQLiteJournal"},
     "lapse.keys.conformance": {
         "Kind": "lapse.keys.conformance.CaseKind",
         "Outcome": "lapse.keys.conformance.CaseOutcome",
