@@ -153,12 +153,14 @@ def test_the_engine_does_everything_for_a_domain_that_it_does_not_know(scratch: 
     scratch.configure(deletion_budget="'3/1h'")
     scratch.write("a-held", "b1", "b2", "b3", "b4", "b5")
     scratch.write("young", old=False)
+    scratch.write("undated")
+    os.utime(scratch.files / "undated", (0, 0))
     assert "Held: scratch/a-held" in scratch.say("hold", "scratch/a-held", "--reason", "audit")
 
     server = scratch.up()
     until(lambda: server.metric(FROZEN) == 1)
-    assert len(scratch.left()) == 4, "the budget is three"
-    assert {"a-held", "young"} < scratch.left()
+    assert len(scratch.left()) == 5, "the budget is three"
+    assert {"a-held", "undated", "young"} < scratch.left()
     assert server.metric(ENDED) == 3
     rows = scratch.rows()
     gone = {f"scratch/{name}" for name in ("b1", "b2", "b3", "b4", "b5") if name not in scratch.left()}
@@ -168,7 +170,7 @@ def test_the_engine_does_everything_for_a_domain_that_it_does_not_know(scratch: 
     assert ("", "frozen", "budget_spent") in rows
 
     assert "Resumed: scratch" in scratch.say("resume", "scratch")
-    until(lambda: scratch.left() == {"a-held", "young"})
+    until(lambda: scratch.left() == {"a-held", "undated", "young"})
     assert "Frozen: scratch" in scratch.say("freeze", "scratch", "--reason", "look")
     until(lambda: server.metric(FROZEN) == 1)
     scratch.write("late")
@@ -180,12 +182,13 @@ def test_the_engine_does_everything_for_a_domain_that_it_does_not_know(scratch: 
     assert [word for word in ("keep", "held", "audit") if word not in told] == []
     assert "gone" in scratch.say("why", "scratch/late")
     assert "Released" in scratch.say("release", "scratch/a-held")
-    until(lambda: scratch.left() == {"young"})
+    until(lambda: scratch.left() == {"undated", "young"})
 
     scratch.set_clock(YEAR)
     until(lambda: server.metric(FROZEN) == 1)
     ticks(server)
-    assert scratch.left() == {"young"}
+    assert scratch.left() == {"undated", "young"}
+    assert ("scratch/undated", "noted", "missing_anchor") in scratch.rows()
     assert ("", "frozen", "clock_jumped") in scratch.rows()
 
 

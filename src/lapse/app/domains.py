@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 import msgspec
 
 from lapse.core.duration import Duration
+from lapse.core.decision import without_unset_anchor
 from lapse.core.errors import LapseError, UsageError
 from lapse.domains import REGISTRY
 from lapse.engine.executor import Executor
@@ -82,7 +83,7 @@ class OwnDomain(NamedTuple):
     def decide(self, candidate: Candidate[Any], now: UnixNs) -> Decision:
         """Return what it decides about a thing, for people; the sweep does not ask here."""
         try:
-            return self.parts.domain.decide(candidate, now)
+            return without_unset_anchor(self.parts.domain.decide(candidate, now))
         except LapseError:
             raise
         except Exception as error:

@@ -2,15 +2,19 @@
 
 A decision is a pure function of anchor, policy, signals, holds and ``now``. It holds one of three verdicts, each with a
 reason from an enum, which is also the label of the metric. **Doubt means keep**: `Unknown` never leads to an action.
+
+A time that means 'not set' (see `lapse.core.timestamps`) is a missing anchor, wherever it comes from: `decide_by_ttl`
+counts from none, and the engine acts on no decision that was counted from one (`without_unset_anchor`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lapse.core.clock import UnixNs
+from lapse.core.timestamps import is_moment
 
 if TYPE_CHECKING:
     from lapse.core.duration import Duration
@@ -83,10 +87,13 @@ class Decision:
     """The moment after which the thing is due, unless something changes; None when none is known."""
 
 
+_NO_ANCHOR: Final = Decision(Unknown(UnknownReason.MISSING_ANCHOR))
+
+
 def decide_by_ttl(anchor: UnixNs | None, ttl: Duration | None, now: UnixNs, *, action: str) -> Decision:
     """Decide by a time to live: due strictly after anchor plus TTL, and never in doubt. None: it cannot be read."""
-    if anchor is None:
-        return Decision(Unknown(UnknownReason.MISSING_ANCHOR))
+    if anchor is None or not is_moment(anchor):
+        return _NO_ANCHOR
     if ttl is None:
         return Decision(Unknown(UnknownReason.INVALID_TTL), anchor)
     if ttl.nanoseconds is None:
@@ -95,3 +102,13 @@ def decide_by_ttl(anchor: UnixNs | None, ttl: Duration | None, now: UnixNs, *, a
     if now <= deadline:
         return Decision(Keep(KeepReason.NOT_YET, next_check=UnixNs(deadline + 1)), anchor, deadline)
     return Decision(Due(action, DueReason.TTL_EXPIRED, since=deadline), anchor, deadline)
+
+
+def without_unset_anchor(decision: Decision) -> Decision:
+    """Return a decision as the engine believes it: a time that means 'not set' is no anchor, and nothing is due by it.
+
+    What is due without any anchor stays as it is: not everything is counted from a time.
+    """
+    if decision.anchor is None or is_moment(decision.anchor):
+        return decision
+    return _NO_ANCHOR if isinstance(decision.verdict, Due) else replace(decision, anchor=None)

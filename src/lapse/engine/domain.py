@@ -170,7 +170,11 @@ class Domain(Protocol[S]):
         ...
 
     def decide(self, candidate: Candidate[S], now: UnixNs) -> Decision:
-        """Decide. Pure."""
+        """Decide. Pure.
+
+        The decision carries the anchor that was counted from: what is due since a time that means 'not set' (at or
+        before 1970, or beyond 64 bits) is unknown to the engine, and stays.
+        """
         ...
 
     async def refresh(self, candidates: Sequence[Candidate[S]]) -> Sequence[Candidate[S] | None]:

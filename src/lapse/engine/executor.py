@@ -3,7 +3,7 @@
 Everything that lapses, by a sweep, a controller or a person, is an `Action` handed to `Executor.execute`. An action
 carries the uid and the version that it was decided on, so exactly that is ended, or nothing. Holds, dry runs, freezes,
 budgets and the clock are looked at here, so that no caller can forget them. Where it cannot be told whether something
-is held, it is kept.
+is held, or since when it is due, it is kept.
 
 - Things and journal in one database: acts and rows are one transaction, and holds are looked for again in it.
 - Otherwise: rows with the intents, the acts, rows with the outcomes. Intents that cannot be written prevent the acts.
@@ -26,6 +26,7 @@ from lapse.core.decision import KeepReason, Reason, UnknownReason
 from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import current_work, get_logger
+from lapse.core.timestamps import is_moment
 from lapse.engine.domain import Result
 from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.running.metrics import ErrorKind, Metrics
@@ -55,8 +56,15 @@ class HoldUnknownError(LapseError):
     """{address} is kept, because it is not known whether it is held: {problem}."""
 
 
+class MissingAnchorError(LapseError):
+    """{address} is kept: the time that its age would be counted from is not set."""
+
+
 class RefusedError(LapseError):
-    """{address} is kept: {reason}. lapse status tells what stands still; lapse resume lets it go on."""
+    """{address} is kept: {reason}. The log and the metric lapse_frozen tell what stands still.
+
+    Once the reason is gone, lapse resume lets it go on.
+    """
 
 
 class Executor:
@@ -107,8 +115,12 @@ class Executor:
 
     def _against(self, action: Action, held: Hold | HoldDoubt | None, now: UnixNs) -> tuple[Result, Entry] | None:
         """Return why it is not even tried, with the row that tells; None when it is."""
-        if held is None and not (self.dry_run or action.dry_run):  # nearly always, and there are many
+        is_dated = action.anchor_ns is None or is_moment(action.anchor_ns)
+        if held is None and is_dated and not (self.dry_run or action.dry_run):  # nearly always, and there are many
             return None
+        if not is_dated:
+            row = self._row(action, Outcome.REFUSED, now, verdict="unknown", reason=UnknownReason.MISSING_ANCHOR)
+            return Result(Outcome.REFUSED, MissingAnchorError(address=action.address)), replace(row, anchor_ns=None)
         if isinstance(held, Hold):
             return self._kept(action, held, now)
         if held is not None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown
+from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown, without_unset_anchor
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, around, backoff, chance
 from lapse.core.log import current_work, get_logger
@@ -245,7 +245,7 @@ class Sweep(Generic[S]):
 
     async def _decided(self, candidate: Candidate[S], now: UnixNs, page: _Page[S]) -> Decision | None:
         try:
-            return self.domain.decide(candidate, now)
+            return without_unset_anchor(self.domain.decide(candidate, now))
         except Exception as error:  # noqa: BLE001 - one failing item never stops the rest
             await self._failed(candidate, error, page)
             return None

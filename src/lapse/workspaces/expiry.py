@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
+from lapse.core.timestamps import is_moment
 from lapse.workspaces.activity import port as activity
 from lapse.workspaces.model import LONGEST_TTL_SECONDS, DesiredState, Ms, ObservedStatus, Operation
 
@@ -186,11 +187,15 @@ def _other_business(workspace: Workspace, action: str) -> Reason | None:
 def _anchor_and_ttl(workspace: Workspace, action: str) -> tuple[Ms, int] | Unknown:
     """Return what the time counts from and how long: both anchors must be there, none of them means 'long ago'."""
     ttl = ttl_seconds(workspace, action)
-    if not (_is_positive(workspace.last_access_at) and _is_positive(workspace.status_changed_at)):
+    if not (_is_set(workspace.last_access_at) and _is_set(workspace.status_changed_at)):
         return Unknown(UnknownReason.MISSING_ANCHOR)
     if not _is_positive(ttl) or ttl > LONGEST_TTL_SECONDS:
         return Unknown(UnknownReason.INVALID_TTL)
     return anchor(workspace), ttl
+
+
+def _is_set(moment: Ms) -> bool:
+    return _is_positive(moment) and is_moment(_ns(moment))
 
 
 def _is_positive(number: object) -> bool:

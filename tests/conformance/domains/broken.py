@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lapse.core.decision import Decision, Due, DueReason, Reason
+from lapse.core.clock import UnixNs
+from lapse.core.decision import Decision, Due, DueReason, Keep, KeepReason, Reason
 from lapse.engine.domain import DELETE, Result
 from lapse.engine.journal.port import Outcome
 from tests.conformance.domains.memory import TTL, MemoryDomain
@@ -12,7 +13,6 @@ from tests.conformance.domains.memory import TTL, MemoryDomain
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from lapse.core.clock import UnixNs
     from lapse.engine.domain import Action, Also, Candidate
     from lapse.engine.safety.holds import Hold, HoldDoubt
     from tests.conformance.domains.kit import Kit
@@ -82,6 +82,16 @@ class DecidesTooEarly(MemoryDomain):
         return Decision(Due(DELETE, DueReason.TTL_EXPIRED, since=candidate.state), candidate.state)
 
 
+class HidesItsAnchor(MemoryDomain):
+    """Counts from whatever it finds, and does not say from what: nobody can see that it was not set."""
+
+    def decide(self, candidate: Candidate[UnixNs], now: UnixNs) -> Decision:
+        over = UnixNs(candidate.state + (TTL.nanoseconds or 0))
+        if now <= over:
+            return Decision(Keep(KeepReason.NOT_YET, over))
+        return Decision(Due(DELETE, DueReason.TTL_EXPIRED, since=over), None, over)
+
+
 class OtherReason(Reason):
     UNHEARD_OF = "unheard_of"
 
@@ -148,6 +158,7 @@ BROKEN: dict[type[MemoryDomain], Sequence[str]] = {
     CallsGoneEnded: ("what_somebody_else_removed_is_not_counted_as_ended",),
     SaysSoAndDoesNot: ("what_is_due_is_ended_once_and_not_a_moment_before",),
     DecidesTooEarly: ("what_is_due_is_ended_once_and_not_a_moment_before",),
+    HidesItsAnchor: ("what_has_a_time_that_means_not_set_is_kept",),
     HidesItsReasons: ("every_metric_starts_at_zero", "the_journal_tells_the_intent_and_the_outcome_or_both_in_one"),
     GivesUpTheBatch: ("one_bad_item_does_not_stop_the_rest",),
     LosesResults: ("what_is_due_is_ended_once_and_not_a_moment_before",),

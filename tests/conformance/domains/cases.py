@@ -70,6 +70,16 @@ async def what_may_be_held_is_kept(folder: Path, opened: Opener) -> None:
 
 
 @case
+async def what_has_a_time_that_means_not_set_is_kept(folder: Path, opened: Opener) -> None:
+    async with staged(folder, opened) as stage:
+        await stage.fill("a", "b")
+        await stage.world.forget_time("a")
+        assert await stage.sweep_when_due() == {"a"}
+        assert not {"ended", "would_end"}.intersection(await stage.outcomes("a"))
+        assert stage.ended() == 1
+
+
+@case
 async def nothing_of_a_frozen_domain_is_ended_until_it_is_resumed(folder: Path, opened: Opener) -> None:
     async with open_fixture(folder, opened) as fixture:
         await fixture.fill("a", "b")

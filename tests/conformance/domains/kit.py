@@ -117,6 +117,9 @@ class World(Protocol):
     async def change(self, name: str) -> None:
         """Make another version of a thing, which is as due as before."""
 
+    async def forget_time(self, name: str) -> None:
+        """Let the time that its life is counted from be one that means 'not set'."""
+
     async def remove(self, name: str) -> None:
         """Do what a person does who removes it."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.app.domains import OwnDomain, Section
 from lapse.core.address import Address, AddressKind
+from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, DueReason, Reason, decide_by_ttl
 from lapse.core.duration import Duration
 from lapse.engine.domain import DELETE, Candidate, Result
@@ -20,7 +21,6 @@ from tests.conformance.domains.kit import LIFETIME, BadItemError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
-    from lapse.core.clock import UnixNs
     from lapse.engine.domain import Action, Also, Settled
     from lapse.engine.safety.holds import HoldDoubt
     from tests.conformance.domains.kit import Kit
@@ -73,6 +73,9 @@ class MemoryDomain:
 
     async def change(self, name: str) -> None:
         self.things[name].version += 1
+
+    async def forget_time(self, name: str) -> None:
+        self.things[name].made = UnixNs(0)
 
     async def remove(self, name: str) -> None:
         del self.things[name]

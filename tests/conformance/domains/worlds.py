@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 TTL = Duration.of_seconds(LIFETIME)
 NAMESPACE, RECORDS = "default", "chaos-system"
+NOT_SET = "1970-01-01T00:00:00Z"
 HELD = {"metadata": {"annotations": {"lapse.dev/hold": "true"}}}
 EXAMPLE = Path(__file__).parents[3] / "examples" / "domain" / "lapse_scratch.py"
 _REAL = SystemClock()
@@ -121,6 +122,22 @@ class _Objects(_Base):
     async def change(self, name: str) -> None:
         await self.kit.store.patch(self.kind, self.key(name), {"metadata": {"annotations": {"changed": "yes"}}})
 
+    async def forget_time(self, name: str) -> None:
+        """Write it past the store, which sets the time of a creation itself, and let everybody see the change."""
+        place = (f"{self.kind.api_version}/{self.kind.kind}", self.key(name).namespace or "", self.key(name).name)
+
+        def write(cursor: Any) -> None:  # noqa: ANN401 - of the driver
+            cursor.execute(
+                "UPDATE changes"
+                " SET body = CAST(json_set(CAST(body AS TEXT), '$.metadata.creationTimestamp', ?) AS BLOB)"
+                " WHERE version = (SELECT version FROM objects WHERE kind = ? AND namespace = ? AND name = ?)",
+                (NOT_SET, *place),
+            )
+
+        await self.kit.store.database.write(write)
+        await self.change(name)
+        assert (await self.kit.store.get(self.kind, self.key(name))).metadata.creation_timestamp == NOT_SET
+
     async def remove(self, name: str) -> None:
         await self.kit.store.delete(self.kind, self.key(name))
 
@@ -167,6 +184,9 @@ class RequestsWorld(_Cached):
         await self.kit.store.create(self.kind, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
         status = {"conditions": [ready], "completionTimestamp": done}
         await self.kit.store.patch_status(self.kind, self.key(name), status)
+
+    async def forget_time(self, name: str) -> None:
+        await self.kit.store.patch_status(self.kind, self.key(name), {"completionTimestamp": NOT_SET})
 
 
 class KeepersWorld(_Cached):
@@ -309,6 +329,13 @@ class WorkspacesWorld(_Base):
         await self.hold(name)
         await self.rows.release((await self._row(name)).id, now=self.now)
 
+    async def forget_time(self, name: str) -> None:
+        def write(cursor: Any) -> None:  # noqa: ANN401 - of the driver
+            cursor.execute("UPDATE workspaces SET last_access_at = 0, status_changed_at = 0 WHERE name = ?", (name,))
+
+        database: Any = self.rows.database
+        await database.write(write)
+
     async def remove(self, name: str) -> None:
         await self.rows.mark_deleted((await self._row(name)).id, now=self.now)
 
@@ -402,6 +429,9 @@ class ScratchWorld(_Base):
 
     async def change(self, name: str) -> None:
         await self._write(name, "another text of the same age")
+
+    async def forget_time(self, name: str) -> None:
+        os.utime(self._folder / name, ns=(0, 0))
 
     async def remove(self, name: str) -> None:
         (self._folder / name).unlink()

@@ -7,7 +7,20 @@ from itertools import chain
 import pytest
 
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Due, DueReason, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
+from lapse.core.decision import (
+    Decision,
+    Due,
+    DueReason,
+    Keep,
+    KeepReason,
+    Reason,
+    Unknown,
+    UnknownReason,
+    Verdict,
+    decide_by_ttl,
+    without_unset_anchor,
+)
+from lapse.core.duration import Duration
 
 NOW = UnixNs(1_700_000_000_000_000_000)
 REASONS = list(chain(KeepReason, DueReason, UnknownReason))
@@ -76,3 +89,46 @@ def test_labels_are_what_dashboards_and_alerts_were_built_on() -> None:
         "clock_jumped",
         "leadership_lost",
     ]
+
+
+HOUR = Duration.parse("1h")
+LAST = 2**63 - 1
+NO_ANCHOR = Unknown(UnknownReason.MISSING_ANCHOR)
+EXPIRED = Due("delete", DueReason.TTL_EXPIRED, UnixNs(1 + 3_600 * 10**9))
+
+
+@pytest.mark.parametrize(
+    ("anchor", "verdict"),
+    [
+        (None, NO_ANCHOR),
+        (-62_135_596_800 * 10**9, NO_ANCHOR),  # the year 1, the zero of Go
+        (-1, NO_ANCHOR),
+        (0, NO_ANCHOR),
+        (1, EXPIRED),
+        (LAST, Keep(KeepReason.NOT_YET, UnixNs(LAST + 3_600 * 10**9 + 1))),
+        (LAST + 1, NO_ANCHOR),
+        (10**30, NO_ANCHOR),
+    ],
+)
+def test_a_ttl_counts_from_no_time_that_means_not_set(anchor: int | None, verdict: Verdict) -> None:
+    found = decide_by_ttl(None if anchor is None else UnixNs(anchor), HOUR, NOW, action="delete")
+
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("verdict", "anchor", "believed"),
+    [
+        (EXPIRED, 0, Decision(NO_ANCHOR)),
+        (EXPIRED, -1, Decision(NO_ANCHOR)),
+        (EXPIRED, LAST + 1, Decision(NO_ANCHOR)),
+        (EXPIRED, 1, Decision(EXPIRED, UnixNs(1))),
+        (EXPIRED, None, Decision(EXPIRED)),
+        (Keep(KeepReason.HELD), LAST + 1, Decision(Keep(KeepReason.HELD))),
+        (Keep(KeepReason.HELD), 1, Decision(Keep(KeepReason.HELD), UnixNs(1))),
+    ],
+)
+def test_the_engine_believes_nothing_that_was_counted_from_one(
+    verdict: Verdict, anchor: int | None, believed: Decision
+) -> None:
+    assert without_unset_anchor(Decision(verdict, None if anchor is None else UnixNs(anchor))) == believed

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.log import current_work, piece_of_work
-from lapse.engine.executor import Executor
+from lapse.engine.executor import Executor, MissingAnchorError
 from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.holds import Hold
 from lapse.kube.errors import StoreUnavailableError
@@ -65,6 +65,20 @@ async def test_what_is_due_is_removed_and_journalled_with_all_that_decided(
     found = series(metrics)
     assert found['lapse_deletions_total{domain="things",reason="ttl_expired"}'] == 1
     assert found['lapse_expiry_lag_seconds_sum{domain="things"}'] == 3
+
+
+@pytest.mark.parametrize("anchor", [0, -1, -(2**62), 2**63, 10**30])
+async def test_what_is_counted_from_a_time_that_means_not_set_is_kept_whoever_asks(
+    anchor: int, things: Things, executor: Executor, any_journal: SQLiteJournal
+) -> None:
+    thing = await things.add("a")
+    for _ in range(3):
+        (result,) = await executor.execute([replace(action_of(thing), anchor_ns=anchor)])
+        assert (result.outcome, type(result.problem)) == (Outcome.REFUSED, MissingAnchorError)
+
+    assert await things.left() == ["a"]
+    (row,) = await any_journal.entries()
+    assert (row.verdict, row.reason, row.outcome, row.anchor_ns) == ("unknown", "missing_anchor", "refused", None)
 
 
 async def test_what_is_held_is_not_touched_and_journalled_once(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.clock import UnixNs, VirtualClock
-from lapse.core.decision import Decision, Keep, KeepReason
-from lapse.engine.domain import Candidate
+from lapse.core.decision import Decision, Due, DueReason, Keep, KeepReason
+from lapse.engine.domain import DELETE, Candidate
 from lapse.engine.executor import Executor, RefusedError
 from lapse.engine.journal.port import Outcome
 from lapse.engine.sweep import HELD_SECONDS, REFUSED_SECONDS, Sweep, SweepReport
@@ -179,6 +179,29 @@ async def test_an_unknown_never_acts_and_is_journalled_once(
     assert reports == [SweepReport(looked=1, unknown=1)] * 3
     assert await things.left() == ["a"]
     assert await told(journal) == [("a", "missing_anchor", Outcome.NOTED)]
+
+
+@pytest.mark.parametrize("anchor", [0, -1, 2**63])
+async def test_nothing_is_due_since_a_time_that_means_not_set_whatever_the_domain_says(
+    anchor: int, things: Things, sweep: Sweep[Any], journal: SQLiteJournal
+) -> None:
+    def decide(candidate: Candidate[Any], now: UnixNs) -> Decision:
+        return Decision(Due(DELETE, DueReason.TTL_EXPIRED, now), UnixNs(anchor), now)
+
+    await things.add("a")
+    play(things, decide=decide)
+    assert await sweep.run(proceed=always) == SweepReport(looked=1, unknown=1)
+    assert await things.left() == ["a"]
+    assert await told(journal) == [("a", "missing_anchor", Outcome.NOTED)]
+
+
+async def test_what_is_due_without_an_anchor_goes(things: Things, sweep: Sweep[Any]) -> None:
+    def decide(candidate: Candidate[Any], now: UnixNs) -> Decision:
+        return Decision(Due(DELETE, DueReason.TTL_EXPIRED, now))
+
+    await things.add("a")
+    play(things, decide=decide)
+    assert await sweep.run(proceed=always) == SweepReport(looked=1, ended=1)
 
 
 async def test_every_change_of_a_verdict_is_journalled_once_but_not_a_first_not_yet(
