@@ -106,6 +106,23 @@ async def a_budget_that_is_spent_freezes_the_domain(folder: Path, opened: Opener
 
 
 @case
+async def what_people_delete_counts_for_the_budget_which_stops_nobody_but_the_engine(
+    folder: Path, opened: Opener
+) -> None:
+    async with staged(folder, opened, budget="3/10h") as stage:
+        await stage.fill("a", "b", "c", "d", "e", "f")
+        await stage.delete_by_person("a")
+        await stage.delete_by_person("b")
+        left = await stage.sweep_when_due()
+        assert len(left) == 3
+        assert stage.ended() == 1
+        assert ("", "frozen", "budget_spent") in await stage.rows()
+        for name in left:
+            await stage.delete_by_person(name)
+        assert await stage.world.left() == set()
+
+
+@case
 async def nothing_is_ended_while_the_clock_is_in_doubt(folder: Path, opened: Opener) -> None:
     async with open_fixture(folder, opened) as fixture:
         await fixture.fill("a", "b")

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lapse.app.domains import ACTOR
 from lapse.app.record import ProcessRecord, open_store
+from lapse.core.address import Address
 from lapse.core.believed_clock import BelievedClock
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.errors import LapseError
 from lapse.domains import REGISTRY
+from lapse.engine.domain import Result, deletion_by_person
+from lapse.engine.executor import delete_by_person
+from lapse.engine.journal.port import Outcome
 from lapse.engine.journal.sqlite import SQLiteJournal
 from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.budget import Budget, Budgets
@@ -24,11 +28,12 @@ from lapse.engine.safety.gate import SafetyGate
 from lapse.engine.safety.sqlite import TRUST_SECONDS, SQLiteGateStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from lapse.core.decision import Reason
+    from lapse.engine.domain import Action, Also
     from lapse.engine.journal.port import Entry
     from lapse.objects.embedded import EmbeddedStore
 
@@ -171,6 +176,20 @@ class DomainFixture:
         reasons = [self.metric("lapse_deletions_total", reason=reason) for reason in self.world.reasons]
         return sum(found or 0 for found in reasons)
 
+    async def delete_by_person(self, name: str) -> None:
+        """Do what a person does who deletes it by a command or over HTTP."""
+        action = deletion_by_person(
+            domain=self.name,
+            address=Address(self.name, None, name),
+            uid=f"uid-of-{name}",
+            version="1",
+            handle=name,
+            hold=None,
+            actor="cli (ann)",
+            now=self.kit.now,
+        )
+        await delete_by_person(_Removal(self.world), self.kit.journal, action, clock=self.kit.clock)
+
     async def freeze(self) -> None:
         wanted = Freeze(self.kit.now, "look", "ann")
         row = freeze_row(self.name, wanted, reason=FreezeReason.BY_PERSON, now=self.kit.now)
@@ -179,6 +198,26 @@ class DomainFixture:
     async def resume(self) -> None:
         row = resume_row(self.name, by="ann", now=self.kit.now)
         assert await ProcessRecord.in_folder(self.kit.store).safety.resume(self.name, row)
+
+
+class _Removal:
+    """The target of what people delete themselves."""
+
+    batch, database = 1, None
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def holds_over(self, actions: Sequence[Action], now: UnixNs) -> Sequence[None]:
+        return [None] * len(actions)
+
+    async def apply(self, actions: Sequence[Action], *, also: Also | None) -> Sequence[Result]:
+        for one in actions:
+            await self._world.remove(one.handle)
+        return [Result(Outcome.ENDED)] * len(actions)
+
+    async def is_in_doubt(self, error: Exception) -> bool:
+        return True
 
 
 @asynccontextmanager

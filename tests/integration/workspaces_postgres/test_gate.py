@@ -109,7 +109,7 @@ async def test_what_was_spent_comes_back_when_the_window_is_over(machines: Machi
     assert await one.end(5) == 5
 
 
-async def test_the_total_counts_all_domains_and_what_people_end(machines: Machines) -> None:
+async def test_the_total_counts_all_domains_and_what_people_do_themselves(machines: Machines) -> None:
     one = await machines.another(Budgets(Budget.parse("5/1h")))
     await one.journal.append(one.row("things", "cli (ann)"))
 
@@ -176,6 +176,15 @@ async def test_what_may_have_been_done_is_counted(machines: Machines, outcome: O
         await one.journal.append(begun, *([] if outcome is None else [replace(begun, outcome=outcome)]))
 
     assert await one.end(9, "things") == 5 - counted
+
+
+async def test_the_budget_of_a_domain_counts_what_people_do_themselves_in_it(machines: Machines) -> None:
+    one = await machines.another(FEW)
+    await one.journal.append(
+        one.row("things", "cli (ann)"), one.row("things", "http token 7"), one.row("others", "cli")
+    )
+
+    assert await one.end(9) == 3
 
 
 async def test_a_freeze_is_seen_by_all_until_it_is_resumed_and_then_acts_count_anew(machines: Machines) -> None:
