@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.cli.commands.requests import _delete
-from lapse.cli.context import Context
+from lapse.cli.context import Context, who
 from lapse.cli.waiting import GoneMeanwhileError, StillWaitingError, until_gone, until_ready
 from lapse.engine.journal.port import Outcome
 from lapse.engine.journal.sqlite import SQLiteJournal
@@ -293,7 +293,7 @@ async def test_a_deletion_is_journalled_and_says_what_happens_next(context: Cont
     (row,) = await SQLiteJournal(context.embedded.database).entries()
 
     assert said == f"keeper/ret-vcr-{uid} and what it keeps go 1d from now."
-    assert (row.address, row.uid, row.actor, row.outcome) == ("vcr/default/nightly", uid, "cli", Outcome.ENDED)
+    assert (row.address, row.uid, row.actor, row.outcome) == ("vcr/default/nightly", uid, who(), Outcome.ENDED)
     with pytest.raises(NotFoundError):
         await context.store.get(NIGHTLY.kind, NIGHTLY.key)
     assert len((await context.store.list(VOLUME_SNAPSHOT_CONTENT)).items) == 1

@@ -443,6 +443,7 @@ def delete(
 
 
 async def _delete(context: Context, place: Located) -> str:
+    from lapse.cli.context import who
     from lapse.requests.api.kinds import REQUEST_KINDS
     from lapse.requests.expiry import delete_by_person
     from lapse.requests.submission import keeps_what_was_made, or_lapsed
@@ -460,7 +461,7 @@ async def _delete(context: Context, place: Located) -> str:
         keeper=keeper,
         holds=store,
         journal=journal,
-        actor="cli",
+        actor=who(),
         clock=context.clock,
     )
     return consequence(keeper, keeps=keeps) if place.kind in REQUEST_KINDS else ""
