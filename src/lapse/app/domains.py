@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import msgspec
 
-from lapse.core.duration import Duration
 from lapse.core.decision import without_unset_anchor
+from lapse.core.duration import Duration
 from lapse.core.errors import LapseError, UsageError
 from lapse.domains import REGISTRY
 from lapse.engine.executor import Executor

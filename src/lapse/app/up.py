@@ -335,6 +335,7 @@ class _Process:
                 journal=self.requests.journal,
                 rule=request_policy(self.settings).ttl_rule,
                 clock=self.clock,
+                metrics=self.metrics,
             ),
             history=HistoryService(
                 self.requests.store,
@@ -343,7 +344,7 @@ class _Process:
                 interval=self.settings.retention_interval,
                 clock=self.clock,
             ),
-            workspaces=None if self.workspaces is None else self.workspaces.api(self.record, self.clock),
+            workspaces=None if self.workspaces is None else self.workspaces.api(self.record, self.clock, self.metrics),
             status_service=StatusService(
                 clock=self.clock,
                 keys=self.keys,

@@ -243,8 +243,8 @@ class WorkspaceParts:
         )
         return ProxyService(Proxy(self._ports(), options), self.endpoint.sockets, self.access)
 
-    def api(self, record: ProcessRecord, clock: BelievedClock) -> WorkspacesService:
-        """Return what the HTTP API needs; ``clock`` is what domains decide by."""
+    def api(self, record: ProcessRecord, clock: BelievedClock, metrics: Metrics) -> WorkspacesService:
+        """Return what the HTTP API needs; ``clock`` is what domains decide by, ``metrics`` those of the process."""
         from lapse.engine.safety.clock_guard import freeze_of
         from lapse.web.api.workspaces import Defaults, WorkspacesService
         from lapse.workspaces.registration import WORKSPACES
@@ -260,6 +260,7 @@ class WorkspaceParts:
                 archive_ttl=int(settings.default_archive_ttl.seconds),
             ),
             clock=self.clock,
+            metrics=metrics,
             activity=self.activity,
             busy_most=settings.busy_most.seconds,
             counts=lambda: self._counts,

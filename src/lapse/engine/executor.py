@@ -28,7 +28,7 @@ from lapse.core.identity import owner_token
 from lapse.core.log import current_work, get_logger
 from lapse.core.timestamps import is_moment
 from lapse.engine.domain import Result
-from lapse.engine.journal.port import Entry, Outcome
+from lapse.engine.journal.port import DeletionReason, Entry, Outcome
 from lapse.engine.running.metrics import ErrorKind, Metrics
 from lapse.engine.safety.gate import OpenGate
 from lapse.engine.safety.holds import HeldError, Hold, HoldDoubt, held_error
@@ -254,7 +254,8 @@ class Executor:
             if result.outcome is Outcome.ENDED:
                 lags[action.domain, action.reason].append(max(0.0, (now_ns - action.since) / _NS))
         for (domain, reason), these in lags.items():
-            self._metrics.deleted(domain, reason, count=len(these), lags=these)
+            was_due = reason is not DeletionReason.BY_PERSON  # otherwise it could not be late either
+            self._metrics.deleted(domain, reason, count=len(these), lags=these if was_due else ())
 
     def _row(
         self, action: Action, outcome: Outcome, now: UnixNs, *, verdict: str = "due", reason: str | None = None
@@ -276,13 +277,16 @@ class Executor:
         )
 
 
-async def delete_by_person(target: Target, journal: Journal, action: Action, *, clock: Clock) -> None:
+async def delete_by_person(
+    target: Target, journal: Journal, action: Action, *, clock: Clock, metrics: Metrics | None = None
+) -> None:
     """Carry out what a person asked for now; raises the error that says why it was not done.
 
     Holds are honoured, and the rows are written, as for everything that lapses. A budget or a freeze does not keep a
-    person from it, and the clock plays no part.
+    person from it, and the clock plays no part; but it counts for the budgets, by its row. ``metrics`` are those of the
+    process, if anybody can ask for them.
     """
-    executor = Executor(target, journal, clock=clock, metrics=Metrics(""), actor=action.actor or "")
+    executor = Executor(target, journal, clock=clock, metrics=metrics or Metrics(""), actor=action.actor or "")
     (result,) = await executor.execute([action])
     if result.problem is not None:
         raise result.problem

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from lapse.core.duration import Duration
     from lapse.engine.executor import Executor
     from lapse.engine.journal.port import Journal
+    from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.holds import HoldLookup
     from lapse.kube.resources import Kind, Object, ObjectKey
     from lapse.objects.port import ObjectStore
@@ -231,7 +232,7 @@ def demand_deletable(place: Located) -> None:
         raise NotDeletableError(address=place)
 
 
-async def delete_by_person(
+async def delete_by_person(  # noqa: PLR0913 - all but the object named
     store: ObjectStore,
     place: Located,
     obj: Object,
@@ -241,6 +242,7 @@ async def delete_by_person(
     journal: Journal,
     actor: str,
     clock: Clock,
+    metrics: Metrics | None = None,
 ) -> None:
     """Delete an object as it was read, unless it is held, or takes along what is.
 
@@ -265,4 +267,4 @@ async def delete_by_person(
         actor=actor,
         now=now,
     )
-    await executor.delete_by_person(ObjectTarget(store, holds), journal, action, clock=clock)
+    await executor.delete_by_person(ObjectTarget(store, holds), journal, action, clock=clock, metrics=metrics)

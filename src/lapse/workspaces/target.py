@@ -32,13 +32,20 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock, UnixNs
     from lapse.engine.domain import Action, Also
     from lapse.engine.journal.port import Journal
+    from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.holds import Hold, HoldDoubt
     from lapse.workspaces.model import Workspace
     from lapse.workspaces.store.port import WorkspaceStore
 
 
 async def delete_by_person(
-    store: WorkspaceStore, journal: Journal, workspace: Workspace, *, actor: str, clock: Clock
+    store: WorkspaceStore,
+    journal: Journal,
+    workspace: Workspace,
+    *,
+    actor: str,
+    clock: Clock,
+    metrics: Metrics | None = None,
 ) -> Workspace:
     """Delete what was looked at; raises `HeldError`, and what the store raises."""
     action = deletion_by_person(
@@ -51,7 +58,8 @@ async def delete_by_person(
         actor=actor,
         now=clock.wall_ns(),
     )
-    await executor.delete_by_person(DeletionTarget(store, clock=clock), journal, action, clock=clock)
+    target = DeletionTarget(store, clock=clock)
+    await executor.delete_by_person(target, journal, action, clock=clock, metrics=metrics)
     return await store.get(workspace.id)
 
 

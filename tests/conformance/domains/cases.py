@@ -71,12 +71,12 @@ async def what_may_be_held_is_kept(folder: Path, opened: Opener) -> None:
 
 @case
 async def what_has_a_time_that_means_not_set_is_kept(folder: Path, opened: Opener) -> None:
-    async with staged(folder, opened) as stage:
-        await stage.fill("a", "b")
-        await stage.world.forget_time("a")
-        assert await stage.sweep_when_due() == {"a"}
-        assert not {"ended", "would_end"}.intersection(await stage.outcomes("a"))
-        assert stage.ended() == 1
+    async with open_fixture(folder, opened) as fixture:
+        await fixture.fill("a", "b")
+        await fixture.world.forget_time("a")
+        assert await fixture.sweep_when_due() == {"a"}
+        assert not {"ended", "would_end"}.intersection(await fixture.outcomes("a"))
+        assert fixture.ended() == 1
 
 
 @case
@@ -109,17 +109,17 @@ async def a_budget_that_is_spent_freezes_the_domain(folder: Path, opened: Opener
 async def what_people_delete_counts_for_the_budget_which_stops_nobody_but_the_engine(
     folder: Path, opened: Opener
 ) -> None:
-    async with staged(folder, opened, budget="3/10h") as stage:
-        await stage.fill("a", "b", "c", "d", "e", "f")
-        await stage.delete_by_person("a")
-        await stage.delete_by_person("b")
-        left = await stage.sweep_when_due()
+    async with open_fixture(folder, opened, budget="3/10h") as fixture:
+        await fixture.fill("a", "b", "c", "d", "e", "f")
+        await fixture.delete_by_person("a")
+        await fixture.delete_by_person("b")
+        left = await fixture.sweep_when_due()
         assert len(left) == 3
-        assert stage.ended() == 1
-        assert ("", "frozen", "budget_spent") in await stage.rows()
+        assert fixture.ended() == 1
+        assert ("", "frozen", "budget_spent") in await fixture.rows()
         for name in left:
-            await stage.delete_by_person(name)
-        assert await stage.world.left() == set()
+            await fixture.delete_by_person(name)
+        assert await fixture.world.left() == set()
 
 
 @case

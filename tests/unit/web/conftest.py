@@ -138,6 +138,7 @@ async def api(
                     journal=journal,
                     rule=TTLRule(Duration.parse("10m"), annotated=False),
                     clock=clock,
+                    metrics=metrics,
                 ),
                 history=HistoryService(
                     objects,
@@ -153,6 +154,7 @@ async def api(
                     url_of=lambda name: f"http://{name}.w.localhost:8752/",
                     defaults=Defaults(standby_ttl=600),
                     clock=clock,
+                    metrics=metrics,
                     activity=activity,
                     frozen=lambda: freeze_of(record.safety, "workspaces", BelievedClock(clock)),
                 ),

@@ -194,6 +194,17 @@ async def test_a_request_is_deleted_and_that_is_journalled(client: httpx2.AsyncC
     assert (row.address, row.uid, row.actor) == ("vcr/default/nightly", uid, f"http token {api.owner_id}")
 
 
+async def test_the_metrics_of_the_process_count_what_people_delete(client: httpx2.AsyncClient, api: API) -> None:
+    series = 'lapse_deletions_total{domain="requests",reason="deleted_by_person"}'
+    assert f"{series} 0.0" in api.metrics.exposition().decode()
+    await ask(client)
+    assert (await client.delete(ONE)).status_code == 204
+
+    told = api.metrics.exposition().decode()
+    assert f"{series} 1.0" in told
+    assert 'lapse_expiry_lag_seconds_count{domain="requests"} 0.0' in told, "it was not due, so it was not late"
+
+
 async def test_a_deletion_may_name_the_version_that_it_means(client: httpx2.AsyncClient, api: API) -> None:
     tag = (await ask(client)).headers["etag"]
     await finish(api)

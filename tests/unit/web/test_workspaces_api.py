@@ -326,6 +326,14 @@ async def test_the_journal_tells_that_one_was_deleted(api: API) -> None:
     ]
 
 
+async def test_the_metrics_of_the_process_count_what_people_delete(api: API) -> None:
+    series = 'lapse_deletions_total{domain="workspaces",reason="deleted_by_person"}'
+    assert f"{series} 0.0" in api.metrics.exposition().decode()
+    await create(api)
+    await api.client.delete(f"{PLACE}/lab")
+    assert f"{series} 1.0" in api.metrics.exposition().decode()
+
+
 async def test_a_deleted_one_is_gone_and_its_name_is_free(api: API) -> None:
     made = await create(api)
     answer = await api.client.delete(f"{PLACE}/lab")

@@ -24,7 +24,8 @@ from pydantic import Field
 from starlette.responses import Response
 
 from lapse.core.clock import Clock
-from lapse.engine.journal.port import Journal
+from lapse.engine.journal.port import DeletionReason, Journal
+from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.holds import HoldLookup
 from lapse.engine.view import ViewPage, fill
 from lapse.kube.errors import InvalidError
@@ -42,6 +43,7 @@ from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLA
 from lapse.requests.controllers.manifests import read_checkpoint
 from lapse.requests.expiry import delete_by_person
 from lapse.requests.lifecycle.policy import TTLRule
+from lapse.requests.registration import REQUESTS
 from lapse.requests.view import ObjectView, keeper_of, typed, view_of
 from lapse.web.api.errors import VersionChangedError
 from lapse.web.api.forms import (
@@ -132,9 +134,20 @@ class Manifests(Struct, frozen=True):
 class RequestsService:
     """The store, its journal, and the rule by which requests expire."""
 
-    def __init__(self, store: ObjectStore, *, holds: HoldLookup, journal: Journal, rule: TTLRule, clock: Clock) -> None:
-        """Bind them together."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        holds: HoldLookup,
+        journal: Journal,
+        rule: TTLRule,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        """Bind them together; what people delete is counted in ``metrics``."""
         self.store, self._holds, self._journal, self._rule, self._clock = store, holds, journal, rule, clock
+        self._metrics = metrics
+        metrics.expect_domain(REQUESTS.name, reasons=[DeletionReason.BY_PERSON])
 
     def details(self, kind: Kind[Any], found: Document, *, with_object: bool = True) -> ObjectDetails:
         """Return the view of an object."""
@@ -180,6 +193,7 @@ class RequestsService:
             journal=self._journal,
             actor=actor_of(request),
             clock=self._clock,
+            metrics=self._metrics,
         )
         return Response(status_code=204)
 

@@ -28,7 +28,8 @@ from starlette.responses import Response
 
 from lapse.core.clock import Clock
 from lapse.core.timestamps import read_end
-from lapse.engine.journal.port import Journal
+from lapse.engine.journal.port import DeletionReason, Journal
+from lapse.engine.running.metrics import Metrics
 from lapse.engine.safety.freeze import Freeze
 from lapse.engine.view import Moment, ViewPage, fill
 from lapse.web.api.errors import (
@@ -49,6 +50,7 @@ from lapse.workspaces.errors import UnknownWorkspaceError
 from lapse.workspaces.model import (
     DEFAULT_ARCHIVE_TTL_SECONDS,
     DEFAULT_STANDBY_TTL_SECONDS,
+    DOMAIN,
     LARGEST_PAGE,
     Changes,
     DesiredState,
@@ -170,6 +172,7 @@ class WorkspacesService:
         url_of: Callable[[str], str],
         defaults: Defaults,
         clock: Clock,
+        metrics: Metrics,
         activity: Activity | None = None,
         busy_most: float = DEFAULT_MOST_SECONDS,
         counts: Callable[[], bool] = lambda: True,
@@ -180,14 +183,16 @@ class WorkspacesService:
         """Bind them together.
 
         ``url_of`` returns where the workspace of a name is found, ``node`` is where new ones are run, and ``changed``
-        is called after something was asked for. Without ``activity`` it is not known who is there; ``counts`` says
-        whether what it counts is believed now. ``busy_most`` is how long a busy lease can be renewed, in seconds.
-        ``frozen`` returns what stops the domain.
+        is called after something was asked for. What people delete is counted in ``metrics``. Without ``activity`` it
+        is not known who is there; ``counts`` says whether what it counts is believed now. ``busy_most`` is how long a
+        busy lease can be renewed, in seconds. ``frozen`` returns what stops the domain.
         """
         self._frozen = frozen
         self._activity, self._counts, self._busy_most = activity, counts, busy_most
         self.store, self._tickets, self._journal, self._clock = store, tickets, journal, clock
         self._url_of, self._defaults, self._node, self._changed = url_of, defaults, node, changed
+        self._metrics = metrics
+        metrics.expect_domain(DOMAIN, reasons=[DeletionReason.BY_PERSON])
 
     async def overview(self, openable: Owners) -> Overview:
         """Say how all of them are, for the start page, and which of them the caller can open."""
@@ -286,7 +291,9 @@ class WorkspacesService:
 
     async def delete(self, actor: str, workspace: Workspace) -> Workspace:
         """Give the name free, unless it is held; what else there is goes by and by."""
-        return await delete_by_person(self.store, self._journal, workspace, actor=actor, clock=self._clock)
+        return await delete_by_person(
+            self.store, self._journal, workspace, actor=actor, clock=self._clock, metrics=self._metrics
+        )
 
     async def open(self, name: str, owners: Owners, token_id: str) -> Response:
         """Make a ticket in the name of a token, and answer the address that it opens."""
