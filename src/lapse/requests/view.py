@@ -103,7 +103,7 @@ COLUMNS: Final[Columns] = {
 
 def view_of(kind: Kind[Any], obj: Any, *, now: int, rule: TTLRule) -> ObjectView:  # noqa: ANN401 - an object of ``kind``
     """Return the view of one object."""
-    meta, state, expiry = obj.metadata, state_of(kind, obj), _expiry(kind, obj, rule)
+    meta, state, expiry = obj.metadata, state_of(kind, obj), _expiry(kind, obj, rule, UnixNs(now))
     hold, keeper = hold_of(meta.annotations), _keeper(obj)
     status = getattr(obj, "status", None)
     return ObjectView(
@@ -160,19 +160,19 @@ def _claim_state(status: ClaimStatus) -> ReadyState:
     return ReadyState(True if status.phase == "Bound" else None, status.phase or "")
 
 
-def _expiry(kind: Kind[Any], obj: Any, rule: TTLRule) -> Expiry:  # noqa: ANN401 - an object of ``kind``
+def _expiry(kind: Kind[Any], obj: Any, rule: TTLRule, now: UnixNs) -> Expiry:  # noqa: ANN401 - an object of ``kind``
     if kind in REQUEST_KINDS:
-        return _request_expiry(obj, rule)
+        return _request_expiry(obj, rule, now)
     if kind is OBJECT_KEEPER:
         return _keeper_expiry(obj)
     return Expiry(instead=WITH_KEEPER if _keeper(obj) is not None else "")
 
 
-def _request_expiry(request: Any, rule: TTLRule) -> Expiry:  # noqa: ANN401 - a request of any kind
+def _request_expiry(request: Any, rule: TTLRule, now: UnixNs) -> Expiry:  # noqa: ANN401 - a request of any kind
     state = finished(request, rule.ttl(request.metadata.annotations))
     if not state.final:
         return Expiry()
-    decision = decide(state, UnixNs(0))
+    decision = decide(state, now)
     if decision.deadline is not None:
         return Expiry(decision.deadline)
     verdict = decision.verdict

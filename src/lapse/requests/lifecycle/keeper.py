@@ -109,14 +109,28 @@ class KeeperState:
 
 
 def decide(keeper: KeeperState, now: UnixNs) -> Decision:
-    """Say whether a keeper is due."""
+    """Say whether a keeper is due.
+
+    The deadline is that of its own time, also while what it follows is there, or nobody knows: then it is the earliest
+    moment at which a look is worth it.
+    """
+    again = UnixNs(now + _LOOK_AGAIN_NS)
     if keeper.mode == KeeperMode.TTL:
         return decide_by_ttl(keeper.created, keeper.ttl, now, action=DELETE)
-    follows = keeper.mode in {KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL}
-    if keeper.followed is Followed.UNKNOWN or not follows:
-        return Decision(Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=UnixNs(now + _LOOK_AGAIN_NS)), keeper.lost)
-    if keeper.followed is Followed.PRESENT:
-        return Decision(Keep(KeeperReason.FOLLOWED_PRESENT, next_check=UnixNs(now + _LOOK_AGAIN_NS)), keeper.lost)
+    if keeper.mode not in {KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL}:
+        return Decision(Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=again), keeper.lost)
+    alone = _decide_after_loss(keeper, now)
+    match keeper.followed:
+        case Followed.LOST:
+            return alone
+        case Followed.PRESENT:
+            return replace(alone, verdict=Keep(KeeperReason.FOLLOWED_PRESENT, next_check=again))
+        case Followed.UNKNOWN:
+            return replace(alone, verdict=Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=again))
+
+
+def _decide_after_loss(keeper: KeeperState, now: UnixNs) -> Decision:
+    """Say what holds of a keeper without what it follows."""
     if keeper.mode == KeeperMode.FOLLOW_OBJECT:
         since = now if keeper.lost is None else keeper.lost
         return Decision(Due(DELETE, KeeperReason.FOLLOWED_LOST, since=since), keeper.lost, keeper.lost)

@@ -63,7 +63,7 @@ class Keepers:
                 self._lost.pop(old.metadata.uid, None)
                 self.deadlines.discard(old.metadata.key)
         elif new.spec.mode != KeeperMode.FOLLOW_OBJECT:
-            deadline = decide(self._state(new, Followed.LOST), UnixNs(self._clock.wall_ns())).deadline
+            deadline = decide(self._state(new, Followed.UNKNOWN), UnixNs(self._clock.wall_ns())).deadline
             if deadline is None:
                 self.deadlines.discard(new.metadata.key)
             else:
