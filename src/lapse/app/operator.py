@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from lapse.engine.running.election import Leadership
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.clock_guard import GuardedGate
-    from lapse.engine.safety.holds import HoldLookup
     from lapse.history.service import Retention
     from lapse.kube.events.recorder import EventRecorder
     from lapse.kube.resources import Kind, ObjectKey
     from lapse.objects.kubernetes import KubernetesStore
+    from lapse.objects.port import HoldLookup
     from lapse.requests.service import Requests
     from lapse.settings import LoadedSettings, Settings
     from lapse.web.server.listener import Endpoint

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from lapse.engine.safety.budget import Budgets
     from lapse.engine.safety.clock_guard import GuardedGate
     from lapse.engine.safety.freeze import Notes
-    from lapse.engine.safety.holds import HoldLookup
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.service import Retention
     from lapse.kube.resources import Json
-    from lapse.objects.port import ObjectStore, Reader
+    from lapse.objects.port import HoldLookup, ObjectStore, Reader
     from lapse.requests.lifecycle.policy import RequestPolicy
     from lapse.settings import LoadedSettings, Settings
     from lapse.web.server.listener import Endpoint, Listener

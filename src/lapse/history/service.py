@@ -65,14 +65,13 @@ if TYPE_CHECKING:
     from lapse.engine.running.coordinator import Turn
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.freeze import Notes
-    from lapse.engine.safety.holds import HoldLookup
     from lapse.history.api.kinds import RetentionPolicy
     from lapse.history.policy.policies import StoredPolicy
     from lapse.history.retention.completions import Experiment
     from lapse.history.retention.passes import PassItem
     from lapse.history.retention.runs import PolicyRun
     from lapse.kube.resources import Json
-    from lapse.objects.port import ObjectStore, Reader
+    from lapse.objects.port import HoldLookup, ObjectStore, Reader
 
 SEED_METRIC: Final = "chaos_experiment_history_ttl_deleted"
 """As the founding document names it; the library adds ``_total``."""

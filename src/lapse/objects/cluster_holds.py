@@ -20,9 +20,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from lapse.core.errors import LapseError
-from lapse.engine.safety.holds import HoldDoubt, HoldLookup, hold_of, own_hold_of
+from lapse.engine.safety.holds import HoldDoubt, hold_of, own_hold_of
 from lapse.kube.errors import ForbiddenError, NotFoundError, UnknownKindError
 from lapse.kube.resources import Document, ObjectKey, metadata_only
+from lapse.objects.port import HoldLookup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

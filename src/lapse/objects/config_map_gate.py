@@ -20,7 +20,17 @@ import msgspec
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.engine.safety.budget import TOTAL, Ledger
-from lapse.engine.safety.freeze import ABOUT_CLOCK, ALL, CLOCK, Freeze, GateState, GateStore, GateUnreadableError, Notes
+from lapse.engine.safety.freeze import (
+    ABOUT_CLOCK,
+    ALL,
+    CLOCK,
+    Freeze,
+    GateConflictError,
+    GateState,
+    GateStore,
+    GateUnreadableError,
+    Notes,
+)
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import Kind, ObjectMeta, Struct
 
@@ -90,8 +100,8 @@ class ConfigMapGateStore:
         changes = {"data": {_SPENT: msgspec.json.encode(spent).decode()}}
         try:
             return self._state(await self._store.patch(CONFIG_MAP, self._key, changes, version=state.version))
-        except NotFoundError as error:
-            raise ConflictError(kind=CONFIG_MAP.kind, name=self._key, problem="it was deleted") from error
+        except (NotFoundError, ConflictError) as error:
+            raise self._conflict(str(error)) from error
 
     async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:
         """See `GateStore`."""
@@ -118,9 +128,7 @@ class ConfigMapGateStore:
                 continue
             await self._tell(row)
             return resumed
-        raise ConflictError(
-            kind=CONFIG_MAP.kind, name=self._key, problem=f"other writers were faster {_ATTEMPTS} times"
-        )
+        raise self._conflict(f"other writers were faster {_ATTEMPTS} times")
 
     async def read_note(self, name: str) -> str | None:
         """See `Notes`."""
@@ -191,6 +199,9 @@ class ConfigMapGateStore:
         except GateUnreadableError:
             return False
         return True
+
+    def _conflict(self, problem: str) -> GateConflictError:
+        return GateConflictError(place=f"the ConfigMap {self._key}", problem=problem)
 
     def _unreadable(self, problem: str) -> NoReturn:
         raise GateUnreadableError(place=f"the ConfigMap {self._key}", problem=problem, run=RUN)

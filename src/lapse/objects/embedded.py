@@ -316,7 +316,7 @@ class EmbeddedStore:
         return refusals
 
     async def holds_over(self, deletions: Sequence[Deletion], now: UnixNs) -> Sequence[Hold | None]:
-        """See `lapse.engine.safety.holds.HoldLookup`. What it finds may change at once; `delete_all` looks again."""
+        """See `HoldLookup`. What it finds may change at once; `delete_all` looks again."""
         self._begin()
         held = self._read(lambda cursor: self._holds.over(cursor, [one.uid for one in deletions], now))
         return [held.get(number) for number in range(len(deletions))]

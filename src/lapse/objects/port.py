@@ -28,7 +28,9 @@ from lapse.kube.resources import NO_LABELS, Event, Json, Kind, Object, ObjectKey
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
+    from lapse.core.clock import UnixNs
     from lapse.core.errors import LapseError
+    from lapse.engine.safety.holds import Hold, HoldDoubt
     from lapse.kube.resources import OwnerReference
 
 T = TypeVar("T", bound=Object)
@@ -153,6 +155,19 @@ class Deletion(NamedTuple):
     version: str
     owners: Sequence[OwnerReference] | None = None
     """Its owners in that state; None when they are not known."""
+
+
+@runtime_checkable
+class HoldLookup(Protocol):
+    """Finds what holds objects, wherever the hold stands: see `lapse.engine.safety.holds`."""
+
+    async def holds_over(self, deletions: Sequence[Deletion], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
+        """Return for each a hold that is active at ``now``; None when there is none.
+
+        Looked at are its own annotations, those of its owners and of what it follows, up the chain, and those of its
+        dependants, down the chain.
+        """
+        ...
 
 
 class TransactionalStore(ObjectStore, Protocol):

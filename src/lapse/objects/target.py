@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import UnixNs
     from lapse.engine.domain import Action, Also
-    from lapse.engine.safety.holds import Hold, HoldDoubt, HoldLookup
+    from lapse.engine.safety.holds import Hold, HoldDoubt
     from lapse.kube.resources import Kind, Object, ObjectKey, OwnerReference
-    from lapse.objects.port import ObjectStore, TransactionalStore
+    from lapse.objects.port import HoldLookup, ObjectStore, TransactionalStore
 
 _ENDED: Final = Result(Outcome.ENDED)
 _TOGETHER: Final = 128

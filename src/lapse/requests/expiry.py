@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from lapse.engine.executor import Executor
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
-    from lapse.engine.safety.holds import HoldLookup
     from lapse.kube.resources import Kind, Object, ObjectKey
-    from lapse.objects.port import ObjectStore
+    from lapse.objects.port import HoldLookup, ObjectStore
     from lapse.requests.addresses import Located
     from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.controllers.caches import Caches

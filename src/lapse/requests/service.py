@@ -14,13 +14,13 @@ from lapse.core.jitter import Chance, chance
 from lapse.engine.executor import Executor
 from lapse.engine.running.metrics import ErrorKind
 from lapse.engine.safety.gate import Gate, OpenGate
-from lapse.engine.safety.holds import HoldLookup
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.controller.controller import Controller
 from lapse.kube.controller.workqueue import WorkQueue
 from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.objects.cluster_holds import ClusterHolds
+from lapse.objects.port import HoldLookup
 from lapse.objects.target import ObjectTarget
 from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import (

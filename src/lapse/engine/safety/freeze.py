@@ -31,6 +31,10 @@ class GateUnreadableError(LapseError):
     """The freezes in {place} cannot be read: {problem}. Nothing is ended until they can; try {run} all."""
 
 
+class GateConflictError(LapseError):
+    """The freezes in {place} are not as they were read: {problem}. Read them again and decide again."""
+
+
 class FreezeReason(Reason):
     """Why a domain stands still, and why it goes on."""
 
@@ -81,7 +85,7 @@ class GateStore(Protocol):
         ...
 
     async def spend(self, state: GateState, spent: Ledger) -> GateState:
-        """Replace what was spent, if everything is still as in ``state``; raises `ConflictError` otherwise."""
+        """Replace what was spent, if everything is still as in ``state``; raises `GateConflictError` otherwise."""
         ...
 
     async def freeze(self, name: str, freeze: Freeze, row: Entry) -> None:

@@ -25,8 +25,16 @@ from lapse.core.decision import Reason, UnknownReason
 from lapse.core.errors import LapseError
 from lapse.core.jitter import Chance, backoff, chance
 from lapse.core.log import get_logger
-from lapse.engine.safety.freeze import ALL, Freeze, FreezeReason, GateState, GateStore, freeze_row, resume_row
-from lapse.kube.errors import ConflictError
+from lapse.engine.safety.freeze import (
+    ALL,
+    Freeze,
+    FreezeReason,
+    GateConflictError,
+    GateState,
+    GateStore,
+    freeze_row,
+    resume_row,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -243,7 +251,7 @@ class SafetyGate:
         for _ in range(_ATTEMPTS - 1):
             try:
                 return await self._decide_once(domain, count)
-            except ConflictError:  # somebody wrote meanwhile, perhaps a freeze: what was known is nothing
+            except GateConflictError:  # somebody wrote meanwhile, perhaps a freeze: what was known is nothing
                 self._good_until_ns = 0
         return await self._decide_once(domain, count)
 
@@ -290,7 +298,7 @@ class SafetyGate:
             block.left = 0  # nobody may spend what is being given back
         try:
             taken = await self._store.spend(state, ledger)
-        except ConflictError:  # nothing was written; after any other failure it may have been
+        except GateConflictError:  # nothing was written; after any other failure it may have been
             for block, rest in zip(given_up, rests, strict=True):
                 block.left += rest
             raise

@@ -11,7 +11,7 @@ second owner, which would save it: two owners may be ended at the same moment, e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from lapse.core.errors import LapseError
 from lapse.core.timestamps import from_timestamp
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import UnixNs
     from lapse.engine.domain import Action, Also, Result, Target
-    from lapse.objects.port import Deletion
 
 HOLD: Final = "lapse.dev/hold"
 """Any value holds, except an empty one and ``false``."""
@@ -56,19 +55,6 @@ class HoldDoubt:
     """Why it is not known whether something is held; it is kept then."""
 
     problem: str
-
-
-@runtime_checkable
-class HoldLookup(Protocol):
-    """Finds what holds objects, wherever the hold stands: see the module."""
-
-    async def holds_over(self, deletions: Sequence[Deletion], now: UnixNs) -> Sequence[Hold | HoldDoubt | None]:
-        """Return for each a hold that is active at ``now``; None when there is none.
-
-        Looked at are its own annotations, those of its owners and of what it follows, up the chain, and those of its
-        dependants, down the chain.
-        """
-        ...
 
 
 class PlacedHold(NamedTuple):

@@ -26,11 +26,10 @@ from starlette.responses import Response
 from lapse.core.clock import Clock
 from lapse.engine.journal.port import DeletionReason, Journal
 from lapse.engine.running.metrics import Metrics
-from lapse.engine.safety.holds import HoldLookup
 from lapse.engine.view import ViewPage, fill
 from lapse.kube.errors import InvalidError
 from lapse.kube.resources import Document, Json, Kind, ObjectKey
-from lapse.objects.port import ObjectStore
+from lapse.objects.port import HoldLookup, ObjectStore
 from lapse.requests.addresses import Located
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
