@@ -181,7 +181,7 @@ class AnnotationTTL:
         self._finaliser, self._clock, self._chance = finaliser, clock, chance
         self._default = policy.request_ttl.go()
 
-    async def apply(self, kind: Kind[R], request: R) -> ReconcileResult:
+    async def look(self, kind: Kind[R], request: R) -> ReconcileResult:
         """End a finished request whose TTL is over, or say when to look again."""
         request = await self._finaliser.annotate(kind, request)
         text = request.metadata.annotations.get(TTL, self._default)

@@ -140,7 +140,7 @@ class RequestController(ABC, Generic[R]):
 
     async def _rest(self, request: R) -> ReconcileResult:
         if self._ttl is not None:
-            return await self._ttl.apply(self.kind, request)
+            return await self._ttl.look(self.kind, request)
         await self._finaliser.annotate(self.kind, request)
         return ReconcileResult()
 
