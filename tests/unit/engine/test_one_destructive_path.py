@@ -155,7 +155,7 @@ RULES: Mapping[str, Rule] = {
             "web/auth/tokens.py": "the file with the owner's token",
             "requests/local/provisioner.py": "the note of a volume that is made anew",
             "requests/local/executor.py": "what a crash has left of half-written archives",
-            "requests/local/snapshotter.py": "the archive of a snapshot whose object is gone",
+            "requests/local/executor.py": "the archive of a snapshot whose object is gone",
             "workspaces/runtime/archive.py": "archives that a newer one replaces, or of one that a person deleted",
             "workspaces/runtime/process.py": "the data of one that is archived or deleted, by the reconciler",
             "workspaces/runtime/program.py": "the record of a program that has ended",
