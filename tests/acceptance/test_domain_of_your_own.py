@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import time
@@ -176,6 +177,9 @@ def test_the_engine_does_everything_for_a_domain_that_it_does_not_know(scratch: 
     scratch.write("late")
     ticks(server)
     assert "late" in scratch.left()
+    told = scratch.say("why", "scratch/late")
+    assert re.search(r"^verdict +due$", told, re.MULTILINE)
+    assert re.search(r"^frozen +since 20\S+Z by .+: look$", told, re.MULTILINE)
     scratch.say("resume", "scratch")
     until(lambda: "late" not in scratch.left())
     told = scratch.say("why", "scratch/a-held")

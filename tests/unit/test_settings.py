@@ -485,6 +485,8 @@ SECRET_URLS = [
     "redis://h?auth_token=hunter2",
     "redis://u:hunter2?x@h",
     "redis://h/0#password=hunter2",
+    "host=db.example.org password=hunter2 dbname=lapse",
+    "password = 'my hunter2'",
 ]
 
 

@@ -14,11 +14,15 @@ from urllib.parse import unquote
 HIDDEN: Final = "***"
 _SECRET: Final = re.compile(r"pass|pwd|secret|token|credential|auth|sign|(^|[_-])key$", re.IGNORECASE)
 
+_NAMED: Final = re.compile(r"(\w+)\s*=")
+
 
 def masked(text: str) -> str:
     """Return a URL with user, password and secret options hidden; other text stays as it is."""
     scheme, separator, rest = text.partition("://")
     if not separator:
+        if any(map(is_secret, _NAMED.findall(text))):  # as in host=h password=..., whose values may be quoted
+            return HIDDEN
         before, at, after = text.rpartition("@")  # the last one: a password may hold others
         return f"{HIDDEN}@{after}" if at and ":" in before else text
     is_path = rest.startswith("/")  # as behind file://: it has no user
