@@ -122,7 +122,7 @@ def _settle_logs(context: Context, *, is_dry: bool) -> None:
         logging.getLogger("lapse").addHandler(logging.NullHandler())
 
 
-# --- telling ----------------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 def finish(done: Done, output: Output, *, pending: bool) -> int:

@@ -220,7 +220,7 @@ class Executor:
         _log.warning("not_ended", domain=action.domain, error=type(error).__name__, exc_info=defect)
         self._metrics.failed(action.domain, ErrorKind.ITEM)
 
-    # --- telling ------------------------------------------------------------------------------------------------------
+    # --- journal and metrics ----------------------------------------------------------------------------------------
 
     async def _note(self, rows: Sequence[Entry]) -> None:
         """Journal that nothing was done, once: whoever asks again and again gets one row."""

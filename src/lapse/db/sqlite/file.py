@@ -235,7 +235,7 @@ def _version(db: apsw.Connection, schema: Schema) -> int:
     return version
 
 
-# --- explaining ------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def explain(error: apsw.Error, file: SQLiteFile) -> DatabaseError:

@@ -346,7 +346,7 @@ class SafetyGate:
         self._state, self._good_until_ns = frozen, 0  # its version is another one now
         return reason
 
-    # --- telling ------------------------------------------------------------------------------------------------------
+    # --- log and metrics --------------------------------------------------------------------------------------------
 
     def _refused(self, domain: str, reason: Reason) -> Reason:
         self._refusals[domain] = reason
