@@ -56,7 +56,7 @@ def test_an_object_that_was_not_there_when_they_were_ranked_is_judged_by_those_t
     for anchor in (10, 20, 30):
         ranking.add(RetainedObject("n", f"r{anchor}", "u", "1", UnixNs(anchor), ("g",)))
     late = {
-        anchor: ranking.judge(RetainedObject("n", "late", "u", "1", UnixNs(anchor), ("g",))).verdict
+        anchor: ranking.standing(RetainedObject("n", "late", "u", "1", UnixNs(anchor), ("g",))).judge(NOW).verdict
         for anchor in (5, 15, 40)
     }
     assert late[5] == Due("delete", LimitReason.RETENTION_LIMIT, UnixNs(20))

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Due, DueReason, Keep, KeepReason, Unknown, UnknownReason, Verdict
+from lapse.engine.domain import Candidate
 from lapse.engine.safety.holds import Hold
 from lapse.history.retention.grouping import GroupCounts, Unjudged, judge
+from lapse.history.retention.passes import PassDomain
+from lapse.history.retention.policy_set import DueObject
 from lapse.history.retention.rules import (
     DoubtReason,
     Judgement,
@@ -18,7 +23,9 @@ from lapse.history.retention.rules import (
     RetainedObject,
     RetainReason,
     RetentionLimits,
+    Standing,
     combine,
+    decide,
 )
 
 NOW = UnixNs(1_000_000)
@@ -329,3 +336,42 @@ def test_nothing_goes_below_the_limit(world: World) -> None:
             before = sum(one.group == group and one.anchor is not None for one in world.entries)
             after = sum(one.group == group and one.anchor is not None for one in left)
             assert after >= min(before, world.limits.max_count)
+
+
+# --- what several policies decide on ----------------------------------------------------------------------------------
+
+HOUR = 1_000
+OLD = RetainedObject("n", "a", "u", "1", UnixNs(NOW - 2 * HOUR), ("g",))
+AGED = RetentionLimits(max_age=HOUR)
+
+
+@pytest.mark.parametrize(
+    ("standings", "reason"),
+    [
+        ([Standing(OLD, AGED)], "ttl_expired"),
+        ([Standing(OLD, RetentionLimits(max_age=3 * HOUR))], "not_yet"),
+        ([Standing(OLD, RetentionLimits(max_count=1), over_since=UnixNs(NOW - HOUR))], "retention_limit"),
+        ([Standing(OLD, RetentionLimits(max_count=1))], "not_yet"),
+        ([Standing(OLD, RetentionLimits(max_age=HOUR, keep_last=1), is_last=True)], "keep_last"),
+        ([Standing(OLD, AGED), Standing(OLD, RetentionLimits(keep_last=1), is_last=True)], "no_limit"),
+        ([Standing(OLD, AGED, dry_run=True)], "ttl_expired"),
+        (
+            [Standing(OLD, AGED, dry_run=True), Standing(OLD, RetentionLimits(max_count=1), UnixNs(NOW - HOUR))],
+            "retention_limit",
+        ),
+    ],
+)
+def test_a_decision_is_a_function_of_the_object_the_limits_and_the_rank(standings: list[Standing], reason: str) -> None:
+    once, again = decide(standings, NOW), decide(standings, NOW)
+
+    assert (once, once.verdict.reason) == (again, reason)
+
+
+@pytest.mark.parametrize(("began", "reason"), [(NOW, "ttl_expired"), (UnixNs(NOW - HOUR), "not_yet")])
+def test_a_pass_decides_on_the_state_and_not_by_what_was_said_before(began: UnixNs, reason: str) -> None:
+    before = Due("delete", DueReason.TTL_EXPIRED, NOW)
+    state = DueObject((Standing(OLD, AGED),), began, OLD, before, (), dry_run=False)
+    seen: Any = Candidate(address=Address("history", "n", "a"), uid="u", version="1", state=state, handle=None)
+    found = PassDomain.decide(cast("PassDomain", None), seen, UnixNs(NOW + 9 * HOUR))
+
+    assert (found.verdict.reason, found.anchor) == (reason, OLD.anchor)

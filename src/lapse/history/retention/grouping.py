@@ -21,8 +21,7 @@ from heapq import heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Due
-from lapse.history.retention.rules import DELETE, LimitReason, expired, judge_alone, judgement
+from lapse.history.retention.rules import Standing, judge_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,10 +69,9 @@ class GroupCounts:
             return judge_alone(entry, limits, self._now)
         if entry.is_kept:
             return Unjudged.OPEN
-        due = expired(entry.anchor, limits, self._now)
-        if due is None:
+        if not limits.is_expired(entry.anchor, self._now):
             return Unjudged.STAYS if limits.max_count is None else Unjudged.OPEN
-        return judgement(entry, due, limits, now=self._now)
+        return Standing(entry, limits).judge(self._now)
 
     def mark(self, entry: RetainedObject) -> None:
         """Have the group of an object compared, whatever its number."""
@@ -104,9 +102,9 @@ _FARTHEST: Final = 2**63 - 1
 class GroupRanking:
     """The newest and the last good ones of each group of a policy; see the module."""
 
-    def __init__(self, limits: RetentionLimits, now: UnixNs) -> None:
-        """Begin without any object."""
-        self._limits, self._now = limits, now
+    def __init__(self, limits: RetentionLimits, now: UnixNs, *, dry_run: bool = False) -> None:
+        """Begin without any object; ``dry_run`` is that of the policy."""
+        self._limits, self._now, self._dry_run = limits, now, dry_run
         self._groups: dict[Group, _RankedGroup] = {}
 
     def add(self, entry: RetainedObject) -> None:
@@ -124,18 +122,17 @@ class GroupRanking:
         if entry.is_kept:
             _insert(group.kept, place, limits.keep_last)
 
-    def judge(self, entry: RetainedObject) -> Judgement:
-        """Judge an object by its own fields and by those that were shown of its group."""
-        limits = self._limits
+    def standing(self, entry: RetainedObject) -> Standing:
+        """Return an object with its rank among those that were shown of its group."""
+        limits, most = self._limits, self._limits.max_count
         if entry.anchor is None or entry.group is None:
-            return judge_alone(entry, limits, self._now)
+            return Standing(entry, limits, dry_run=self._dry_run)
         group, place = self._groups.get(entry.group, _EMPTY), place_of(entry, entry.anchor)
-        due = expired(entry.anchor, limits, self._now)
-        most = limits.max_count
-        if due is None and most is not None and len(group.newest) == most and place < group.newest[0]:
-            due = Due(DELETE, LimitReason.RETENTION_LIMIT, group.over_since(entry.anchor, most))
-        protected = entry.is_kept and (len(group.kept) < limits.keep_last or place >= group.kept[0])
-        return judgement(entry, due, limits, now=self._now, protected=protected)
+        over_since = None
+        if most is not None and len(group.newest) == most and place < group.newest[0]:
+            over_since = group.over_since(entry.anchor, most)
+        is_last = entry.is_kept and (len(group.kept) < limits.keep_last or place >= group.kept[0])
+        return Standing(entry, limits, over_since, is_last, self._dry_run)
 
 
 def judge(entries: Iterable[RetainedObject], limits: RetentionLimits, now: UnixNs) -> list[Judgement]:
@@ -143,7 +140,7 @@ def judge(entries: Iterable[RetainedObject], limits: RetentionLimits, now: UnixN
     ranking, found = GroupRanking(limits, now), list(entries)
     for entry in found:
         ranking.add(entry)
-    return [ranking.judge(entry) for entry in found]
+    return [ranking.standing(entry).judge(now) for entry in found]
 
 
 def place_of(entry: RetainedObject, anchor: UnixNs) -> Place:

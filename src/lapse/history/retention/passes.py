@@ -6,8 +6,9 @@ due; the engine decides, acts and journals as everywhere; `PassDomain.settle` co
 The first listing is read once and not kept: of each object only a number per group stays. What is too old by its own
 fields goes soon, some pages at a time, under the uid and the version that were read. Where the number of a group
 matters, or which is its last good one, everything is listed *again*, the members of those groups are ranked as they are
-then, and only that decides about them: this is the refresh of a whole group. The time of a decision is the moment at
-which the pass began, so that nothing grows old while it runs, and what is created meanwhile is among the newest.
+then, and only that decides about them: this is the refresh of a whole group. `PassDomain.decide` is a function of the
+object, the limits and that rank, which the candidate carries. The time of a decision is the moment at which the pass
+began, so that nothing grows old while it runs, and what is created meanwhile is among the newest.
 
 Guarantees: metadata is all that is read where the policies need no more; the newest that a limit allows are never among
 what is ended, however many passes run at once; what changed after it was read survives. A pass that may not proceed
@@ -31,7 +32,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Decision, DueReason, UnknownReason
+from lapse.core.decision import Decision, Due, DueReason, UnknownReason
 from lapse.engine.domain import Candidate
 from lapse.engine.journal.port import Outcome
 from lapse.engine.sweep import Sweep
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
     from lapse.core.address import Address
     from lapse.core.clock import Clock
-    from lapse.core.decision import Due, Reason
+    from lapse.core.decision import Reason
     from lapse.engine.domain import Settled
     from lapse.engine.executor import Executor
     from lapse.engine.journal.port import Journal
@@ -277,12 +278,17 @@ class PassDomain:
         return None
 
     def decide(self, candidate: Candidate[DueObject], now: UnixNs) -> Decision:
-        """See `Domain`: the state holds what the policies say together, at the moment at which the pass began."""
-        verdict = candidate.state.verdict
-        return Decision(verdict, candidate.state.entry.anchor, verdict.since)
+        """See `Domain`: on the object, the limits and its rank in its groups, at the moment at which the pass began.
+
+        Nothing grows old while a pass runs, so that both decisions are about the same moment: what is decided does not
+        depend on how long the listing took.
+        """
+        said = candidate.state.decide()
+        verdict = said.verdict
+        return Decision(verdict, said.entry.anchor, verdict.since if isinstance(verdict, Due) else None)
 
     async def refresh(self, candidates: Sequence[Candidate[DueObject]]) -> Sequence[Candidate[DueObject]]:
-        """Read nothing: the act compares the object, and its group was read again before it was judged."""
+        """Read nothing: the act compares the object, and its group was listed again for the page that it came with."""
         return candidates
 
     def policy(self, candidate: Candidate[DueObject]) -> str:

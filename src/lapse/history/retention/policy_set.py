@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from lapse.core.decision import Due, KeepReason
 from lapse.engine.journal.port import Outcome
 from lapse.history.retention.grouping import GroupCounts, GroupRanking, Unjudged
-from lapse.history.retention.rules import DoubtReason, Protection, RetainReason, combine
+from lapse.history.retention.rules import DoubtReason, Protection, RetainReason, Standing, decide, weigh
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -54,10 +54,15 @@ class PassReport:
 
 @dataclass(frozen=True, slots=True)
 class DueObject:
-    """An object that goes, why, and the policies that want it: the one that decided is the first."""
+    """An object that goes, what is decided on, and the policies that want it: the one that decided is the first."""
 
+    standings: tuple[Standing, ...]
+    """The object as each policy that is about it judges it, those included that keep it."""
+    moment: UnixNs
+    """When the pass began: nothing grows old while it runs."""
     entry: RetainedObject
     verdict: Due
+    """What was said when it was found, for those who are told of it."""
     wanted_by: tuple[Member, ...]
     dry_run: bool
 
@@ -65,6 +70,10 @@ class DueObject:
     def names(self) -> tuple[str, ...]:
         """The policies that want it."""
         return tuple([member.policy.name for member in self.wanted_by])
+
+    def decide(self) -> Judgement:
+        """Decide about it, at the moment at which the pass began."""
+        return decide(self.standings, self.moment)
 
     def count(self, outcome: Outcome) -> None:
         """Count what came of it, for each policy that wanted it."""
@@ -82,7 +91,15 @@ class Member:
         self.digest = policy.digest
         self.report = PassReport()
         self.counts = GroupCounts(limits, now)
-        self.ranking = GroupRanking(limits, now)
+        self.ranking = self.new_ranking(now)
+
+    def new_ranking(self, now: UnixNs) -> GroupRanking:
+        """Return a ranking without any object."""
+        return GroupRanking(self.limits, now, dry_run=self.policy.dry_run)
+
+    def alone(self, entry: RetainedObject) -> Standing:
+        """Return an object that was judged by its own fields."""
+        return Standing(entry, self.limits, dry_run=self.policy.dry_run)
 
     def count(self, outcome: Outcome) -> None:
         """Count what came of something that it wanted."""
@@ -127,7 +144,7 @@ class PolicySet:
             for member, entry in opened:  # it may protect the object, or want it as well
                 member.counts.mark(entry)
             return None
-        return _weighed(judged)
+        return self._weighed([(member, member.alone(one.entry), one) for member, one in judged])
 
     @property
     def is_settled(self) -> bool:
@@ -137,7 +154,7 @@ class PolicySet:
     def forget_ranks(self) -> None:
         """Begin to rank anew."""
         for member in self.members:
-            member.ranking = GroupRanking(member.limits, self.now)
+            member.ranking = member.new_ranking(self.now)
 
     def rank(self, views: Views) -> bool:
         """Let an object have its places; return whether it is one to judge by them."""
@@ -155,10 +172,30 @@ class PolicySet:
         pairs = list(self._pairs(views))
         if not any(member.counts.concerns(entry) for member, entry in pairs):
             return None
-        judged = [(member, member.ranking.judge(entry)) for member, entry in pairs]
+        ranked = [(member, member.ranking.standing(entry)) for member, entry in pairs]
+        judged = [(member, one, one.judge(self.now)) for member, one in ranked]
         # What was judged at the first look was counted there.
-        _count([one for one in judged if one[0].counts.judge_alone(one[1].entry) is Unjudged.OPEN])
-        return _weighed(judged)
+        _count([(one[0], one[2]) for one in judged if one[0].counts.judge_alone(one[1].entry) is Unjudged.OPEN])
+        return self._weighed(judged)
+
+    def _weighed(self, judged: Sequence[tuple[Member, Standing, Judgement]]) -> DueObject | None:
+        """Weigh what was said about one object, and count what is due."""
+        wanting = [(member, one, one.verdict) for member, _, one in judged if isinstance(one.verdict, Due)]
+        if not wanting:
+            return None
+        best = weigh([(one, said) for _, one, said in judged])
+        if not isinstance(best.verdict, Due):
+            for member, _, _ in wanting:
+                member.report.kept[_saved_by(best)] += 1
+            return None
+        for member, _, verdict in wanting:
+            member.report.due[verdict.reason] += 1
+        wanting.sort(key=lambda one: one[1] is not best)
+        wanted_by = tuple([member for member, _, _ in wanting])
+        is_dry = all(member.policy.dry_run for member in wanted_by)
+        return DueObject(
+            tuple([one for _, one, _ in judged]), self.now, best.entry, best.verdict, wanted_by, dry_run=is_dry
+        )
 
     def reports(self, *, is_complete: bool) -> dict[str, PassReport]:
         """Return the reports of those that may act, by their names."""
@@ -173,24 +210,6 @@ def _count(judged: Sequence[tuple[Member, Judgement]]) -> None:
     for member, one in judged:
         if not isinstance(one.verdict, Due):
             member.report.kept[one.verdict.reason] += 1
-
-
-def _weighed(judged: Sequence[tuple[Member, Judgement]]) -> DueObject | None:
-    """Weigh what was said about one object, and count what is due."""
-    wanting = [(member, one, one.verdict) for member, one in judged if isinstance(one.verdict, Due)]
-    if not wanting:
-        return None
-    winner = combine([one for _, one in judged])
-    if not isinstance(winner.verdict, Due):
-        for member, _, _ in wanting:
-            member.report.kept[_saved_by(winner)] += 1
-        return None
-    for member, _, verdict in wanting:
-        member.report.due[verdict.reason] += 1
-    real = [one for one in wanting if not one[0].policy.dry_run]
-    best = combine([one for _, one, _ in real or wanting])
-    wanting.sort(key=lambda one: one[1] is not best)
-    return DueObject(best.entry, wanting[0][2], tuple(member for member, _, _ in wanting), dry_run=not real)
 
 
 def _saved_by(winner: Judgement) -> Reason:

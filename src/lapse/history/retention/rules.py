@@ -114,6 +114,29 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     protection: Protection = Protection.NONE
 
 
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """All that one policy decides on about one object: its fields, the limits, and its rank in its group."""
+
+    entry: RetainedObject
+    limits: RetentionLimits
+    over_since: UnixNs | None = None
+    """Since when there are more newer ones than the greatest number; None when there are not, or none counts them."""
+    is_last: bool = False
+    """Whether it is one of the last that are kept."""
+    dry_run: bool = False
+    """Whether the policy only tells what it would do."""
+
+    def judge(self, now: UnixNs) -> Judgement:
+        """Judge by that and by nothing else."""
+        entry, limits = self.entry, self.limits
+        if entry.anchor is None or entry.group is None:
+            return judge_alone(entry, limits, now)
+        due = expired(entry.anchor, limits, now)
+        if due is None and self.over_since is not None:
+            due = Due(DELETE, LimitReason.RETENTION_LIMIT, self.over_since)
+        return judgement(entry, due, limits, now=now, protected=self.is_last)
+
+
 def judge_alone(entry: RetainedObject, limits: RetentionLimits, now: UnixNs) -> Judgement:
     """Judge an object that no group is known of: by its age, or not at all."""
     if entry.anchor is None:
@@ -161,6 +184,24 @@ def combine(judgements: Sequence[Judgement]) -> Judgement:
     before count. What is merely unknown to one policy does not stop another one.
     """
     return max(judgements, key=_weight)
+
+
+def weigh(judged: Sequence[tuple[Standing, Judgement]]) -> Judgement:
+    """Return the judgement that wins; of deletions, one of a policy that is no dry run, if there is one."""
+    if len(judged) == 1:  # nearly always, and for each of many objects
+        return judged[0][1]
+    winner = combine([said for _, said in judged])
+    if not isinstance(winner.verdict, Due):
+        return winner
+    wanting = [(one, said) for one, said in judged if isinstance(said.verdict, Due)]
+    return combine([said for one, said in wanting if not one.dry_run] or [said for _, said in wanting])
+
+
+def decide(standings: Sequence[Standing], now: UnixNs) -> Judgement:
+    """Return what several policies say about one object."""
+    if len(standings) == 1:
+        return standings[0].judge(now)
+    return weigh([(one, one.judge(now)) for one in standings])
 
 
 def _weight(judgement: Judgement) -> tuple[int, int]:
