@@ -133,7 +133,7 @@ def test_a_folder_that_has_joined_a_database_is_refused_without_it_and_with_anot
         monkeypatch.setenv("LAPSE_DATABASE_URL", url)
         for command in (["freeze", "all"], ["resume", "requests"], ["history", "prune", "--yes"]):
             err = " ".join(person.run(*command, code=1)[1].split())
-            assert "is in postgresql://***@" in err
+            assert "is in postgresql://" in err
             assert "Set database_url to that database" in err
     assert person.frozen() == (set(), {"requests"})
 
@@ -144,7 +144,7 @@ def test_a_folder_that_leaves_its_database_ends_nothing_until_somebody_resumes_i
     person.join()
     person.run("freeze", "requests")
     monkeypatch.delenv("LAPSE_DATABASE_URL")
-    assert "postgresql://***@" in person.json("db", "leave")["left"]
+    assert "postgresql://" in person.json("db", "leave")["left"]
 
     assert person.json("db", "leave")["left"] is None
     assert person.frozen() == ({"all"}, {"requests"})
