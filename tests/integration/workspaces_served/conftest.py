@@ -1,6 +1,6 @@
 """A real ``lapse up`` with real workspaces behind its real proxy: in one process, and on PostgreSQL and Redis.
 
-Starting one takes seconds, so most tests share one of each kind (`served`), with workspaces of names of their own. Who
+Starting one takes seconds, so most tests share one of each kind (`shared`), with workspaces of names of their own. Who
 ends a server, or needs tokens, has their own (`serve`).
 """
 
@@ -177,7 +177,7 @@ NEEDED = [pytest.mark.server("postgres"), pytest.mark.server("redis", private=Tr
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("servers", marks=NEEDED)])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server that is used by one test after the other."""
     folder = tmp_path_factory.mktemp(request.param)
     with servers_of(request, request.param) as flags:

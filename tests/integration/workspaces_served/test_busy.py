@@ -52,15 +52,15 @@ def run(served: Served, *arguments: str, **settings: str) -> tuple[int, str, str
     return process.returncode, out, err
 
 
-def test_work_inside_a_workspace_keeps_it_until_it_is_done(served: Served) -> None:
-    made = served.create("works", sys.executable, "-c", WORKS, standby_ttl_seconds=1)
-    served.becomes("works", "RUNNING")
-    until(lambda: "connected" in served.ask("GET", "/works/why").json()["activity"])
-    served.ticks(8)
-    kept = served.show("works")
-    volume = served.folder / "workspaces" / "volumes" / made["id"]
+def test_work_inside_a_workspace_keeps_it_until_it_is_done(shared: Served) -> None:
+    made = shared.create("works", sys.executable, "-c", WORKS, standby_ttl_seconds=1)
+    shared.becomes("works", "RUNNING")
+    until(lambda: "connected" in shared.ask("GET", "/works/why").json()["activity"])
+    shared.ticks(8)
+    kept = shared.show("works")
+    volume = shared.folder / "workspaces" / "volumes" / made["id"]
     (volume / "done").touch()
-    gone = served.becomes("works", "STANDBY")
+    gone = shared.becomes("works", "STANDBY")
 
     assert (kept["observed_status"], kept["desired_state"]) == ("RUNNING", "RUNNING")
     assert gone["desired_by"] == "ttl"

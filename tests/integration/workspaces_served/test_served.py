@@ -62,11 +62,11 @@ def seconds_pass(seconds: float) -> None:
     until(lambda: SystemClock().monotonic_ns() > end)
 
 
-def test_a_workspace_opens_in_a_browser_with_a_ticket_that_works_once(served: Served) -> None:
-    served.create("paper")
-    served.becomes("paper", "RUNNING")
-    path = served.ticket("paper")
-    with served.browser("paper") as client, served.browser("paper") as stranger:
+def test_a_workspace_opens_in_a_browser_with_a_ticket_that_works_once(shared: Served) -> None:
+    shared.create("paper")
+    shared.becomes("paper", "RUNNING")
+    path = shared.ticket("paper")
+    with shared.browser("paper") as client, shared.browser("paper") as stranger:
         assert stranger.get("/").status_code == 401
         opened = client.get(path)
         assert (opened.status_code, opened.headers["location"]) == (303, "/")
@@ -157,44 +157,44 @@ def test_revoking_a_token_ends_its_sessions_its_tickets_and_its_websockets_in_ev
         assert client.get(unused).status_code == 403
 
 
-def test_a_page_of_one_workspace_reaches_neither_another_nor_the_dashboard(served: Served) -> None:
+def test_a_page_of_one_workspace_reaches_neither_another_nor_the_dashboard(shared: Served) -> None:
     for name in ("one", "two"):
-        served.create(name)
-        served.becomes(name, "RUNNING")
-    one, two = served.session("one"), served.session("two")
-    origin = f"http://one.w.localhost:{served.proxy_port}"
-    with served.browser("two") as client:
+        shared.create(name)
+        shared.becomes(name, "RUNNING")
+    one, two = shared.session("one"), shared.session("two")
+    origin = f"http://one.w.localhost:{shared.proxy_port}"
+    with shared.browser("two") as client:
         crossed = client.get("/", headers={"Cookie": two, "Origin": origin})
         planted = client.get("/", headers={"Cookie": one})
-    with served.api() as api:
+    with shared.api() as api:
         dashboard = api.get("/api/v1/workspaces", headers={"Origin": origin})
     assert (crossed.status_code, planted.status_code, dashboard.status_code) == (403, 401, 403)
     with pytest.raises(InvalidStatus) as refused:
-        websocket(served, "two", cookie=two, origin=origin)
+        websocket(shared, "two", cookie=two, origin=origin)
     assert refused.value.response.status_code == 403
 
 
 def test_an_open_websocket_keeps_a_workspace_and_when_it_is_closed_it_goes_to_standby_and_wakes_again(
-    served: Served,
+    shared: Served,
 ) -> None:
-    notebook(served, "chat", standby_ttl_seconds=1)
-    cookie = served.session("chat")
-    with websocket(served, "chat", cookie=cookie) as client:
+    notebook(shared, "chat", standby_ttl_seconds=1)
+    cookie = shared.session("chat")
+    with websocket(shared, "chat", cookie=cookie) as client:
         seconds_pass(1.1)
-        served.ticks(3)
-        told = served.show("chat")
+        shared.ticks(3)
+        told = shared.show("chat")
         assert (told["observed_status"], told["desired_state"]) == ("RUNNING", "RUNNING"), "somebody is there"
         run(client, "x = 6 * 7")
-        until(lambda: served.show("chat")["last_access_at"] > told["last_access_at"])
-    told = served.becomes("chat", "STANDBY")
+        until(lambda: shared.show("chat")["last_access_at"] > told["last_access_at"])
+    told = shared.becomes("chat", "STANDBY")
     assert told["desired_by"] == "ttl"
-    with served.browser("chat") as browser:
+    with shared.browser("chat") as browser:
         waiting = browser.get("/", headers={"Cookie": cookie, "Accept": "text/html"})
         assert waiting.status_code == 503
         assert 'http-equiv="refresh"' in waiting.text
         page = until(lambda: _page(browser, cookie))
     assert "<html" in page
-    assert served.show("chat")["desired_by"] == "access"
+    assert shared.show("chat")["desired_by"] == "access"
 
 
 def _page(client: httpx2.Client, cookie: str) -> str | None:
@@ -203,46 +203,46 @@ def _page(client: httpx2.Client, cookie: str) -> str | None:
 
 
 def test_left_alone_it_goes_to_the_archive_and_a_websocket_waits_until_it_is_woken_with_its_data(
-    served: Served,
+    shared: Served,
 ) -> None:
-    notebook(served, "attic")
-    cookie = served.session("attic")
-    with websocket(served, "attic", cookie=cookie) as client:
+    notebook(shared, "attic")
+    cookie = shared.session("attic")
+    with websocket(shared, "attic", cookie=cookie) as client:
         run(client, "6 * 7")
     ttls = {"standby_ttl_seconds": 1, "archive_ttl_seconds": 1}
-    assert served.ask("PATCH", "/attic", ttls).status_code == 200
-    told = served.becomes("attic", "PENDING")
+    assert shared.ask("PATCH", "/attic", ttls).status_code == 200
+    told = shared.becomes("attic", "PENDING")
     assert (told["archived"], told["desired_by"]) == (True, "ttl")
-    with websocket(served, "attic", cookie=cookie) as client:
+    with websocket(shared, "attic", cookie=cookie) as client:
         cells = json.loads(client.recv(timeout=60))["cells"]
         assert cells[0] == {"code": "6 * 7", "output": "42\n"}
-        assert served.becomes("attic", "RUNNING")["desired_state"] == "RUNNING"
+        assert shared.becomes("attic", "RUNNING")["desired_state"] == "RUNNING"
 
 
-def test_requests_alone_are_accesses_and_without_them_it_goes_to_standby(served: Served) -> None:
-    served.create("asked", standby_ttl_seconds=600)
-    before = served.becomes("asked", "RUNNING")["last_access_at"]
-    cookie = served.session("asked")
-    with served.browser("asked") as client:
+def test_requests_alone_are_accesses_and_without_them_it_goes_to_standby(shared: Served) -> None:
+    shared.create("asked", standby_ttl_seconds=600)
+    before = shared.becomes("asked", "RUNNING")["last_access_at"]
+    cookie = shared.session("asked")
+    with shared.browser("asked") as client:
 
         def asks_later() -> bool:
             """Ask for a page; whether that was noted is seen from the next second on."""
             assert client.get("/", headers={"Cookie": cookie}).status_code == 200
-            return bool(served.show("asked")["last_access_at"] > before)
+            return bool(shared.show("asked")["last_access_at"] > before)
 
         until(asks_later)
-    assert served.ask("PATCH", "/asked", {"standby_ttl_seconds": 1}).status_code == 200
-    assert served.becomes("asked", "STANDBY")["desired_by"] == "ttl"
+    assert shared.ask("PATCH", "/asked", {"standby_ttl_seconds": 1}).status_code == 200
+    assert shared.becomes("asked", "STANDBY")["desired_by"] == "ttl"
 
 
-def test_a_command_that_ends_at_once_is_an_error_that_a_person_clears(served: Served) -> None:
-    served.create("bad", sys.executable, "-c", "raise SystemExit(3)")
-    told = served.becomes("bad", "ERROR")
+def test_a_command_that_ends_at_once_is_an_error_that_a_person_clears(shared: Served) -> None:
+    shared.create("bad", sys.executable, "-c", "raise SystemExit(3)")
+    told = shared.becomes("bad", "ERROR")
     assert told["error_reason"] == "command_exited"
-    cookie = served.session("bad")
-    with served.browser("bad") as client:
+    cookie = shared.session("bad")
+    with shared.browser("bad") as client:
         assert client.get("/", headers={"Cookie": cookie}).status_code == 503
-    assert served.ask("POST", "/bad/stop").json()["error_reason"] is None
+    assert shared.ask("POST", "/bad/stop").json()["error_reason"] is None
 
 
 CRASHING = """
@@ -254,49 +254,49 @@ with socket.create_server((os.environ["HOST"], int(os.environ["PORT"]))) as serv
 """
 
 
-def test_a_program_that_keeps_ending_is_told_of_and_goes_to_standby_all_the_same(served: Served) -> None:
-    served.create("loop", sys.executable, "-c", CRASHING, standby_ttl_seconds=600)
-    told = until(lambda: told if (told := served.show("loop"))["restarts"] >= 2 else None)
+def test_a_program_that_keeps_ending_is_told_of_and_goes_to_standby_all_the_same(shared: Served) -> None:
+    shared.create("loop", sys.executable, "-c", CRASHING, standby_ttl_seconds=600)
+    told = until(lambda: told if (told := shared.show("loop"))["restarts"] >= 2 else None)
     assert (told["exit_status"], told["exit_output"], told["error_reason"]) == (7, "out of luck", None)
-    why = served.ask("GET", "/loop/why").json()
+    why = shared.ask("GET", "/loop/why").json()
     assert "the last time with status 7" in why["trouble"]
     assert why["anchor"]["source"] in {"the last access", "when it became RUNNING"}
-    until(lambda: served.server.metric("lapse_workspace_restarts_total") >= 2)
-    assert served.ask("PATCH", "/loop", {"standby_ttl_seconds": 1}).status_code == 200
-    stopped = until(lambda: told if (told := served.show("loop"))["desired_state"] == "STANDBY" else None)
+    until(lambda: shared.server.metric("lapse_workspace_restarts_total") >= 2)
+    assert shared.ask("PATCH", "/loop", {"standby_ttl_seconds": 1}).status_code == 200
+    stopped = until(lambda: told if (told := shared.show("loop"))["desired_state"] == "STANDBY" else None)
     assert stopped["desired_by"] == "ttl"
-    assert served.becomes("loop", "STANDBY")["exit_status"] == 7
+    assert shared.becomes("loop", "STANDBY")["exit_status"] == 7
 
 
-def test_a_deleted_workspace_is_gone_with_its_session(served: Served) -> None:
-    made = served.create("gone")
-    served.becomes("gone", "RUNNING")
-    cookie = served.session("gone")
-    assert served.ask("DELETE", "/gone").status_code == 202
+def test_a_deleted_workspace_is_gone_with_its_session(shared: Served) -> None:
+    made = shared.create("gone")
+    shared.becomes("gone", "RUNNING")
+    cookie = shared.session("gone")
+    assert shared.ask("DELETE", "/gone").status_code == 202
 
     def is_gone() -> bool:
-        with served.browser("gone") as client:
+        with shared.browser("gone") as client:
             return client.get("/", headers={"Cookie": cookie}).status_code == 401
 
     until(is_gone)
-    until(lambda: not (served.folder / "workspaces" / "volumes" / made["id"]).exists())
+    until(lambda: not (shared.folder / "workspaces" / "volumes" / made["id"]).exists())
 
 
-def test_the_commands_and_the_server_share_one_store(served: Served) -> None:
+def test_the_commands_and_the_server_share_one_store(shared: Served) -> None:
     port = str(kept_port())
-    at = (f"--state-dir={served.folder}", *served.flags[:1])
+    at = (f"--state-dir={shared.folder}", *shared.flags[:1])
     made = lapse(
         *("workspaces", "create", "typed", "--owner=ann", f"--port={port}", *at, "--", *NOTEBOOK),
-        state_dir=served.folder,
+        state_dir=shared.folder,
     )
     assert made.returncode == 0, made.stderr
-    served.becomes("typed", "RUNNING")
-    opened = lapse("workspaces", "open", "typed", f"--proxy-port={served.proxy_port}", *at, state_dir=served.folder)
+    shared.becomes("typed", "RUNNING")
+    opened = lapse("workspaces", "open", "typed", f"--proxy-port={shared.proxy_port}", *at, state_dir=shared.folder)
     assert opened.returncode == 0, opened.stderr
-    with served.browser("typed") as client:
-        assert client.get(opened.stdout.strip().partition(f":{served.proxy_port}")[2]).status_code == 303
-    assert lapse("workspaces", "stop", "typed", *at, state_dir=served.folder).returncode == 0
-    served.becomes("typed", "STANDBY")
+    with shared.browser("typed") as client:
+        assert client.get(opened.stdout.strip().partition(f":{shared.proxy_port}")[2]).status_code == 303
+    assert lapse("workspaces", "stop", "typed", *at, state_dir=shared.folder).returncode == 0
+    shared.becomes("typed", "STANDBY")
 
 
 def test_a_second_server_on_the_folder_lets_nobody_in_until_the_first_has_gone(serve: Serve) -> None:

@@ -49,7 +49,7 @@ class DeletionFixture:
 
 
 @pytest.fixture
-async def fixture(tmp_path: Path) -> AsyncIterator[DeletionFixture]:
+async def deletion(tmp_path: Path) -> AsyncIterator[DeletionFixture]:
     store = await open_workspaces(f"file://{tmp_path}/workspaces.db")
     journal = Database(SQLiteFile(tmp_path / "journal.db"), Schema(1, SCHEMA_SCRIPTS))
     yield DeletionFixture(store, SQLiteJournal(journal))
@@ -57,57 +57,57 @@ async def fixture(tmp_path: Path) -> AsyncIterator[DeletionFixture]:
     await store.close()
 
 
-async def test_the_journal_tells_who_deleted_it(fixture: DeletionFixture) -> None:
-    deleted = await fixture.delete(await fixture.create())
+async def test_the_journal_tells_who_deleted_it(deletion: DeletionFixture) -> None:
+    deleted = await deletion.delete(await deletion.create())
 
-    assert deleted.deleted_at == fixture.now
+    assert deleted.deleted_at == deletion.now
     by = ("deleted_by_person", "cli (ann)")
-    assert await fixture.told() == [(Outcome.INTENT, *by), (Outcome.ENDED, *by)]
-    assert await fixture.journal.unfinished() == []
+    assert await deletion.told() == [(Outcome.INTENT, *by), (Outcome.ENDED, *by)]
+    assert await deletion.journal.unfinished() == []
 
 
-async def test_one_that_is_held_stays_and_the_reason_is_said(fixture: DeletionFixture) -> None:
-    made = await fixture.create()
-    held = await fixture.store.hold(made.id, "audit", now=fixture.now)
+async def test_one_that_is_held_stays_and_the_reason_is_said(deletion: DeletionFixture) -> None:
+    made = await deletion.create()
+    held = await deletion.store.hold(made.id, "audit", now=deletion.now)
 
     with pytest.raises(HeldError, match=r"workspace/lab is held \(audit\), so it is not deleted"):
-        await fixture.delete(held)
-    assert (await fixture.store.get(made.id)).deleted_at is None
-    assert await fixture.told() == [(Outcome.HELD, "held", "cli (ann)")]
+        await deletion.delete(held)
+    assert (await deletion.store.get(made.id)).deleted_at is None
+    assert await deletion.told() == [(Outcome.HELD, "held", "cli (ann)")]
 
 
-async def test_one_that_is_held_after_it_was_looked_at_stays(fixture: DeletionFixture) -> None:
-    made = await fixture.create()
-    await fixture.store.hold(made.id, "audit", now=fixture.now)
+async def test_one_that_is_held_after_it_was_looked_at_stays(deletion: DeletionFixture) -> None:
+    made = await deletion.create()
+    await deletion.store.hold(made.id, "audit", now=deletion.now)
 
     with pytest.raises(ChangedMeanwhileError):
-        await fixture.delete(made)
-    assert (await fixture.store.get(made.id)).deleted_at is None
-    assert [outcome for outcome, _, _ in await fixture.told()] == [Outcome.INTENT, Outcome.CHANGED]
+        await deletion.delete(made)
+    assert (await deletion.store.get(made.id)).deleted_at is None
+    assert [outcome for outcome, _, _ in await deletion.told()] == [Outcome.INTENT, Outcome.CHANGED]
 
 
-async def test_what_cannot_be_written_down_is_not_done(fixture: DeletionFixture) -> None:
-    made = await fixture.create()
-    fixture.journal.database.close()
+async def test_what_cannot_be_written_down_is_not_done(deletion: DeletionFixture) -> None:
+    made = await deletion.create()
+    deletion.journal.database.close()
 
     with pytest.raises(Exception, match="closed"):
-        await fixture.delete(made)
-    assert (await fixture.store.get(made.id)).deleted_at is None
+        await deletion.delete(made)
+    assert (await deletion.store.get(made.id)).deleted_at is None
 
 
 async def test_an_outcome_that_cannot_be_written_does_not_undo_what_is_done(
-    fixture: DeletionFixture, monkeypatch: pytest.MonkeyPatch
+    deletion: DeletionFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = await fixture.create()
-    real = fixture.journal.append
+    made = await deletion.create()
+    real = deletion.journal.append
 
     async def intents_only(*entries: Entry) -> None:
         if entries[0].outcome is not Outcome.INTENT:
             raise OSError("the disk is full")
         await real(*entries)
 
-    monkeypatch.setattr(fixture.journal, "append", intents_only)
-    deleted = await fixture.delete(made)
+    monkeypatch.setattr(deletion.journal, "append", intents_only)
+    deleted = await deletion.delete(made)
 
-    assert deleted.deleted_at == fixture.now
-    assert [row.uid for row in await fixture.journal.unfinished()] == [made.id]
+    assert deleted.deleted_at == deletion.now
+    assert [row.uid for row in await deletion.journal.unfinished()] == [made.id]
