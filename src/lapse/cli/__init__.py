@@ -74,8 +74,14 @@ app.command(
     help_epilogue=examples("lapse busy -- python3 train.py", "lapse busy --workspace lab --most 3h -- make"),
 )
 app.command("lapse.cli.commands.db:app", name="db", help="Make the tables of Lapse on PostgreSQL.")
-app.command("lapse.cli.commands.verbs:why", name="why", help="Tell why a workspace is kept or lapses, and when.")
-app.command("lapse.cli.commands.verbs:hold", name="hold", help="Keep a workspace from lapsing.")
+app.command(
+    "lapse.cli.commands.verbs:why",
+    name="why",
+    help="Tell why a workspace, or a thing of your own domain, is kept or lapses.",
+)
+app.command(
+    "lapse.cli.commands.verbs:hold", name="hold", help="Keep a workspace, or a thing of your own domain, from lapsing."
+)
 app.command("lapse.cli.commands.verbs:release", name="release", help="End a hold.")
 app.command("lapse.cli.commands.verbs:freeze", name="freeze", help="End nothing of a domain until it is resumed.")
 app.command("lapse.cli.commands.verbs:resume", name="resume", help="Resume a frozen domain.")

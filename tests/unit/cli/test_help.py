@@ -205,3 +205,8 @@ def test_the_list_of_commands_names_the_exit_codes(help_of: HelpOf) -> None:
 
     assert "Exit codes: 0 done, 1 failed, 3 partly done, 64 wrong usage." in text
     assert all(f"│ {command} " in text for command in ("up", "keys", "requests", "crds", "config", "tokens"))
+
+
+@pytest.mark.parametrize("verb", ["why", "hold"])
+def test_the_verbs_say_that_they_know_domains_of_your_own(verb: str, help_of: HelpOf) -> None:
+    assert "thing of your own domain" in " ".join(help_of(verb).split())
