@@ -1,8 +1,8 @@
 """The domain interface: what a domain tells the engine, and what the engine asks of it.
 
 A *domain* knows one sort of temporary thing: what there is (`Domain.due`), when it lapses (`Domain.decide`, pure), and
-how it is ended (`Target.apply`). The engine does the rest, once for all domains: it finds what is due, decides twice,
-looks at holds, budgets, freezes and the clock, writes the journal and counts.
+how it is ended (`Target.apply`). The engine does the rest, once for all domains: it finds what is due, decides, reads
+again and decides again, looks at holds, budgets, freezes and the clock, writes the journal and counts.
 
 The way of a thing: a page of `Candidate` -> `decide` -> `refresh` -> `decide` -> `Action` -> `Executor` -> `Target`.
 
@@ -180,7 +180,8 @@ class Domain(Protocol[S]):
     async def refresh(self, candidates: Sequence[Candidate[S]]) -> Sequence[Candidate[S] | None]:
         """Read fresh what the act does not compare; None for what is gone.
 
-        Returns a candidate itself when there is nothing to read for it. Raises `SignalUnavailableError` when nothing
+        Returns a candidate itself when there is nothing to read for it: the decision about it then stands, because the
+        act compares all that it was made on. Raises `SignalUnavailableError` when nothing
         can be said about any of them: then the run ends, and nothing is noted.
         """
         ...

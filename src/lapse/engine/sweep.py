@@ -1,9 +1,10 @@
 """The sweep: one way for everything to lapse, whatever it is.
 
-A domain says what may be due, page by page; its pure decision function says what is. What is due is read fresh, as far
-as the act's own compare does not cover it, decided *again* at a fresh moment, and only then handed to the `Executor`,
-in batches where that saves calls or transactions. An unknown never acts. One failing item is counted and journalled and
-never stops the rest; a sweep that may not go on (leadership lost, shutting down) stops between batches.
+A domain says what may be due, page by page; its pure decision function says what is. Whatever the act's own compare
+does not cover is then read fresh and decided *again*, at a fresh moment; what it covers whole is not. Only then is it
+handed to the `Executor`, in batches where that saves calls or transactions. An unknown never acts. One failing item is
+counted and journalled and never stops the rest; a sweep that may not go on (leadership lost, shutting down) stops
+between batches.
 
 Where a domain has an index by deadline, finding nothing costs nothing: no call to any store, however much is known.
 Pages are worked on by a few workers that pull from the domain, so a list of any length needs no memory of its own.
@@ -220,8 +221,8 @@ class Sweep(Generic[S]):
             await self._settle(page.settled)
 
     async def _look(self, page: _Page[S]) -> None:
-        """Decide about each, read again what is due, and decide again."""
-        again: list[Candidate[S]] = []
+        """Decide about each, read again what is due, and decide again about what was read."""
+        due: list[tuple[Candidate[S], Decision, UnixNs]] = []
         stays: list[tuple[Candidate[S], Decision, UnixNs]] = []
         for candidate in page.candidates:
             now = self._now()
@@ -229,19 +230,19 @@ class Sweep(Generic[S]):
             if decision is None:
                 continue
             held = candidate.hold is not None and candidate.hold.active(now)
-            if isinstance(decision.verdict, Due) and not held:
-                again.append(candidate)
-            else:
-                stays.append((candidate, decision, now))
-        refreshed = await self._refreshed(again, page)  # first: without it nothing may be said about any of them
+            (due if isinstance(decision.verdict, Due) and not held else stays).append((candidate, decision, now))
+        # First: without it nothing may be said about any of them.
+        refreshed = await self._refreshed([candidate for candidate, _, _ in due], page)
         for candidate, decision, now in stays:
             await self._judged(candidate, decision, now, page=page)
-        for fresh in refreshed:
-            if fresh is not None:
+        for (candidate, decision, then), fresh in zip(due, refreshed, strict=True):
+            if fresh is candidate:  # nothing was read, because the act compares all that was decided on
+                await self._judged(candidate, decision, then, page=page)
+            elif fresh is not None:
                 now = self._now()
-                decision = await self._decided(fresh, now, page)
-                if decision is not None:
-                    await self._judged(fresh, decision, now, page=page)
+                again = await self._decided(fresh, now, page)
+                if again is not None:
+                    await self._judged(fresh, again, now, page=page)
 
     async def _decided(self, candidate: Candidate[S], now: UnixNs, page: _Page[S]) -> Decision | None:
         try:

@@ -149,6 +149,18 @@ async def test_the_second_decision_is_taken_at_a_fresh_moment(
     assert report.kept == 1, "the clock was set back meanwhile: not due any more"
 
 
+async def test_only_what_was_read_again_is_decided_again(things: Things, sweep: Sweep[Any]) -> None:
+    things.covered = True
+    await things.add("covered")
+    await sweep.run(proceed=always)
+    things.covered = False
+    await things.add("read")
+    await sweep.run(proceed=always)
+
+    assert things.looked == ["covered", "read", "read"]
+    assert await things.left() == []
+
+
 async def test_what_changes_between_the_recheck_and_the_act_is_decided_again_later(
     things: Things, sweep: Sweep[Any]
 ) -> None:
