@@ -9,8 +9,8 @@ Something is due only when *everything* speaks for it: the row says that nothing
 signal that is unknown keeps, and so does a row with a time or a TTL that cannot be: one bad row is one verdict, never
 an exception that stops the others.
 
-A decision says nothing about the moment after it. The change compares, in the same step, everything of the row that
-was looked at here.
+A decision carries what was counted from, and the deadline by the row's own times. It says nothing about the moment
+after it: the change compares, in the same step, everything of the row that was looked at here.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lapse.core.clock import UnixNs
-from lapse.core.decision import Due, Keep, KeepReason, Reason, Unknown, UnknownReason, Verdict
-from lapse.core.timestamps import is_moment
+from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown, UnknownReason
+from lapse.core.timestamps import LATEST
 from lapse.workspaces.activity import port as activity
 from lapse.workspaces.model import LONGEST_TTL_SECONDS, DesiredState, Ms, ObservedStatus, Operation
 
@@ -57,32 +57,37 @@ class StayReason(Reason):
 
 def decide_standby(
     workspace: Workspace, signal: Signal, now: Ms, *, lease_seconds: float = activity.DEFAULT_LEASE_SECONDS
-) -> Verdict:
+) -> Decision:
     """Say whether a running workspace may be stopped. ``signal`` was read after the row.
 
     ``lease_seconds`` is `Activity.lease_seconds`: how long a connection may count that is not there any more.
     """
     by_row = standby_by_row(workspace, now)
-    if not isinstance(by_row, Due):
+    due = by_row.verdict
+    if not isinstance(due, Due):
         return by_row
+    verdict: Keep | Unknown
     match signal:
         case activity.Quiet():
-            doubt = _doubt_of_probe(workspace, Ms(by_row.since // 1_000_000), now)
-            return by_row if doubt is None else Unknown(doubt)
+            doubt = _doubt_of_probe(workspace, Ms(due.since // 1_000_000), now)
+            if doubt is None:
+                return by_row
+            verdict = Unknown(doubt)
         case activity.Connected():
-            return Keep(StayReason.CONNECTED, _ns(_look_after_a_connection(workspace, now, lease_seconds)))
+            verdict = Keep(StayReason.CONNECTED, _ns(_look_after_a_connection(workspace, now, lease_seconds)))
         case activity.Timer(seconds_left=left):
-            return Keep(StayReason.IDLE_TIMER, _ns(Ms(now - int(-left * 1000 // 1))))
+            verdict = Keep(StayReason.IDLE_TIMER, _ns(Ms(now - int(-left * 1000 // 1))))
         case activity.ActivityUnknown(reason=doubt):
-            return Unknown(doubt)
+            verdict = Unknown(doubt)
+    return Decision(verdict, by_row.anchor, by_row.deadline)
 
 
-def standby_by_row(workspace: Workspace, now: Ms) -> Verdict:
+def standby_by_row(workspace: Workspace, now: Ms) -> Decision:
     """Say the same by the row's own times alone: whether it is worth asking who is there, and the program itself."""
     return _decide_by_row(workspace, now, action=STANDBY)
 
 
-def decide_archive(workspace: Workspace, now: Ms) -> Verdict:
+def decide_archive(workspace: Workspace, now: Ms) -> Decision:
     """Say whether a workspace in standby may be archived: by its row alone, whatever is known of connections."""
     return _decide_by_row(workspace, now, action=ARCHIVE)
 
@@ -129,6 +134,7 @@ _STATES: Final = {
     ARCHIVE: (ObservedStatus.STANDBY, DesiredState.STANDBY),
 }
 _ACTION_IN: Final = {observed: action for action, (observed, _) in _STATES.items()}
+_LATEST_MS: Final = LATEST // 1_000_000
 _REASONS: Final = {STANDBY: LapseReason.STANDBY_TTL_EXPIRED, ARCHIVE: LapseReason.ARCHIVE_TTL_EXPIRED}
 
 
@@ -155,20 +161,23 @@ def _look_after_a_connection(workspace: Workspace, now: Ms, lease_seconds: float
     return Ms(now + max(0, workspace.standby_ttl_seconds * 1000 - int(lease_seconds * 1000)) + 1)
 
 
-def _decide_by_row(workspace: Workspace, now: Ms, *, action: str) -> Verdict:
+def _decide_by_row(workspace: Workspace, now: Ms, *, action: str) -> Decision:
     stays = _other_business(workspace, action)
     if stays is not None:
-        return Keep(stays)
+        return Decision(Keep(stays))
     times = _anchor_and_ttl(workspace, action)
     if isinstance(times, Unknown):
-        return times
+        return Decision(times)
     since, seconds = times
     over = Ms(since + seconds * 1000)
+    verdict: Keep | Due
     if now <= over:
-        return Keep(KeepReason.NOT_YET, _ns(Ms(over + 1)))
-    if workspace.held(now):
-        return Keep(KeepReason.HELD, None if workspace.hold_until is None else _ns(workspace.hold_until))
-    return Due(action, _REASONS[action], _ns(over))
+        verdict = Keep(KeepReason.NOT_YET, _ns(Ms(over + 1)))
+    elif workspace.held(now):
+        verdict = Keep(KeepReason.HELD, None if workspace.hold_until is None else _ns(workspace.hold_until))
+    else:
+        verdict = Due(action, _REASONS[action], _ns(over))
+    return Decision(verdict, _ns(since), _ns(over))
 
 
 def _other_business(workspace: Workspace, action: str) -> Reason | None:
@@ -189,18 +198,18 @@ def _anchor_and_ttl(workspace: Workspace, action: str) -> tuple[Ms, int] | Unkno
     ttl = ttl_seconds(workspace, action)
     if not (_is_set(workspace.last_access_at) and _is_set(workspace.status_changed_at)):
         return Unknown(UnknownReason.MISSING_ANCHOR)
-    if not _is_positive(ttl) or ttl > LONGEST_TTL_SECONDS:
+    if not _is_whole(ttl, LONGEST_TTL_SECONDS):
         return Unknown(UnknownReason.INVALID_TTL)
     return anchor(workspace), ttl
 
 
-def _is_set(moment: Ms) -> bool:
-    return _is_positive(moment) and is_moment(_ns(moment))
+def _is_set(moment: object) -> bool:
+    return _is_whole(moment, _LATEST_MS)
 
 
-def _is_positive(number: object) -> bool:
+def _is_whole(number: object, most: int) -> bool:
     # A store promises whole numbers; a row that somebody else has written may hold anything, and 0 means 'never set'.
-    return isinstance(number, int) and not isinstance(number, bool) and number > 0
+    return type(number) is int and 0 < number <= most
 
 
 def _ns(moment: Ms) -> UnixNs:

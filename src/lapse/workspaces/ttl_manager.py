@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lapse.core.clock import UnixNs
-from lapse.core.decision import Decision
+from msgspec.structs import replace
+
 from lapse.core.log import get_logger
 from lapse.engine.domain import Candidate, SignalUnavailableError
 from lapse.engine.executor import Executor
@@ -37,10 +37,8 @@ from lapse.workspaces.expiry import (
     ARCHIVE,
     STANDBY,
     LapseReason,
-    anchor,
     decide_archive,
     decide_standby,
-    due_after,
     standby_by_row,
     ttl_seconds,
 )
@@ -49,15 +47,16 @@ from lapse.workspaces.target import WorkspaceTarget
 from lapse.workspaces.view import address_of, hold_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from lapse.core.clock import Clock
+    from lapse.core.clock import Clock, UnixNs
+    from lapse.core.decision import Decision
     from lapse.engine.domain import Settled
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
     from lapse.engine.safety.gate import Gate
     from lapse.workspaces.activity.port import Activity, Signal
-    from lapse.workspaces.model import CheckPlace
+    from lapse.workspaces.model import CheckPlace, WorkspaceId
     from lapse.workspaces.store.port import WorkspaceStore
 
 SOURCE: Final = "activity"
@@ -102,7 +101,7 @@ class WorkspaceRule:
         moment, is_asked = Ms(now // _MS), False
         while page := await find(moment, limit=size, after=self._after):
             self._after, is_asked = page[-1].check_place, True
-            yield [_candidate(SeenWorkspace(one)) for one in page]
+            yield [_candidate(one) for one in page]
         self._after = None
         if self.action == STANDBY and not is_asked:  # metrics tell also when nobody has to be asked
             await self._is_answering()
@@ -115,13 +114,10 @@ class WorkspaceRule:
         """See `Domain`."""
         (row, signal), moment = candidate.state, Ms(now // _MS)
         if self.action == ARCHIVE:
-            verdict = decide_archive(row, moment)
-        elif signal is None:
-            verdict = standby_by_row(row, moment)
-        else:
-            verdict = decide_standby(row, signal, moment, lease_seconds=self._activity.lease_seconds)
-        over = due_after(row)
-        return Decision(verdict, UnixNs(anchor(row) * _MS), None if over is None else UnixNs(over * _MS))
+            return decide_archive(row, moment)
+        if signal is None:
+            return standby_by_row(row, moment)
+        return decide_standby(row, signal, moment, lease_seconds=self._activity.lease_seconds)
 
     async def refresh(self, candidates: Sequence[Candidate[SeenWorkspace]]) -> Sequence[Candidate[SeenWorkspace]]:
         """Read who is there; the rest is in the row, which the change compares."""
@@ -136,8 +132,7 @@ class WorkspaceRule:
         if doubt is not None:
             raise self._unknown(doubt.value)
         self._metrics.signal(SOURCE, up=True)
-        rows = [one.state.workspace for one in candidates]
-        return [_candidate(SeenWorkspace(row, heard.get(row.id, _UNREAD))) for row in rows]
+        return [replace(one, state=_heard(one.state.workspace, heard)) for one in candidates]
 
     def policy(self, candidate: Candidate[SeenWorkspace]) -> str:
         """See `Domain`."""
@@ -220,8 +215,16 @@ def ttl_loop(
     return SweepLoop(*sweeps, name=LOOP, interval=interval, overdue_per_second=overdue_per_second)
 
 
-def _candidate(seen: SeenWorkspace) -> Candidate[SeenWorkspace]:
-    row = seen.workspace
+def _candidate(row: Workspace) -> Candidate[SeenWorkspace]:
     return Candidate(
-        address=address_of(row), uid=row.id, version=str(row.version), state=seen, handle=row, hold=hold_of(row)
+        address=address_of(row),
+        uid=row.id,
+        version=str(row.version),
+        state=SeenWorkspace(row),
+        handle=row,
+        hold=hold_of(row),
     )
+
+
+def _heard(row: Workspace, heard: Mapping[WorkspaceId, Signal]) -> SeenWorkspace:
+    return SeenWorkspace(row, heard.get(row.id, _UNREAD))

@@ -416,8 +416,8 @@ def explain(
     """
     seen = activity.Quiet() if signal is None else signal
     verdicts: dict[str, Verdict] = {
-        STANDBY: decide_standby(workspace, seen, now, lease_seconds=lease_seconds),
-        ARCHIVE: decide_archive(workspace, now),
+        STANDBY: decide_standby(workspace, seen, now, lease_seconds=lease_seconds).verdict,
+        ARCHIVE: decide_archive(workspace, now).verdict,
     }
     wins = action_for(workspace) or STANDBY
     verdict, view = verdicts[wins], view_of(workspace, now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -32,6 +32,10 @@ from lapse.workspaces.model import (
     Workspace,
     WorkspaceId,
 )
+
+if TYPE_CHECKING:
+    from lapse.core.decision import Verdict
+    from lapse.workspaces.activity.port import Signal
 
 T0 = 1_700_000_000_000
 """When the workspaces here were opened last, and had been running for an hour."""
@@ -81,31 +85,53 @@ def ns(moment: int) -> UnixNs:
     return UnixNs(moment * 1_000_000)
 
 
+def standby_verdict(
+    workspace: Workspace, signal: Signal, now: Ms, *, lease_seconds: float = activity.DEFAULT_LEASE_SECONDS
+) -> Verdict:
+    return decide_standby(workspace, signal, now, lease_seconds=lease_seconds).verdict
+
+
+def archive_verdict(workspace: Workspace, now: Ms) -> Verdict:
+    return decide_archive(workspace, now).verdict
+
+
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_running_workspace_is_due_one_millisecond_after_its_ttl_and_not_at_the_instant() -> None:
-    assert decide_standby(RUNNING, Quiet(), Ms(STANDBY_OVER)) == Keep(KeepReason.NOT_YET, ns(STANDBY_OVER + 1))
+    assert standby_verdict(RUNNING, Quiet(), Ms(STANDBY_OVER)) == Keep(KeepReason.NOT_YET, ns(STANDBY_OVER + 1))
     expected = Due(STANDBY, LapseReason.STANDBY_TTL_EXPIRED, ns(STANDBY_OVER))
-    assert decide_standby(RUNNING, Quiet(), Ms(STANDBY_OVER + 1)) == expected
+    assert standby_verdict(RUNNING, Quiet(), Ms(STANDBY_OVER + 1)) == expected
 
 
 def test_a_workspace_in_standby_is_due_one_millisecond_after_its_ttl_and_not_at_the_instant() -> None:
-    assert decide_archive(STOPPED, Ms(ARCHIVE_OVER)) == Keep(KeepReason.NOT_YET, ns(ARCHIVE_OVER + 1))
+    assert archive_verdict(STOPPED, Ms(ARCHIVE_OVER)) == Keep(KeepReason.NOT_YET, ns(ARCHIVE_OVER + 1))
     expected = Due(ARCHIVE, LapseReason.ARCHIVE_TTL_EXPIRED, ns(ARCHIVE_OVER))
-    assert decide_archive(STOPPED, Ms(ARCHIVE_OVER + 1)) == expected
+    assert archive_verdict(STOPPED, Ms(ARCHIVE_OVER + 1)) == expected
+
+
+@pytest.mark.parametrize(
+    "signal", [Quiet(), Connected(1), Timer(5), activity.ActivityUnknown(ActivityDoubt.UNREADABLE)]
+)
+@pytest.mark.parametrize("now", [T0, STANDBY_OVER, STANDBY_OVER + 1, T0 + 10 * ARCHIVE_TTL * 1000])
+def test_a_decision_carries_its_anchor_and_its_deadline_whatever_the_verdict(signal: Signal, now: int) -> None:
+    standby, archive = decide_standby(RUNNING, signal, Ms(now)), decide_archive(STOPPED, Ms(now))
+
+    assert (standby.anchor, standby.deadline) == (ns(T0), ns(STANDBY_OVER))
+    assert (archive.anchor, archive.deadline) == (ns(T0), ns(ARCHIVE_OVER))
+    assert standby.deadline == ns(due_after(RUNNING) or 0)
 
 
 def test_a_workspace_that_nobody_has_opened_yet_counts_from_the_moment_it_became_running() -> None:
     just_started = with_(RUNNING, last_access_at=Ms(T0 - 24 * HOUR), status_changed_at=Ms(T0))
-    assert decide_standby(just_started, Quiet(), Ms(T0 + 60_000)) == Keep(KeepReason.NOT_YET, ns(STANDBY_OVER + 1))
-    assert isinstance(decide_standby(just_started, Quiet(), Ms(STANDBY_OVER + 1)), Due)
+    assert standby_verdict(just_started, Quiet(), Ms(T0 + 60_000)) == Keep(KeepReason.NOT_YET, ns(STANDBY_OVER + 1))
+    assert isinstance(standby_verdict(just_started, Quiet(), Ms(STANDBY_OVER + 1)), Due)
 
 
 def test_a_workspace_that_was_just_stopped_counts_from_then() -> None:
     just_stopped = with_(STOPPED, last_access_at=Ms(T0 - 240 * HOUR), status_changed_at=Ms(T0))
-    assert decide_archive(just_stopped, Ms(ARCHIVE_OVER)) == Keep(KeepReason.NOT_YET, ns(ARCHIVE_OVER + 1))
-    assert isinstance(decide_archive(just_stopped, Ms(ARCHIVE_OVER + 1)), Due)
+    assert archive_verdict(just_stopped, Ms(ARCHIVE_OVER)) == Keep(KeepReason.NOT_YET, ns(ARCHIVE_OVER + 1))
+    assert isinstance(archive_verdict(just_stopped, Ms(ARCHIVE_OVER + 1)), Due)
 
 
 @pytest.mark.parametrize("ttl", [1, 60, LONGEST_TTL_SECONDS])
@@ -113,15 +139,15 @@ def test_each_workspace_has_ttls_of_its_own_in_seconds(ttl: int) -> None:
     over = T0 + ttl * 1000
     running = with_(RUNNING, standby_ttl_seconds=ttl)
     stopped = with_(STOPPED, archive_ttl_seconds=ttl)
-    assert isinstance(decide_standby(running, Quiet(), Ms(over)), Keep)
-    assert isinstance(decide_standby(running, Quiet(), Ms(over + 1)), Due)
-    assert isinstance(decide_archive(stopped, Ms(over)), Keep)
-    assert isinstance(decide_archive(stopped, Ms(over + 1)), Due)
+    assert isinstance(standby_verdict(running, Quiet(), Ms(over)), Keep)
+    assert isinstance(standby_verdict(running, Quiet(), Ms(over + 1)), Due)
+    assert isinstance(archive_verdict(stopped, Ms(over)), Keep)
+    assert isinstance(archive_verdict(stopped, Ms(over + 1)), Due)
 
 
 def test_a_clock_behind_that_of_the_last_access_keeps() -> None:
-    assert isinstance(decide_standby(RUNNING, Quiet(), Ms(T0 - HOUR)), Keep)
-    assert isinstance(decide_archive(STOPPED, Ms(T0 - HOUR)), Keep)
+    assert isinstance(standby_verdict(RUNNING, Quiet(), Ms(T0 - HOUR)), Keep)
+    assert isinstance(archive_verdict(STOPPED, Ms(T0 - HOUR)), Keep)
 
 
 # --- what the row says ------------------------------------------------------------------------------------------------
@@ -135,46 +161,46 @@ OTHER_BUSINESS = [
 
 @pytest.mark.parametrize(("changes", "reason"), OTHER_BUSINESS)
 def test_deleted_ones_and_those_that_are_worked_on_are_left_alone(changes: dict[str, Any], reason: StayReason) -> None:
-    assert decide_standby(with_(RUNNING, **changes), Quiet(), LATE) == Keep(reason)
-    assert decide_archive(with_(STOPPED, **changes), LATE) == Keep(reason)
+    assert standby_verdict(with_(RUNNING, **changes), Quiet(), LATE) == Keep(reason)
+    assert archive_verdict(with_(STOPPED, **changes), LATE) == Keep(reason)
 
 
 @pytest.mark.parametrize("status", ObservedStatus)
 def test_each_check_is_about_one_observed_status(status: ObservedStatus) -> None:
     running, stopped = with_(RUNNING, observed_status=status), with_(STOPPED, observed_status=status)
-    is_due = isinstance(decide_standby(running, Quiet(), LATE), Due)
+    is_due = isinstance(standby_verdict(running, Quiet(), LATE), Due)
     assert is_due == (status is ObservedStatus.RUNNING)
-    assert is_due or decide_standby(running, Quiet(), LATE) == Keep(StayReason.OTHER_STATUS)
-    is_due = isinstance(decide_archive(stopped, LATE), Due)
+    assert is_due or standby_verdict(running, Quiet(), LATE) == Keep(StayReason.OTHER_STATUS)
+    is_due = isinstance(archive_verdict(stopped, LATE), Due)
     assert is_due == (status is ObservedStatus.STANDBY)
-    assert is_due or decide_archive(stopped, LATE) == Keep(StayReason.OTHER_STATUS)
+    assert is_due or archive_verdict(stopped, LATE) == Keep(StayReason.OTHER_STATUS)
 
 
 @pytest.mark.parametrize("desired", DesiredState)
 def test_who_wants_something_else_already_gets_it(desired: DesiredState) -> None:
     running, stopped = with_(RUNNING, desired_state=desired), with_(STOPPED, desired_state=desired)
-    is_due = isinstance(decide_standby(running, Quiet(), LATE), Due)
+    is_due = isinstance(standby_verdict(running, Quiet(), LATE), Due)
     assert is_due == (desired is DesiredState.RUNNING)
-    assert is_due or decide_standby(running, Quiet(), LATE) == Keep(StayReason.OTHER_DESIRED)
-    is_due = isinstance(decide_archive(stopped, LATE), Due)
+    assert is_due or standby_verdict(running, Quiet(), LATE) == Keep(StayReason.OTHER_DESIRED)
+    is_due = isinstance(archive_verdict(stopped, LATE), Due)
     assert is_due == (desired is DesiredState.STANDBY)
-    assert is_due or decide_archive(stopped, LATE) == Keep(StayReason.OTHER_DESIRED)
+    assert is_due or archive_verdict(stopped, LATE) == Keep(StayReason.OTHER_DESIRED)
 
 
 def test_a_hold_keeps_until_the_instant_it_ends() -> None:
     until = Ms(LATE + HOUR)
     held = {"hold_reason": "demo on Friday", "hold_until": until}
     for now in (LATE, Ms(until - 1)):
-        assert decide_standby(with_(RUNNING, **held), Quiet(), now) == Keep(KeepReason.HELD, ns(until))
-        assert decide_archive(with_(STOPPED, **held), now) == Keep(KeepReason.HELD, ns(until))
-    assert isinstance(decide_standby(with_(RUNNING, **held), Quiet(), until), Due)
-    assert isinstance(decide_archive(with_(STOPPED, **held), until), Due)
+        assert standby_verdict(with_(RUNNING, **held), Quiet(), now) == Keep(KeepReason.HELD, ns(until))
+        assert archive_verdict(with_(STOPPED, **held), now) == Keep(KeepReason.HELD, ns(until))
+    assert isinstance(standby_verdict(with_(RUNNING, **held), Quiet(), until), Due)
+    assert isinstance(archive_verdict(with_(STOPPED, **held), until), Due)
 
 
 def test_a_hold_without_an_end_keeps_until_it_is_released() -> None:
     held = {"hold_reason": "evidence", "hold_until": None}
-    assert decide_standby(with_(RUNNING, **held), Quiet(), LATE) == Keep(KeepReason.HELD)
-    assert decide_archive(with_(STOPPED, **held), LATE) == Keep(KeepReason.HELD)
+    assert standby_verdict(with_(RUNNING, **held), Quiet(), LATE) == Keep(KeepReason.HELD)
+    assert archive_verdict(with_(STOPPED, **held), LATE) == Keep(KeepReason.HELD)
 
 
 # --- rows that cannot be ----------------------------------------------------------------------------------------------
@@ -184,16 +210,16 @@ def test_a_hold_without_an_end_keeps_until_it_is_released() -> None:
 @pytest.mark.parametrize("value", [None, 0, -1, "2026", 1.5, True])
 def test_a_time_that_is_missing_or_cannot_be_is_never_long_ago(column: str, value: object) -> None:
     expected = Unknown(UnknownReason.MISSING_ANCHOR)
-    assert decide_standby(with_(RUNNING, **{column: value}), Quiet(), LATE) == expected
-    assert decide_archive(with_(STOPPED, **{column: value}), LATE) == expected
+    assert standby_verdict(with_(RUNNING, **{column: value}), Quiet(), LATE) == expected
+    assert archive_verdict(with_(STOPPED, **{column: value}), LATE) == expected
     assert due_after(with_(RUNNING, **{column: value})) is None
 
 
 @pytest.mark.parametrize("ttl", [None, 0, -1, "300", 1.5, True, LONGEST_TTL_SECONDS + 1])
 def test_a_ttl_that_cannot_be_is_unknown(ttl: object) -> None:
     expected = Unknown(UnknownReason.INVALID_TTL)
-    assert decide_standby(with_(RUNNING, standby_ttl_seconds=ttl), Quiet(), LATE) == expected
-    assert decide_archive(with_(STOPPED, archive_ttl_seconds=ttl), LATE) == expected
+    assert standby_verdict(with_(RUNNING, standby_ttl_seconds=ttl), Quiet(), LATE) == expected
+    assert archive_verdict(with_(STOPPED, archive_ttl_seconds=ttl), LATE) == expected
 
 
 # --- who is there -----------------------------------------------------------------------------------------------------
@@ -201,28 +227,28 @@ def test_a_ttl_that_cannot_be_is_unknown(ttl: object) -> None:
 
 @pytest.mark.parametrize("doubt", ActivityDoubt)
 def test_unknown_is_not_idle(doubt: ActivityDoubt) -> None:
-    assert decide_standby(RUNNING, activity.ActivityUnknown(doubt), LATE) == Unknown(doubt)
+    assert standby_verdict(RUNNING, activity.ActivityUnknown(doubt), LATE) == Unknown(doubt)
 
 
 def test_who_is_connected_stays_and_is_looked_at_again_when_a_crash_before_the_look_would_be_a_ttl_ago() -> None:
     expected = Keep(StayReason.CONNECTED, ns(LATE + (STANDBY_TTL - 30) * 1000 + 1))
-    assert decide_standby(RUNNING, Connected(1), LATE, lease_seconds=30) == expected
-    assert decide_standby(RUNNING, Connected(40), LATE, lease_seconds=30) == expected
+    assert standby_verdict(RUNNING, Connected(1), LATE, lease_seconds=30) == expected
+    assert standby_verdict(RUNNING, Connected(40), LATE, lease_seconds=30) == expected
 
 
 def test_a_connection_whose_lease_may_outlive_the_ttl_is_looked_at_every_time() -> None:
     expected = Keep(StayReason.CONNECTED, ns(LATE + 1))
-    assert decide_standby(RUNNING, Connected(1), LATE, lease_seconds=STANDBY_TTL + 1) == expected
+    assert standby_verdict(RUNNING, Connected(1), LATE, lease_seconds=STANDBY_TTL + 1) == expected
 
 
 @pytest.mark.parametrize(("left", "look_after_ms"), [(300.0, 300_000), (0.001, 1), (0.0001, 1), (1.0005, 1001)])
 def test_an_idle_timer_keeps_until_it_has_run_out(left: float, look_after_ms: int) -> None:
-    assert decide_standby(RUNNING, Timer(left), LATE) == Keep(StayReason.IDLE_TIMER, ns(LATE + look_after_ms))
+    assert standby_verdict(RUNNING, Timer(left), LATE) == Keep(StayReason.IDLE_TIMER, ns(LATE + look_after_ms))
 
 
 def test_before_its_time_nothing_needs_to_be_known() -> None:
     for signal in (Quiet(), Connected(1), Timer(1.0), activity.ActivityUnknown(ActivityDoubt.UNREACHABLE)):
-        assert decide_standby(RUNNING, signal, Ms(STANDBY_OVER)) == Keep(KeepReason.NOT_YET, ns(STANDBY_OVER + 1))
+        assert standby_verdict(RUNNING, signal, Ms(STANDBY_OVER)) == Keep(KeepReason.NOT_YET, ns(STANDBY_OVER + 1))
 
 
 # --- all together -----------------------------------------------------------------------------------------------------
@@ -263,22 +289,22 @@ def test_only_what_the_specification_says_is_due(workspace: Workspace, signal: a
     standby = standby and (workspace.observed_status, workspace.desired_state) == ("RUNNING", "RUNNING")
     archive = may_lapse(workspace, now, workspace.archive_ttl_seconds)
     archive = archive and (workspace.observed_status, workspace.desired_state) == ("STANDBY", "STANDBY")
-    assert isinstance(decide_standby(workspace, signal, now), Due) == standby
-    assert isinstance(decide_archive(workspace, now), Due) == archive
+    assert isinstance(standby_verdict(workspace, signal, now), Due) == standby
+    assert isinstance(archive_verdict(workspace, now), Due) == archive
 
 
 @given(workspace=workspaces, signal=signals, now=moments)
 def test_a_next_look_is_in_the_future_and_never_later_than_it_may_be_due(
     workspace: Workspace, signal: activity.Signal, now: Ms
 ) -> None:
-    for verdict in (decide_standby(workspace, signal, now), decide_archive(workspace, now)):
+    for verdict in (standby_verdict(workspace, signal, now), archive_verdict(workspace, now)):
         if not isinstance(verdict, Keep) or verdict.next_check is None:
             continue
         look = Ms(verdict.next_check // 1_000_000)
         assert look > now
         if verdict.reason in {KeepReason.NOT_YET, KeepReason.HELD}:
-            assert not isinstance(decide_standby(workspace, Quiet(), Ms(look - 1)), Due)
-            assert not isinstance(decide_archive(workspace, Ms(look - 1)), Due)
+            assert not isinstance(standby_verdict(workspace, Quiet(), Ms(look - 1)), Due)
+            assert not isinstance(archive_verdict(workspace, Ms(look - 1)), Due)
 
 
 @given(workspace=workspaces, now=moments)
@@ -287,7 +313,7 @@ def test_nothing_is_due_at_the_instant_that_the_row_names_or_before(workspace: W
     if over is None:
         assert workspace.observed_status in {ObservedStatus.PENDING, ObservedStatus.ERROR}
         return
-    for verdict in (decide_standby(workspace, Quiet(), now), decide_archive(workspace, now)):
+    for verdict in (standby_verdict(workspace, Quiet(), now), archive_verdict(workspace, now)):
         assert not isinstance(verdict, Due) or (now > over and verdict.since == ns(over))
 
 
@@ -298,7 +324,7 @@ ASKED = msgspec.structs.replace(RUNNING, probe="/alive", probed_at=Ms(STANDBY_OV
 
 def test_a_program_that_has_just_answered_may_be_idle() -> None:
     for now in (STANDBY_OVER + 1, STANDBY_OVER + 60_000):
-        assert isinstance(decide_standby(ASKED, Quiet(), Ms(now)), Due)
+        assert isinstance(standby_verdict(ASKED, Quiet(), Ms(now)), Due)
 
 
 @pytest.mark.parametrize(
@@ -316,21 +342,21 @@ def test_a_program_that_did_not_answer_its_probe_is_unknown_and_kept(
     change: dict[str, Any], doubt: ActivityDoubt
 ) -> None:
     asked = msgspec.structs.replace(ASKED, **change)
-    assert decide_standby(asked, Quiet(), Ms(STANDBY_OVER + 1)) == Unknown(doubt)
+    assert standby_verdict(asked, Quiet(), Ms(STANDBY_OVER + 1)) == Unknown(doubt)
     without = msgspec.structs.replace(asked, probe=None)
-    assert isinstance(decide_standby(without, Quiet(), Ms(STANDBY_OVER + 1)), Due)
+    assert isinstance(standby_verdict(without, Quiet(), Ms(STANDBY_OVER + 1)), Due)
 
 
 def test_an_answer_is_not_believed_for_ever() -> None:
-    assert decide_standby(ASKED, Quiet(), Ms(STANDBY_OVER + 60_001)) == Unknown(ActivityDoubt.PROBE_UNANSWERED)
+    assert standby_verdict(ASKED, Quiet(), Ms(STANDBY_OVER + 60_001)) == Unknown(ActivityDoubt.PROBE_UNANSWERED)
 
 
 def test_a_program_that_was_at_work_a_ttl_ago_is_asked_again_first() -> None:
     worked = msgspec.structs.replace(ASKED, last_access_at=Ms(STANDBY_OVER), standby_ttl_seconds=3)
-    assert decide_standby(worked, Quiet(), Ms(STANDBY_OVER + 3_001)) == Unknown(ActivityDoubt.PROBE_UNANSWERED)
+    assert standby_verdict(worked, Quiet(), Ms(STANDBY_OVER + 3_001)) == Unknown(ActivityDoubt.PROBE_UNANSWERED)
 
 
 def test_a_connection_is_told_before_a_probe_that_fails() -> None:
     asked = msgspec.structs.replace(ASKED, probe_error="no answer")
-    verdict = decide_standby(asked, Connected(1), Ms(STANDBY_OVER + 1))
+    verdict = standby_verdict(asked, Connected(1), Ms(STANDBY_OVER + 1))
     assert (type(verdict), verdict.reason) == (Keep, StayReason.CONNECTED)

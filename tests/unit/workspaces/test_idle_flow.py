@@ -78,7 +78,7 @@ class Scene:
 
     async def verdict(self) -> Verdict:
         signals = await self.activity.read([self.row.id])
-        return decide_standby(self.row, signals[self.row.id], self.now)
+        return decide_standby(self.row, signals[self.row.id], self.now).verdict
 
 
 def reason(verdict: Verdict) -> object:

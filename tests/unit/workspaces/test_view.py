@@ -138,8 +138,8 @@ def test_verdicts_are_those_of_the_ttl_manager(workspace: Workspace, signal: Sig
     told = explain(workspace, signal, NOW, lease_seconds=20)
 
     decided = {
-        "standby": decide_standby(workspace, signal, NOW, lease_seconds=20),
-        "archive": decide_archive(workspace, NOW),
+        "standby": decide_standby(workspace, signal, NOW, lease_seconds=20).verdict,
+        "archive": decide_archive(workspace, NOW).verdict,
     }
     for rule in told.rules:
         verdict = decided.pop(rule.action)

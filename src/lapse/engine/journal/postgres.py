@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+from msgspec.structs import asdict
+
 from lapse.db.postgres.pool import Postgres, run
 from lapse.db.statements import load_statements
-from lapse.engine.journal.port import DatabaseJournal, Entry, entry_values, row_of
+from lapse.engine.journal.port import DatabaseJournal, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Mapping, Sequence
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from psycopg import AsyncCursor
 
     from lapse.db.postgres.pool import Row as Found
-    from lapse.engine.journal.port import Journal, Row, RowPosition, Writer
+    from lapse.engine.journal.port import Entry, Journal, Row, RowPosition, Writer
 
 SQL: Final = load_statements("lapse.engine.journal", "postgres.sql")
 HERE: Final = ""
@@ -53,7 +56,7 @@ class PostgresJournal(DatabaseJournal[Postgres]):
     async def append(self, *entries: Entry) -> None:
         """See `Journal`."""
         if entries:
-            await self.database.write(SQL["append"], self._columns(entries))
+            await self.database.write(SQL["append"], _document(self._rows_of(entries)))
 
     async def unfinished(self, *, limit: int = 100) -> list[Row]:
         """See `Journal`."""
@@ -66,13 +69,10 @@ class PostgresJournal(DatabaseJournal[Postgres]):
 
     def writer(self, *entries: Entry, store: str | None = None) -> Writer:
         """See `Journal`. What it returns must be awaited; all rows are about ``store``, if one is named."""
-        columns = self._columns(entries, store)
+        rows = self._rows_of(entries, store)
 
         def write(cursor: AsyncCursor[Found], which: Sequence[int] | None = None) -> Awaitable[None]:
-            chosen = columns
-            if which is not None:
-                chosen = {name: [values[place] for place in which] for name, values in columns.items()}
-            return _insert(cursor, chosen)
+            return _insert(cursor, rows if which is None else [rows[place] for place in which])
 
         return write
 
@@ -83,12 +83,10 @@ class PostgresJournal(DatabaseJournal[Postgres]):
             values |= {"before_time": before.time_ns, "before_id": before.id}
         return await self._rows(conditions, values, limit=limit)
 
-    def _columns(self, entries: Sequence[Entry], store: str | None = None) -> dict[str, list[Any]]:
-        rows = [entry_values(entry) for entry in entries]
+    def _rows_of(self, entries: Sequence[Entry], store: str | None = None) -> list[dict[str, Any]]:
         for entry in entries:
             self._changes.forget(entry)
-        columns = {name: [row[place] for row in rows] for place, name in enumerate(Entry.__struct_fields__)}
-        return {**columns, "store": [self.store_of(one.domain) if store is None else store for one in entries]}
+        return [{**asdict(one), "store": self.store_of(one.domain) if store is None else store} for one in entries]
 
     async def _rows(self, conditions: Sequence[str], values: Mapping[str, Any], *, limit: int) -> list[Row]:
         where = " AND ".join([SQL["of_stores"], *conditions])
@@ -97,8 +95,12 @@ class PostgresJournal(DatabaseJournal[Postgres]):
         return [row_of(found) for found in await self.database.read(statement, everything)]
 
 
-async def _insert(cursor: AsyncCursor[Found], columns: Mapping[str, list[Any]]) -> None:
-    await run(cursor, SQL["append"], columns)
+async def _insert(cursor: AsyncCursor[Found], rows: Sequence[Mapping[str, Any]]) -> None:
+    await run(cursor, SQL["append"], _document(rows))
+
+
+def _document(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    return {"rows": msgspec.json.encode(rows).decode()}
 
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 -- The journal's statements on PostgreSQL; the tables are made by lapse.db.postgres.migrations. Rows are appended and never changed.
 
 -- name: append
--- All rows of a call in one statement, in their order.
+-- All rows of a call in one statement, in their order. As one document: an array for each column takes a client, which
+-- makes the text of every value by itself, twenty times as long.
 INSERT INTO journal (
     time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt,
     store
@@ -9,10 +10,11 @@ INSERT INTO journal (
 SELECT
     time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt,
     store
-FROM unnest(
-    %(time_ns)s::int8[], %(domain)s::text[], %(address)s::text[], %(uid)s::text[], %(version)s::text[],
-    %(verdict)s::text[], %(reason)s::text[], %(anchor_ns)s::int8[], %(policy)s::text[], %(actor)s::text[],
-    %(outcome)s::text[], %(details)s::text[], %(tick)s::text[], %(attempt)s::text[], %(store)s::text[]
+FROM ROWS FROM (
+    json_to_recordset(%(rows)s::json) AS (
+        time_ns int8, domain text, address text, uid text, version text, verdict text, reason text, anchor_ns int8,
+        policy text, actor text, outcome text, details text, tick text, attempt text, store text
+    )
 ) WITH ORDINALITY AS given (
     time_ns, domain, address, uid, version, verdict, reason, anchor_ns, policy, actor, outcome, details, tick, attempt,
     store, place

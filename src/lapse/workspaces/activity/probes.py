@@ -107,7 +107,7 @@ class Prober:
         return list(await self._store.standby_candidates(_now(self._clock), limit=LARGEST_PAGE, after=after))
 
     def _is_asked(self, workspace: Workspace) -> bool:
-        due = isinstance(standby_by_row(workspace, _now(self._clock)), Due)
+        due = isinstance(standby_by_row(workspace, _now(self._clock)).verdict, Due)
         return due and workspace.probe is not None and is_at(workspace, self._node)
 
     async def _ask(self, workspace: Workspace) -> tuple[WorkspaceId, tuple[ProbeAnswer, Ms | None]]:
