@@ -9,9 +9,10 @@ counts from none, and the engine acts on no decision that was counted from one (
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import is_moment
@@ -48,16 +49,14 @@ class UnknownReason(Reason):
     LEADERSHIP_LOST = "leadership_lost"
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Struct, frozen=True, gc=False):
     """It stays; look again at ``next_check`` (None: only when something changes)."""
 
     reason: Reason
     next_check: UnixNs | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(Struct, frozen=True, gc=False):
     """Its time is over since ``since``; ``action`` says what is to be done."""
 
     action: str
@@ -65,8 +64,7 @@ class Due:
     since: UnixNs
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True, gc=False):
     """There is doubt, so it stays; look again at ``next_check``."""
 
     reason: Reason
@@ -76,8 +74,7 @@ class Unknown:
 Verdict = Keep | Due | Unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True, gc=False):
     """A verdict, and what it was made on."""
 
     verdict: Verdict
@@ -111,4 +108,4 @@ def without_unset_anchor(decision: Decision) -> Decision:
     """
     if decision.anchor is None or is_moment(decision.anchor):
         return decision
-    return _NO_ANCHOR if isinstance(decision.verdict, Due) else replace(decision, anchor=None)
+    return _NO_ANCHOR if isinstance(decision.verdict, Due) else Decision(decision.verdict, None, decision.deadline)

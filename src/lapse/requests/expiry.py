@@ -11,13 +11,15 @@ else: a keeper goes by its own rule, and an artifact with its keeper.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, Due, DueReason, Keep, KeepReason, decide_by_ttl
+from lapse.core.duration import Duration
 from lapse.core.errors import UsageError
 from lapse.core.jitter import Chance, around, chance
 from lapse.core.timestamps import from_timestamp
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.core.decision import Reason
-    from lapse.core.duration import Duration
     from lapse.engine.executor import Executor
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
@@ -61,8 +62,7 @@ _SHOWN: Final = 200
 _NS: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True, gc=False):
     """What the decision about a request looks at."""
 
     final: bool

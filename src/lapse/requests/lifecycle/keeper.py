@@ -124,9 +124,9 @@ def decide(keeper: KeeperState, now: UnixNs) -> Decision:
         case Followed.LOST:
             return alone
         case Followed.PRESENT:
-            return replace(alone, verdict=Keep(KeeperReason.FOLLOWED_PRESENT, next_check=again))
+            return Decision(Keep(KeeperReason.FOLLOWED_PRESENT, next_check=again), alone.anchor, alone.deadline)
         case Followed.UNKNOWN:
-            return replace(alone, verdict=Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=again))
+            return Decision(Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=again), alone.anchor, alone.deadline)
 
 
 def _decide_after_loss(keeper: KeeperState, now: UnixNs) -> Decision:
