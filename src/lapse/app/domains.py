@@ -19,6 +19,7 @@ from lapse.core.decision import without_unset_anchor
 from lapse.core.duration import Duration
 from lapse.core.errors import LapseError, UsageError
 from lapse.domains import REGISTRY
+from lapse.engine.domain import Candidate
 from lapse.engine.executor import Executor
 from lapse.engine.registry import DomainContext, DomainParts, Registration
 from lapse.engine.safety.budget import OFF, Budget
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from lapse.core.address import Address
     from lapse.core.clock import Clock, UnixNs
     from lapse.core.decision import Decision
-    from lapse.engine.domain import Candidate
     from lapse.engine.journal.port import Journal
     from lapse.engine.registry import BrokenDomainError
     from lapse.engine.running.metrics import Metrics
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from lapse.engine.safety.holds import HoldStore
     from lapse.settings import Settings
 
+_METHODS_OF_A_DOMAIN: Final = (
+    "due", "next_deadline", "decide", "refresh", "policy", "details", "settle", "find",
+)  # fmt: skip
+_METHODS_OF_A_TARGET: Final = ("holds_over", "apply", "is_in_doubt")
 ACTOR: Final = "lapse"
 """Who ends things, as the journal names it."""
 
@@ -71,13 +75,16 @@ class OwnDomain(NamedTuple):
     async def find(self, address: Address) -> Candidate[Any]:
         """Return the thing of an address; raises `NothingThereError` and `BrokenDomainError`."""
         try:
-            found = await self.parts.domain.find(address)
+            found: object = await self.parts.domain.find(address)
         except LapseError:
             raise
         except Exception as error:
             raise self._broken("find", error) from error
         if found is None:
             raise NothingThereError(address=address)
+        if not isinstance(found, Candidate):
+            problem = f"its find returned {type(found).__name__} for {address}; expected a Candidate, or None"
+            raise REGISTRY.broken(self.registration.name, problem)
         return found
 
     def decide(self, candidate: Candidate[Any], now: UnixNs) -> Decision:
@@ -103,7 +110,8 @@ class OwnDomain(NamedTuple):
             gate=gate,
             dry_run=self.section.dry_run,
         )
-        sweep = Sweep(self.parts.domain, executor, journal=journal, clock=clock, metrics=metrics)
+        kinds = [kind.name for kind in self.registration.kinds]
+        sweep = Sweep(self.parts.domain, executor, journal=journal, clock=clock, metrics=metrics, kinds=kinds)
         return SweepLoop(sweep, name=self.registration.name, interval=self.section.interval.seconds)
 
 
@@ -138,14 +146,34 @@ def own_domain(registration: Registration, settings: Settings, clock: Clock) -> 
     context = DomainContext(clock, settings.state_dir, own or None)
     try:
         parts = DomainParts(*registration.build(context)) if registration.build is not None else None
-        built = None if parts is None else parts.domain.name
+        missing = () if parts is None else _missing(parts)
+        built = None if parts is None or missing else parts.domain.name
     except LapseError:
         raise
     except Exception as error:
         raise REGISTRY.broken(name, f"it cannot be built ({type(error).__name__}: {error})") from error
+    if missing:
+        raise REGISTRY.broken(name, f"what it builds has no {', '.join(missing)}")
     if parts is None or built != name:
         raise REGISTRY.broken(name, f"what it builds is called {built!r}")
     return OwnDomain(registration, section, parts)
+
+
+_WRITTEN: Final[dict[type[Duration | Budget], str]] = {Duration: '"5m"', Budget: '"1000/1h"'}
+"""What is written as text, with an example."""
+
+
+def _missing(parts: DomainParts) -> list[str]:
+    """Return what the interface asks for and the parts do not have; a class in place of an object has nothing."""
+    wanted = [
+        (parts.domain, ("name", "reasons", "is_indexed"), _METHODS_OF_A_DOMAIN),
+        (parts.target, ("batch", "database"), _METHODS_OF_A_TARGET),
+    ]
+    missing: set[str] = set()
+    for part, values, methods in wanted:
+        missing |= {one for one in values if isinstance(part, type) or not hasattr(part, one)}
+        missing |= {one for one in methods if isinstance(part, type) or not callable(getattr(part, one, None))}
+    return sorted(missing)
 
 
 def _convert(name: str, given: dict[str, Any], into: type[Any]) -> Any:  # noqa: ANN401 - of the type that was asked for
@@ -169,9 +197,12 @@ def _value(wanted: Any, given: object) -> object:  # noqa: ANN401 - a type, or s
         possible = get_args(wanted) or (wanted,)
         if Path in possible:
             return _path(given)
-        for one in (Duration, Budget):
+        for one in _WRITTEN:
             if one in possible:
                 return one.parse(given)
+    for one, example in _WRITTEN.items():
+        if wanted is one:
+            raise ValueError(f"{given!r} is none; expected a text such as {example}")
     return msgspec.convert(given, wanted)
 
 

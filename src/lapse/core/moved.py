@@ -33,6 +33,7 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "Rule": "lapse.keys.conformance.ContractRule",
         "Target": "lapse.keys.conformance.StoreTarget",
     },
+    "lapse.keys.port": {"SweepReport": "lapse.keys.port.CleanupReport"},
 }
 """By module: what it no longer holds under this name, and where that is now."""
 

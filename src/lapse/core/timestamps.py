@@ -4,9 +4,10 @@ Written in RFC 3339, UTC, whole seconds. A moment that starts a TTL is rounded *
 lapse up to a second early. Leases and Events have microseconds instead (MicroTime), always with six digits: an API
 server answers 400 otherwise.
 
-Some texts are times and mean 'not set': ``0001-01-01T00:00:00Z`` is the zero of Go, the Unix epoch that of others, and
-year 9999 is 'never'. `from_timestamp` reads none of them as a moment, so that nobody can count an age from them: before
-1970 or at its start, and beyond what 64 bits of nanoseconds hold (the year 2262), there is no moment.
+Some texts are times and mean 'not set': ``0001-01-01T00:00:00Z`` is the zero of Go, the Unix epoch that of others, in
+any time zone, and year 9999 is 'never'. `from_timestamp` reads none of them as a moment, so that nobody can count an
+age from them: before 1971, and beyond what 64 bits of nanoseconds hold (the year 2262), there is no moment. The first
+year of Unix time is also where seconds, milliseconds and microseconds end up that were taken for nanoseconds.
 
 People give a duration from now, a point in time, or never (`read_moment`): one grammar for ends of holds and for
 questions about another time, on the command line and over HTTP.
@@ -21,6 +22,8 @@ from lapse.core.clock import UnixNs
 from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import UsageError
 
+EARLIEST: Final = 365 * 86_400 * 1_000_000_000
+"""The first moment: the beginning of 1971."""
 LATEST: Final = 2**63 - 1
 """The last moment, in the year 2262: stores have 64 bits for one."""
 _SECOND: Final = 1_000_000_000
@@ -55,7 +58,7 @@ def to_micro_timestamp(moment: int) -> str:
 
 def is_moment(nanoseconds: int) -> bool:
     """Whether this many nanoseconds since 1970 are a moment, and not a way to say 'not set'."""
-    return 0 < nanoseconds <= LATEST
+    return EARLIEST <= nanoseconds <= LATEST
 
 
 def from_timestamp(text: str) -> UnixNs | None:

@@ -22,6 +22,10 @@ class DatabaseUnavailableError(DatabaseError):
     """The database cannot be used now: {problem}. Nothing was changed."""
 
 
+class DatabaseValueError(DatabaseError):
+    """The database does not take a value: {problem}. Nothing was changed."""
+
+
 class DatabaseMisfitError(DatabaseError):
     """The database does not fit: {problem}."""
 

@@ -59,6 +59,13 @@ class Candidate(msgspec.Struct, Generic[S], frozen=True, kw_only=True, gc=False)
     dry_run: bool = False
     """Whether it is only to be told what would be done."""
 
+    def __post_init__(self) -> None:
+        """Refuse an identity that is no text: holds are found by it, and the act compares it."""
+        uid: object = self.uid  # whatever a domain of somebody else's gave
+        version: object = self.version
+        if not (isinstance(uid, str) and uid and isinstance(version, str)):
+            raise TypeError(f"{self.address} has the uid {uid!r} and the version {version!r}: expected text, and a uid")
+
 
 class Action(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One act: what is to be done to which thing, in which state, and why."""
@@ -172,16 +179,17 @@ class Domain(Protocol[S]):
     def decide(self, candidate: Candidate[S], now: UnixNs) -> Decision:
         """Decide. Pure.
 
-        The decision carries the anchor that was counted from: what is due since a time that means 'not set' (at or
-        before 1970, or beyond 64 bits) is unknown to the engine, and stays.
+        The decision carries the anchor that was counted from, in nanoseconds since 1970: what is due since a time that
+        means 'not set' (before 1971, or beyond 64 bits) is unknown to the engine, and stays; so does what is due since
+        a moment that is still to come.
         """
         ...
 
     async def refresh(self, candidates: Sequence[Candidate[S]]) -> Sequence[Candidate[S] | None]:
         """Read fresh what the act does not compare; None for what is gone.
 
-        Returns a candidate itself when there is nothing to read for it: the decision about it then stands, because the
-        act compares all that it was made on. Raises `SignalUnavailableError` when nothing
+        One answer for each, about the thing with the same uid: a candidate itself when there is nothing to read for it.
+        Each is then decided again, at a fresh moment. Raises `SignalUnavailableError` when nothing
         can be said about any of them: then the run ends, and nothing is noted.
         """
         ...

@@ -27,6 +27,7 @@ from lapse.core.errors import LapseError
 from lapse.core.identity import owner_token
 from lapse.core.log import current_work, get_logger
 from lapse.core.timestamps import is_moment
+from lapse.db.errors import DatabaseValueError
 from lapse.engine.domain import Result
 from lapse.engine.journal.port import DeletionReason, Entry, Outcome
 from lapse.engine.running.metrics import ErrorKind, Metrics
@@ -45,6 +46,8 @@ _NS: Final = 1_000_000_000
 _OPEN_GATE: Final = OpenGate()
 _MAY_BE_DONE: Final = frozenset({Outcome.ENDED, Outcome.FAILED})
 """What spends a deletion budget: a failure may be an answer that was lost."""
+_OF_A_TARGET: Final = frozenset({Outcome.ENDED, Outcome.GONE, Outcome.CHANGED, Outcome.HELD, Outcome.FAILED})
+"""What a target may say of an act."""
 _MOST_DIVISIONS: Final = 50
 """Enough to find a few bad items among a thousand; when more fail, it is not about items."""
 _MOST_LINES: Final = 10
@@ -60,11 +63,19 @@ class MissingAnchorError(LapseError):
     """{address} is kept: the time that its age would be counted from is not set."""
 
 
+class NotDueYetError(LapseError):
+    """{address} is kept: it is said to be due since a time that is still to come."""
+
+
 class RefusedError(LapseError):
     """{address} is kept: {reason}. The log and the metric lapse_frozen tell what stands still.
 
     Once the reason is gone, lapse resume lets it go on.
     """
+
+
+class _WrongResultsError(TypeError):
+    """What a target returned says nothing about what it did."""
 
 
 class Executor:
@@ -108,19 +119,20 @@ class Executor:
             defect = None if isinstance(error, LapseError) else error
             _log.warning("holds_not_read", error=type(error).__name__, exc_info=defect)
             found = [HoldDoubt(str(error) if isinstance(error, LapseError) else "")] * len(actions)
-        return [
-            one.hold if one.hold is not None and one.hold.active(now) else other
-            for one, other in zip(actions, found, strict=True)
-        ]
+        return [_own_hold(one, now) or other for one, other in zip(actions, found, strict=True)]
 
     def _against(self, action: Action, held: Hold | HoldDoubt | None, now: UnixNs) -> tuple[Result, Entry] | None:
         """Return why it is not even tried, with the row that tells; None when it is."""
         is_dated = action.anchor_ns is None or is_moment(action.anchor_ns)
-        if held is None and is_dated and not (self.dry_run or action.dry_run):  # nearly always, and there are many
+        is_due = action.since <= now
+        if held is None and is_dated and is_due and not (self.dry_run or action.dry_run):  # nearly always
             return None
         if not is_dated:
             row = self._row(action, Outcome.REFUSED, now, verdict="unknown", reason=UnknownReason.MISSING_ANCHOR)
             return Result(Outcome.REFUSED, MissingAnchorError(address=action.address)), replace(row, anchor_ns=None)
+        if not is_due:  # a clock that was set back since, or a wrong decision
+            row = self._row(action, Outcome.REFUSED, now, verdict="unknown", reason=UnknownReason.CLOCK_JUMPED)
+            return Result(Outcome.REFUSED, NotDueYetError(address=action.address)), row
         if isinstance(held, Hold):
             return self._kept(action, held, now)
         if held is not None:
@@ -166,11 +178,35 @@ class Executor:
 
     async def _journalled(self, actions: Sequence[Action], now: UnixNs) -> list[Result]:
         rows = [self._row(one, Outcome.ENDED, now) for one in actions]
-        if not self._shared:
-            rows = [replace(row, attempt=owner_token()) for row in rows]
-            problem = await self._append([replace(row, outcome=Outcome.INTENT) for row in rows])
-            if problem is not None:
-                return [Result(Outcome.FAILED, problem)] * len(actions)
+        if self._shared:
+            return await self._carried_out(actions, rows)
+        rows = [replace(row, attempt=owner_token()) for row in rows]
+        problems = await self._intend(rows)
+        begun = [place for place, problem in enumerate(problems) if problem is None]
+        done = iter(await self._carried_out([actions[place] for place in begun], [rows[place] for place in begun]))
+        return [next(done) if problem is None else Result(Outcome.FAILED, problem) for problem in problems]
+
+    async def _intend(self, rows: Sequence[Entry]) -> list[Exception | None]:
+        """Write the intents; return why each could not be written. A bad row is no obstacle to the others."""
+        problems: list[Exception | None] = [None] * len(rows)
+        parts, failures = [range(len(rows))], 0
+        while parts:
+            part = parts.pop()
+            error = await self._append([replace(rows[place], outcome=Outcome.INTENT) for place in part])
+            if error is None:
+                continue
+            failures += 1
+            is_about_rows = isinstance(error, DatabaseValueError) or not isinstance(error, LapseError)
+            if len(part) > 1 and failures <= _MOST_DIVISIONS and is_about_rows:
+                parts += _halves(part)
+                continue
+            for place in part:
+                problems[place] = error
+        return problems
+
+    async def _carried_out(self, actions: Sequence[Action], rows: Sequence[Entry]) -> list[Result]:
+        if not actions:
+            return []
         came = await self._apply(actions, rows)
         if not self._journal.is_log:
             _log_ended([one for one, result in zip(actions, came, strict=True) if result.outcome is Outcome.ENDED])
@@ -185,14 +221,16 @@ class Executor:
         parts, failures = [range(len(actions))], 0
         while parts:
             part = parts.pop()
-            also = self._journal.writer(*[rows[place] for place in part]) if self._shared else None
             try:
+                also = self._journal.writer(*[rows[place] for place in part]) if self._shared else None
                 found = await self.target.apply([actions[place] for place in part], also=also)
+                _demand_results(found, len(part))
+            except _WrongResultsError as error:  # all of it may be done: it is not tried again in parts
+                found = [Result(Outcome.FAILED, error)] * len(part)
             except Exception as error:  # noqa: BLE001 - whatever it was, one failing item must not stop the rest
                 failures += 1
                 if len(part) > 1 and failures <= _MOST_DIVISIONS and not await self.target.is_in_doubt(error):
-                    middle = len(part) // 2
-                    parts += [part[middle:], part[:middle]]
+                    parts += _halves(part)
                     continue
                 found = [Result(Outcome.FAILED, error)] * len(part)
             for place, result in zip(part, found, strict=True):
@@ -217,7 +255,13 @@ class Executor:
     def _log_failure(self, action: Action, error: Exception | None) -> None:
         # A LapseError says all there is to say; anything else is a defect, and needs its traceback.
         defect = None if isinstance(error, LapseError) else error
-        _log.warning("not_ended", domain=action.domain, error=type(error).__name__, exc_info=defect)
+        _log.warning(
+            "not_ended",
+            domain=action.domain,
+            address=str(action.address),
+            error=type(error).__name__,
+            exc_info=defect,
+        )
         self._metrics.failed(action.domain, ErrorKind.ITEM)
 
     # --- journal and metrics ----------------------------------------------------------------------------------------
@@ -244,7 +288,13 @@ class Executor:
         return None
 
     def _not_journalled(self, row: Entry, error: Exception) -> None:
-        _log.error("not_journalled", domain=row.domain, outcome=row.outcome, error=type(error).__name__)
+        _log.error(
+            "not_journalled",
+            domain=row.domain,
+            address=row.address,
+            outcome=row.outcome,
+            error=type(error).__name__,
+        )
         self._metrics.failed(row.domain, ErrorKind.JOURNAL)
 
     def _count(self, actions: Sequence[Action], results: Sequence[Result]) -> None:
@@ -290,6 +340,34 @@ async def delete_by_person(
     (result,) = await executor.execute([action])
     if result.problem is not None:
         raise result.problem
+
+
+def _demand_results(found: Sequence[Result], wanted: int) -> None:
+    if not isinstance(found, list | tuple) or not all(isinstance(one, Result) for one in found):
+        raise _WrongResultsError(
+            f"apply returned {type(found).__name__}: expected a list with a Result for each action"
+        )
+    if len(found) != wanted:
+        raise _WrongResultsError(f"apply returned {len(found)} results for {wanted} actions: expected one for each")
+    odd = next((one.outcome for one in found if one.outcome not in _OF_A_TARGET), None)
+    if odd is not None:
+        raise _WrongResultsError(
+            f"apply returned the outcome {odd!r}: expected one of {', '.join(sorted(_OF_A_TARGET))}"
+        )
+
+
+def _halves(part: range) -> list[range]:
+    """Divide what failed as one; the first half is to be tried first, so it stands last."""
+    middle = len(part) // 2
+    return [part[middle:], part[:middle]]
+
+
+def _own_hold(action: Action, now: UnixNs) -> Hold | HoldDoubt | None:
+    """Return the hold that stands on the thing itself, if it is active; one that cannot be read is a doubt."""
+    try:
+        return action.hold if action.hold is not None and action.hold.active(now) else None
+    except TypeError:
+        return HoldDoubt("its end is not a time")
 
 
 def _log_ended(ended: Sequence[Action]) -> None:

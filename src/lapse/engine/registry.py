@@ -20,6 +20,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import Struct
+
 from lapse.core.address import Address, AddressKind
 from lapse.core.errors import LapseError, UsageError
 
@@ -221,25 +223,44 @@ class Registry:
             raise _broken(point, f"it is registered as {found.name!r}, which must be the name of the entry point")
         if found.build is None:
             raise _broken(point, "its registration has no build")
-        taken = [kind.name for kind in found.kinds if self._is_taken(kind.name)]
-        if taken:
-            raise _broken(point, f"another domain has addresses of the kind {taken[0]}")
+        problem = self._problem_of(found)
+        if problem is not None:
+            raise _broken(point, problem)
         return found
 
-    def _is_taken(self, kind: str) -> bool:
-        return any(kind == one.name for owner in (*self.built_in, *self._loaded.values()) for one in owner.kinds)
+    def _problem_of(self, found: Registration) -> str | None:
+        """Say what is wrong with a registration; None when nothing is."""
+        settings: object = found.settings
+        if settings is not None and not (isinstance(settings, type) and issubclass(settings, Struct)):
+            return f"its settings are {settings!r}; expected a class that derives from msgspec.Struct, or None"
+        kinds: Sequence[object] = found.kinds
+        for kind in kinds:
+            if not isinstance(kind, AddressKind):
+                return f"it has the kind {kind!r}; expected an AddressKind"
+            if not _NAME.fullmatch(kind.name):
+                return f"it has the kind {kind.name!r}; expected lower-case letters, digits and dashes"
+            for owner in (*self.built_in, *self._loaded.values()):
+                if any(kind.name == one.name for one in owner.kinds):
+                    return f"the domain {owner.name} has addresses of the kind {kind.name}, too; one must change"
+        return None
 
     # --- addresses ----------------------------------------------------------------------------------------------------
 
     def parse(self, text: str) -> Address:
         """Read an address of any domain; raises `AddressError`, and `BrokenDomainError` for a kind that is not ours.
 
-        A kind of ours is known without any other domain, so one that is broken does not get in its way.
+        A domain that is broken is in the way of no other, as long as somebody else has the kind.
         """
-        own = dict(_kinds(self.built_in))
-        if text.partition("/")[0] not in own and not text[:1].isupper():
-            own |= _kinds(self.installed())
-        return Address.parse(text, own)
+        known, asked, broken = dict(_kinds(self.built_in)), text.partition("/")[0], None
+        if asked not in known and not asked[:1].isupper():
+            for name in self.installed_names():
+                try:
+                    known |= _kinds([self.get(name)])
+                except BrokenDomainError as error:
+                    broken = broken or error
+            if asked not in known and broken is not None:
+                raise broken
+        return Address.parse(text, known)
 
     def owner_of(self, kind: str) -> Registration | None:
         """Return the domain that has addresses of a kind that was parsed; None when there is none."""

@@ -1,10 +1,9 @@
 """The sweep: one way for everything to lapse, whatever it is.
 
-A domain says what may be due, page by page; its pure decision function says what is. Whatever the act's own compare
-does not cover is then read fresh and decided *again*, at a fresh moment; what it covers whole is not. Only then is it
-handed to the `Executor`, in batches where that saves calls or transactions. An unknown never acts. One failing item is
-counted and journalled and never stops the rest; a sweep that may not go on (leadership lost, shutting down) stops
-between batches.
+A domain says what may be due, page by page; its pure decision function says what is. What is due is read fresh, as far
+as the act's own compare does not cover it, decided *again* at a fresh moment, and only then handed to the `Executor`,
+in batches where that saves calls or transactions. An unknown never acts. One failing item is counted and journalled and
+never stops the rest; a sweep that may not go on (leadership lost, shutting down) stops between batches.
 
 Where a domain has an index by deadline, finding nothing costs nothing: no call to any store, however much is known.
 Pages are worked on by a few workers that pull from the domain, so a list of any length needs no memory of its own.
@@ -31,8 +30,9 @@ from lapse.engine.journal.port import Entry, Outcome
 from lapse.engine.running.metrics import ErrorKind, Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 
+    from lapse.core.address import Address
     from lapse.core.clock import Clock
     from lapse.core.decision import Verdict
     from lapse.engine.domain import Action, Candidate, Domain
@@ -158,12 +158,14 @@ class Sweep(Generic[S]):
         width: int | None = None,
         part: str = "",
         is_pass: bool = False,
+        kinds: Collection[str] | None = None,
         chance: Chance = chance,
     ) -> None:
         """Set every metric of the domain to zero; nothing is looked at before `run`.
 
         ``journal`` is the executor's; ``width`` is how many items are in flight, unless that is left to the sweep;
-        ``part`` tells apart the sweeps of a domain that has several. ``is_pass`` is for a domain that finds what is due
+        ``part`` tells apart the sweeps of a domain that has several; ``kinds`` are those of its addresses, if nothing
+        else is to be believed. ``is_pass`` is for a domain that finds what is due
         by looking at everything, whole groups included, and reports on all of it: its pages come one at a time, so that
         it knows what came of one before it makes the next; they come to the end, also while the domain stands still;
         and the domain itself tells how much is held.
@@ -171,6 +173,7 @@ class Sweep(Generic[S]):
         self.domain = domain
         self.clock = clock
         self._executor, self._journal, self._metrics, self._part = executor, journal, metrics, part
+        self._kinds = kinds
         batch = executor.target.batch
         in_flight = width or (WIDTH if batch == 1 else 2 * batch)
         self._is_pass = is_pass
@@ -206,47 +209,54 @@ class Sweep(Generic[S]):
             if pull.workers < self._workers:  # each page brings one more worker, until there are enough
                 pull.workers += 1
                 group.create_task(self._work(pull, group))
-            page = _Page(candidates, pull)
             try:
-                await self._look(page)
-            except SignalUnavailableError:  # the domain has told; whatever comes next would hear the same
-                pull.stopped = True
-                pull.counts["unknown"] += len(candidates)
-                pull.verdicts["unknown"] += len(candidates)
-                return
-            if page.due:
-                await self._end(page)
-            else:  # what is only decided waits for nothing: the rest of the process has its turn
-                await self.clock.sleep(0)
-            await self._settle(page.settled)
+                await self._work_on(_Page(candidates, pull))
+            except Exception as error:  # noqa: BLE001 - a defect, raised by the run: the other workers must not be cut off in an act
+                pull.error = error
+
+    async def _work_on(self, page: _Page[S]) -> None:
+        try:
+            await self._look(page)
+        except SignalUnavailableError:  # the domain has told; whatever comes next would hear the same
+            page.pull.stopped = True
+            page.pull.counts["unknown"] += len(page.candidates)
+            page.pull.verdicts["unknown"] += len(page.candidates)
+            return
+        if page.due:
+            await self._end(page)
+        else:  # what is only decided waits for nothing: the rest of the process has its turn
+            await self.clock.sleep(0)
+        await self._settle(page.settled)
 
     async def _look(self, page: _Page[S]) -> None:
-        """Decide about each, read again what is due, and decide again about what was read."""
-        due: list[tuple[Candidate[S], Decision, UnixNs]] = []
+        """Decide about each, read again what is due, and decide again."""
+        due: list[Candidate[S]] = []
         stays: list[tuple[Candidate[S], Decision, UnixNs]] = []
         for candidate in page.candidates:
             now = self._now()
             decision = await self._decided(candidate, now, page)
             if decision is None:
                 continue
-            held = candidate.hold is not None and candidate.hold.active(now)
-            (due if isinstance(decision.verdict, Due) and not held else stays).append((candidate, decision, now))
-        # First: without it nothing may be said about any of them.
-        refreshed = await self._refreshed([candidate for candidate, _, _ in due], page)
+            if isinstance(decision.verdict, Due):  # held or not: the hold may end while others are read
+                due.append(candidate)
+            else:
+                stays.append((candidate, decision, now))
+        refreshed = await self._refreshed(due, page)  # first: without it nothing may be said about any of them
         for candidate, decision, now in stays:
             await self._judged(candidate, decision, now, page=page)
-        for (candidate, decision, then), fresh in zip(due, refreshed, strict=True):
-            if fresh is candidate:  # nothing was read, because the act compares all that was decided on
-                await self._judged(candidate, decision, then, page=page)
-            elif fresh is not None:
+        for fresh in refreshed:
+            if fresh is not None:
                 now = self._now()
-                again = await self._decided(fresh, now, page)
-                if again is not None:
-                    await self._judged(fresh, again, now, page=page)
+                decision = await self._decided(fresh, now, page)
+                if decision is not None:
+                    await self._judged(fresh, decision, now, page=page)
 
     async def _decided(self, candidate: Candidate[S], now: UnixNs, page: _Page[S]) -> Decision | None:
         try:
-            return without_unset_anchor(self.domain.decide(candidate, now))
+            _demand_kind(self.domain.name, candidate.address, self._kinds)
+            decision = self.domain.decide(candidate, now)
+            _demand_verdict(self.domain.name, decision)
+            return without_unset_anchor(decision)
         except Exception as error:  # noqa: BLE001 - one failing item never stops the rest
             await self._failed(candidate, error, page)
             return None
@@ -257,6 +267,7 @@ class Sweep(Generic[S]):
             return ()
         try:
             found = await self.domain.refresh(candidates)
+            _demand_same(self.domain.name, candidates, found)
         except SignalUnavailableError:
             raise
         except Exception as error:  # noqa: BLE001 - one failing item never stops the rest
@@ -316,7 +327,13 @@ class Sweep(Generic[S]):
     async def _failed(self, candidate: Candidate[S], error: Exception, page: _Page[S]) -> None:
         name, defect = type(error).__name__, not isinstance(error, LapseError)
         # A LapseError says all there is to say; anything else is a defect, and needs its traceback.
-        _log.warning("item_failed", domain=self.domain.name, error=name, exc_info=error if defect else None)
+        _log.warning(
+            "item_failed",
+            domain=self.domain.name,
+            address=str(candidate.address),
+            error=name,
+            exc_info=error if defect else None,
+        )
         self._metrics.failed(self.domain.name, ErrorKind.ITEM)
         try:
             verdict = Unknown(SweepReason.ERROR)
@@ -415,6 +432,25 @@ class Sweep(Generic[S]):
 
     def _now(self) -> UnixNs:
         return UnixNs(self.clock.wall_ns())
+
+
+def _demand_kind(domain: str, address: Address, kinds: Collection[str] | None) -> None:
+    if kinds is not None and address.kind not in kinds:
+        raise TypeError(f"{domain} has a candidate {address}: expected an address of the kind {' or '.join(kinds)}")
+
+
+def _demand_verdict(domain: str, decision: Decision) -> None:
+    if type(decision) is not Decision or type(decision.verdict) not in _WORDS:
+        raise TypeError(f"decide of {domain} returned {decision!r}: expected a Decision with Keep, Due or Unknown")
+
+
+def _demand_same(domain: str, asked: Sequence[Candidate[S]], found: Sequence[Candidate[S] | None]) -> None:
+    """Refuse what is not an answer about exactly these things: another one was never found to be due."""
+    if len(found) != len(asked):
+        raise TypeError(f"refresh of {domain} returned {len(found)} for {len(asked)} candidates: expected one for each")
+    for before, after in zip(asked, found, strict=True):
+        if after is not None and after.uid != before.uid:
+            raise TypeError(f"refresh of {domain} returned {after.uid} for {before.uid}: None, if that one is gone")
 
 
 def _later(now: UnixNs, seconds: float) -> UnixNs:

@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from lapse.core.moved import old_names
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lapse.keys.backends.layout import Prefix
 
+__getattr__ = old_names(__name__)
 NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
 

@@ -19,9 +19,15 @@ from typing import TYPE_CHECKING, Final
 
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Decision, Due, Keep, KeepReason, Reason, Unknown, UnknownReason
-from lapse.core.timestamps import LATEST
 from lapse.workspaces.activity import port as activity
-from lapse.workspaces.model import LONGEST_TTL_SECONDS, DesiredState, Ms, ObservedStatus, Operation
+from lapse.workspaces.model import (
+    LONGEST_TTL_SECONDS,
+    DesiredState,
+    Ms,
+    ObservedStatus,
+    Operation,
+    is_set,
+)
 
 if TYPE_CHECKING:
     from lapse.workspaces.activity.port import Signal
@@ -134,7 +140,6 @@ _STATES: Final = {
     ARCHIVE: (ObservedStatus.STANDBY, DesiredState.STANDBY),
 }
 _ACTION_IN: Final = {observed: action for action, (observed, _) in _STATES.items()}
-_LATEST_MS: Final = LATEST // 1_000_000
 _REASONS: Final = {STANDBY: LapseReason.STANDBY_TTL_EXPIRED, ARCHIVE: LapseReason.ARCHIVE_TTL_EXPIRED}
 
 
@@ -174,7 +179,7 @@ def _decide_by_row(workspace: Workspace, now: Ms, *, action: str) -> Decision:
     if now <= over:
         verdict = Keep(KeepReason.NOT_YET, _ns(Ms(over + 1)))
     elif workspace.held(now):
-        verdict = Keep(KeepReason.HELD, None if workspace.hold_until is None else _ns(workspace.hold_until))
+        verdict = Keep(KeepReason.HELD, None if workspace.hold_end is None else _ns(workspace.hold_end))
     else:
         verdict = Due(action, _REASONS[action], _ns(over))
     return Decision(verdict, _ns(since), _ns(over))
@@ -194,22 +199,15 @@ def _other_business(workspace: Workspace, action: str) -> Reason | None:
 
 
 def _anchor_and_ttl(workspace: Workspace, action: str) -> tuple[Ms, int] | Unknown:
-    """Return what the time counts from and how long: both anchors must be there, none of them means 'long ago'."""
+    """Return what the time counts from and how long: all anchors must be times, and none of them means 'long ago'."""
     ttl = ttl_seconds(workspace, action)
-    if not (_is_set(workspace.last_access_at) and _is_set(workspace.status_changed_at)):
+    if not (is_set(workspace.last_access_at) and is_set(workspace.status_changed_at)):
         return Unknown(UnknownReason.MISSING_ANCHOR)
-    if not _is_whole(ttl, LONGEST_TTL_SECONDS):
+    if workspace.running_since != 0 and not is_set(workspace.running_since):
+        return Unknown(UnknownReason.MISSING_ANCHOR)
+    if type(ttl) is not int or not 0 < ttl <= LONGEST_TTL_SECONDS:
         return Unknown(UnknownReason.INVALID_TTL)
     return anchor(workspace), ttl
-
-
-def _is_set(moment: object) -> bool:
-    return _is_whole(moment, _LATEST_MS)
-
-
-def _is_whole(number: object, most: int) -> bool:
-    # A store promises whole numbers; a row that somebody else has written may hold anything, and 0 means 'never set'.
-    return type(number) is int and 0 < number <= most
 
 
 def _ns(moment: Ms) -> UnixNs:

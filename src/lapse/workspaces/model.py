@@ -18,6 +18,7 @@ from typing import Final, NewType
 import msgspec
 
 from lapse.core.errors import UsageError
+from lapse.core.timestamps import EARLIEST, LATEST
 from lapse.workspaces.errors import InvalidPageSizeError, InvalidWorkspaceError
 from lapse.workspaces.registration import WORKSPACES
 
@@ -51,11 +52,19 @@ OpId = NewType("OpId", str)
 Ms = NewType("Ms", int)
 """A point in time: whole milliseconds since the Unix epoch."""
 
+
+def is_set(moment: object) -> bool:
+    """Whether what stands in a row is a point in time: anybody may have written it, and some mean 'not set'."""
+    return type(moment) is int and _EARLIEST_MS <= moment <= _LATEST_MS
+
+
 DOMAIN: Final = WORKSPACES.name
 """In the journal, in metrics, and where it is frozen."""
 DEFAULT_STANDBY_TTL_SECONDS: Final = 300
 DEFAULT_ARCHIVE_TTL_SECONDS: Final = 86_400
 LONGEST_TTL_SECONDS: Final = 10 * 365 * 86_400
+_EARLIEST_MS: Final = EARLIEST // 1_000_000
+_LATEST_MS: Final = LATEST // 1_000_000
 LARGEST_PAGE: Final = 1_000
 JUPYTER: Final = "jupyter"
 """The probe that asks a Jupyter server for its kernels and its last activity."""
@@ -237,7 +246,12 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def held(self, now: Ms) -> bool:
         """Whether somebody holds it at ``now``: nothing lapses then."""
-        return self.hold_reason is not None and (self.hold_until is None or now < self.hold_until)
+        return self.hold_reason is not None and (self.hold_end is None or now < self.hold_end)
+
+    @property
+    def hold_end(self) -> Ms | None:
+        """When a hold on it ends; None: not by itself, as where what stands for its end is no time."""
+        return self.hold_until if is_set(self.hold_until) else None
 
     @property
     def candidate(self) -> WorkspaceCandidate:

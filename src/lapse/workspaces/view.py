@@ -196,7 +196,7 @@ def hold_of(workspace: Workspace) -> Hold | None:
     """Return the hold on it, over or not."""
     if workspace.hold_reason is None:
         return None
-    return Hold(workspace.hold_reason, None if workspace.hold_until is None else UnixNs(workspace.hold_until * _MS))
+    return Hold(workspace.hold_reason, None if workspace.hold_end is None else UnixNs(workspace.hold_end * _MS))
 
 
 def next_lapse(workspace: Workspace) -> tuple[str, Ms] | None:

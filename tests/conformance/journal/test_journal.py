@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -100,6 +100,34 @@ async def journal(place: Opened) -> Journal:
 
 async def names(journal: Journal) -> list[str]:
     return [row.address for row in await journal.entries()]
+
+
+class TextOfItsOwn(str):
+    """As some libraries have."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"details": {"hold": "audit\0 2026", "nested": {"\0": ["\0"]}}},
+        {"details": {"quotes": "\"'\\ \n\t\u2028", "number": 2**63 + 1, "empty": {}, "none": None}},
+        {"details": {}},
+        {"uid": TextOfItsOwn("a uid")},
+        {"actor": "null", "policy": "NULL", "tick": "\\u0000"},
+        {"time_ns": 2**63 - 1, "anchor_ns": -(2**63)},
+        {"address": "x" * 100_000},
+    ],
+    ids=["nul", "quotes", "empty", "a class of its own", "words", "numbers", "long"],
+)
+async def test_odd_values_are_read_as_they_were_written(journal: Journal, changes: dict[str, Any]) -> None:
+    odd = replace(ENTRY, **changes)
+    await journal.append(ENTRY, odd, ENTRY)
+    found = {row.id: row for row in await journal.entries(limit=10)}
+    _, row, _ = (found[number] for number in sorted(found))
+
+    assert {name: getattr(row, name) for name in changes} == changes
 
 
 async def test_a_row_is_read_as_it_was_written(journal: Journal) -> None:

@@ -10,6 +10,7 @@ from lapse.workspaces.errors import ChangedMeanwhileError, InvalidWorkspaceError
 from lapse.workspaces.model import Changes, ObservedStatus, Operation, OpId, ProbeAnswer
 from tests.conformance.workspaces.registry import (
     NOW,
+    STANDBY_TTL_MS,
     World,
     busy,
     case,
@@ -154,3 +155,12 @@ async def what_a_program_answers_to_its_probe_is_kept(world: World) -> None:
     await unchanged(world, failed)
     other = await world.store.configure(made.id, Changes(probe="jupyter"), now=NOW)
     assert (other.probe, other.probed_at, other.probe_error) == ("jupyter", None, None)
+
+
+@case
+async def a_program_that_did_not_answer_meanwhile_is_not_put_to_standby(world: World) -> None:
+    made = await running(world, probe="/alive")
+    await world.store.probed({made.id: ProbeAnswer("/alive", None, "no answer")})
+    assert await world.store.to_standby([made.candidate], now=later(STANDBY_TTL_MS)) == set()
+    await world.store.probed({made.id: ProbeAnswer("/alive", later(5))})
+    assert await world.store.to_standby([made.candidate], now=later(STANDBY_TTL_MS)) == {made.id}

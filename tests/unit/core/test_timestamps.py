@@ -4,13 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core.timestamps import LATEST, from_timestamp, read_timestamp, to_micro_timestamp, to_timestamp
+from lapse.core.timestamps import EARLIEST, LATEST, from_timestamp, read_timestamp, to_micro_timestamp, to_timestamp
 
 NOT_SET = [
     "0001-01-01T00:00:00Z",  # Go
     "1970-01-01T00:00:00Z",
     "1970-01-01T00:00:00.000Z",
     "1970-01-01T01:00:00+01:00",
+    "1970-01-01T03:00:00Z",  # the epoch, written as if it were local time
+    "1970-12-31T23:59:59.999999Z",
     "1969-12-31T23:59:59Z",
     "1601-01-01T00:00:00Z",  # Windows
     "2262-04-11T23:47:16.854776Z",  # the first beyond 64 bits
@@ -29,7 +31,7 @@ def test_a_time_that_means_not_set_is_no_moment(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1970-01-01T00:00:00.000001Z", 1_000),
+        ("1971-01-01T00:00:00.000001Z", EARLIEST + 1_000),
         ("2023-11-14T22:13:20Z", 1_700_000_000_000_000_000),
         ("2023-11-14T23:13:20+01:00", 1_700_000_000_000_000_000),
         ("2262-04-11T23:47:16Z", LATEST // 1_000_000_000 * 1_000_000_000),
@@ -54,7 +56,7 @@ def test_any_number_is_printed_as_a_time_that_can_be_read(moment: int) -> None:
         assert len(text.partition("-")[0]) == 4
 
 
-@given(st.integers(min_value=1, max_value=LATEST // 1_000_000_000 * 1_000_000_000))
+@given(st.integers(min_value=EARLIEST, max_value=LATEST // 1_000_000_000 * 1_000_000_000))
 def test_printing_rounds_up_to_the_second(moment: int) -> None:
     found = from_timestamp(to_timestamp(moment))
     assert found is not None

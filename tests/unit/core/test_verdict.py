@@ -20,6 +20,7 @@ from lapse.core.decision import (
     without_unset_anchor,
 )
 from lapse.core.duration import Duration
+from lapse.core.timestamps import EARLIEST
 
 NOW = UnixNs(1_700_000_000_000_000_000)
 REASONS = list(chain(KeepReason, DueReason, UnknownReason))
@@ -93,7 +94,7 @@ def test_labels_are_what_dashboards_and_alerts_were_built_on() -> None:
 HOUR = Duration.parse("1h")
 LAST = 2**63 - 1
 NO_ANCHOR = Unknown(UnknownReason.MISSING_ANCHOR)
-EXPIRED = Due("delete", DueReason.TTL_EXPIRED, UnixNs(1 + 3_600 * 10**9))
+EXPIRED = Due("delete", DueReason.TTL_EXPIRED, UnixNs(EARLIEST + 3_600 * 10**9))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,11 @@ EXPIRED = Due("delete", DueReason.TTL_EXPIRED, UnixNs(1 + 3_600 * 10**9))
         (-62_135_596_800 * 10**9, NO_ANCHOR),  # the year 1, the zero of Go
         (-1, NO_ANCHOR),
         (0, NO_ANCHOR),
-        (1, EXPIRED),
+        (1_700_000_000, NO_ANCHOR),  # seconds, milliseconds and microseconds since 1970 that were taken for nanoseconds
+        (1_700_000_000_000, NO_ANCHOR),
+        (1_700_000_000_000_000, NO_ANCHOR),
+        (EARLIEST - 1, NO_ANCHOR),
+        (EARLIEST, EXPIRED),
         (LAST, Keep(KeepReason.NOT_YET, UnixNs(LAST + 3_600 * 10**9 + 1))),
         (LAST + 1, NO_ANCHOR),
         (10**30, NO_ANCHOR),
@@ -121,10 +126,10 @@ def test_a_ttl_counts_from_no_time_that_means_not_set(anchor: int | None, verdic
         (EXPIRED, 0, Decision(NO_ANCHOR)),
         (EXPIRED, -1, Decision(NO_ANCHOR)),
         (EXPIRED, LAST + 1, Decision(NO_ANCHOR)),
-        (EXPIRED, 1, Decision(EXPIRED, UnixNs(1))),
+        (EXPIRED, EARLIEST, Decision(EXPIRED, UnixNs(EARLIEST))),
         (EXPIRED, None, Decision(EXPIRED)),
         (Keep(KeepReason.HELD), LAST + 1, Decision(Keep(KeepReason.HELD))),
-        (Keep(KeepReason.HELD), 1, Decision(Keep(KeepReason.HELD), UnixNs(1))),
+        (Keep(KeepReason.HELD), EARLIEST, Decision(Keep(KeepReason.HELD), UnixNs(EARLIEST))),
     ],
 )
 def test_the_engine_believes_nothing_that_was_counted_from_one(

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.log import current_work, piece_of_work
-from lapse.engine.executor import Executor, MissingAnchorError
+from lapse.engine.domain import Result
+from lapse.engine.executor import Executor, MissingAnchorError, NotDueYetError
 from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.holds import Hold
 from lapse.kube.errors import StoreUnavailableError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lapse.db.sqlite.database import Database
+    from lapse.engine.domain import Action, Also
     from lapse.engine.journal.port import Entry, Row, Writer
     from lapse.engine.journal.sqlite import SQLiteJournal
     from lapse.engine.running.metrics import Metrics
@@ -79,6 +81,30 @@ async def test_what_is_counted_from_a_time_that_means_not_set_is_kept_whoever_as
     assert await things.left() == ["a"]
     (row,) = await any_journal.entries()
     assert (row.verdict, row.reason, row.outcome, row.anchor_ns) == ("unknown", "missing_anchor", "refused", None)
+
+
+async def test_what_is_due_since_a_moment_that_is_still_to_come_is_kept(
+    things: Things, executor: Executor, any_journal: SQLiteJournal, clock: VirtualClock
+) -> None:
+    thing = await things.add("a")
+    later = UnixNs(clock.wall_ns() + 1)
+    (result,) = await executor.execute([replace(action_of(thing), since=later)])
+
+    assert (result.outcome, type(result.problem)) == (Outcome.REFUSED, NotDueYetError)
+    assert await things.left() == ["a"]
+    (row,) = await any_journal.entries()
+    assert (row.verdict, row.reason, row.outcome) == ("unknown", "clock_jumped", "refused")
+    clock.advance(1)
+    assert await end(executor, replace(action_of(thing), since=later)) is Outcome.ENDED
+
+
+async def test_a_hold_whose_end_is_no_time_keeps(things: Things, executor: Executor) -> None:
+    odd = Hold("audit", "2030-01-01T00:00:00Z")  # type: ignore[arg-type]
+    things_ = [await things.add("a"), await things.add("b")]
+    outcomes = await end_all(executor, [action_of(things_[0], hold=odd), action_of(things_[1])])
+
+    assert outcomes == [Outcome.REFUSED, Outcome.ENDED]
+    assert await things.left() == ["a"]
 
 
 async def test_what_is_held_is_not_touched_and_journalled_once(
@@ -321,6 +347,47 @@ async def test_an_intent_that_cannot_be_written_prevents_the_act(
     assert await end(executor, action_of(thing)) is Outcome.FAILED
     assert await things.left() == ["a"]
     assert series(metrics)['lapse_errors_total{domain="things",kind="journal"}'] == 1
+
+
+async def test_a_row_that_cannot_be_written_keeps_one_thing_and_not_the_others(
+    things: Things, executor: Executor, any_journal: SQLiteJournal
+) -> None:
+    actions = [action_of(await things.add(f"thing-{number}")) for number in range(10)]
+    actions[3] = replace(actions[3], details={"an object": object()})
+    came = await end_all(executor, actions)
+
+    assert [number for number, outcome in enumerate(came) if outcome is Outcome.FAILED] == [3]
+    assert came.count(Outcome.ENDED) == 9
+    assert await things.left() == ["thing-3"]
+    assert await any_journal.unfinished() == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, "ended", [], [Outcome.ENDED] * 3, [Result(Outcome.ENDED)] * 4, [Result(Outcome.INTENT)] * 3],
+    ids=["none", "text", "too few", "no results", "too many", "no outcome of an act"],
+)
+async def test_a_target_that_does_not_say_what_it_did_is_not_asked_to_do_it_again(
+    things: Things,
+    store: EmbeddedStore,
+    far_journal: SQLiteJournal,
+    clock: VirtualClock,
+    metrics: Metrics,
+    answer: Any,  # noqa: ANN401 - that is the point
+) -> None:
+    target, calls = ObjectTarget(store, store), []
+
+    async def apply(actions: Sequence[Action], *, also: Also | None) -> Any:  # noqa: ANN401 - that is the point
+        calls.append(len(actions))
+        return answer
+
+    play(target, apply=apply)
+    executor = Executor(target, far_journal, clock=clock, metrics=metrics, actor="test")
+    results = await executor.execute([action_of(await things.add(name)) for name in ("a", "b", "c")])
+
+    assert [one.outcome for one in results] == [Outcome.FAILED] * 3
+    assert "expected" in str(results[0].problem)
+    assert calls == [3]
 
 
 async def test_what_is_ended_is_told_in_the_log_line_by_line_and_of_a_wave_by_number(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 SOURCE = Path(__file__).parents[3] / "src" / "lapse"
 ADVICE = "hand it to lapse.engine.executor, which knows holds, versions, the journal and dry runs"
-# Words by which a web framework is meant, never a store.
-HARMLESS = re.compile(r"(?:router|app|api)$")
-BY_NAME = {"getattr", "methodcaller", "attrgetter"}
+# Words by which a web framework is meant, never a store: ``router.delete("/path")``, by its exact name.
+HARMLESS = frozenset({"router", "api_router"})
+BY_NAME = {"getattr", "methodcaller", "attrgetter", "__getattribute__"}
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,14 @@ class Rule:
     def _is_method(self, node: ast.AST) -> bool:
         if not isinstance(node, ast.Attribute) or node.attr not in self.methods:
             return False
-        return not (isinstance(node.value, ast.Name) and HARMLESS.search(node.value.id))
+        return not (isinstance(node.value, ast.Name) and node.value.id in HARMLESS)
 
     def _is_named(self, node: ast.AST) -> bool:
         """``getattr(store, "delete")``."""
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BY_NAME):
+        if not isinstance(node, ast.Call):
+            return False
+        called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+        if called not in BY_NAME:
             return False
         return any(isinstance(one, ast.Constant) and one.value in self.methods for one in node.args)
 
@@ -109,6 +112,21 @@ RULES: Mapping[str, Rule] = {
             **_KEYS,
         },
     ),
+    "an object is deleted by a call of HTTP": Rule(
+        statement=re.compile(r"\A\s*DELETE\s*\Z"),
+        allowed={
+            "kube/api/client.py": "the client's own delete, which only the store calls",
+            "web/": "what people ask the API for",
+            "cli/commands/busy.py": "the lease of somebody who works, which they give back",
+        },
+    ),
+    "a row of an object is removed": Rule(
+        functions={name: frozenset({"remove", "remove_all"}) for name in ("tables", "self.tables", "self._tables")},
+        allowed={
+            "objects/embedded.py": "the embedded store itself",
+            "objects/gc.py": "its garbage collection: what was owned by what is gone",
+        },
+    ),
     "a workspace lapses or is deleted": Rule(
         methods=frozenset({"to_standby", "to_pending", "mark_deleted"}),
         allowed={"workspaces/target.py": "the target of the one acting path"},
@@ -129,7 +147,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "a row is ended by a statement": Rule(
         statement=re.compile(
-            rf"\bDELETE\s+FROM\s+{_ANY}(?:\w+\.)?{_ANY}(?:objects\b|workspaces\b|\{{\}})"
+            rf"\bDELETE\s+FROM\s+(?:ONLY\s+)?{_ANY}(?:\w+\.)?{_ANY}(?:objects\b|workspaces\b|\{{\}})"
             rf"|\bTRUNCATE\s+(?:TABLE\s+)?{_ANY}(?:objects\b|workspaces\b|\{{\}})"
             rf"|\bDROP\s+TABLE\s+(?:IF\s+EXISTS\s+)?{_ANY}(?:objects\b|workspaces\b|\{{\}})"
             rf"|\bUPDATE\s+{_ANY}(?:workspaces\b|\{{\}})(?:(?!\bWHERE\b)[^;])*?\b(?:desired_state|deleted_at)\s*=",
@@ -208,6 +226,14 @@ PLANTED: list[tuple[str, str]] = [
     ("an object is deleted", "async def sweep(store):\n    await getattr(store, 'delete')(KIND, key)\n"),
     ("an object is deleted", "call = methodcaller('delete', KIND, key)\n"),
     ("an object is deleted", "async def sweep(client):\n    await client.deletecollection(KIND)\n"),
+    ("an object is deleted", "async def sweep(kube_api):\n    await kube_api.delete(KIND, key)\n"),
+    ("an object is deleted", "async def sweep(api):\n    await api.delete(KIND, key)\n"),
+    ("an object is deleted", "async def sweep(store):\n    await store.__getattribute__('delete')(KIND, key)\n"),
+    ("an object is deleted by a call of HTTP", "async def sweep(client):\n    await client.request('DELETE', path)\n"),
+    ("an object is deleted by a call of HTTP", "METHOD = 'DELETE'\n"),
+    ("a row of an object is removed", "def sweep(cursor, tables):\n    tables.remove(cursor, place, uid=None)\n"),
+    ("a row of an object is removed", "def sweep(self, cursor):\n    end = self._tables.remove_all\n"),
+    ("a row is ended by a statement", "SQL = 'DELETE FROM ONLY workspaces WHERE id = ?'\n"),
     ("a workspace lapses or is deleted", "async def f(rows):\n    await rows.mark_deleted(one, now=now)\n"),
     ("a workspace lapses or is deleted", "async def f(self):\n    await self._store.to_standby(these, now=now)\n"),
     ("a workspace lapses or is deleted", "async def f(self):\n    go = self._store.to_pending\n    await go(these)\n"),

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lapse.app import domains
 from lapse.core.address import Address, AddressError, AddressKind
+from lapse.core.clock import VirtualClock
 from lapse.core.decision import DueReason
 from lapse.core.errors import LapseError, UsageError
 from lapse.domains import REGISTRY, object_kinds
+from lapse.engine.domain import Candidate, SimpleDomain
 from lapse.engine.registry import (
     GROUP,
     BrokenDomainError,
@@ -26,7 +29,7 @@ from lapse.engine.registry import (
     UnsupportedVerbError,
 )
 from lapse.engine.running.metrics import Metrics
-from lapse.settings import SETTINGS
+from lapse.settings import SETTINGS, Settings
 from lapse.workspaces.errors import (
     InvalidPageSizeError,
     WorkspaceOutcomeUnknownError,
@@ -53,6 +56,9 @@ OTHER_NAME = registration("other")
 NO_BUILD = registration("unbuilt", build=None)
 SAME_KIND = registration("greedy", kinds=(AddressKind("own"),))
 NOT_ONE = "a text"
+KIND_AS_TEXT = registration("texts", kinds=["texts"])
+UPPER_KIND = registration("upper", kinds=(AddressKind("Deployment.apps"),))
+SETTINGS_AS_DICT = registration("dicts", settings=dict)
 
 
 def point(name: str, value: str, tmp_path: Path) -> EntryPoint:
@@ -93,7 +99,10 @@ def test_a_verb_that_makes_no_sense_is_refused_with_the_address_and_the_reason()
         ("text", f"{HERE}:NOT_ONE", "is no lapse.engine.registry.Registration"),
         ("mine", f"{HERE}:OTHER_NAME", "it is registered as 'other'"),
         ("unbuilt", f"{HERE}:NO_BUILD", "its registration has no build"),
-        ("greedy", f"{HERE}:SAME_KIND", "another domain has addresses of the kind own"),
+        ("greedy", f"{HERE}:SAME_KIND", "the domain own has addresses of the kind own, too; one must change"),
+        ("texts", f"{HERE}:KIND_AS_TEXT", "it has the kind 'texts'; expected an AddressKind"),
+        ("upper", f"{HERE}:UPPER_KIND", "it has the kind 'Deployment.apps'; expected lower-case letters"),
+        ("dicts", f"{HERE}:SETTINGS_AS_DICT", "expected a class that derives from msgspec.Struct, or None"),
         ("own", f"{HERE}:MINE", "the name is that of a domain of Lapse itself"),
         ("all", f"{HERE}:MINE", "its name must be lower-case letters"),
     ],
@@ -106,6 +115,13 @@ def test_a_broken_domain_is_told_with_its_distribution(name: str, value: str, pr
     assert f"dist-{name}" in str(caught.value)
     assert isinstance(found.freezable(), tuple), "names are known without it"
     assert found.parse("own/a") == Address("own", None, "a"), "and it is in nobody's way"
+
+
+def test_a_broken_domain_is_in_the_way_of_no_other(tmp_path: Path) -> None:
+    both = [point("fallen", "no.such.module:X", tmp_path), point("mine", f"{HERE}:MINE", tmp_path)]
+    assert registry(*both).parse("mine/a") == Address("mine", None, "a")
+    with pytest.raises(BrokenDomainError, match="dist-fallen"):
+        registry(*both).parse("fallen/a")
 
 
 def test_two_distributions_with_one_name_are_told(tmp_path: Path) -> None:
@@ -170,6 +186,12 @@ class Clumsy(SimpleDomain):
     def decide(self, candidate, now):
         return candidate.state.written
 
+    def due(self, now, *, size): ...
+
+    def policy(self, candidate): ...
+
+    async def apply(self, actions, *, also): ...
+
 
 DOMAIN = Registration(
     name="clumsy",
@@ -178,6 +200,46 @@ DOMAIN = Registration(
     build=lambda context: DomainParts(Clumsy(), Clumsy()),
 )
 """
+
+
+class Whole(SimpleDomain[None]):
+    """All that a domain must have, and nothing more."""
+
+    name = "mine"
+    reasons = (DueReason.TTL_EXPIRED,)
+    due = decide = policy = find = apply = print
+
+
+@pytest.mark.parametrize("missing", ["due", "decide", "policy", "find", "apply", "refresh", "is_in_doubt", "name"])
+def test_a_domain_that_lacks_a_part_is_refused_before_anything_of_it_is_swept(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hidden(Whole):
+        def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - any part
+            if name == missing:
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    found = registry(point("mine", f"{HERE}:MINE", tmp_path))
+    monkeypatch.setattr(domains, "REGISTRY", found)
+    settings, clock = Settings(state_dir=tmp_path), VirtualClock()
+    for parts, problem in [
+        ((Hidden(), Hidden()), f"what it builds has no {missing}."),
+        ((Whole, Whole), "what it builds has no apply, batch, database, decide"),
+    ]:
+        broken = registration("mine", build=lambda _, parts=parts: parts)
+        with pytest.raises(BrokenDomainError) as caught:
+            domains.own_domain(broken, settings, clock)
+        assert problem in str(caught.value)
+    whole = registration("mine", build=lambda _: (Whole(), Whole()))
+    assert domains.own_domain(whole, settings, clock).parts.domain.name == "mine"
+
+
+@pytest.mark.parametrize("changes", [{"uid": 7}, {"uid": ""}, {"version": 7}, {"version": None}])
+def test_a_candidate_is_known_by_text(changes: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"uid": "u", "version": "", "state": None, "handle": None, **changes}
+    with pytest.raises(TypeError, match=r"mine/a has the uid .*: expected text, and a uid"):
+        Candidate(address=Address("mine", None, "a"), **given)
 
 
 # --- seen by a person -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 
 from lapse.core.clock import UnixNs, VirtualClock
 from lapse.core.decision import Decision, Due, DueReason, Keep, KeepReason
+from lapse.core.timestamps import to_timestamp
 from lapse.engine.domain import DELETE, Candidate
 from lapse.engine.executor import Executor, RefusedError
 from lapse.engine.journal.port import Outcome
@@ -149,16 +150,34 @@ async def test_the_second_decision_is_taken_at_a_fresh_moment(
     assert report.kept == 1, "the clock was set back meanwhile: not due any more"
 
 
-async def test_only_what_was_read_again_is_decided_again(things: Things, sweep: Sweep[Any]) -> None:
-    things.covered = True
-    await things.add("covered")
-    await sweep.run(proceed=always)
-    things.covered = False
-    await things.add("read")
+async def test_what_refresh_read_into_the_candidate_itself_is_decided_on(things: Things, sweep: Sweep[Any]) -> None:
+    async def into_its_state(candidates: Sequence[Candidate[Document]]) -> Sequence[Candidate[Document]]:
+        for one in candidates:
+            one.state.body["spec"]["expires"] = (START + 60) * NS
+        return candidates
+
+    await things.add("a")
+    play(things, refresh=into_its_state)
+
+    assert await sweep.run(proceed=always) == SweepReport(looked=1, kept=1)
+    assert await things.left() == ["a"]
+
+
+async def test_what_is_held_is_read_again_too_because_its_hold_may_end_meanwhile(
+    things: Things, sweep: Sweep[Any], clock: VirtualClock
+) -> None:
+    await things.add("held", hold="true", until=to_timestamp((START + 1) * NS))
+    await things.add("other")
+    await things.patch("held", {"spec": {"expires": (START + 60) * NS}})
+
+    def the_hold_ends(name: str) -> None:
+        if name == "other":
+            clock.jump_wall(2)
+
+    things.during_refresh = the_hold_ends
     await sweep.run(proceed=always)
 
-    assert things.looked == ["covered", "read", "read"]
-    assert await things.left() == []
+    assert await things.left() == ["held"]
 
 
 async def test_what_changes_between_the_recheck_and_the_act_is_decided_again_later(
@@ -408,6 +427,66 @@ async def test_one_failing_item_is_counted_and_journalled_and_never_stops_the_re
     assert [(row.verdict, row.details) for row in failed] == [("unknown", {"error": type(error).__name__})]
     assert series(metrics)['lapse_errors_total{domain="things",kind="item"}'] == 1
     assert things.settlements["bad"] == (Outcome.FAILED, (START + 1) * NS)
+
+
+class OddDue(Due, frozen=True):
+    """A verdict that the engine does not know."""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, Decision(None), Decision(OddDue(DELETE, DueReason.TTL_EXPIRED, UnixNs(1)))],  # type: ignore[arg-type]
+    ids=["none", "no verdict", "a verdict of its own"],
+)
+async def test_a_decision_that_is_none_is_a_failure_of_one_item(
+    things: Things, sweep: Sweep[Any], journal: SQLiteJournal, answer: Decision
+) -> None:
+    decide = things.decide
+
+    def odd(candidate: Candidate[Document], now: UnixNs) -> Decision:
+        return answer if candidate.handle.key.name == "b" else decide(candidate, now)
+
+    play(things, decide=odd)
+    for name in ("a", "b", "c"):
+        await things.add(name)
+    report = await sweep.run(proceed=always)
+
+    assert (report.ended, report.failed) == (2, 1)
+    assert await things.left() == ["b"]
+    assert await journal.unfinished() == []
+
+
+@pytest.mark.parametrize("answer", ["too few", "none", "another thing"])
+async def test_an_answer_that_is_not_about_what_was_asked_is_a_failure_and_ends_nothing_else(
+    things: Things, sweep: Sweep[Any], answer: str
+) -> None:
+    refresh = things.refresh
+
+    async def odd(candidates: Sequence[Candidate[Document]]) -> Any:  # noqa: ANN401 - that is the point
+        found = await refresh(candidates)
+        if all(one.handle.key.name != "b" for one in candidates):
+            return found
+        other = candidate_of(things.known[key("d")])
+        return {"too few": found[1:], "none": None, "another thing": [other] * len(found)}[answer]
+
+    play(things, refresh=odd)
+    for name in ("a", "b", "c"):
+        await things.add(name)
+    await things.add("d", expires=60)
+    report = await sweep.run(proceed=always)
+
+    assert (report.ended, report.failed) == (2, 1)
+    assert await things.left() == ["b", "d"]
+
+
+async def test_a_candidate_with_an_address_of_another_domain_is_not_believed(
+    things: Things, executor: Executor, journal: SQLiteJournal, clock: VirtualClock, metrics: Metrics
+) -> None:
+    sweep = Sweep(things, executor, journal=journal, clock=clock, metrics=metrics, kinds=["workspace"])
+    await things.add("a")
+
+    assert await sweep.run(proceed=always) == SweepReport(looked=1, failed=1)
+    assert await things.left() == ["a"]
 
 
 async def test_a_defect_in_ending_is_journalled_for_each_item_and_the_sweep_goes_on(

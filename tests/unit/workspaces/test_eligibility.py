@@ -95,6 +95,20 @@ def archive_verdict(workspace: Workspace, now: Ms) -> Verdict:
     return decide_archive(workspace, now).verdict
 
 
+@pytest.mark.parametrize("since", [-5, 1, 2**62, True, 1.5, "yesterday"])
+def test_a_workspace_with_an_odd_start_is_not_known_to_be_idle(since: Any) -> None:  # noqa: ANN401 - anything
+    odd = with_(RUNNING, running_since=since)
+
+    assert standby_verdict(odd, Quiet(), Ms(STANDBY_OVER + 1)) == Unknown(UnknownReason.MISSING_ANCHOR)
+
+
+@pytest.mark.parametrize("until", [0, -1, 1, 2**62, True, "tomorrow"])
+def test_a_hold_whose_end_is_no_time_has_none(until: Any) -> None:  # noqa: ANN401 - anything
+    held = with_(RUNNING, hold_reason="audit", hold_until=until)
+
+    assert standby_verdict(held, Quiet(), Ms(STANDBY_OVER + 1)) == Keep(KeepReason.HELD)
+
+
 # --- time -------------------------------------------------------------------------------------------------------------
 
 

@@ -19,8 +19,8 @@ INSERT INTO workspaces (
     id, name, owner, command, port, desired_state, desired_by, version, observed_status, status_changed_at, operation,
     op_tries, standby_ttl_seconds, archive_ttl_seconds, last_access_at, check_after, created_at
 ) VALUES (
-    '0a0a0a0a-0000-4000-8000-000000000000', 'old', 'ada', '["serve"]', 9, 'RUNNING', 'user', 3, 'RUNNING', 7, 'NONE',
-    0, 10, 20, 5, 6, 1
+    '0a0a0a0a-0000-4000-8000-000000000000', 'old', 'ada', '["serve"]', 9, 'RUNNING', 'user', 3, 'RUNNING',
+    1700000000007, 'NONE', 0, 10, 20, 1700000000005, 1700000000006, 1700000000001
 )
 """
 
@@ -34,7 +34,7 @@ async def test_rows_of_an_older_version_are_kept_and_count_from_the_same_moment(
     try:
         found = await store.by_name("old")
         assert (found.version, found.restarts, found.running_since, found.op_note) == (3, 0, 0, None)
-        assert (anchor(found), due_after(found)) == (7, 10_007)
+        assert (anchor(found), due_after(found)) == (1_700_000_000_007, 1_700_000_010_007)
         assert [one.name for one in await store.standby_candidates(found.check_after)] == ["old"]
     finally:
         await store.close()

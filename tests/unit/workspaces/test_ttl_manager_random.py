@@ -221,10 +221,14 @@ FAR = 10**9
 """So much ahead everything is looked at."""
 
 
+EARLY = 1_000_000_000_000
+"""Long before everything here, and a time nevertheless."""
+
+
 class CountsFromTheAccessAlone(Around):
     async def standby_candidates(self, now: Ms, **how: Any) -> Sequence[Workspace]:  # noqa: ANN401
         page = await self.inner.standby_candidates(Ms(now + FAR), **how)
-        early = {"status_changed_at": 1, "running_since": 1}
+        early = {"status_changed_at": EARLY, "running_since": EARLY}
         return [msgspec.structs.replace(one, **early) for one in page]
 
     async def to_standby(self, candidates: Sequence[WorkspaceCandidate], **how: Any) -> Any:  # noqa: ANN401

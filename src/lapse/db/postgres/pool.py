@@ -35,6 +35,7 @@ from lapse.db.errors import (
     DatabaseMisfitError,
     DatabaseOutdatedError,
     DatabaseUnavailableError,
+    DatabaseValueError,
 )
 from lapse.db.postgres.migrations import REVISIONS
 from lapse.db.postgres.url import PostgresURL
@@ -270,6 +271,8 @@ _PROBLEMS: Final = {
     "57P02": "the server has crashed and is starting again",
     "57P03": "the server is starting or shutting down",
 }
+_BAD_VALUE: Final = "22"
+"""How the codes of data exceptions begin."""
 _MOST_WORDS: Final = 400
 _UNKNOWN: Final = frozenset({"08007", "40003"})
 
@@ -296,4 +299,5 @@ def explain(error: BaseException, url: PostgresURL, *, committing: bool = False)
         return DatabaseMisfitError(f"{url}: {_MISFITS[state]}")
     if state is None:
         return DatabaseUnavailableError(f"{url}: the connection was lost")
-    return DatabaseUnavailableError(f"{url}: {_PROBLEMS.get(state, f'the server answered with error {state}')}")
+    kind = DatabaseValueError if state.startswith(_BAD_VALUE) else DatabaseUnavailableError
+    return kind(f"{url}: {_PROBLEMS.get(state, f'the server answered with error {state}')}")

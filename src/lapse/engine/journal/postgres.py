@@ -15,11 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec.structs import asdict
 
 from lapse.db.postgres.pool import Postgres, run
 from lapse.db.statements import load_statements
-from lapse.engine.journal.port import DatabaseJournal, row_of
+from lapse.engine.journal.port import DatabaseJournal, Entry, entry_values, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Mapping, Sequence
@@ -27,11 +26,12 @@ if TYPE_CHECKING:
     from psycopg import AsyncCursor
 
     from lapse.db.postgres.pool import Row as Found
-    from lapse.engine.journal.port import Entry, Journal, Row, RowPosition, Writer
+    from lapse.engine.journal.port import Journal, Row, RowPosition, Writer
 
 SQL: Final = load_statements("lapse.engine.journal", "postgres.sql")
 HERE: Final = ""
 """The store of what is in the database itself."""
+_COLUMNS: Final = (*Entry.__struct_fields__, "store")
 _FILTERS: Final[Mapping[str, str]] = {
     "since_ns": "time_ns >= %(since_ns)s",
     "domain": "domain = %(domain)s",
@@ -86,7 +86,12 @@ class PostgresJournal(DatabaseJournal[Postgres]):
     def _rows_of(self, entries: Sequence[Entry], store: str | None = None) -> list[dict[str, Any]]:
         for entry in entries:
             self._changes.forget(entry)
-        return [{**asdict(one), "store": self.store_of(one.domain) if store is None else store} for one in entries]
+        return [
+            dict(
+                zip(_COLUMNS, (*entry_values(one), self.store_of(one.domain) if store is None else store), strict=True)
+            )
+            for one in entries
+        ]
 
     async def _rows(self, conditions: Sequence[str], values: Mapping[str, Any], *, limit: int) -> list[Row]:
         where = " AND ".join([SQL["of_stores"], *conditions])
@@ -100,7 +105,16 @@ async def _insert(cursor: AsyncCursor[Found], rows: Sequence[Mapping[str, Any]])
 
 
 def _document(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    return {"rows": msgspec.json.encode(rows).decode()}
+    return {"rows": msgspec.json.encode(rows, enc_hook=_plain).decode()}
+
+
+def _plain(value: object) -> str | int:
+    """Return what a value of a class of one's own stands for."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    raise TypeError(f"a row of the journal cannot hold {type(value).__name__}")
 
 
 if TYPE_CHECKING:

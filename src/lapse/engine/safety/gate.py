@@ -8,9 +8,11 @@ Guarantees. In no window is more done than the budget allows, over any number of
 nobody resumes; resuming begins a new count. **Doubt means keep**: while the store cannot be read, or written where it
 must be, nothing is ended, and it is asked again with back-off.
 
-Not guaranteed: that a freeze stops what is under way, or what begins within ``trust_seconds``. An act whose outcome is
-unknown counts as done, and so does what a crash leaves of a block, where the store keeps what was spent; where it is
-counted from the journal, the rows tell.
+Not guaranteed: that two processes which end things of one domain at the same moment, as a person's prune beside a
+running Lapse, share a budget to the last act where it is counted from the journal: each may spend a block (a tenth of
+it, or a batch) before it sees what the other has done. Nor that a freeze stops what is under way, or what begins within
+``trust_seconds``. An act whose outcome is unknown counts as done, and so does what a crash leaves of a block, where the
+store keeps what was spent; where it is counted from the journal, the rows tell.
 """
 
 from __future__ import annotations

@@ -144,6 +144,7 @@ WHERE kept.id = seen.id AND kept.version = seen.version AND kept.last_access_at 
     AND kept.status_changed_at = seen.status_changed_at
     AND (kept.observed_status = 'RUNNING' OR (kept.observed_status = 'STANDBY' AND kept.restarts > 0))
     AND kept.desired_state = 'RUNNING' AND kept.operation = 'NONE' AND kept.deleted_at IS NULL
+    AND (kept.probe IS NULL OR kept.probe_error IS NULL)  -- written without another version, and a doubt
 RETURNING kept.id
 
 -- name: to_pending

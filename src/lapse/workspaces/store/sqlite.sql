@@ -205,6 +205,7 @@ UPDATE workspaces SET desired_state = 'STANDBY', desired_by = 'ttl', version = v
 WHERE id = :id AND version = :version AND last_access_at = :last_access_at AND status_changed_at = :status_changed_at
     AND (observed_status = 'RUNNING' OR (observed_status = 'STANDBY' AND restarts > 0))
     AND desired_state = 'RUNNING' AND operation = 'NONE' AND deleted_at IS NULL
+    AND (probe IS NULL OR probe_error IS NULL)  -- written without another version, and a doubt
 RETURNING id
 
 -- name: to_pending
