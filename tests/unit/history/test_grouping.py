@@ -51,6 +51,16 @@ def test_moments_beyond_all_calendars_are_ranked_as_any_other() -> None:
     assert [name for name, verdict in judged.items() if isinstance(verdict, Due)] == ["first"]
 
 
+def test_one_of_too_many_is_due_since_now_where_the_newer_ones_bear_times_to_come() -> None:
+    ages = {"first": NOW - 2, "second": NOW + 1, "third": NOW + 2}
+    found = [RetainedObject("n", name, "u", "1", UnixNs(anchor), ("g",)) for name, anchor in ages.items()]
+    judged = {one.entry.name: one.verdict for one in judge(found, RetentionLimits(max_count=2), NOW)}
+    assert judged["first"] == Due("delete", LimitReason.RETENTION_LIMIT, NOW), (
+        "and not since a time that nobody believes"
+    )
+    assert not isinstance(judged["second"], Due)
+
+
 def test_an_object_that_was_not_there_when_they_were_ranked_is_judged_by_those_that_were() -> None:
     ranking = GroupRanking(RetentionLimits(max_count=2), NOW)
     for anchor in (10, 20, 30):

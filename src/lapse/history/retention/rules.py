@@ -133,7 +133,8 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
             return judge_alone(entry, limits, now)
         due = expired(entry.anchor, limits, now)
         if due is None and self.over_since is not None:
-            due = Due(DELETE, LimitReason.RETENTION_LIMIT, self.over_since)
+            # The newer ones may bear times to come, and be newer all the same: too many are there now.
+            due = Due(DELETE, LimitReason.RETENTION_LIMIT, min(self.over_since, now))
         return judgement(entry, due, limits, now=now, protected=self.is_last)
 
 

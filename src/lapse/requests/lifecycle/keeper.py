@@ -132,7 +132,7 @@ def decide(keeper: KeeperState, now: UnixNs) -> Decision:
 def _decide_after_loss(keeper: KeeperState, now: UnixNs) -> Decision:
     """Say what holds of a keeper without what it follows."""
     if keeper.mode == KeeperMode.FOLLOW_OBJECT:
-        since = now if keeper.lost is None else keeper.lost
+        since = now if keeper.lost is None else min(keeper.lost, now)
         return Decision(Due(DELETE, KeeperReason.FOLLOWED_LOST, since=since), keeper.lost, keeper.lost)
     if keeper.lost is None:
         return Decision(Keep(KeepReason.NOT_YET))  # until its loss is written down, no time is counted
