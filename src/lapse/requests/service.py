@@ -17,6 +17,7 @@ from lapse.engine.safety.gate import Gate, OpenGate
 from lapse.engine.sweep import Sweep, SweepLoop
 from lapse.kube.controller.controller import Controller
 from lapse.kube.controller.workqueue import WorkQueue
+from lapse.kube.errors import ConflictError
 from lapse.kube.events.event import NO_RECORDER
 from lapse.kube.resources import ObjectKey
 from lapse.objects.cluster_holds import ClusterHolds
@@ -197,8 +198,9 @@ class Requests:
             self._queues[kind] = queue
             self.controllers.append(Controller(kind.plural, one.reconcile, queue=queue, on_error=self._count_error))
 
-    def _count_error(self, _error: Exception) -> None:
-        self._metrics.failed(DOMAIN, ErrorKind.RECONCILE)
+    def _count_error(self, error: Exception) -> None:
+        if not isinstance(error, ConflictError):  # somebody else was quicker: it is looked at again
+            self._metrics.failed(DOMAIN, ErrorKind.RECONCILE)
 
     # --- what wakes which -------------------------------------------------------------------------------------------
 

@@ -194,8 +194,9 @@ class LocalExecutor:
         for kind in sources:
             caches.of(kind).subscribe(self._source_changed)
 
-    def _count_error(self, _error: Exception) -> None:
-        self._metrics.failed(DOMAIN, ErrorKind.RECONCILE)
+    def _count_error(self, error: Exception) -> None:
+        if not isinstance(error, ConflictError):  # somebody else was quicker: it is looked at again
+            self._metrics.failed(DOMAIN, ErrorKind.RECONCILE)
 
     def _volume_changed(self, _old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         """Look at the claim of a volume: it may have gone while nobody was here to see it."""
