@@ -202,7 +202,7 @@ def _value(wanted: Any, given: object) -> object:  # noqa: ANN401 - a type, or s
                 return one.parse(given)
     for one, example in _WRITTEN.items():
         if wanted is one:
-            raise ValueError(f"{given!r} is none; expected a text such as {example}")
+            raise ValueError(f"{given!r} is no {one.__name__.lower()}; expected a text such as {example}")
     return msgspec.convert(given, wanted)
 
 
