@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from lapse.engine.safety.budget import Budget
     from lapse.requests.api.kinds import KeeperMode
-    from lapse.requests.lifecycle.policy import RestoreOwnership, TTLMode
+    from lapse.requests.lifecycle.policy import RestoreExecutor, RestoreOwnership, TTLMode
 
 T = TypeVar("T")
 PREFIX: Final = "LAPSE_"
@@ -327,6 +327,13 @@ def _restore_ownership(value: object) -> RestoreOwnership:
     return RestoreOwnership(_one_of(*RestoreOwnership)(value))
 
 
+def _restore_executor(value: object) -> RestoreExecutor:
+    from lapse.requests.lifecycle.policy import RestoreExecutor
+
+    chosen = (RestoreExecutor.BRIDGE, RestoreExecutor.EXTERNAL, RestoreExecutor.OFF)
+    return RestoreExecutor(_one_of(*chosen)(value))
+
+
 def default_state_dir() -> Path:
     """Return the folder for what must outlive the process, as the XDG specification places it."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
@@ -398,6 +405,12 @@ class Settings:
     keeper_ttl: Duration = setting("24h", _lifetime, "How long snapshots outlive their request, such as 24h")
     restore_ownership: RestoreOwnership = setting(
         "user", _restore_ownership, "user: restored data is the user's; keeper: it goes with the keeper"
+    )
+    restore_executor: RestoreExecutor = setting(
+        "bridge",
+        _restore_executor,
+        "On a cluster, bridge: Lapse makes the claim of a restore with the stock sidecars; external: a provisioner that"
+        " watches restore requests does; off: restores are refused",
     )
     deletion_budget: Budget = setting(
         "100000/1h",

@@ -31,10 +31,11 @@ from lapse.kube.errors import (
 )
 from lapse.kube.resources import Document, Kind, ObjectKey
 from lapse.objects.config_map_gate import NAME as GATE
-from lapse.requests.admission import HOLDING, REVIEWING, rights_on_gate, rights_on_lease
+from lapse.requests.admission import HOLDING, NEEDED_BY_BRIDGE, REVIEWING, rights_on_gate, rights_on_lease
 from lapse.requests.admission import NEEDED as NEEDED_BY_REQUESTS
 from lapse.requests.api.kinds import OUR_KINDS as REQUEST_KINDS
-from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CLASS, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.api.upstream import VOLUME_SNAPSHOT, VOLUME_SNAPSHOT_CLASS, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.lifecycle.policy import RestoreExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -153,15 +154,25 @@ async def hold_kinds(store: Reader, settings: Settings) -> list[Kind[Any]]:
     return found
 
 
-async def look_over(store: KubernetesStore, lease: ObjectKey, *, holding: Iterable[Kind[Any]] = ()) -> None:
-    """Raise a `LapseError` with one clear line unless the controllers can work here, and watch ``holding``."""
-    client = store.client
+async def look_over(
+    store: KubernetesStore,
+    lease: ObjectKey,
+    *,
+    holding: Iterable[Kind[Any]] = (),
+    restores: RestoreExecutor = RestoreExecutor.BRIDGE,
+) -> None:
+    """Raise a `LapseError` with one clear line unless the controllers can work here, and watch ``holding``.
+
+    What only the bridge needs is looked for where it carries out the ``restores``.
+    """
+    client, bridges = store.client, restores is RestoreExecutor.BRIDGE
     with in_plain_words(client, rights="of the roles in deploy/base"):
         await Definitions(client).check_server()
-        await _look_at_definitions(client)
+        await _look_at_definitions(client, (VOLUME_SNAPSHOT,) if bridges else ())
         watched = [right for kind in holding for right in rights_on(kind, *HOLDING)]
         shared = [*rights_on_lease(lease.namespace), *rights_on_gate(lease.namespace)]
-        await _look_at_rights(client, [*NEEDED_BY_REQUESTS, *NEEDED_BY_HISTORY, *shared, *watched])
+        needed = [*NEEDED_BY_REQUESTS, *(NEEDED_BY_BRIDGE if bridges else ()), *NEEDED_BY_HISTORY]
+        await _look_at_rights(client, [*needed, *shared, *watched])
         await _make_lease(store, lease)
 
 
@@ -182,7 +193,7 @@ def _place(client: Client) -> str:
 # --- definitions ------------------------------------------------------------------------------------------------------
 
 
-async def _look_at_definitions(client: Client) -> None:
+async def _look_at_definitions(client: Client, also: Iterable[Kind[Any]]) -> None:
     missing = await _unknown(client, (*REQUEST_KINDS, *HISTORY_KINDS))
     for kind in missing:
         if versions := await _versions(client, kind.group):
@@ -192,7 +203,7 @@ async def _look_at_definitions(client: Client) -> None:
                 raise OtherDefinitionsError(place=_place(client), group=kind.group, found=found, version=needed)
     if missing:
         raise DefinitionsMissingError(place=_place(client), kinds=_names(missing))
-    if missing := await _unknown(client, (VOLUME_SNAPSHOT_CONTENT, VOLUME_SNAPSHOT_CLASS)):
+    if missing := await _unknown(client, (VOLUME_SNAPSHOT_CONTENT, VOLUME_SNAPSHOT_CLASS, *also)):
         raise SnapshotsMissingError(place=_place(client), kinds=_names(missing))
 
 

@@ -99,7 +99,7 @@ class _Process:
         lease = ObjectKey(settings.lease_namespace, settings.lease_name)
         with in_plain_words(store.client, rights="of the roles in deploy/base"):
             holding = await hold_kinds(store, settings)
-        await look_over(store, lease, holding=holding)
+        await look_over(store, lease, holding=holding, restores=settings.restore_executor)
         identity, journal = _identity(), LogJournal()
         recorder = await _recorder(store, lease, identity=identity, clock=clock, metrics=metrics)
         gate = await _gate(store, settings, journal, clock=clock, metrics=metrics)
@@ -259,6 +259,7 @@ def _requests(
         conventions=STOCK,
         recorder=recorder,
         reports=EventReports(store.client),
+        restore_executor=settings.restore_executor,
         hold_kinds=holding,
     )
 

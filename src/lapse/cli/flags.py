@@ -143,7 +143,7 @@ class OperatorFlags(
     Flags,
     keys=(
         *(*_CLUSTER, "kube_qps", "kube_burst", "lease_namespace", "lease_name", "hold_kinds", "retention_account"),
-        *(*_REQUESTS, *_HISTORY, *_PROCESS),
+        *(*_REQUESTS, "restore_executor", *_HISTORY, *_PROCESS),
     ),
 ):
     """For `lapse operator`."""

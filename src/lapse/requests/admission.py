@@ -53,6 +53,7 @@ from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME_CLAIM,
     POD,
     STORAGE_CLASS,
+    VOLUME_SNAPSHOT,
     VOLUME_SNAPSHOT_CLASS,
     VOLUME_SNAPSHOT_CONTENT,
 )
@@ -87,6 +88,14 @@ NEEDED: Final[tuple[Right, ...]] = (
     *rights_on(VOLUME_SNAPSHOT_CLASS, "get"),
     *rights_on(EVENT, "create", "patch", "list"),
 )
+
+NEEDED_BY_BRIDGE: Final[tuple[Right, ...]] = (
+    *rights_on(VOLUME_SNAPSHOT, *_WATCHED, "create", "delete"),
+    *rights_on(VOLUME_SNAPSHOT_CONTENT, "delete"),
+    *rights_on(PERSISTENT_VOLUME_CLAIM, "create"),
+    *rights_on(STORAGE_CLASS, "list"),
+)
+"""What restores take beside `NEEDED` where Lapse carries them out. No secrets, and no volumes are made."""
 
 HOLDING: Final = _WATCHED
 """What is done with the kinds that hold_kinds names: their metadata is watched, and read before something is ended."""

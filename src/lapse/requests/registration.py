@@ -20,10 +20,11 @@ _UNSUPPORTED: Final = {
 
 
 def _request_reasons() -> Iterable[Reason]:
+    from lapse.requests.bridge.ends import BridgeReason
     from lapse.requests.controllers.detach import DetachReason
     from lapse.requests.expiry import FinishedRequests
 
-    return (*FinishedRequests.reasons, DetachReason.DETACHED)
+    return (*FinishedRequests.reasons, DetachReason.DETACHED, *BridgeReason)
 
 
 def _keeper_reasons() -> Iterable[Reason]:

@@ -30,19 +30,27 @@ from lapse.requests.api.kinds import (
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
 )
-from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.api.upstream import (
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    VOLUME_SNAPSHOT,
+    VOLUME_SNAPSHOT_CONTENT,
+)
+from lapse.requests.bridge.executor import Bridge
+from lapse.requests.bridge.wakes import SOURCE, source_of, wake_bridges
 from lapse.requests.controllers.base import PLAIN
 from lapse.requests.controllers.caches import Caches
 from lapse.requests.controllers.capture import SnapshotNudge, VolumeCapture
+from lapse.requests.controllers.claims import RESTORED, restored_by, wanted_claim
 from lapse.requests.controllers.detach import Detach
 from lapse.requests.controllers.finalise import Finaliser
 from lapse.requests.controllers.manifests import ManifestCapture
 from lapse.requests.controllers.provisioning import NO_REPORTS
-from lapse.requests.controllers.restore import VolumeRestore
+from lapse.requests.controllers.restore import RestoreNotes, VolumeRestore
 from lapse.requests.expiry import DOMAIN, AnnotationTTL, FinishedRequests
 from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_key, followed_by, hold_annotations
 from lapse.requests.lifecycle.keepers import Keepers
-from lapse.requests.lifecycle.policy import RequestPolicy, TTLMode
+from lapse.requests.lifecycle.policy import RequestPolicy, RestoreExecutor, TTLMode
 from lapse.requests.registration import REQUESTS
 
 if TYPE_CHECKING:
@@ -54,7 +62,7 @@ if TYPE_CHECKING:
     from lapse.kube.events.event import Recorder
     from lapse.kube.resources import Kind, Object
     from lapse.objects.port import ObjectStore, Reader
-    from lapse.requests.api.kinds import ObjectKeeper, VolumeCaptureRequest, VolumeRestoreRequest
+    from lapse.requests.api.kinds import ObjectKeeper, VolumeCaptureRequest
     from lapse.requests.controllers.base import Conventions
     from lapse.requests.controllers.provisioning import ClaimReports
 
@@ -64,7 +72,6 @@ _OPEN_GATE: Final = OpenGate()
 SCAN_INTERVAL_SECONDS: Final = 60.0
 """How long a sweep sleeps at the most; it is woken by the next deadline."""
 _CLAIM: Final = "claim"
-_SOURCE: Final = "source"
 _KEEPER: Final = "keeper"
 
 
@@ -94,7 +101,7 @@ class CacheService:
 class ControllerService:
     """A service of the coordinator that reconciles one kind, once the caches know everything."""
 
-    def __init__(self, controller: Controller[ObjectKey], caches: Caches) -> None:
+    def __init__(self, controller: Controller[Any], caches: Caches) -> None:
         """Run ``controller``."""
         self.name = controller.name
         self._controller, self._caches = controller, caches
@@ -127,6 +134,7 @@ class Requests:
         conventions: Conventions = PLAIN,
         recorder: Recorder = NO_RECORDER,
         reports: ClaimReports = NO_REPORTS,
+        restore_executor: RestoreExecutor = RestoreExecutor.LOCAL,
         dry_run: bool = False,
         gate: Gate = _OPEN_GATE,
         hold_kinds: Collection[Kind[Any]] = (),
@@ -135,10 +143,13 @@ class Requests:
         """Put it together; nothing runs yet. ``direct`` reads configuration: the store itself unless said otherwise.
 
         A store that cannot tell by itself what is held is watched: our own kinds, and ``hold_kinds``. ``recorder`` is
-        told what people look for, ``reports`` knows what provisioners say beside their objects.
+        told what people look for, ``reports`` knows what provisioners say beside their objects. ``restore_executor``
+        makes the claims of restores.
         """
         self.store, self.policy, self._clock, self._metrics = store, policy, clock, metrics
-        self.caches = Caches(store, clock=clock, hold_kinds=hold_kinds)
+        self._restore_executor = restore_executor
+        also = (VOLUME_SNAPSHOT,) if restore_executor is RestoreExecutor.BRIDGE else ()
+        self.caches = Caches(store, clock=clock, also=also, hold_kinds=hold_kinds)
         reader = store if direct is None else direct
         self.holds: HoldLookup = store if isinstance(store, HoldLookup) else ClusterHolds(reader, self.caches)
         self.executor = Executor(
@@ -181,12 +192,15 @@ class Requests:
             )
         detach = Detach(executor=self.executor, **common)
         self.capture = VolumeCapture(detach=detach, conventions=conventions, ttl=ttl, **common)
-        self.restore = VolumeRestore(reports=reports, ttl=ttl, **common)
+        self._notes = RestoreNotes()
+        self.restore = VolumeRestore(
+            executor=self._restore_executor, notes=self._notes, reports=reports, ttl=ttl, **common
+        )
         self.manifests = ManifestCapture(ttl=ttl, **common)
         self.keeper = KeeperController(store=store, direct=direct, caches=caches, keepers=self.keepers, clock=clock)
         self.snapshot_nudge = SnapshotNudge(store=store, caches=caches, clock=clock)
         self._queues: dict[Kind[Any], WorkQueue[ObjectKey]] = {}
-        self.controllers: list[Controller[ObjectKey]] = []
+        self.controllers: list[Controller[Any]] = []
         for kind, one in (
             (VOLUME_CAPTURE_REQUEST, self.capture),
             (VOLUME_RESTORE_REQUEST, self.restore),
@@ -198,6 +212,13 @@ class Requests:
             self._queues[kind] = queue
             self.controllers.append(Controller(kind.plural, one.reconcile, queue=queue, on_error=self._count_error))
 
+        if self._restore_executor is RestoreExecutor.BRIDGE:
+            bridges: WorkQueue[str] = WorkQueue(clock, chance=chance)
+            restores = self._queues[VOLUME_RESTORE_REQUEST]
+            bridge = Bridge(executor=self.executor, notes=self._notes, tell=restores.add, **common)
+            self.controllers.append(Controller("restores", bridge.reconcile, queue=bridges, on_error=self._count_error))
+            wake_bridges(caches, bridges)
+
     def _count_error(self, error: Exception) -> None:
         if not isinstance(error, ConflictError):  # somebody else was quicker: it is looked at again
             self._metrics.failed(DOMAIN, ErrorKind.RECONCILE)
@@ -208,8 +229,7 @@ class Requests:
         captures, restores = self.caches.of(VOLUME_CAPTURE_REQUEST), self.caches.of(VOLUME_RESTORE_REQUEST)
         captures.index(_CLAIM, _target)
         captures.index(_KEEPER, lambda request: [keeper_name(VOLUME_CAPTURE_REQUEST.short, request.metadata.uid)])
-        restores.index(_CLAIM, _wanted_claim)
-        restores.index(_SOURCE, _source)
+        restores.index(_CLAIM, lambda request: [str(wanted_claim(request))])
         self.caches.of(OBJECT_KEEPER).index(FOLLOWS, followed_by)
         self.caches.of(OBJECT_KEEPER).subscribe(self._keeper_changed)
         for kind, queue in self._queues.items():
@@ -219,6 +239,8 @@ class Requests:
         for source in sources:
             self.caches.of(source).subscribe(partial(self._source_changed, source))
         self.caches.subscribe_all(self._anything_changed)
+        self.caches.of(PERSISTENT_VOLUME_CLAIM).index(RESTORED, restored_by)
+        restores.index(SOURCE, source_of)
 
     def _wake(self, kind: Kind[Any], index: str, value: str) -> None:
         for request in self.caches.of(kind).indexed(index, value):
@@ -231,7 +253,7 @@ class Requests:
 
     def _source_changed(self, kind: Kind[Any], old: Object | None, new: Object | None) -> None:
         meta = _some(old, new).metadata
-        self._wake(VOLUME_RESTORE_REQUEST, _SOURCE, f"{kind.kind}/{meta.name}")
+        self._wake(VOLUME_RESTORE_REQUEST, SOURCE, f"{kind.kind}/{meta.name}")
         if meta.controller is not None:
             self._wake(VOLUME_CAPTURE_REQUEST, _KEEPER, meta.controller.name)
 
@@ -287,11 +309,3 @@ def _some(old: Object | None, new: Object | None) -> Object:
 
 def _target(request: VolumeCaptureRequest) -> list[str]:
     return [str(ObjectKey(request.metadata.namespace, request.spec.target.name))]
-
-
-def _wanted_claim(request: VolumeRestoreRequest) -> list[str]:
-    return [str(ObjectKey(request.metadata.namespace, request.spec.pvc_template.metadata.name))]
-
-
-def _source(request: VolumeRestoreRequest) -> list[str]:
-    return [f"{request.spec.source_ref.kind}/{request.spec.source_ref.name}"]

@@ -33,8 +33,9 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
     PersistentVolumeClaim,
 )
+from lapse.requests.controllers.claims import restored_by
 from lapse.requests.controllers.ownership import is_kept_by
-from lapse.requests.local.places import DIRECTORY, RESTORE
+from lapse.requests.local.places import DIRECTORY
 from lapse.requests.view import keeper_of, read_or_none, state_of, view_of
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ async def _restored(store: ObjectStore, place: Located) -> PersistentVolumeClaim
     request = await store.get(place.kind, place.key)
     key = ObjectKey(place.key.namespace, request.spec.pvc_template.metadata.name)
     claim: PersistentVolumeClaim | None = await read_or_none(store, PERSISTENT_VOLUME_CLAIM, key)
-    if claim is None or claim.metadata.annotations.get(RESTORE) != request.metadata.uid:
+    if claim is None or request.metadata.uid not in restored_by(claim):
         return None
     return claim
 

@@ -376,6 +376,8 @@ async def test_a_cache_that_is_behind_does_not_fail_a_restore_that_has_succeeded
     content = await content_of(world, await captured(world, data))
     request = await world.restore("back", content, claim="back-claim")
     await world.caught_up()
+    await world.reconcile(request)  # which makes its keeper
+    await world.caught_up()
     await world.stop()  # the caches hear of nothing any more
     assert world.executor is not None
     reconcile = world.executor._services[2]._controller._reconcile

@@ -395,7 +395,7 @@ async def test_a_volume_that_was_released_a_moment_ago_can_be_restored_from(worl
     await world.volume()
     await world.caught_up()
     await world.stop()
-    volume = await world.report(PERSISTENT_VOLUME, ObjectKey(None, "pv-data"), {"phase": "Released"})
+    volume = await world.released()
     request = await world.restore("one", volume)
     await world.reconcile(request)
     assert await world.outcome(request) is None
@@ -445,6 +445,8 @@ def test_a_controller_without_a_dependency_cannot_be_built(controller: Any, miss
     stand_in = object()
     dependencies: dict[str, Any] = dict.fromkeys(("store", "direct", "caches", "policy", "clock"), stand_in)
     dependencies |= {VolumeCapture: {"detach": stand_in}, Detach: {"executor": stand_in}}.get(controller, {})
+    if controller is VolumeRestore:
+        dependencies |= {"executor": stand_in, "notes": stand_in}
     if controller is KeeperController:
         dependencies["keepers"] = dependencies.pop("policy")
         missing = "keepers" if missing == "policy" else missing
@@ -613,7 +615,7 @@ async def test_a_restore_whose_source_is_gone_once_the_data_has_arrived_is_compl
 async def test_a_volume_that_is_bound_to_the_very_claim_that_was_asked_for_is_restored(world: World) -> None:
     """A provisioner may bind the volume itself to the new claim."""
     await world.volume()
-    volume = await world.report(PERSISTENT_VOLUME, ObjectKey(None, "pv-data"), {"phase": "Released"})
+    volume = await world.released()
     request = await world.restore("one", volume)
     await world.settle()
     await world.stop()

@@ -24,6 +24,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from lapse.core.clock import SystemClock, VirtualClock
 from lapse.db.sqlite.file import Synchronous
 from lapse.engine.journal.sqlite import SQLiteJournal
@@ -36,6 +38,9 @@ from lapse.requests.addresses import keeper_name, snapshot_name
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
+    RESTORE,
+    RESTORE_TO,
+    RESTORED_FROM,
     SNAPSHOT_CLASS,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
@@ -54,6 +59,7 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT_CONTENT,
     PersistentVolumeClaim,
 )
+from lapse.requests.controllers.claims import local_source
 from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.local.executor import LocalExecutor
 from lapse.requests.local.places import ExecutorFolders
@@ -456,6 +462,12 @@ class World:
         )
         return claim
 
+    async def released(self, name: str = "data") -> PersistentVolume:
+        """The volume of a claim that is gone, which somebody has granted to the namespace."""
+        key = ObjectKey(None, f"pv-{name}")
+        await self.store.patch(PERSISTENT_VOLUME, key, {"metadata": {"annotations": {RESTORE_TO: NAMESPACE}}})
+        return await self.report(PERSISTENT_VOLUME, key, {"phase": "Released"})
+
     async def capture(
         self,
         name: str,
@@ -504,9 +516,14 @@ class World:
             CONFIG_MAP, {"metadata": {"namespace": NAMESPACE, "name": name}, "data": {"value": value}}
         )
 
-    async def snapshot(self, name: str = "snap", *, ready: bool = True) -> Any:  # noqa: ANN401 - a content
+    async def snapshot(self, name: str = "snap", *, namespace: str = NAMESPACE, ready: bool = True) -> Any:  # noqa: ANN401 - a content
         """A VolumeSnapshotContent of somebody else, to restore from."""
-        spec = {"driver": DRIVER, "deletionPolicy": "Retain", "source": {"snapshotHandle": f"handle-{name}"}}
+        spec = {
+            "driver": DRIVER,
+            "deletionPolicy": "Retain",
+            "source": {"snapshotHandle": f"handle-{name}"},
+            "volumeSnapshotRef": {"namespace": namespace, "name": name},
+        }
         return await self.apply(
             VOLUME_SNAPSHOT_CONTENT, {"metadata": {"name": name}, "spec": spec, "status": {"readyToUse": ready}}
         )
@@ -522,8 +539,15 @@ class World:
 
     async def provision(self, request: VolumeRestoreRequest, *, status: Json | None = None) -> PersistentVolumeClaim:
         """What a provisioner does about a restore: it makes the claim, and says how it went (Bound, unless told)."""
-        name = request.spec.pvc_template.metadata.name
-        body: Json = {"metadata": {"namespace": request.metadata.namespace, "name": name}, "spec": {"volumeName": "x"}}
+        meta = request.metadata
+        metadata = {
+            "namespace": meta.namespace,
+            "name": request.spec.pvc_template.metadata.name,
+            "labels": {RESTORE: meta.uid},
+            "annotations": {RESTORED_FROM: meta.uid},
+        }
+        source = msgspec.to_builtins(local_source(request))
+        body: Json = {"metadata": metadata, "spec": {"volumeName": "x", "dataSourceRef": source}}
         return await self.apply(PERSISTENT_VOLUME_CLAIM, {**body, "status": status or {"phase": "Bound"}})
 
     async def completed(self, kind: Kind[Any], name: str = "done", *, fail: bool = False) -> Any:  # noqa: ANN401 - a request

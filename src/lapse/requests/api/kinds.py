@@ -88,6 +88,19 @@ SNAPSHOT_NUDGE: Final = "storage.deckhouse.io/deletion-overlooked"
 """On a VolumeSnapshotContent that should be gone: when its snapshotter was last made to look at it."""
 SNAPSHOT_CLASS: Final = "storage.deckhouse.io/volumesnapshotclass"
 """On a StorageClass: which VolumeSnapshotClass captures its volumes."""
+RESTORED_FROM: Final = "lapse.dev/restored-from"
+"""On a claim that an executor of ours made: the uid of the restore request that it is for."""
+RESTORE: Final = "lapse.dev/restore"
+"""The label of everything that is made for a restore: the uid of its request."""
+RESTORE_TO: Final = "lapse.dev/restore-to"
+"""On a VolumeSnapshotContent or a PersistentVolume: the namespaces, beside its own, that may restore from it."""
+BEFORE_RESTORE: Final = "lapse.dev/before-restore"
+"""On a PersistentVolume that a restore is adopting: whose it was, should the restore fail."""
+SOURCE_CLASS: Final = "lapse.dev/source-class"
+"""On a captured VolumeSnapshotContent, as the next three: the StorageClass of the volume."""
+SOURCE_SIZE: Final = "lapse.dev/source-size"
+SOURCE_ACCESS_MODES: Final = "lapse.dev/source-access-modes"
+SOURCE_VOLUME_MODE: Final = "lapse.dev/source-volume-mode"
 
 
 STORAGE: Final = "storage.deckhouse.io/v1alpha1"
@@ -198,12 +211,16 @@ class RestoreSpec(Struct, frozen=True):
 
 
 class RestoreStatus(Struct, frozen=True):
-    """The outcome of a restore; ``pvc_ref`` is the claim that holds the data."""
+    """The outcome of a restore; ``pvc_ref`` is the claim that holds the data, or will.
+
+    ``progress`` tells people what it waits for while it is not final. Nothing is decided by it.
+    """
 
     completion_timestamp: Time | None = None
     conditions: Conditions = ()
     observed_generation: int | None = None
     pvc_ref: ObjectRef | None = None
+    progress: str | None = None
 
 
 class VolumeRestoreRequest(Struct, frozen=True):
@@ -434,6 +451,7 @@ _COLUMNS: Final[dict[str, tuple[Json, ...]]] = {
         column("Source", ".spec.sourceRef.name"),
         column("Claim", ".spec.pvcTemplate.metadata.name"),
         *_READY,
+        column("Progress", ".status.progress"),
         _EXPIRES,
         AGE,
     ),

@@ -24,6 +24,7 @@ class ObjectReference(Struct, frozen=True):
     namespace: str | None = None
     name: str | None = None
     uid: str | None = None
+    resource_version: str | None = None
 
 
 class Resources(Struct, frozen=True):
@@ -50,6 +51,7 @@ class ClaimSpec(Struct, frozen=True):
     volume_mode: str | None = None
     access_modes: tuple[str, ...] | None = None
     resources: Resources | None = None
+    data_source: DataSourceRef | None = None
     data_source_ref: DataSourceRef | None = None
 
 
@@ -166,6 +168,36 @@ class VolumeSnapshotContent(Struct, frozen=True):
     status: SnapshotContentStatus | None = None
 
 
+class SnapshotOrigin(Struct, frozen=True):
+    """A content that exists already, or a claim that is to be captured."""
+
+    volume_snapshot_content_name: str | None = None
+    persistent_volume_claim_name: str | None = None
+
+
+class SnapshotSpec(Struct, frozen=True):
+    """The content that a snapshot stands for."""
+
+    source: SnapshotOrigin = SnapshotOrigin()
+    volume_snapshot_class_name: str | None = None
+
+
+class SnapshotStatus(Struct, frozen=True):
+    """The content that it got, and whether a volume can be made of it."""
+
+    bound_volume_snapshot_content_name: str | None = None
+    ready_to_use: bool | None = None
+    error: SnapshotError | None = None
+
+
+class VolumeSnapshot(Struct, frozen=True):
+    """A snapshot as people see it, in a namespace; the stock provisioner makes volumes from these only."""
+
+    metadata: ObjectMeta
+    spec: SnapshotSpec = SnapshotSpec()
+    status: SnapshotStatus | None = None
+
+
 class PodClaim(Struct, frozen=True):
     """A claim that a pod names."""
 
@@ -243,6 +275,9 @@ VOLUME_SNAPSHOT_CONTENT: Final = Kind(
     namespaced=False,
     short="vsc",
 )
+VOLUME_SNAPSHOT: Final = Kind(
+    "snapshot.storage.k8s.io/v1", "VolumeSnapshot", "volumesnapshots", VolumeSnapshot, short="vs"
+)
 POD: Final = Kind("v1", "Pod", "pods", Pod, short="po")
 CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps", Document, status=False, short="cm")
 
@@ -252,6 +287,7 @@ UPSTREAM_KINDS: Final[tuple[Kind[Any], ...]] = (
     STORAGE_CLASS,
     VOLUME_SNAPSHOT_CLASS,
     VOLUME_SNAPSHOT_CONTENT,
+    VOLUME_SNAPSHOT,
     POD,
     CONFIG_MAP,
 )

@@ -20,6 +20,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 
+import msgspec
+
 from lapse.core.clock import UnixNs
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.controller.controller import ReconcileResult, require
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from lapse.core.clock import Clock
     from lapse.kube.events.event import Recorder
-    from lapse.kube.resources import Kind, ObjectKey
+    from lapse.kube.resources import Json, Kind, ObjectKey
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.upstream import VolumeSnapshotContent
     from lapse.requests.controllers.caches import Caches
@@ -86,12 +88,17 @@ class Wait:
     """Nothing can be done now; an event, or the time, brings the request back."""
 
     seconds: float = _BACKSTOP_SECONDS
+    status: Json = field(default_factory=dict)
+    """What the status should say meanwhile."""
 
 
 class RequestController(ABC, Generic[R]):
     """Base of the three request controllers."""
 
     kind: ClassVar[Kind[Any]]
+    decides_on_cache: ClassVar[bool] = False
+    """Whether a request may be judged as the cache has it. Every write names the version that it was decided on, so a
+    cache that is behind costs a lost race; where artifacts are made it could cost a second one."""
 
     def __init__(
         self,
@@ -123,8 +130,7 @@ class RequestController(ABC, Generic[R]):
     async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         """Bring one request a step further; returns quickly."""
         request = await self._caches.find(self.kind, key)
-        if request is not None and not is_final(conditions_of(request)):
-            # A cache that is behind could make us create a second artifact, so the step is decided on a direct read.
+        if request is not None and not is_final(conditions_of(request)) and not self.decides_on_cache:
             request = await self._caches.read(self.kind, key)
         if request is None or request.metadata.deletion_timestamp:
             self._problems.pop(key, None)
@@ -134,6 +140,8 @@ class RequestController(ABC, Generic[R]):
         step = await self._step(request)
         self._problems.pop(key, None)
         if isinstance(step, Wait):
+            if not _says(request, step.status):
+                await self.record(request, **step.status)
             return self._look_again(request, step)
         await self._finaliser.finalise(self.kind, request, step)
         return ReconcileResult() if self._ttl is None else ReconcileResult(requeue_after=0.0)
@@ -221,6 +229,11 @@ class RequestController(ABC, Generic[R]):
                 request = again
             else:
                 return
+
+
+def _says(request: Request, status: Json) -> bool:
+    known = msgspec.to_builtins(request.status) if request.status is not None else {}
+    return all(known.get(name) == value for name, value in status.items())
 
 
 def _is_as_decided_on(now: Request, then: Request) -> bool:

@@ -60,12 +60,23 @@ class NotFilledError(LapseError):
 class Caches:
     """One informer per kind. `run` fills them; a lookup before that is answered by the store."""
 
-    def __init__(self, store: ObjectStore, *, clock: Clock, hold_kinds: Collection[Kind[Any]] = ()) -> None:
-        """Prepare the caches; nothing is read yet. Of ``hold_kinds`` only the metadata is kept, for their holds."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        clock: Clock,
+        also: Collection[Kind[Any]] = (),
+        hold_kinds: Collection[Kind[Any]] = (),
+    ) -> None:
+        """Prepare the caches, also of more kinds; nothing is read yet.
+
+        Of ``hold_kinds`` only the metadata is kept, for their holds.
+        """
         self._store, self._clock = store, clock
-        known = {(kind.api_version, kind.kind) for kind in WATCHED}
+        watched = (*WATCHED, *also)
+        known = {(kind.api_version, kind.kind) for kind in watched}
         more = [metadata_only(kind) for kind in hold_kinds if (kind.api_version, kind.kind) not in known]
-        self._first = (*WATCHED, *more)
+        self._first = (*watched, *more)
         self._informers: dict[Kind[Any], Informer[Any]] = {}
         self._running: asyncio.TaskGroup | None = None
         self._handlers: list[Callable[[Kind[Any], Any, Any], None]] = []

@@ -31,6 +31,10 @@ from lapse.requests.api.kinds import (
     OBJECT_KEEPER,
     SNAPSHOT_CLASS,
     SNAPSHOT_NUDGE,
+    SOURCE_ACCESS_MODES,
+    SOURCE_CLASS,
+    SOURCE_SIZE,
+    SOURCE_VOLUME_MODE,
     VOLUME_CAPTURE_REQUEST,
     CaptureMode,
     VolumeCaptureRequest,
@@ -200,7 +204,7 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy, recorder=self._recorder)
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
-        content = await self._content(request, volume, snapshot_class, keeper)
+        content = await self._content(request, bound, snapshot_class, keeper)
         if isinstance(content, End):
             return content
         reference = {
@@ -244,16 +248,16 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
     async def _content(
         self,
         request: VolumeCaptureRequest,
-        volume: PersistentVolume,
+        bound: tuple[PersistentVolumeClaim, PersistentVolume],
         snapshot_class: VolumeSnapshotClass,
         keeper: ObjectKeeper,
     ) -> VolumeSnapshotContent | End:
         """Make the content object, or find the one that an earlier, interrupted reconcile made."""
+        claim, volume = bound
         name = snapshot_name(request.metadata.uid, request.spec.target.uid or "")
         spec = _content_spec(name, request, volume, snapshot_class)
         metadata: Json = {"name": name, "ownerReferences": [msgspec.to_builtins(owned_by(keeper))]}
-        if self._conventions.annotations:
-            metadata["annotations"] = dict(self._conventions.annotations)
+        metadata["annotations"] = {**_notes(claim, volume), **self._conventions.annotations}
         if self._conventions.finalizers:
             metadata["finalizers"] = list(self._conventions.finalizers)
         wanted = {"metadata": metadata, "spec": spec}
@@ -283,6 +287,18 @@ def _is_csi(volume: PersistentVolume) -> bool:
 
 def _is_not_lost(claim: PersistentVolumeClaim) -> bool:
     return claim.status is None or claim.status.phase != "Lost"
+
+
+def _notes(claim: PersistentVolumeClaim, volume: PersistentVolume) -> dict[str, str]:
+    """Return what a restore will want to know, when the claim and the volume are long gone."""
+    size = (volume.spec.capacity or {}).get("storage")
+    told = {
+        SOURCE_CLASS: claim.spec.storage_class_name or volume.spec.storage_class_name,
+        SOURCE_SIZE: None if size is None else str(size),
+        SOURCE_ACCESS_MODES: ",".join(claim.spec.access_modes or volume.spec.access_modes or ()),
+        SOURCE_VOLUME_MODE: volume.spec.volume_mode,
+    }
+    return {name: text for name, text in told.items() if text}
 
 
 def _content_spec(

@@ -169,6 +169,8 @@ class Finaliser:
             "completionTimestamp": completed or now,
             "observedGeneration": request.metadata.generation,
         }
+        if getattr(request.status, "progress", None) is not None:
+            changes["progress"] = None  # a restore has one, and it is over
         meta = request.metadata
         await self._store.patch_status(kind, meta.key, changes, uid=meta.uid, version=meta.resource_version)
         self._recorder.record(outcome(kind, meta, end))

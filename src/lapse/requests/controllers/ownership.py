@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Json, Kind, ObjectMeta
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.kinds import ObjectKeeper
+    from lapse.requests.controllers.caches import Caches
     from lapse.requests.controllers.finalise import Request
     from lapse.requests.lifecycle.policy import RequestPolicy
 
@@ -55,18 +56,31 @@ async def ensure_keeper(
     return keeper if keeper.metadata.uid else None
 
 
+def known_keeper(caches: Caches, kind: Kind[Any], request: Request, *, policy: RequestPolicy) -> ObjectKeeper | None:
+    """Return the keeper of a request if the cache has one as it would be made; None says nothing."""
+    keeper = caches.of(OBJECT_KEEPER).get(keeper_key(kind, request))
+    if keeper is None or not keeper.metadata.uid:
+        return None
+    wanted = OBJECT_KEEPER.convert(_keeper(kind, request, policy))
+    return keeper if _difference(keeper, wanted) is None else None
+
+
 def keeper_key(kind: Kind[Any], request: Request) -> ObjectKey:
     """Return where the keeper of a request is found."""
     return ObjectKey(None, keeper_name(kind.short, request.metadata.uid))
 
 
-def owned_by(keeper: ObjectKeeper) -> OwnerReference:
-    """Return the reference that makes the keeper the controller owner of an artifact."""
+def owned_by(keeper: ObjectKeeper, *, controller: bool = True) -> OwnerReference:
+    """Return the reference that makes the keeper an owner of an artifact, the one that manages it unless said."""
     meta = keeper.metadata
     if not meta.uid:
         raise ValueError("a keeper without uid can own nothing")  # garbage collection would ignore or misread it
     return OwnerReference(
-        api_version=OBJECT_KEEPER.api_version, kind=OBJECT_KEEPER.kind, name=meta.name, uid=meta.uid, controller=True
+        api_version=OBJECT_KEEPER.api_version,
+        kind=OBJECT_KEEPER.kind,
+        name=meta.name,
+        uid=meta.uid,
+        controller=controller,
     )
 
 

@@ -1,148 +1,205 @@
-"""Volume restore: wait for the claim that a provisioner makes from a source, and say what became of it.
+"""Volume restore: wait for the claim that an executor makes from a source, and say what became of it.
 
-The controller makes a keeper and nothing else; the claim is made by the provisioner, which watches these requests. A
-restored claim is the user's: it is given to the keeper only where the policy says so.
+The controller makes a keeper and nothing else; the claim is made by the executor, which watches these requests: the
+bridge (`lapse.requests.bridge`), a foreign provisioner, or the local executor. What the bridge cannot say by its
+objects it leaves in `RestoreNotes`. A restored claim is the user's: it is given to the keeper only where the policy
+says so.
+
+A claim counts only if it says that it is this restore (`lapse.requests.controllers.claims`). It is recorded when it is
+first seen; one that is gone later is not made again. A claim whose class waits for the first pod that uses it is as
+much as a restore can have before there is such a pod, so that is its end, and the message says so.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
 from lapse.core.timestamps import from_timestamp
 from lapse.kube.controller.controller import require
-from lapse.kube.resources import ConditionStatus, ObjectKey
+from lapse.kube.errors import NotFoundError
+from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_RESTORE_REQUEST, VolumeRestoreRequest
-from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
 from lapse.requests.controllers.base import RequestController, Wait
+from lapse.requests.controllers.claims import failure_of, is_bound, is_lost, is_restore_of, wanted_claim
 from lapse.requests.controllers.finalise import End
-from lapse.requests.controllers.ownership import UID_BARRIER_SECONDS, ensure_keeper, keeper_key, owned_by
-from lapse.requests.controllers.provisioning import NO_REPORTS, PROVISIONING_FAILED
-from lapse.requests.lifecycle.policy import RestoreOwnership
+from lapse.requests.controllers.ownership import (
+    UID_BARRIER_SECONDS,
+    ensure_keeper,
+    keeper_key,
+    known_keeper,
+    owned_by,
+)
+from lapse.requests.controllers.provisioning import NO_REPORTS
+from lapse.requests.controllers.sources import Sources
+from lapse.requests.lifecycle.policy import RestoreExecutor, RestoreOwnership
 
 if TYPE_CHECKING:
-    from lapse.kube.resources import Kind
+    from lapse.kube.resources import Json, Kind
     from lapse.requests.api.kinds import ObjectKeeper
-    from lapse.requests.api.upstream import PersistentVolume, PersistentVolumeClaim
+    from lapse.requests.api.upstream import PersistentVolumeClaim
     from lapse.requests.controllers.provisioning import ClaimReports
 
 _NS: Final = 1_000_000_000
+_BEGINS: Final = "preparing the restore"
+_PENDING: Final = "the claim is made and waits for its volume"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreNote:
+    """What an executor says about one restore beside its objects."""
+
+    progress: str = _BEGINS
+    failure: End | None = None
+    """Why it has given up."""
+
+
+class RestoreNotes:
+    """Notes of the executor for the controller, in one process, by the uid of the request.
+
+    Not stored: after a restart the executor tries again, and comes to the same end or to a better one.
+    """
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._notes: dict[str, RestoreNote] = {}
+
+    def of(self, uid: str) -> RestoreNote:
+        """Return what is known about a restore."""
+        return self._notes.get(uid, RestoreNote())
+
+    def write(self, uid: str, note: RestoreNote) -> bool:
+        """Take a note; return whether it says anything new."""
+        is_new = self.of(uid) != note
+        self._notes[uid] = note
+        return is_new
+
+    def forget(self, uid: str) -> None:
+        """Drop what is known about a restore that is over."""
+        self._notes.pop(uid, None)
 
 
 class VolumeRestore(RequestController[VolumeRestoreRequest]):
     """Reconciles VolumeRestoreRequests."""
 
     kind: ClassVar[Kind[Any]] = VOLUME_RESTORE_REQUEST
+    decides_on_cache: ClassVar[bool] = True  # all that it makes is the keeper, once, by its name
 
     def __init__(
         self,
         *,
+        executor: RestoreExecutor,
+        notes: RestoreNotes,
         reports: ClaimReports = NO_REPORTS,
         **dependencies: Any,  # noqa: ANN401 - those of the base class
     ) -> None:
-        """Take what the base takes, and who knows what a provisioner says beside what it writes into a claim."""
+        """Take what the base takes, who makes the claims, and who knows what a provisioner says beside its objects."""
         super().__init__(**dependencies)
-        require(self, reports=reports)
-        self._reports = reports
+        require(self, executor=executor, notes=notes, reports=reports)
+        self._executor, self._notes, self._reports = executor, notes, reports
+        self._sources = Sources(self._caches, executor=executor)
+        self._binds_late: dict[str, bool] = {}
+        """By the uid of a claim that is waited for: whether its class waits for a pod."""
 
     async def advance(self, request: VolumeRestoreRequest) -> End | Wait:
         """See `RequestController`."""
-        key = _wanted(request)
-        unready = await self._judge_source(request)
-        if unready is not None and not await self._has_arrived(request, key):
-            return unready
-        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy, recorder=self._recorder)
+        if self._executor is RestoreExecutor.OFF:
+            message = "restores are switched off here (restore_executor=off); ask whoever runs the operator"
+            return End(ConditionReason.FAILED, message)
+        claim = await self._claim(request)
+        if not await self._has_arrived(request, claim):
+            source = await self._sources.judge(request)
+            if isinstance(source, End | Wait):
+                return source
+        if claim is not None and not self._answers(claim, request):
+            key = claim.metadata.key
+            message = f"there is a PersistentVolumeClaim {key} that was not made for this request: name another one"
+            return End(ConditionReason.INCOMPATIBLE, message)
+        keeper = known_keeper(self._caches, self.kind, request, policy=self._policy) or await ensure_keeper(
+            self._store, self.kind, request, policy=self._policy, recorder=self._recorder
+        )
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
-        claim = await self._claim(request, key)
-        if claim is None:
-            return Wait()
-        if _is_older(claim, request):
-            message = f"the PersistentVolumeClaim {key} was there before this request: name one that does not exist"
-            return End(ConditionReason.INCOMPATIBLE, message)
-        return await self._outcome(claim, keeper)
+        if claim is not None:
+            return await self._outcome(claim, keeper)
+        return self._without_claim(request)
 
     async def has_begun(self, request: VolumeRestoreRequest) -> bool:
         """See `RequestController`."""
         return await self._caches.find(OBJECT_KEEPER, keeper_key(self.kind, request)) is not None
 
-    async def _claim(self, request: VolumeRestoreRequest, key: ObjectKey) -> PersistentVolumeClaim | None:
-        """Return the claim; the cache may only say that it is the right one and bound."""
-        return await self._caches.find(
-            PERSISTENT_VOLUME_CLAIM, key, suits=lambda cached: _is_bound(cached) and not _is_older(cached, request)
-        )
+    # --- the claim --------------------------------------------------------------------------------------------------
 
-    async def _has_arrived(self, request: VolumeRestoreRequest, key: ObjectKey) -> bool:
-        """Whether the source is no longer needed: it was judged before the keeper was made, and the data is there."""
-        if not await self.has_begun(request):
-            return False
-        claim = await self._claim(request, key)
-        return claim is not None and _is_bound(claim) and not _is_older(claim, request)
+    def _answers(self, claim: PersistentVolumeClaim, request: VolumeRestoreRequest) -> bool:
+        return is_restore_of(claim, request, self._executor) and _recorded(request) in {None, claim.metadata.uid}
 
-    async def _judge_source(self, request: VolumeRestoreRequest) -> End | Wait | None:
-        """Return what stands in the way, None if nothing does."""
-        source = request.spec.source_ref
-        wanted = (source.api_version, source.kind)
-        if wanted == (VOLUME_SNAPSHOT_CONTENT.api_version, VOLUME_SNAPSHOT_CONTENT.kind):
-            return await self._judge_snapshot(source.name, source.uid)
-        if wanted == (PERSISTENT_VOLUME.api_version, PERSISTENT_VOLUME.kind):
-            return await self._judge_volume(source.name, source.uid, _wanted(request))
-        message = f"cannot restore from a {source.kind} of {source.api_version}"
-        return End(ConditionReason.INVALID_SOURCE, f"{message}: expected a VolumeSnapshotContent or a PersistentVolume")
+    async def _claim(self, request: VolumeRestoreRequest) -> PersistentVolumeClaim | None:
+        """Return the claim of that name. The cache may say that all is well, or that there is nothing yet."""
+        cached = self._caches.of(PERSISTENT_VOLUME_CLAIM).get(wanted_claim(request))
+        if cached is None and _recorded(request) is None and self._executor is not RestoreExecutor.EXTERNAL:
+            return None
+        if cached is not None and self._answers(cached, request) and not (is_lost(cached) or failure_of(cached)):
+            return cached
+        return await self._caches.read(PERSISTENT_VOLUME_CLAIM, wanted_claim(request))
 
-    async def _judge_snapshot(self, name: str, uid: str | None) -> End | Wait | None:
-        content = await self._caches.find(
-            VOLUME_SNAPSHOT_CONTENT,
-            ObjectKey(None, name),
-            uid=uid,
-            suits=lambda cached: cached.status is None or cached.status.error is None,
-        )
-        if content is None:
-            return _missing(VOLUME_SNAPSHOT_CONTENT, name, uid)
-        status = content.status
-        if status is not None and status.error is not None:
-            return End(
-                ConditionReason.INVALID_SOURCE, f"the VolumeSnapshotContent {name} has failed: {status.error.message}"
-            )
-        return None if status is not None and status.ready_to_use else Wait()
+    async def _has_arrived(self, request: VolumeRestoreRequest, claim: PersistentVolumeClaim | None) -> bool:
+        """Whether the source is no longer needed: it was judged before the claim was made."""
+        if claim is None or not self._answers(claim, request):
+            return _recorded(request) is not None
+        if self._executor is RestoreExecutor.EXTERNAL:
+            return is_bound(claim) and await self.has_begun(request)
+        return True
 
-    async def _judge_volume(self, name: str, uid: str | None, wanted: ObjectKey) -> End | Wait | None:
-        volume = await self._caches.find(
-            PERSISTENT_VOLUME, ObjectKey(None, name), uid=uid, suits=lambda cached: _phase(cached) != "Bound"
-        )
-        if volume is None:
-            return _missing(PERSISTENT_VOLUME, name, uid)
-        phase = _phase(volume)
-        if phase == "Bound":
-            claimed = volume.spec.claim_ref
-            if claimed is not None and (claimed.namespace, claimed.name) == wanted:
-                return None  # a provisioner may bind the volume itself to the new claim
-            by = f" by {claimed.namespace}/{claimed.name}" if claimed is not None else ""
-            return End(ConditionReason.PV_BOUND, f"the PersistentVolume {name} is in use{by}: detach it first")
-        return None if phase in {"Available", "Released"} else Wait()
+    def _without_claim(self, request: VolumeRestoreRequest) -> End | Wait:
+        if _recorded(request) is not None:
+            key = wanted_claim(request)
+            message = f"the PersistentVolumeClaim {key} was deleted before its data had arrived; it is not made again"
+            return End(ConditionReason.NOT_FOUND, message)
+        if self._executor is not RestoreExecutor.BRIDGE:
+            return Wait()
+        note = self._notes.of(request.metadata.uid)
+        return note.failure or Wait(status={"progress": note.progress})
+
+    # --- what became of it ------------------------------------------------------------------------------------------
 
     async def _outcome(self, claim: PersistentVolumeClaim, keeper: ObjectKeeper) -> End | Wait:
         """Translate what the provisioner reports on the claim."""
-        meta, status = claim.metadata, claim.status
-        if status is not None and status.phase == "Lost":
-            return End(ConditionReason.RESTORE_FAILED, f"the PersistentVolumeClaim {meta.key} has lost its volume")
-        failed = next((one for one in (status and status.conditions) or () if one.type == PROVISIONING_FAILED), None)
-        if failed is not None and failed.status == ConditionStatus.TRUE:
-            return End(ConditionReason.RESTORE_FAILED, failed.message or f"the provisioner gave up on {meta.key}")
-        if not _is_bound(claim):
-            return await self._still_pending(claim)
+        key = claim.metadata.key
+        if is_lost(claim):
+            return End(ConditionReason.RESTORE_FAILED, f"the PersistentVolumeClaim {key} has lost its volume")
+        if failure := failure_of(claim):
+            return End(ConditionReason.RESTORE_FAILED, failure)
+        if is_bound(claim):
+            return await self._completed(claim, keeper, f"the data is in PersistentVolumeClaim {key}")
+        if await self._waits_for_pod(claim):
+            name = claim.spec.storage_class_name
+            waits = f"its class {name} waits for the first pod that uses it, and then the data arrives"
+            message = f"the PersistentVolumeClaim {key} is made; {waits}"
+            return await self._completed(claim, keeper, message)
+        return await self._still_pending(claim)
+
+    async def _completed(self, claim: PersistentVolumeClaim, keeper: ObjectKeeper, message: str) -> End:
+        self._binds_late.pop(claim.metadata.uid, None)
         if self._policy.restore_ownership is RestoreOwnership.KEEPER:
             await self._give(claim, keeper)
-        reference = {
-            "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version,
-            "kind": PERSISTENT_VOLUME_CLAIM.kind,
-            "namespace": meta.namespace,
-            "name": meta.name,
-            "uid": meta.uid,
-        }
-        return End(ConditionReason.COMPLETED, f"the data is in PersistentVolumeClaim {meta.key}", {"pvcRef": reference})
+        return End(ConditionReason.COMPLETED, message, {"pvcRef": _reference(claim)})
+
+    async def _waits_for_pod(self, claim: PersistentVolumeClaim) -> bool:
+        """Whether a class makes no volume before a pod needs it. Read once for each claim: a class does not change."""
+        uid, name = claim.metadata.uid, claim.spec.storage_class_name
+        if self._executor is RestoreExecutor.LOCAL or not name or claim.spec.volume_name:
+            return False
+        if uid not in self._binds_late:
+            try:
+                found = await self._direct.get(STORAGE_CLASS, ObjectKey(None, name))
+            except NotFoundError:
+                return False  # the provisioner says so, too, and better
+            self._binds_late[uid] = found.volume_binding_mode == "WaitForFirstConsumer"
+        return self._binds_late[uid]
 
     async def _still_pending(self, claim: PersistentVolumeClaim) -> End | Wait:
         """Ask for what the provisioner reports, but give it a moment first."""
@@ -150,7 +207,11 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         age = 0.0 if made is None else (self._clock.wall_ns() - made) / _NS
         wait = self._reports.next_look(age)
         failure = await self._reports.final_failure(claim) if age >= wait else None
-        return Wait(wait) if failure is None else End(ConditionReason.RESTORE_FAILED, failure)
+        if failure is not None:
+            return End(ConditionReason.RESTORE_FAILED, failure)
+        if self._executor is RestoreExecutor.EXTERNAL:
+            return Wait(wait)
+        return Wait(wait, status={"progress": _PENDING, "pvcRef": _reference(claim)})
 
     async def _give(self, claim: PersistentVolumeClaim, keeper: ObjectKeeper) -> None:
         meta = claim.metadata
@@ -161,25 +222,18 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         await self._store.patch(PERSISTENT_VOLUME_CLAIM, meta.key, changes, uid=meta.uid, version=meta.resource_version)
 
 
-def _wanted(request: VolumeRestoreRequest) -> ObjectKey:
-    """Return the claim that the request asks for."""
-    return ObjectKey(request.metadata.namespace, request.spec.pvc_template.metadata.name)
+def _recorded(request: VolumeRestoreRequest) -> str | None:
+    """Return the uid of the claim that an earlier look has seen."""
+    ref = request.status.pvc_ref if request.status is not None else None
+    return ref.uid if ref is not None else None
 
 
-def _is_bound(claim: PersistentVolumeClaim) -> bool:
-    return claim.status is not None and claim.status.phase == "Bound"
-
-
-def _phase(volume: PersistentVolume) -> str | None:
-    return volume.status.phase if volume.status is not None else None
-
-
-def _missing(kind: Kind[Any], name: str, uid: str | None) -> End:
-    return End(ConditionReason.NOT_FOUND, f"there is no {kind.kind} {name}" + (f" with uid {uid}" if uid else ""))
-
-
-def _is_older(claim: PersistentVolumeClaim, request: VolumeRestoreRequest) -> bool:
-    """Whether a claim cannot be the answer to this request. Doubt is no reason to refuse it."""
-    made = from_timestamp(claim.metadata.creation_timestamp or "")
-    asked = from_timestamp(request.metadata.creation_timestamp or "")
-    return made is not None and asked is not None and made < asked
+def _reference(claim: PersistentVolumeClaim) -> Json:
+    meta = claim.metadata
+    return {
+        "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version,
+        "kind": PERSISTENT_VOLUME_CLAIM.kind,
+        "name": meta.name,
+        "uid": meta.uid,
+        "namespace": meta.namespace,
+    }

@@ -24,6 +24,7 @@ class EventReason(StrEnum):
     KEEPER_CREATED = "KeeperCreated"
     SNAPSHOT_CREATED = "SnapshotCreated"
     CHECKPOINT_CREATED = "CheckpointCreated"
+    CLAIM_CREATED = "ClaimCreated"
     HELD_FROM_DELETION = "HeldFromDeletion"
     INVALID_TTL = "InvalidTTL"
     TIME_TO_LIVE_EXPIRED = "TimeToLiveExpired"

@@ -85,6 +85,7 @@ class KeeperReason(Reason):
 
     FOLLOWED_PRESENT = "followed_present"
     FOLLOWED_LOST = "followed_lost"
+    RESTORE_PENDING = "restore_pending"
 
 
 class Followed(StrEnum):
@@ -106,6 +107,8 @@ class KeeperState:
     """Since when the followed object is lost; None when it is not, or not known to be."""
     ttl: Duration | None
     """None when there is none or it cannot be read."""
+    is_needed: bool = False
+    """Whether it is the keeper of a restore whose claim still waits for its volume."""
 
 
 def decide(keeper: KeeperState, now: UnixNs) -> Decision:
@@ -115,6 +118,8 @@ def decide(keeper: KeeperState, now: UnixNs) -> Decision:
     moment at which a look is worth it.
     """
     again = UnixNs(now + _LOOK_AGAIN_NS)
+    if keeper.is_needed:
+        return Decision(Keep(KeeperReason.RESTORE_PENDING, next_check=again), keeper.lost)
     if keeper.mode == KeeperMode.TTL:
         return decide_by_ttl(keeper.created, keeper.ttl, now, action=DELETE)
     if keeper.mode not in {KeeperMode.FOLLOW_OBJECT, KeeperMode.FOLLOW_OBJECT_WITH_TTL}:

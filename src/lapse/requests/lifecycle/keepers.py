@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from lapse.core.address import Address
@@ -12,8 +13,16 @@ from lapse.engine.deadlines import Deadlines
 from lapse.engine.domain import Candidate, Settled
 from lapse.engine.safety.holds import hold_of
 from lapse.objects.target import ObjectHandle
-from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode, ObjectKeeper
-from lapse.requests.api.upstream import PERSISTENT_VOLUME, PersistentVolume
+from lapse.requests.api.kinds import (
+    BEFORE_RESTORE,
+    OBJECT_KEEPER,
+    RESTORE,
+    VOLUME_RESTORE_REQUEST,
+    KeeperMode,
+    ObjectKeeper,
+)
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, PersistentVolume
+from lapse.requests.controllers.claims import is_bound, is_lost, restored_by
 from lapse.requests.lifecycle.keeper import Followed, Follower, KeeperReason, KeeperState, decide, state_of, with_loss
 from lapse.requests.registration import KEEPERS
 
@@ -39,7 +48,7 @@ class Keepers:
 
     def __init__(self, caches: Caches, *, direct: Reader, policy: RequestPolicy, clock: Clock) -> None:
         """Begin to follow the cache of keepers."""
-        self._policy, self._clock = policy.digest, clock
+        self._policy, self._clock, self._direct = policy.digest, clock, direct
         self.deadlines: Deadlines[ObjectKey] = Deadlines()
         self._caches = caches
         self._follower = Follower(direct, caches)
@@ -80,13 +89,15 @@ class Keepers:
         keeper = self._caches.of(OBJECT_KEEPER).get(key)
         return None if keeper is None else self._candidate(keeper, Followed.LOST)
 
-    def _candidate(self, keeper: ObjectKeeper, followed: Followed) -> Candidate[KeeperState]:
+    def _candidate(
+        self, keeper: ObjectKeeper, followed: Followed, *, is_needed: bool = False
+    ) -> Candidate[KeeperState]:
         meta = keeper.metadata
         return Candidate(
             address=Address("keeper", None, meta.name),
             uid=meta.uid,
             version=meta.resource_version,
-            state=self._state(keeper, followed),
+            state=replace(self._state(keeper, followed), is_needed=is_needed),
             handle=ObjectHandle.of(OBJECT_KEEPER, keeper),
             hold=hold_of(meta.annotations),
         )
@@ -112,7 +123,19 @@ class Keepers:
         followed = Followed.UNKNOWN
         if keeper.spec.mode != KeeperMode.TTL:
             followed = await self._follower.look_directly(keeper.spec.follow_object_ref)
-        return self._candidate(keeper, followed)
+        return self._candidate(keeper, followed, is_needed=await self._is_needed(keeper))
+
+    async def _is_needed(self, keeper: ObjectKeeper) -> bool:
+        """Whether a restore still needs its keeper: its claim has no volume yet, or the volume is not let go."""
+        ref = keeper.spec.follow_object_ref
+        if ref is None or ref.kind != VOLUME_RESTORE_REQUEST.kind or not ref.uid:
+            return False
+        owned = self._caches.owned_by(keeper.metadata.uid)
+        if any(kind is PERSISTENT_VOLUME and BEFORE_RESTORE in obj.metadata.annotations for kind, obj in owned):
+            return True
+        # Past the cache: a claim that it has not seen yet would lose the snapshot that it is filled from.
+        claims = await self._direct.list(PERSISTENT_VOLUME_CLAIM, namespace=ref.namespace, labels={RESTORE: ref.uid})
+        return any(ref.uid in restored_by(one) and not (is_bound(one) or is_lost(one)) for one in claims.items)
 
     def policy(self, candidate: Candidate[KeeperState]) -> str:
         """See `Domain`."""

@@ -38,6 +38,19 @@ class RestoreOwnership(StrEnum):
     """The keeper's: it goes with it."""
 
 
+class RestoreExecutor(StrEnum):
+    """Who makes the claim that a restore asks for."""
+
+    BRIDGE = "bridge"
+    """Lapse itself, with the stock provisioner and snapshotter of any CSI driver."""
+    EXTERNAL = "external"
+    """A foreign provisioner that watches the requests."""
+    OFF = "off"
+    """Nobody: restores are refused."""
+    LOCAL = "local"
+    """The local executor of `lapse up`; it cannot be chosen, because it works on the embedded store only."""
+
+
 class InvalidTTLAnnotationError(ValueError):
     """An annotation that is no TTL; the text says why."""
 

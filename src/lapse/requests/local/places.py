@@ -16,8 +16,6 @@ CLASS: Final = "local"
 """The name of the StorageClass and of the VolumeSnapshotClass."""
 DIRECTORY: Final = "local.lapse.dev/directory"
 """On a claim, or on the template of a restore: the directory that is the volume."""
-RESTORE: Final = "local.lapse.dev/restore"
-"""On a claim that this executor made: the uid of the restore request that it is for."""
 _DIGEST: Final = "@sha256:"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -22,17 +22,33 @@ from lapse.kube.controller.controller import ReconcileResult
 from lapse.kube.errors import AlreadyExistsError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import is_final
-from lapse.requests.api.kinds import VOLUME_RESTORE_REQUEST
-from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.api.kinds import OBJECT_KEEPER, RESTORE, RESTORED_FROM, VOLUME_RESTORE_REQUEST
+from lapse.requests.api.upstream import (
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    PersistentVolume,
+    VolumeSnapshotContent,
+)
+from lapse.requests.controllers.claims import (
+    failure_of,
+    is_bound,
+    is_restore_of,
+    local_source,
+    restored_by,
+    wanted_claim,
+)
 from lapse.requests.controllers.finalise import conditions_of
+from lapse.requests.controllers.ownership import keeper_key
 from lapse.requests.controllers.provisioning import PROVISIONING_FAILED
-from lapse.requests.local.places import CLASS, DIRECTORY, DRIVER, RESTORE, digest_of
+from lapse.requests.controllers.sources import Sources, phase_of
+from lapse.requests.lifecycle.policy import RestoreExecutor
+from lapse.requests.local.places import CLASS, DIRECTORY, DRIVER, digest_of
 
 if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.kube.resources import Json
     from lapse.objects.port import ObjectStore
-    from lapse.requests.api.kinds import ObjectRef, VolumeRestoreRequest
+    from lapse.requests.api.kinds import VolumeRestoreRequest
     from lapse.requests.api.upstream import PersistentVolumeClaim
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.local.places import ExecutorFolders
@@ -49,21 +65,22 @@ class Provisioner:
     def __init__(self, store: ObjectStore, caches: Caches, *, places: ExecutorFolders, clock: Clock) -> None:
         """Make volumes in ``places`` unless a claim says where."""
         self._store, self._caches, self._places, self._clock = store, caches, places, clock
+        self._sources = Sources(caches, executor=RestoreExecutor.LOCAL)
 
     # --- claims -----------------------------------------------------------------------------------------------------
 
     async def reconcile_claim(self, key: ObjectKey) -> ReconcileResult:
         """Bind a claim that names a directory; release the volume of a claim that is gone."""
-        claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key, suits=_is_bound)
+        claim = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key, suits=is_bound)
         await self._release(key, None if claim is None else claim.metadata.uid)
         if claim is None:
             return ReconcileResult()
-        if DIRECTORY in claim.metadata.annotations and RESTORE not in claim.metadata.annotations:
+        if DIRECTORY in claim.metadata.annotations and not restored_by(claim):
             await self._adopt(claim)
         return ReconcileResult()
 
     async def _adopt(self, claim: PersistentVolumeClaim) -> None:
-        if _is_bound(claim) or _has_failed(claim):
+        if is_bound(claim) or failure_of(claim):
             return
         directory = Path(claim.metadata.annotations[DIRECTORY])
         if not await in_thread(lambda _stop: directory.is_absolute() and directory.is_dir()):
@@ -76,7 +93,7 @@ class Provisioner:
         for volume in self._caches.of(PERSISTENT_VOLUME).indexed(CLAIM, str(key)):
             claimed, csi = volume.spec.claim_ref, volume.spec.csi
             ours = csi is not None and csi.driver == DRIVER
-            if ours and claimed is not None and claimed.uid != uid and _phase(volume) != "Released":
+            if ours and claimed is not None and claimed.uid != uid and phase_of(volume) != "Released":
                 meta = volume.metadata
                 await self._store.patch_status(PERSISTENT_VOLUME, meta.key, {"phase": "Released"}, uid=meta.uid)
 
@@ -121,11 +138,15 @@ class Provisioner:
         request = await self._caches.find(VOLUME_RESTORE_REQUEST, key)
         if request is None or is_final(conditions_of(request)):
             return ReconcileResult()
+        if await self._caches.find(OBJECT_KEEPER, keeper_key(VOLUME_RESTORE_REQUEST, request)) is None:
+            return ReconcileResult()  # its controller has not judged it yet
         fill = await self._source(request)
         if fill is None:
             return ReconcileResult()
         claim = await self._claim_for(request)
-        if claim.metadata.annotations.get(RESTORE) != request.metadata.uid or _is_bound(claim) or _has_failed(claim):
+        if claim is None or not is_restore_of(claim, request, RestoreExecutor.LOCAL):
+            return ReconcileResult()
+        if is_bound(claim) or failure_of(claim):
             return ReconcileResult()
         directory = Path(claim.metadata.annotations[DIRECTORY])
         noted = self._places.arrival(request.metadata.uid)
@@ -141,71 +162,53 @@ class Provisioner:
 
     async def _source(self, request: VolumeRestoreRequest) -> Fill | None:
         """Return what fills a directory with the data; None while there is nothing of ours to restore from."""
-        ref = request.spec.source_ref
-        if ref.kind == PERSISTENT_VOLUME.kind:
-            return await self._volume_source(ref)
-        if ref.kind == VOLUME_SNAPSHOT_CONTENT.kind:
-            return await self._snapshot_source(ref)
-        return None
+        source = await self._sources.judge(request)
+        if isinstance(source, PersistentVolume):
+            return self._volume_source(source)
+        return self._snapshot_source(source) if isinstance(source, VolumeSnapshotContent) else None
 
-    async def _snapshot_source(self, ref: ObjectRef) -> Fill | None:
-        content = await self._caches.find(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, ref.name), uid=ref.uid)
-        if content is None or content.spec.driver != DRIVER or content.status is None:
-            return None
-        digest = digest_of(content.status.snapshot_handle or "")
-        if not content.status.ready_to_use or digest is None:
+    def _snapshot_source(self, content: VolumeSnapshotContent) -> Fill | None:
+        digest = digest_of((content.status and content.status.snapshot_handle) or "")
+        if content.spec.driver != DRIVER or digest is None:
             return None
         archive = self._places.found(content)
         return lambda directory, arrived, stop: unpack(archive, digest, directory, arrived=arrived, stop=stop)
 
-    async def _volume_source(self, ref: ObjectRef) -> Fill | None:
-        volume = await self._caches.find(PERSISTENT_VOLUME, ObjectKey(None, ref.name), uid=ref.uid)
-        csi = volume.spec.csi if volume is not None else None
-        if csi is None or csi.driver != DRIVER or _phase(volume) == "Bound":
+    def _volume_source(self, volume: PersistentVolume) -> Fill | None:
+        csi = volume.spec.csi
+        if csi is None or csi.driver != DRIVER or phase_of(volume) == "Bound":
             return None
         source = Path(csi.volume_handle or "")
         return lambda directory, arrived, stop: copy(source, directory, arrived=arrived, stop=stop)
 
-    async def _claim_for(self, request: VolumeRestoreRequest) -> PersistentVolumeClaim:
-        template, meta = request.spec.pvc_template, request.metadata
-        key = ObjectKey(meta.namespace, template.metadata.name)
+    async def _claim_for(self, request: VolumeRestoreRequest) -> PersistentVolumeClaim | None:
+        """Return the claim of a restore, made if there never was one; None when it is gone."""
+        template, meta, key = request.spec.pvc_template, request.metadata, wanted_claim(request)
         # A cache that is behind would have us fill the directory of a claim that is bound by now, and fail.
-        found = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key, suits=_is_bound)
-        if found is not None:
+        found = await self._caches.find(PERSISTENT_VOLUME_CLAIM, key, suits=is_bound)
+        if found is not None or (request.status is not None and request.status.pvc_ref is not None):
             return found
         given = template.metadata.annotations or {}
         directory = given.get(DIRECTORY) or str(self._places.volume(key))
-        annotations = {**given, DIRECTORY: directory, RESTORE: meta.uid}
+        annotations = {**given, DIRECTORY: directory, RESTORED_FROM: meta.uid}
         body: Json = {
             "metadata": {
                 "name": key.name,
                 "namespace": key.namespace,
-                "labels": template.metadata.labels or {},
+                "labels": {**(template.metadata.labels or {}), RESTORE: meta.uid},
                 "annotations": annotations,
             },
             "spec": {
                 **msgspec.to_builtins(template.spec),
                 "storageClassName": template.spec.storage_class_name or CLASS,
                 "volumeMode": "Filesystem",
+                "dataSourceRef": msgspec.to_builtins(local_source(request)),
             },
         }
         try:
             return await self._store.create(PERSISTENT_VOLUME_CLAIM, body)
         except AlreadyExistsError:
             return await self._store.get(PERSISTENT_VOLUME_CLAIM, key)
-
-
-def _is_bound(claim: PersistentVolumeClaim) -> bool:
-    return claim.status is not None and claim.status.phase == "Bound"
-
-
-def _has_failed(claim: PersistentVolumeClaim) -> bool:
-    conditions = claim.status.conditions if claim.status is not None else None
-    return any(condition.type == PROVISIONING_FAILED for condition in conditions or ())
-
-
-def _phase(volume: Any) -> str | None:  # noqa: ANN401 - a volume of ours
-    return volume.status.phase if volume.status is not None else None
 
 
 def _note(directory: Path, noted: Path) -> None:

@@ -61,7 +61,7 @@ def test_texts_that_mean_something_to_yaml_stay_texts(value: object) -> None:
     ("plural", "names"),
     [
         ("volumecapturerequests", ["Mode", "Target", "Ready", "Reason", "Expires", "Age"]),
-        ("volumerestorerequests", ["Source", "Claim", "Ready", "Reason", "Expires", "Age"]),
+        ("volumerestorerequests", ["Source", "Claim", "Ready", "Reason", "Progress", "Expires", "Age"]),
         ("manifestcapturerequests", ["Checkpoint", "Ready", "Reason", "Expires", "Age"]),
         ("objectkeepers", ["Mode", "Follows", "TTL", "Phase", "Expires", "Age"]),
     ],

@@ -102,6 +102,8 @@ def test_the_scope_and_the_write_path_of_status_are_upstreams() -> None:
     assert {kind.kind for kind in ALL_KINDS if not kind.status} == {
         *("StorageClass", "VolumeSnapshotClass", "ConfigMap", "ManifestCheckpointContentChunk"),
     }
-    assert {kind.kind for kind in UPSTREAM_KINDS if kind.namespaced} == {"PersistentVolumeClaim", "Pod", "ConfigMap"}
+    assert {kind.kind for kind in UPSTREAM_KINDS if kind.namespaced} == {
+        *("PersistentVolumeClaim", "VolumeSnapshot", "Pod", "ConfigMap"),
+    }
     assert not PERSISTENT_VOLUME.namespaced
     assert STORAGE_CLASS.group == "storage.k8s.io"

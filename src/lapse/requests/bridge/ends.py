@@ -1,0 +1,56 @@
+"""How the bridge ends what it made: by the engine's one path, as everything that Lapse ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.address import Address
+from lapse.core.clock import UnixNs
+from lapse.core.decision import Reason
+from lapse.engine.domain import DELETE, Action
+from lapse.engine.journal.port import Outcome
+from lapse.engine.safety.holds import hold_of
+from lapse.objects.target import ObjectHandle
+from lapse.requests.expiry import DOMAIN
+
+if TYPE_CHECKING:
+    from lapse.core.clock import Clock
+    from lapse.engine.executor import Executor
+    from lapse.kube.resources import Kind, Object
+
+_DONE: Final = frozenset({Outcome.ENDED, Outcome.GONE, Outcome.CHANGED})
+
+
+class BridgeReason(Reason):
+    """Why something that was made for a restore is ended."""
+
+    RESTORE_OVER = "restore_over"
+    SNAPSHOT_REPLACED = "snapshot_replaced"
+
+
+class Ends:
+    """Ends objects that were made for restores."""
+
+    def __init__(self, executor: Executor, *, clock: Clock, policy: str) -> None:
+        """Hand everything to ``executor``; ``policy`` is for the journal."""
+        self._executor, self._clock, self._policy = executor, clock, policy
+
+    async def end(self, kind: Kind[Any], obj: Object, reason: BridgeReason, *, uid: str) -> bool:
+        """End an object of the restore with ``uid``; return whether it is on its way, and not held or refused."""
+        meta, now = obj.metadata, UnixNs(self._clock.wall_ns())
+        action = Action(
+            domain=DOMAIN,
+            address=Address(kind.kind, meta.namespace, meta.name),
+            uid=meta.uid,
+            version=meta.resource_version,
+            handle=ObjectHandle.of(kind, obj),
+            action=DELETE,
+            reason=reason,
+            since=now,
+            anchor_ns=now,
+            policy=self._policy,
+            hold=hold_of(meta.annotations),
+            details={"restore": uid},
+        )
+        (result,) = await self._executor.execute([action])
+        return result.outcome in _DONE

@@ -1,0 +1,92 @@
+"""Claims of restores: which claim is the answer to which request. Pure.
+
+A claim is the restore only if it says so: by the annotation with the uid of the request, and by the place that its data
+comes from. Its name proves nothing, nor does its age: anybody may make a claim of that name, in the same second. Where
+a foreign provisioner carries restores out, it knows nothing of our annotation; there a claim that is not older than the
+request counts, as the founding document has it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lapse.core.timestamps import from_timestamp
+from lapse.kube.resources import ConditionStatus, ObjectKey
+from lapse.requests.api.kinds import RESTORED_FROM
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, VOLUME_SNAPSHOT, DataSourceRef
+from lapse.requests.controllers.provisioning import PROVISIONING_FAILED
+from lapse.requests.lifecycle.policy import RestoreExecutor
+
+if TYPE_CHECKING:
+    from lapse.requests.api.kinds import VolumeRestoreRequest
+    from lapse.requests.api.upstream import PersistentVolumeClaim
+
+RESTORED: Final = "restored from"
+"""The index of the cache of claims that finds those of a restore, by the uid of its request."""
+
+
+def wanted_claim(request: VolumeRestoreRequest) -> ObjectKey:
+    """Return where the claim is to be that a request asks for."""
+    return ObjectKey(request.metadata.namespace, request.spec.pvc_template.metadata.name)
+
+
+def bridge_name(uid: str) -> str:
+    """Return the name of the VolumeSnapshot and of the content that are made for a restore."""
+    return f"restore-{uid}"
+
+
+def restored_by(claim: PersistentVolumeClaim) -> list[str]:
+    """Return the uid of the restore that a claim says it is for, for the index `RESTORED`."""
+    uid = claim.metadata.annotations.get(RESTORED_FROM)
+    return [uid] if uid else []
+
+
+def is_bound(claim: PersistentVolumeClaim) -> bool:
+    """Whether a claim has its volume."""
+    return claim.status is not None and claim.status.phase == "Bound"
+
+
+def is_lost(claim: PersistentVolumeClaim) -> bool:
+    """Whether a claim had a volume that is gone."""
+    return claim.status is not None and claim.status.phase == "Lost"
+
+
+def failure_of(claim: PersistentVolumeClaim) -> str | None:
+    """Return what the local executor says on a claim that it has given up; None while it has not."""
+    for condition in (claim.status.conditions if claim.status is not None else None) or ():
+        if condition.type == PROVISIONING_FAILED and condition.status == ConditionStatus.TRUE:
+            return condition.message or f"the provisioner gave up on {claim.metadata.key}"
+    return None
+
+
+def is_restore_of(claim: PersistentVolumeClaim, request: VolumeRestoreRequest, executor: RestoreExecutor) -> bool:
+    """Whether a claim is the answer to a request."""
+    if executor is RestoreExecutor.EXTERNAL:
+        return not _is_older(claim, request)
+    if claim.metadata.annotations.get(RESTORED_FROM) != request.metadata.uid:
+        return False
+    source = request.spec.source_ref
+    if executor is RestoreExecutor.LOCAL:
+        return claim.spec.data_source_ref == local_source(request)
+    if source.kind == PERSISTENT_VOLUME.kind:
+        return claim.spec.volume_name == source.name
+    return claim.spec.data_source == snapshot_source(request.metadata.uid)
+
+
+def snapshot_source(uid: str) -> DataSourceRef:
+    """Return what a claim is filled from on a cluster."""
+    return DataSourceRef(api_group=VOLUME_SNAPSHOT.group, kind=VOLUME_SNAPSHOT.kind, name=bridge_name(uid))
+
+
+def local_source(request: VolumeRestoreRequest) -> DataSourceRef:
+    """Return what a claim is filled from by the local executor: the source itself."""
+    source = request.spec.source_ref
+    group = source.api_version.rpartition("/")[0]
+    return DataSourceRef(api_group=group or None, kind=source.kind, name=source.name)
+
+
+def _is_older(claim: PersistentVolumeClaim, request: VolumeRestoreRequest) -> bool:
+    """Whether a claim was there before the request. Doubt is no reason to refuse it."""
+    made = from_timestamp(claim.metadata.creation_timestamp or "")
+    asked = from_timestamp(request.metadata.creation_timestamp or "")
+    return made is not None and asked is not None and made < asked
