@@ -2,8 +2,8 @@
 
 It stands where a load balancer stands: it has the API server's own certificate, passes on everything unchanged (watches
 piece by piece) and, every so many requests, gives an answer of its own instead. It remembers what was asked, and can
-hold a request back while a test does something else. Runs in a thread; what a method sets holds for the requests that
-come after it.
+hold a request or its answer back while a test does something else, such as ending the client between two of its calls.
+Runs in a thread; what a method sets holds for the requests that come after it.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class Refusal:
         return web.Response(status=self.code, headers=headers, text=text, content_type="application/json")
 
 
+class CutError(Exception):
+    """Raised by a hook: the request, or its answer, goes no further, and the connection of the client is reset."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """One request."""
@@ -74,7 +78,9 @@ class ApiProxy:
         self.asked: list[Asked] = []
         """Every request so far."""
         self.before: Callable[[Asked], object] | None = None
-        """Called before a request is passed on, which waits for it; in a thread of its own."""
+        """Called before a request is passed on, which waits for it; in a thread of its own. May raise `CutError`."""
+        self.after: Callable[[Asked, int], object] | None = None
+        """Called with the server's code when it has answered, before the answer is passed on; otherwise the same."""
 
     def refuse(self, every: int, refusals: Sequence[Refusal] = ()) -> None:
         """Give every so many-th request one of these answers, in turn; 0 ends it."""
@@ -130,19 +136,24 @@ class ApiProxy:
         body = await request.read()
         asked = Asked(request.method, request.raw_path, request.headers.get("Accept", ""), body)
         self.asked.append(asked)
-        if self.before is not None:
-            await asyncio.to_thread(self.before, asked)
-        if refusal is not None and not refusal.after:
-            return refusal.response()
-        target = f"{self._server.url}{request.raw_path}"
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in OWN_HEADERS}
         try:
-            async with self._session.request(request.method, target, headers=headers, data=body or None) as answer:
-                return await _pass_on(request, answer) if refusal is None else refusal.response()
-        except (aiohttp.ClientError, OSError):
+            if self.before is not None:
+                await asyncio.to_thread(self.before, asked)
+            if refusal is not None and not refusal.after:
+                return refusal.response()
+            return await self._carry_out(request, asked, refusal)
+        except (aiohttp.ClientError, OSError, CutError):
             if request.transport is not None:
                 request.transport.abort()
             raise web.HTTPBadGateway from None
+
+    async def _carry_out(self, request: web.BaseRequest, asked: Asked, refusal: Refusal | None) -> web.StreamResponse:
+        target = f"{self._server.url}{asked.path}"
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in OWN_HEADERS}
+        async with self._session.request(asked.method, target, headers=headers, data=asked.body or None) as answer:
+            if self.after is not None:
+                await asyncio.to_thread(self.after, asked, answer.status)
+            return await _pass_on(request, answer) if refusal is None else refusal.response()
 
 
 async def _pass_on(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
