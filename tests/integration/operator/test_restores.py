@@ -322,31 +322,42 @@ async def test_a_source_whose_keeper_falls_due_during_a_restore_stays_until_that
 # --- somebody interferes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stopped", ["csi-snapshotter", "csi-provisioner"])
-async def test_a_snapshot_that_a_user_deletes_midway_changes_nothing_about_the_end(
-    tenant: Tenant, stopped: str
-) -> None:
+async def test_a_snapshot_that_a_user_deletes_midway_changes_nothing_about_the_end(tenant: Tenant) -> None:
     source = await tenant.capture()
-    with tenant.kube.component(stopped).paused():
+    with tenant.kube.component("csi-snapshotter").paused():
         request = await tenant.ask(source)
         await tenant.until_bridge(request, "VolumeSnapshot", "VolumeSnapshotContent")
-        if stopped == "csi-provisioner":
-            await tenant.until_claimed(request)
         first = await tenant.store.get(VOLUME_SNAPSHOT, tenant.key(restore_name(request)))
         await tenant.store.delete(VOLUME_SNAPSHOT, first.metadata.key)
 
         async def noticed() -> bool:
             now = await found(tenant.store, VOLUME_SNAPSHOT, first.metadata.key)
-            if now is None or now.metadata.uid != first.metadata.uid:
-                return True
-            # While a claim is filled from it, the stock controller keeps one that is deleted.
-            return stopped == "csi-provisioner" and now.metadata.deletion_timestamp is not None
+            return now is None or now.metadata.uid != first.metadata.uid
 
         await until(noticed)
     done = await tenant.completed(request)
     assert await tenant.data() == source.data
     assert len(await tenant.claims_for(done)) == 1
     await tenant.until_clean(done, source)
+
+
+async def test_a_snapshot_that_a_user_deletes_under_its_claim_is_told_in_words_and_the_next_restore_succeeds(
+    tenant: Tenant,
+) -> None:
+    """The stock controller keeps the snapshot while a claim waits for it, and the provisioner refuses to use it."""
+    source = await tenant.capture()
+    with tenant.kube.component("csi-provisioner").paused():
+        request = await tenant.ask(source)
+        await tenant.until_claimed(request)
+        await tenant.store.delete(VOLUME_SNAPSHOT, tenant.key(restore_name(request)))
+    refused = await tenant.refused(request, "RestoreFailed")
+    assert "is currently being deleted" in refused
+    await tenant.store.delete(PERSISTENT_VOLUME_CLAIM, tenant.key("restored"))
+    await tenant.until_clean(request, source)
+
+    again = await tenant.completed(await tenant.ask(source, name="again"))
+    assert await tenant.data() == source.data
+    await tenant.until_clean(again, source)
 
 
 @pytest.mark.parametrize("stopped", ["csi-snapshotter", "csi-provisioner"])

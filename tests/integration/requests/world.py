@@ -57,6 +57,7 @@ from lapse.requests.api.upstream import (
     STORAGE_CLASS,
     VOLUME_SNAPSHOT_CLASS,
     VOLUME_SNAPSHOT_CONTENT,
+    PersistentVolume,
     PersistentVolumeClaim,
 )
 from lapse.requests.controllers.claims import local_source

@@ -49,8 +49,8 @@ _COPIED_ANNOTATIONS: Final = (
     f"{_PREFIX}allow-volume-mode-change",
 )
 _ATTEMPTS: Final = 5
-_OFFERED: Final = "waiting for the snapshot to be offered"
-_AGAIN: Final = "the snapshot was deleted on the way; it is offered again"
+_OFFERED: Final = "waiting for its VolumeSnapshot to be ready"
+_AGAIN: Final = "its VolumeSnapshot was deleted, and is made again"
 
 
 class Snapshots:

@@ -43,7 +43,7 @@ async def from_snapshot(request: VolumeRestoreRequest, source: VolumeSnapshotCon
     if isinstance(chosen, End):
         return chosen
     wanted, noted = request.spec.pvc_template.spec, source.metadata.annotations
-    size = _largest(_asked(request), _restore_size(source), noted.get(SOURCE_SIZE))
+    size = _largest(_asked(request), noted.get(SOURCE_SIZE), _restore_size(source))
     if size is None:
         message = f"nobody says how large the volume of {source.metadata.name} is"
         return End(ConditionReason.INCOMPATIBLE, f"{message}: name a size in pvcTemplate.spec.resources.requests")
@@ -142,7 +142,7 @@ def _restore_size(source: VolumeSnapshotContent) -> str | None:
 
 
 def _largest(*sizes: str | None) -> str | None:
-    """Return the largest of some amounts, as it was written; None when none of them says anything."""
+    """Return the largest of some amounts, the first of equal ones; None when none of them says anything."""
     known = [(amount, text) for text in sizes if text is not None and (amount := units(text))]
     return max(known, key=lambda one: one[0])[1] if known else None
 

@@ -13,6 +13,8 @@ than the claim.
 - *Final at once*: ``InvalidArgument``, ``NotFound``, ``AlreadyExists``, ``OutOfRange``, ``Unimplemented``. By what CSI
   says about them, the same call fails again: parameters, source, name or size are not what the driver can do. A claim
   cannot be changed in these, so somebody has to ask for another restore anyway.
+- *Final at once*, too: that the snapshot is being deleted. It stays for as long as the claim waits for it, and the claim
+  for as long as it is there: only somebody who deletes the claim ends that.
 - *Everything else* (``Internal``, ``Unknown``, ``PermissionDenied``, an error of the provisioner itself, which has no
   code, a StorageClass that is not there) is doubt. It is final when it is still reported two minutes after the claim
   was made: by then a provisioner has tried some seven times.
@@ -47,6 +49,8 @@ DOUBT_SECONDS: Final = 120.0
 """How long a failure that may pass must be reported before it counts."""
 TRANSIENT: Final = frozenset({"Canceled", "DeadlineExceeded", "Unavailable", "Aborted", "ResourceExhausted"})
 FINAL: Final = frozenset({"InvalidArgument", "NotFound", "AlreadyExists", "OutOfRange", "Unimplemented"})
+SOURCE_GOES: Final = "is currently being deleted"
+"""How the stock provisioner says that somebody has deleted the snapshot which a claim is to be filled from."""
 _FIRST_LOOK_SECONDS: Final = 5.0
 _LONGEST_WAIT_SECONDS: Final = 60.0
 _CODE: Final = re.compile(r"rpc error: code = (\w+)")
@@ -73,7 +77,8 @@ def final_failure(claim: PersistentVolumeClaim, events: Iterable[EventObject]) -
     if code in TRANSIENT:
         return None
     lasting = seen - made >= DOUBT_SECONDS * _NS
-    return note or PROVISIONING_FAILED if code in FINAL or lasting else None
+    is_final = code in FINAL or SOURCE_GOES in note or lasting
+    return note or PROVISIONING_FAILED if is_final else None
 
 
 def _seen(claim: PersistentVolumeClaim, event: EventObject) -> UnixNs | None:
