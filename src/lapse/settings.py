@@ -403,6 +403,11 @@ class Settings:
         "FollowObject: snapshots go with their request; FollowObjectWithTTL: keeper_ttl later",
     )
     keeper_ttl: Duration = setting("24h", _lifetime, "How long snapshots outlive their request, such as 24h")
+    artifact_ttl_max: Duration = setting(
+        "30d",
+        _interval,
+        "The longest artifactTTL that a request may ask for, such as 30d; never allows any, and never itself",
+    )
     restore_ownership: RestoreOwnership = setting(
         "user", _restore_ownership, "user: restored data is the user's; keeper: it goes with the keeper"
     )

@@ -137,6 +137,7 @@ def request_policy(settings: Settings) -> RequestPolicy:
         request_deadline=settings.request_deadline,
         keeper_mode=settings.keeper_mode,
         keeper_ttl=settings.keeper_ttl,
+        artifact_ttl_max=settings.artifact_ttl_max,
         restore_ownership=settings.restore_ownership,
     )
 

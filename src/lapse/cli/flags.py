@@ -72,6 +72,7 @@ _PROCESS: Final = ("probes_host", "probes_port", "log_format", "log_level")
 _CLUSTER: Final = ("kube_config", "kube_context")
 _REQUESTS: Final = (
     *("request_ttl", "request_ttl_mode", "request_deadline", "keeper_mode", "keeper_ttl", "restore_ownership"),
+    "artifact_ttl_max",
     *("deletion_budget", "request_deletion_budget", "keeper_deletion_budget"),
 )
 _RECORDS: Final = ("history_namespace", "history_ttl", "history_retention_limit", "history_keep_last_success")

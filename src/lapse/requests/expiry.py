@@ -5,14 +5,14 @@ reconcile knows of it. Mode *annotation*: the annotation on the request decides,
 request is reconciled, before anything else.
 
 All end a request in the same way, by the engine, with the uid and the version that the decision was made on. A request
-without a completion timestamp never lapses. People delete requests and the claims that they made for them, and nothing
-else: a keeper goes by its own rule, and an artifact with its keeper.
+without a completion timestamp never lapses. People delete requests, the claims that they made for them, and keepers
+that never go by themselves, and nothing else: other keepers go by their own rule, and an artifact with its keeper.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
 
@@ -36,8 +36,9 @@ from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, TTL, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.controllers.finalise import Finaliser, R, Request, conditions_of
+from lapse.requests.lifecycle.keeper import is_for_ever
 from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
-from lapse.requests.registration import REQUESTS
+from lapse.requests.registration import KEEPERS, REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -214,20 +215,22 @@ class AnnotationTTL:
 # --- deletion by a person ---------------------------------------------------------------------------------------------
 
 
-DELETABLE: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, PERSISTENT_VOLUME_CLAIM)
+DELETABLE: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, PERSISTENT_VOLUME_CLAIM, OBJECT_KEEPER)
 
 
 class NotDeletableError(UsageError):
     """{address} is not deleted by hand: a keeper goes some time after its request, an artifact goes with its keeper.
 
+    Only a keeper that never goes by itself (its ttl is never) is deleted by hand, and what it keeps goes with it.
     Delete the request (vcr, vrr or mcr) to begin that. Once the request is gone, lapse requests list shows when the
     rest goes; to keep the data for longer, restore it with lapse requests restore NAME --from SNAPSHOT --to PATH.
     """
 
 
-def demand_deletable(place: Located) -> None:
-    """Refuse what people do not delete."""
-    if place.kind not in DELETABLE:
+def demand_deletable(place: Located, found: Object | None = None) -> None:
+    """Refuse what people do not delete: by its kind, and, once it was ``found``, a keeper that goes by itself."""
+    goes_by_itself = place.kind is OBJECT_KEEPER and found is not None and not is_for_ever(cast("ObjectKeeper", found))
+    if place.kind not in DELETABLE or goes_by_itself:
         raise NotDeletableError(address=place)
 
 
@@ -257,7 +260,7 @@ async def delete_by_person(  # noqa: PLR0913 - all but the object named
         if held is not None:
             raise held_error(place, held)
     action = deletion_by_person(
-        domain=DOMAIN,
+        domain=KEEPERS.name if place.kind is OBJECT_KEEPER else DOMAIN,
         address=place.address,
         uid=obj.metadata.uid,
         version=obj.metadata.resource_version,

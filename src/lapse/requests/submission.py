@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from lapse.core.duration import Duration
 from lapse.core.errors import LapseError, UsageError
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import Json, Kind, ObjectKey
@@ -119,10 +120,19 @@ class Capture:
     directory: Path | None
     claim: str | None
     mode: CaptureMode
+    keep: Json
+    """The part of the spec that says how long, or nothing."""
 
     @classmethod
     def checked(
-        cls, name: str, *, namespace: str, directory: str | None, claim: str | None, mode: CaptureMode
+        cls,
+        name: str,
+        *,
+        namespace: str,
+        directory: str | None,
+        claim: str | None,
+        mode: CaptureMode,
+        keep: str | None = None,
     ) -> Capture:
         """Check everything that can be checked without the store."""
         if directory is None and claim is None:
@@ -131,7 +141,7 @@ class Capture:
         if claim is not None:
             check_name(claim, "--claim")
         path = None if directory is None else _existing(directory)
-        return cls(key=key, directory=path, claim=claim, mode=mode)
+        return cls(key=key, directory=path, claim=claim, mode=mode, keep=_kept_for(keep))
 
     async def ask(self, store: ObjectStore) -> Located:
         """Make the request, and the claim if there is none."""
@@ -142,7 +152,7 @@ class Capture:
         if state.ready is False:
             raise ClaimFailedError(claim=Located(PERSISTENT_VOLUME_CLAIM, claim.metadata.key), problem=state.message)
         target = _reference(PERSISTENT_VOLUME_CLAIM, claim.metadata.name, claim.metadata.uid)
-        await _create(store, place, {"mode": str(self.mode), "target": target})
+        await _create(store, place, {"mode": str(self.mode), "target": target, **self.keep})
         return place
 
     async def _claim(self, store: ObjectStore) -> PersistentVolumeClaim:
@@ -172,6 +182,16 @@ class Capture:
             claim = Located(PERSISTENT_VOLUME_CLAIM, key)
             raise ClaimTakenError(claim=claim, other=other, directory=self.directory)
         return found
+
+
+def _kept_for(keep: str | None) -> Json:
+    """Return the part of a spec that says how long artifacts are kept; raises a usage error for what is no TTL."""
+    if keep is None:
+        return {}
+    duration = Duration.parse(keep)
+    if duration.nanoseconds is not None and duration.nanoseconds <= 0:
+        raise NotValidError(what=f"--keep {keep}", problem="expected a duration above zero, such as 30d, or never")
+    return {"artifactTTL": str(duration)}
 
 
 def _stands_for(claim: PersistentVolumeClaim) -> str | None:
@@ -355,18 +375,20 @@ class CaptureManifests:
 
     key: ObjectKey
     targets: list[Json]
+    keep: Json
+    """As of `Capture`."""
 
     @classmethod
-    def checked(cls, name: str, *, namespace: str, targets: list[str]) -> CaptureManifests:
+    def checked(cls, name: str, *, namespace: str, targets: list[str], keep: str | None = None) -> CaptureManifests:
         """Check everything that can be checked without the store."""
         key = ObjectKey(check_namespace(namespace), check_name(name, "NAME"))
-        return cls(key=key, targets=[_target(text) for text in targets])
+        return cls(key=key, targets=[_target(text) for text in targets], keep=_kept_for(keep))
 
     async def ask(self, store: ObjectStore) -> Located:
         """Make the request."""
         place = Located(MANIFEST_CAPTURE_REQUEST, self.key)
         await _demand_new(store, place)
-        await _create(store, place, {"targets": self.targets})
+        await _create(store, place, {"targets": self.targets, **self.keep})
         return place
 
 

@@ -37,6 +37,7 @@ from lapse.requests.api.upstream import (
 )
 from lapse.requests.controllers.provisioning import PROVISIONING_FAILED
 from lapse.requests.expiry import decide, finished
+from lapse.requests.lifecycle.keeper import is_for_ever
 from lapse.requests.local.places import DIRECTORY
 
 if TYPE_CHECKING:
@@ -186,10 +187,10 @@ def _keeper_expiry(keeper: ObjectKeeper) -> Expiry:
     match keeper.spec.mode:
         case KeeperMode.FOLLOW_OBJECT:
             return Expiry(instead=f"with {followed(keeper)}")
-        case KeeperMode.FOLLOW_OBJECT_WITH_TTL:
+        case KeeperMode.FOLLOW_OBJECT_WITH_TTL if not is_for_ever(keeper):
             return Expiry(instead=f"{keeper.spec.ttl} after {followed(keeper)}")
         case _:
-            return Expiry()
+            return Expiry(instead="never" if is_for_ever(keeper) else "")
 
 
 def followed(keeper: ObjectKeeper) -> str:
@@ -212,6 +213,8 @@ def consequence(keeper: ObjectKeeper | None, *, keeps: bool) -> str:
     if keeper is None:
         return "Nothing that it made is left."
     name = f"keeper/{keeper.metadata.name}"
+    if is_for_ever(keeper):
+        return f"{name} and what it keeps stay until somebody deletes the keeper: lapse requests delete {name}."
     when = "now" if keeper.spec.mode == KeeperMode.FOLLOW_OBJECT else f"{_printed(keeper.spec.ttl)} from now"
     return f"{name} and what it keeps go {when}." if keeps else f"{name} goes {when}; what was restored stays."
 

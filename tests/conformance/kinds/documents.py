@@ -174,6 +174,12 @@ def ttl(text: str, says: str | None = None) -> Case:
     return keeper(f"ttl {text!r}", changed(LASTS, "spec.ttl", text), None if says is None else "spec.ttl", says or "")
 
 
+def artifact_ttl(original: Json, kind: Kind[Any], text: object, says: str | None = None) -> Case:
+    document = changed(original, "spec.artifactTTL", text)
+    wrong = None if says is None else "spec.artifactTTL"
+    return Case(f"{kind.short}: kept for {text!r}", kind, document, wrong, says or "")
+
+
 def record(name: str, place: str, value: object, wrong: str | None = None) -> Case:
     return Case(f"record: {name}", CHAOS_EXPERIMENT_HISTORY, changed(RECORD, place, value), wrong)
 
@@ -250,6 +256,8 @@ GOOD = [
         ("1ns", "1h30m", "1.5s", ".5s", "1.s", "90us", "90µs", "90μs", "0.5ms", "7d", "2w", "1m1h", "0h1s", "never"),
     ),
     *map(ttl, ("PT10M", "P1D", "P2W", "P1DT12H", "PT1H30M", "PT0.5S", "PT0,5S", "P1DT1H1M1S", "106751d")),
+    *(artifact_ttl(CAPTURE, VOLUME_CAPTURE_REQUEST, text) for text in ("1ns", "12h", "30d", "P30D", "never", None)),
+    *(artifact_ttl(MANIFESTS, MANIFEST_CAPTURE_REQUEST, text) for text in ("12h", "30d", "never", None)),
     Case("record: a failure", CHAOS_EXPERIMENT_HISTORY, RECORD),
     *(record(f"a {status}", "spec.execution.status", status) for status in ("success", "partial", "cancelled")),
     record("an experiment without a uid", "spec.experimentRef.uid", MISSING),
@@ -312,6 +320,21 @@ BAD = [
     ),
     capture("a generation that is a text", "status.observedGeneration", "3", "status.observedGeneration"),
     capture("a generation that is a truth", "status.observedGeneration", True, "status.observedGeneration"),
+    *(
+        artifact_ttl(document, kind, text, says)
+        for document, kind in ((CAPTURE, VOLUME_CAPTURE_REQUEST), (MANIFESTS, MANIFEST_CAPTURE_REQUEST))
+        for text, says in (
+            ("30", NO_DURATION),
+            ("30days", NO_DURATION),
+            ("-1h", NO_DURATION),
+            ("Never", NO_DURATION),
+            ("", NO_DURATION),
+            ("0s", ZERO),
+            ("200000d", "must be at most 292 years; write never for no limit"),
+            (30, ""),
+            ("1h" * 51, ""),
+        )
+    ),
     restore("no source", "spec.sourceRef", MISSING, "spec.sourceRef"),
     restore("a source without a name", "spec.sourceRef.name", MISSING, "spec.sourceRef.name"),
     restore("no template", "spec.pvcTemplate", MISSING, "spec.pvcTemplate"),

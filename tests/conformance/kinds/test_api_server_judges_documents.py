@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 OURS = f"lapse-kinds-{os.getpid()}"
 FULL = [
     "capture: a final status",
+    "vcr: kept for '30d'",
+    "mcr: kept for '30d'",
     "restore: a snapshot",
     "restore: a claim in status",
     "manifests: one target",

@@ -22,6 +22,7 @@ from lapse.requests import view as requests_view
 from lapse.requests.addresses import Located, keeper_name, locate
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_CAPTURE_REQUEST, CaptureMode, ObjectKeeper
 from lapse.requests.api.upstream import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.expiry import NotDeletableError
 from lapse.requests.local.places import DIRECTORY
 from lapse.requests.submission import (
     Capture,
@@ -297,6 +298,29 @@ async def test_a_deletion_is_journalled_and_says_what_happens_next(context: Cont
     with pytest.raises(NotFoundError):
         await context.store.get(NIGHTLY.kind, NIGHTLY.key)
     assert len((await context.store.list(VOLUME_SNAPSHOT_CONTENT)).items) == 1
+
+
+async def test_how_long_to_keep_is_part_of_what_is_asked_for(context: Context, data: Path) -> None:
+    asked = Capture.checked(
+        "kept", namespace="default", directory=str(data), claim=None, mode=CaptureMode.SNAPSHOT, keep="720h"
+    )
+    place = await asked.ask(context.store)
+    assert (await context.store.get(place.kind, place.key)).spec.artifact_ttl == "30d"
+    other = CaptureManifests.checked("kept", namespace="default", targets=["pvc/data"], keep="never")
+    place = await other.ask(context.store)
+    assert (await context.store.get(place.kind, place.key)).spec.artifact_ttl == "never"
+
+
+async def test_a_keeper_is_deleted_by_hand_only_if_it_never_goes_by_itself(context: Context) -> None:
+    for name, ttl in (("ret-1", "never"), ("ret-2", "24h")):
+        await context.store.create(OBJECT_KEEPER, {"metadata": {"name": name}, "spec": {"mode": "TTL", "ttl": ttl}})
+    with pytest.raises(NotDeletableError):
+        await _delete(context, locate("keeper/ret-2"))
+    await _delete(context, locate("keeper/ret-1"))
+    left = (await context.store.list(OBJECT_KEEPER)).items
+    assert [one.metadata.name for one in left] == ["ret-2"]
+    rows = await (await context.journal()).entries(domain="keepers")
+    assert [row.address for row in rows] == ["keeper/ret-1"]
 
 
 async def test_what_is_held_is_not_deleted(context: Context, data: Path) -> None:

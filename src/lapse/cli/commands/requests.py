@@ -83,6 +83,15 @@ Mode = Annotated[
         show_default=False,
     ),
 ]
+Keep = Annotated[
+    str | None,
+    Parameter(
+        metavar="TIME",
+        help="How long what is made is kept after the request is gone, such as 30d, up to artifact_ttl_max of lapse up;"
+        " never keeps it until its keeper is deleted. [default: keeper_ttl]",
+        show_default=False,
+    ),
+]
 Name = Annotated[str, Parameter(help="Of the new request: lower-case letters, digits, - and .")]
 ObjectAddress = Annotated[str, Parameter(name="ADDRESS", help="As in vcr/default/nightly.")]
 Namespace = Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME", help="The namespace.")]
@@ -118,8 +127,9 @@ Kinds = Annotated[
 @_command(
     "lapse requests capture nightly --directory data --wait",
     "lapse requests capture nightly --claim data --mode Detach",
+    "lapse requests capture before-the-upgrade --claim data --keep 30d",
 )
-def capture(
+def capture(  # noqa: PLR0913 - one for each flag
     name: Name,
     /,
     *,
@@ -129,6 +139,7 @@ def capture(
         Parameter(metavar="NAME", help="A claim that exists; with --directory, the name of its claim."),
     ] = None,
     mode: Mode = CaptureMode.SNAPSHOT,
+    keep: Keep = None,
     namespace: Namespace = "default",
     waiting: Waiting = NO_WAIT,
     flags: StateFlags = StateFlags(),
@@ -137,11 +148,11 @@ def capture(
     """Ask for a capture of a volume or a directory.
 
     A snapshot is a copy of the directory as it is now; it is kept for a while
-    after the request is gone.
+    after the request is gone: for --keep, or for keeper_ttl of lapse up.
     """
     from lapse.requests.submission import Capture
 
-    asked = Capture.checked(name, namespace=namespace, directory=directory, claim=claim, mode=mode)
+    asked = Capture.checked(name, namespace=namespace, directory=directory, claim=claim, mode=mode, keep=keep)
     return _ask(asked, flags, output, waiting)
 
 
@@ -184,6 +195,7 @@ def restore(
 
 @_command(
     "lapse requests capture-manifests settings --target pvc/data --target v1:ConfigMap/settings --wait",
+    "lapse requests capture-manifests settings --target v1:ConfigMap/settings --keep 30d",
 )
 def capture_manifests(
     name: Name,
@@ -193,15 +205,20 @@ def capture_manifests(
         list[str],
         Parameter(metavar="KIND/NAME", help="What to capture, in the namespace; give it several times for several."),
     ],
+    keep: Keep = None,
     namespace: Namespace = "default",
     waiting: Waiting = NO_WAIT,
     flags: StateFlags = StateFlags(),
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Ask for a copy of the manifests of objects."""
+    """Ask for a copy of the manifests of objects.
+
+    The copy is kept for a while after the request is gone: for --keep, or
+    for keeper_ttl of lapse up.
+    """
     from lapse.requests.submission import CaptureManifests
 
-    asked = CaptureManifests.checked(name, namespace=namespace, targets=target)
+    asked = CaptureManifests.checked(name, namespace=namespace, targets=target, keep=keep)
     return _ask(asked, flags, output, waiting)
 
 
@@ -428,8 +445,10 @@ def delete(
     """Delete a request before its time, or a claim.
 
     What a capture has made is kept for a while longer, by its keeper. What a
-    restore has made stays, and so does the directory of a claim. A request
-    that is held, or has made something that is held, is not deleted.
+    restore has made stays, and so does the directory of a claim. A keeper can
+    be deleted if it never goes by itself (--keep never), and what it keeps
+    goes with it. What is held, or has made something that is held, is not
+    deleted.
     """
     from lapse.cli.context import in_context
     from lapse.requests.addresses import locate
@@ -445,13 +464,14 @@ def delete(
 async def _delete(context: Context, place: Located) -> str:
     from lapse.cli.context import who
     from lapse.requests.api.kinds import REQUEST_KINDS
-    from lapse.requests.expiry import delete_by_person
+    from lapse.requests.expiry import delete_by_person, demand_deletable
     from lapse.requests.submission import keeps_what_was_made, or_lapsed
     from lapse.requests.view import consequence, keeper_of
 
     store, journal, now = context.embedded, await context.journal(), context.clock.wall_ns()
     reading = store.get(place.kind, place.key)
     found = await or_lapsed(store, place, reading, rule=context.request_ttl, now=now)
+    demand_deletable(place, found)
     keeper = await keeper_of(store, place.kind, found.metadata.uid)
     keeps = keeper is not None and await keeps_what_was_made(store, place, keeper)
     await delete_by_person(

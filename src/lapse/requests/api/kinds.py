@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from lapse.kube.crd.definition import AGE, column, definition
 from lapse.kube.crd.rules import (
@@ -65,9 +65,9 @@ def _needs(name: str, mode_without: str) -> tuple[Rule, Rule]:
 
 
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
-    "VolumeCaptureRequest": (IMMUTABLE_SPEC,),
+    "VolumeCaptureRequest": (IMMUTABLE_SPEC, *is_duration("spec", "artifactTTL")),
     "VolumeRestoreRequest": (IMMUTABLE_SPEC,),
-    "ManifestCaptureRequest": (IMMUTABLE_SPEC,),
+    "ManifestCaptureRequest": (IMMUTABLE_SPEC, *is_duration("spec", "artifactTTL")),
     "ManifestCheckpoint": (_IMMUTABLE_OPTIONAL_SPEC,),
     "ManifestCheckpointContentChunk": (IMMUTABLE_SPEC,),
     "ObjectKeeper": (
@@ -113,6 +113,7 @@ MAX_CHUNK_CHARACTERS: Final = 1_048_576
 AccessMode = Annotated[
     str, Meta(extra_json_schema={"enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]})
 ]
+TTLText = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_TTL_CHARACTERS})]
 Checksum = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 Quantity = Annotated[
     int | str,
@@ -146,10 +147,14 @@ class CaptureMode(StrEnum):
 
 
 class CaptureSpec(Struct, frozen=True):
-    """What is to be captured, and how: ``target`` is a claim in the request's namespace, and only that of this uid."""
+    """What is to be captured, and how: ``target`` is a claim in the request's namespace, and only that of this uid.
+
+    ``artifactTTL`` says how long what is made is kept after the request is gone; None leaves that to the operator.
+    """
 
     mode: Annotated[str, Meta(extra_json_schema={"enum": [*CaptureMode]})]
     target: Annotated[ObjectRef, _WITH_UID, _LOCAL]
+    artifact_ttl: TTLText | None = field(default=None, name="artifactTTL")
 
 
 class CaptureStatus(Struct, frozen=True):
@@ -235,9 +240,10 @@ class VolumeRestoreRequest(Struct, frozen=True):
 
 
 class ManifestCaptureSpec(Struct, frozen=True):
-    """Whose manifests are to be captured, all in the request's namespace."""
+    """Whose manifests are to be captured, all in the request's namespace; ``artifactTTL`` as for a volume."""
 
     targets: Annotated[tuple[Annotated[ObjectRef, _BY_NAME], ...], Meta(extra_json_schema={"minItems": 1})]
+    artifact_ttl: TTLText | None = field(default=None, name="artifactTTL")
 
 
 class ManifestCaptureStatus(Struct, frozen=True):
@@ -338,7 +344,7 @@ class KeeperSpec(Struct, frozen=True):
 
     mode: Annotated[str, Meta(extra_json_schema={"enum": [*KeeperMode]})]
     follow_object_ref: Annotated[ObjectRef, _WITH_UID] | None = None
-    ttl: Annotated[str, Meta(extra_json_schema={"maxLength": MAX_TTL_CHARACTERS})] | None = None
+    ttl: TTLText | None = None
 
 
 class KeeperStatus(Struct, frozen=True):

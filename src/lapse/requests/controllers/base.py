@@ -30,6 +30,7 @@ from lapse.kube.events.event import NO_RECORDER
 from lapse.requests.api.conditions import ConditionReason, is_final
 from lapse.requests.controllers.finalise import End, Finaliser, R, conditions_of
 from lapse.requests.controllers.ownership import KeeperRefusedError
+from lapse.requests.lifecycle.policy import ArtifactTTLError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,6 +158,8 @@ class RequestController(ABC, Generic[R]):
             return self._too_late(request)
         try:
             step = await self._advance(request)
+        except ArtifactTTLError as error:
+            return End(ConditionReason.INVALID_TTL, str(error))
         except (InvalidError, UnknownKindError, KeeperRefusedError) as error:
             return End(ConditionReason.INTERNAL_ERROR, str(error))
         except StoreUnavailableError as error:

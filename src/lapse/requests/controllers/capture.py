@@ -135,6 +135,8 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
     async def advance(self, request: VolumeCaptureRequest) -> End | Wait:
         """See `RequestController`."""
         target = request.spec.target
+        if not await self.has_begun(request):
+            self._policy.demand_artifact_ttl(request.spec.artifact_ttl)
         if (target.api_version, target.kind) != (PERSISTENT_VOLUME_CLAIM.api_version, PERSISTENT_VOLUME_CLAIM.kind):
             message = f"cannot capture a {target.kind} of {target.api_version}: expected a PersistentVolumeClaim of v1"
             return End(ConditionReason.UNSUPPORTED_TARGET_KIND, message)

@@ -59,6 +59,11 @@ class Request(Protocol):
         ...
 
     @property
+    def spec(self) -> object:
+        """What is asked for."""
+        ...
+
+    @property
     def status(self) -> RequestStatus | None:
         """None until its controller wrote something."""
         ...

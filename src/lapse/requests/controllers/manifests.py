@@ -73,6 +73,8 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
 
     async def advance(self, request: ManifestCaptureRequest) -> End | Wait:
         """See `RequestController`; one call does all of it, as there is nobody to wait for."""
+        if not await self.has_begun(request):
+            self._policy.demand_artifact_ttl(request.spec.artifact_ttl)
         name = checkpoint_name(request.metadata.uid)
         found = await self._caches.read(MANIFEST_CHECKPOINT, ObjectKey(None, name))
         if found is None and request.status is not None and request.status.checkpoint_name:

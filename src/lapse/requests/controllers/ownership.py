@@ -19,6 +19,7 @@ from lapse.kube.resources import ObjectKey, OwnerReference
 from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode
 from lapse.requests.lifecycle.events import EventReason, made
+from lapse.requests.lifecycle.policy import artifact_ttl
 
 if TYPE_CHECKING:
     from lapse.kube.events.event import Recorder
@@ -42,7 +43,8 @@ async def ensure_keeper(
 ) -> ObjectKeeper | None:
     """Return the keeper of a request, made if it was not there; None while its uid is not known: come back in a second.
 
-    ``recorder`` is told of one that was made. Raises `KeeperRefusedError` for one that differs from what would be made.
+    The request's own artifact TTL counts, if it has one. ``recorder`` is told of a keeper that was made. Raises
+    `KeeperRefusedError` for one that differs from what would be made.
     """
     key, wanted = keeper_key(kind, request), _keeper(kind, request, policy)
     try:
@@ -93,9 +95,11 @@ def _keeper(kind: Kind[Any], request: Request, policy: RequestPolicy) -> Json:
         "name": meta.name,
         "uid": meta.uid,
     }
+    # Whether it is too long was judged before anything was made: a bound that is lowered later fails nothing half-way.
+    asked = artifact_ttl(getattr(request.spec, "artifact_ttl", None))
     spec: Json = {"mode": policy.keeper_mode, "followObjectRef": followed}
-    if policy.keeper_mode is KeeperMode.FOLLOW_OBJECT_WITH_TTL:
-        spec["ttl"] = policy.keeper_ttl.go()
+    if asked is not None or policy.keeper_mode is KeeperMode.FOLLOW_OBJECT_WITH_TTL:
+        spec |= {"mode": KeeperMode.FOLLOW_OBJECT_WITH_TTL, "ttl": (asked or policy.keeper_ttl).go()}
     return {"metadata": {"name": keeper_key(kind, request).name}, "spec": spec}
 
 

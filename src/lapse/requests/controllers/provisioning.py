@@ -13,8 +13,8 @@ than the claim.
 - *Final at once*: ``InvalidArgument``, ``NotFound``, ``AlreadyExists``, ``OutOfRange``, ``Unimplemented``. By what CSI
   says about them, the same call fails again: parameters, source, name or size are not what the driver can do. A claim
   cannot be changed in these, so somebody has to ask for another restore anyway.
-- *Final at once*, too: that the snapshot is being deleted. It stays for as long as the claim waits for it, and the claim
-  for as long as it is there: only somebody who deletes the claim ends that.
+- *Final at once*, too: that the snapshot is being deleted. It stays while the claim waits for it, and the claim waits
+  while it is there: only somebody who deletes the claim ends that.
 - *Everything else* (``Internal``, ``Unknown``, ``PermissionDenied``, an error of the provisioner itself, which has no
   code, a StorageClass that is not there) is doubt. It is final when it is still reported two minutes after the claim
   was made: by then a provisioner has tried some seven times.

@@ -1,7 +1,8 @@
 """Keepers: how long artifacts are kept after the request that asked for them.
 
 FollowObject: as long as what it follows. TTL: counted from creation. FollowObjectWithTTL: counted from ``lostAt``,
-which is set once when what it follows is lost and cleared if that comes back with the same uid.
+which is set once when what it follows is lost and cleared if that comes back with the same uid. A TTL of ``never`` is
+never over: such a keeper stays until somebody deletes it.
 
 Doubt keeps. An object that the cache does not have is looked for directly; only 'not there' and 'another uid' mean that
 it is lost. Any other answer (a refusal, a kind that the store no longer knows) means that nothing is known; that may
@@ -167,6 +168,12 @@ def _ttl(text: str | None) -> Duration | None:
         return ttl_of(text or "")
     except InvalidTTLAnnotationError:
         return None
+
+
+def is_for_ever(keeper: ObjectKeeper) -> bool:
+    """Whether a keeper never goes by its own time: it stays until somebody deletes it."""
+    ttl = _ttl(keeper.spec.ttl)
+    return ttl is not None and ttl.is_never
 
 
 def follow_key(api_version: str, kind: str, key: ObjectKey) -> str:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from lapse.core.duration import Duration, DurationError
-from lapse.core.errors import UsageError
+from lapse.core.errors import LapseError, UsageError
 from lapse.engine.domain import policy_hash
 from lapse.requests.api.kinds import TTL, KeeperMode
 
@@ -51,6 +51,13 @@ class RestoreExecutor(StrEnum):
     """The local executor of `lapse up`; it cannot be chosen, because it works on the embedded store only."""
 
 
+class ArtifactTTLError(LapseError):
+    """spec.artifactTTL is {given!r}, {problem}; expected {expected}.
+
+    A spec cannot change: make a new request with such a TTL, or with none, and then KEEPER_TTL counts.
+    """
+
+
 class InvalidTTLAnnotationError(ValueError):
     """An annotation that is no TTL; the text says why."""
 
@@ -58,6 +65,9 @@ class InvalidTTLAnnotationError(ValueError):
 DEFAULT_REQUEST_TTL: Final = Duration.parse("10m")
 DEFAULT_REQUEST_DEADLINE: Final = Duration.parse("24h")
 DEFAULT_KEEPER_TTL: Final = Duration.parse("24h")
+DEFAULT_ARTIFACT_TTL_MAX: Final = Duration.parse("30d")
+_SHOWN: Final = 100
+"""How much of a TTL that cannot be read is repeated in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,7 @@ class RequestPolicy:
     request_deadline: Duration = DEFAULT_REQUEST_DEADLINE
     keeper_mode: KeeperMode = KeeperMode.FOLLOW_OBJECT_WITH_TTL
     keeper_ttl: Duration = DEFAULT_KEEPER_TTL
+    artifact_ttl_max: Duration = DEFAULT_ARTIFACT_TTL_MAX
     restore_ownership: RestoreOwnership = RestoreOwnership.USER
 
     def __post_init__(self) -> None:
@@ -94,6 +105,7 @@ class RequestPolicy:
         _demand_positive("request_ttl", self.request_ttl, never=True)
         _demand_positive("request_deadline", self.request_deadline, never=True)
         _demand_positive("keeper_ttl", self.keeper_ttl)
+        _demand_positive("artifact_ttl_max", self.artifact_ttl_max, never=True)
         if self.keeper_mode is KeeperMode.TTL:
             expected = "FollowObject or FollowObjectWithTTL: a keeper of a request follows it"
             raise PolicyError(setting="keeper_mode", given=self.keeper_mode, expected=expected)
@@ -102,6 +114,21 @@ class RequestPolicy:
     def ttl_rule(self) -> TTLRule:
         """Which TTL counts for a finished request."""
         return TTLRule(self.request_ttl, annotated=self.request_ttl_mode is TTLMode.ANNOTATION)
+
+    @property
+    def longest_artifact_ttl(self) -> Duration:
+        """What a request may ask for at the most; what it would get without asking is never too much."""
+        given = self.keeper_ttl if self.keeper_mode is KeeperMode.FOLLOW_OBJECT_WITH_TTL else self.artifact_ttl_max
+        return max(self.artifact_ttl_max, given)
+
+    def demand_artifact_ttl(self, text: str | None) -> None:
+        """Refuse a TTL that a request asks for and cannot have; raises `ArtifactTTLError`."""
+        asked, longest = artifact_ttl(text), self.longest_artifact_ttl
+        if asked is None or asked <= longest:
+            return
+        problem = "which the operator does not allow" if asked.is_never else f"which is longer than {longest}"
+        expected = f"at most {longest}, the longer of artifact_ttl_max and keeper_ttl"
+        raise ArtifactTTLError(given=text, problem=problem, expected=expected)
 
     @property
     def digest(self) -> str:
@@ -115,6 +142,16 @@ def _demand_positive(setting: str, duration: Duration, *, never: bool = False) -
     if duration.nanoseconds is None or duration.nanoseconds <= 0:
         expected = "a duration above zero, such as 10m" + (", or never" if never else "")
         raise PolicyError(setting=setting, given=duration, expected=expected)
+
+
+def artifact_ttl(text: str | None) -> Duration | None:
+    """Read what a request asks for; None when it asks for nothing. Raises `ArtifactTTLError` for what is no TTL."""
+    try:
+        return None if text is None else ttl_of(text)
+    except InvalidTTLAnnotationError as error:
+        expected = "a duration above zero, such as 12h or 30d, or never"
+        problem = f"which is none: {str(error)[:_SHOWN]}"
+        raise ArtifactTTLError(given=(text or "")[:_SHOWN], problem=problem, expected=expected) from error
 
 
 def ttl_of(text: str) -> Duration:
