@@ -423,7 +423,7 @@ async def test_a_restore_that_takes_too_long_ends_and_is_cleared_away(
     with own.kube.component(stopped).paused():
         request = await tenant.ask(source)
         assert "8s" in await tenant.refused(request, "DeadlineExceeded")
-        await until_given_up(tenant, request, source)
+    await until_given_up(tenant, request, source)  # which takes the sidecar: the finalizer of a content is its own
 
 
 async def test_a_final_request_is_not_carried_out_again(tenant: Tenant) -> None:
