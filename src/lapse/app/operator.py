@@ -260,6 +260,7 @@ def _requests(
         recorder=recorder,
         reports=EventReports(store.client),
         hold_kinds=holding,
+        scheduled_manifests=settings.schedule_manifests == "admitted",
     )
 
 

@@ -40,11 +40,13 @@ from lapse.kube.events.event import EVENT
 from lapse.kube.resources import Struct
 from lapse.objects.config_map_gate import CONFIG_MAP
 from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     MANIFEST_CHUNK,
     OBJECT_KEEPER,
     REQUEST_KINDS,
+    VOLUME_CAPTURE_REQUEST,
     ManifestCaptureSpec,
     ObjectRef,
 )
@@ -74,6 +76,9 @@ SHARED: Final = ("get", "create", "patch")
 NEEDED: Final[tuple[Right, ...]] = (
     *(right for kind in REQUEST_KINDS for right in rights_on(kind, *_WATCHED, "patch", "delete")),
     *(right for kind in REQUEST_KINDS for right in rights_on(kind, "patch", subresource="status")),
+    *(right for kind in (VOLUME_CAPTURE_REQUEST, MANIFEST_CAPTURE_REQUEST) for right in rights_on(kind, "create")),
+    *rights_on(CAPTURE_SCHEDULE, *_WATCHED),
+    *rights_on(CAPTURE_SCHEDULE, "patch", subresource="status"),
     *rights_on(OBJECT_KEEPER, *_WATCHED, "create", "patch", "delete"),
     *rights_on(OBJECT_KEEPER, "patch", subresource="status"),
     *rights_on(MANIFEST_CHECKPOINT, *_WATCHED, "create"),

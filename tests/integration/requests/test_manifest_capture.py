@@ -32,6 +32,7 @@ from lapse.requests.controllers.caches import Caches
 from lapse.requests.controllers.chunks import ManifestsUnreadableError, pack
 from lapse.requests.controllers.manifests import ManifestCapture, read_checkpoint
 from lapse.requests.lifecycle.policy import RequestPolicy
+from lapse.requests.schedules.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -92,7 +93,10 @@ class World:
     def controller(self, wire: Wire | None = None) -> ManifestCapture:
         wire = wire or Wire(self.store)
         caches = Caches(wire, clock=self.clock)
-        return ManifestCapture(store=wire, direct=wire, caches=caches, policy=RequestPolicy(), clock=self.clock)
+        runs = Runs(caches, manifests=True)
+        return ManifestCapture(
+            store=wire, direct=wire, caches=caches, policy=RequestPolicy(), clock=self.clock, runs=runs
+        )
 
     async def reconcile(self, wire: Wire | None = None) -> ReconcileResult:
         return await self.controller(wire).reconcile(KEY)
