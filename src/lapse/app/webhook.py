@@ -1,4 +1,4 @@
-"""``lapse webhook``: the admission webhook of captures and policies on a Kubernetes cluster. A composition root.
+"""``lapse webhook``: the admission webhook of requests and policies on a Kubernetes cluster. A composition root.
 
 A process of its own beside the operator: it needs one right and no caches, every replica answers, and it must be there
 also while no operator leads. Ends as ``lapse up`` does.
@@ -77,14 +77,14 @@ class _Process:
         from lapse.history.policy.admission import PolicyJudge
         from lapse.history.policy.rbac import impersonation
         from lapse.requests.admission import RequestJudge
-        from lapse.web.api.webhook import CAPTURES, IDLE_SECONDS, POLICIES, create_webhook
+        from lapse.web.api.webhook import IDLE_SECONDS, POLICIES, REQUESTS, create_webhook
         from lapse.web.api.webhook import Judge as Judged
         from lapse.web.server.listener import Listener
 
         loop, settings = asyncio.get_running_loop(), self.settings
         account = impersonation(settings.lease_namespace, settings.retention_account)
         judges: dict[str, Judged] = {
-            CAPTURES: RequestJudge(self.client),
+            REQUESTS: RequestJudge(self.client),
             POLICIES: PolicyJudge(self.client, impersonation=account),
         }
         listener = Listener(
@@ -109,11 +109,11 @@ class _Process:
     def announce(self) -> None:
         """Tell where it listens, and which cluster it asks."""
         from lapse.core.log import get_logger
-        from lapse.web.api.webhook import CAPTURES, POLICIES
+        from lapse.web.api.webhook import POLICIES, REQUESTS
 
         get_logger("lapse.webhook").info(
             "listening",
-            webhook=self.endpoint.url + CAPTURES,
+            webhook=self.endpoint.url + REQUESTS,
             policies=self.endpoint.url + POLICIES,
             probes=self.probes.url,
             cluster=self.client.config.cluster.place,

@@ -53,7 +53,7 @@ app.command(
 app.command(
     "lapse.cli.commands.processes:webhook",
     name="webhook",
-    help="Check captures and policies before a cluster stores them.",
+    help="Check requests and policies before a cluster stores them.",
 )
 app.command(
     "lapse.cli.commands.processes:ttl_manager",

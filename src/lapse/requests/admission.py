@@ -1,20 +1,29 @@
-"""Admission of manifest captures: people may capture only what they may read. And the rights that controllers need.
+"""Admission of requests: people may ask only for what they may do themselves. And the rights that controllers need.
 
-A capture is read with the rights of the controllers, so without this check somebody who may create a request and read
-its checkpoint would read with those rights. The way of one judgement: an AdmissionRequest becomes a `RequestReview`; a
-review becomes questions, one SubjectAccessReview for each distinct target; the cluster's answers become a `Ruling`; a
-ruling becomes the body of the answer (`lapse.kube.auth.admission`). All but the asking is pure.
+A request is carried out with the rights of the controllers, so without this check somebody who may create requests
+would act with those rights. The author of a request must be allowed
 
-Only the creation of a ManifestCaptureRequest is judged: its targets cannot change afterwards, because the definition
-says so (``spec is immutable``). A question is about what `lapse.requests.controllers.manifests` will do: ``get`` of
-that name, in the namespace of the request, or in none for a kind of the whole cluster. One question for each name and
-not one for the whole kind, although that would often do: somebody who may read all of a kind but one must be asked
-about that one, and some authorizers know such rules.
+- ``get`` on each target of a ManifestCaptureRequest: a checkpoint is a copy of it;
+- ``get`` on the claim of a VolumeCaptureRequest with mode Snapshot, and ``delete`` with mode Detach, which deletes it;
+- ``get`` on the source of a VolumeRestoreRequest. This only refuses more: a controller cannot see that it was asked.
+
+The way of one judgement: an AdmissionRequest becomes a `Demand`, made from namespace and spec by the function of its
+kind; a demand becomes questions, one SubjectAccessReview for each distinct object; the cluster's answers become a
+`Ruling`; a ruling becomes the body of the answer (`lapse.kube.auth.admission`). All but the asking is pure. Another
+kind that asks for the same is one more row of `_JUDGED`.
+
+Only creation is judged: a spec cannot change afterwards, because the definitions say so (``spec is immutable``). A
+question is about what the controllers will do, with the object that the request names, in the namespace of the request,
+or in none for a kind of the whole cluster. One question for each name and not one for the whole kind, although that
+would often do: somebody who may read all of a kind but one must be asked about that one, and some authorizers know such
+rules.
 
 Bounded in every direction: so many questions at once, so many in all (`MAX_TARGETS`), so many seconds. Doubt denies: a
-kind that the cluster does not know, a name that could mean another address, an answer that did not come, more targets
-than can be asked about in time. What goes wrong on the way is a ruling that denies, never an exception and never a yes.
-Not guaranteed: that a right which is taken away later stops a capture under way, and who may read the checkpoint.
+kind that the cluster does not know or that the request cannot be about, a mode that does not exist, a name that could
+mean another address, an answer that did not come, more targets than can be asked about in time. What goes wrong on the
+way is a ruling that denies, never an exception and never a yes. Not guaranteed: that a right which is taken away later
+stops a request under way, that the object is still the same when the request is carried out, and who may read the
+result.
 
 A start-up check asks for the rights of the controllers, so that a missing right is one line at the start and not an
 error in the middle of a capture. Left out: reading what manifest captures name, which may be any kind, and so is given
@@ -26,14 +35,14 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from lapse.core.log import get_logger
 from lapse.kube.api.wire import is_api_version, is_name
 from lapse.kube.auth.access import AccessReviews, Right, rights_on
-from lapse.kube.auth.admission import FAILED, NO, WRONG, AccessQuestion, Person, Ruling, listed, place_of
+from lapse.kube.auth.admission import NO, WRONG, AccessQuestion, Ruling, decide, failure, place_of, unknown_kind
 from lapse.kube.controller.lease import LEASE
 from lapse.kube.errors import ObjectError, UnknownKindError
 from lapse.kube.events.event import EVENT
@@ -47,8 +56,11 @@ from lapse.requests.api.kinds import (
     OBJECT_KEEPER,
     REQUEST_KINDS,
     VOLUME_CAPTURE_REQUEST,
+    VOLUME_RESTORE_REQUEST,
+    CaptureMode,
+    CaptureSpec,
     ManifestCaptureSpec,
-    ObjectRef,
+    RestoreSpec,
 )
 from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME,
@@ -61,11 +73,12 @@ from lapse.requests.api.upstream import (
 from lapse.requests.expiry import DOMAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from lapse.kube.api.client import Client
-    from lapse.kube.auth.admission import AdmissionRequest
+    from lapse.kube.auth.admission import AdmissionRequest, Person
     from lapse.kube.resources import Kind
+    from lapse.requests.api.kinds import ObjectRef
 
 _WATCHED: Final = ("get", "list", "watch")
 
@@ -113,110 +126,148 @@ def rights_on_gate(namespace: str | None) -> list[Right]:
 MAX_TARGETS: Final = 1000
 """How many there are time to ask about: at a few milliseconds for each, some at once, a second or two."""
 _KIND_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*")
+_log = get_logger("lapse.requests.admission")
 
 
-class _Capture(Struct, frozen=True):
-    spec: ManifestCaptureSpec
+# --- demands: what the author of each kind must be allowed ------------------------------------------------------------
+
+
+class Need(NamedTuple):
+    """A verb on one object, with the kind as a request names it: the cluster says what resource that is."""
+
+    verb: str
+    api_version: str
+    kind: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
-class RequestReview:
-    """One creation to judge; ``problem`` says why it cannot be."""
+class Demand:
+    """What an author must be allowed, each once; ``because`` says why, as the end of the sentence that refuses."""
 
-    person: Person
-    namespace: str = ""
-    targets: tuple[ObjectRef, ...] = ()
-    problem: str | None = None
-
-
-def review_of(request: AdmissionRequest) -> RequestReview:
-    """Return what is to be judged about a request."""
-    person, namespace = request.user_info, request.namespace
-    if problem := _unfit(request):
-        return RequestReview(person, namespace, problem=problem)
-    try:
-        targets = msgspec.json.decode(request.object, type=_Capture).spec.targets
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"its object is not a {MANIFEST_CAPTURE_REQUEST.kind}: {place_of(error)}"
-        return RequestReview(person, namespace, problem=problem)
-    return RequestReview(person, namespace, tuple(dict.fromkeys(targets)))
+    namespace: str
+    """Where the objects are, but for kinds of the whole cluster."""
+    needs: tuple[Need, ...]
+    because: str
 
 
-def _unfit(request: AdmissionRequest) -> str | None:
-    kind = MANIFEST_CAPTURE_REQUEST
-    asked = request.kind
-    if (asked.api_version, asked.kind) != (kind.api_version, kind.kind) or request.sub_resource:
-        return f"only {kind.kind} of {kind.api_version} is judged here; correct the rules of the webhook configuration"
+_READS: Final = "a capture may name only what its author may read"
+_CAPTURING: Final[Mapping[str, tuple[str, str]]] = {
+    CaptureMode.SNAPSHOT: ("get", _READS),
+    CaptureMode.DETACH: ("delete", "a Detach deletes the claim, so its author must be allowed to"),
+}
+"""The verb on the claim that a mode takes, and why."""
+
+
+def manifest_capture(namespace: str, spec: ManifestCaptureSpec) -> Demand | Ruling:
+    """Return what it takes to capture manifests of a namespace: to read each of them."""
+    needs = tuple(dict.fromkeys(_need("get", target) for target in spec.targets))
+    return Demand(namespace, needs, _READS)
+
+
+def volume_capture(namespace: str, spec: CaptureSpec) -> Demand | Ruling:
+    """Return what it takes to capture a volume: to read its claim, or to delete it where the mode does that."""
+    if spec.mode not in _CAPTURING:
+        return Ruling(NO, f"there is no mode {spec.mode[:63]!r}: expected {' or '.join(_CAPTURING)}")
+    verb, because = _CAPTURING[spec.mode]
+    return _wrong_kind(spec.target, PERSISTENT_VOLUME_CLAIM) or Demand(namespace, (_need(verb, spec.target),), because)
+
+
+def volume_restore(namespace: str, spec: RestoreSpec) -> Demand | Ruling:
+    """Return what it takes to restore a volume: to read the snapshot or volume that it comes from."""
+    because = "a restore may name only a source that its author may read"
+    wrong = _wrong_kind(spec.source_ref, VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME)
+    return wrong or Demand(namespace, (_need("get", spec.source_ref),), because)
+
+
+def _wrong_kind(named: ObjectRef, *kinds: Kind[Any]) -> Ruling | None:
+    if any((named.api_version, named.kind) == (kind.api_version, kind.kind) for kind in kinds):
+        return None
+    expected = " or ".join(f"a {kind.kind} of {kind.api_version}" for kind in kinds)
+    return Ruling(NO, f"{_shortened(named)} is of the wrong kind: expected {expected}")
+
+
+def _need(verb: str, named: ObjectRef) -> Need:
+    return Need(verb, named.api_version, named.kind, named.name)
+
+
+def _shortened(named: ObjectRef | Need) -> str:
+    return repr(f"{named.kind} {named.name} ({named.api_version})"[:200])
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+_Spec = TypeVar("_Spec")
+
+
+class _Object(Struct, Generic[_Spec], frozen=True):
+    spec: _Spec
+
+
+class _Judged(NamedTuple):
+    """A kind that is judged: how its object is read, and what it takes."""
+
+    kind: Kind[Any]
+    form: Any
+    demand: Callable[[str, Any], Demand | Ruling]
+
+
+_JUDGED: Final = {
+    (one.kind.api_version, one.kind.kind): one
+    for one in (
+        _Judged(MANIFEST_CAPTURE_REQUEST, _Object[ManifestCaptureSpec], manifest_capture),
+        _Judged(VOLUME_CAPTURE_REQUEST, _Object[CaptureSpec], volume_capture),
+        _Judged(VOLUME_RESTORE_REQUEST, _Object[RestoreSpec], volume_restore),
+    )
+}
+
+
+def demand_of(request: AdmissionRequest) -> Demand | Ruling:
+    """Return what the creation of a request takes, or the ruling where that is known without asking."""
+    judged = _JUDGED.get((request.kind.api_version, request.kind.kind))
+    if judged is None or request.sub_resource:
+        kinds = ", ".join(f"{kind} of {api_version}" for api_version, kind in _JUDGED)
+        return Ruling(WRONG, f"only {kinds} are judged here; correct the rules of the webhook configuration")
     if request.operation != "CREATE":
-        return "only CREATE is judged here (a spec cannot change later); correct the rules of the webhook configuration"
-    return None if request.namespace else "the request names no namespace"
+        only = "only CREATE is judged here (a spec cannot change later)"
+        return Ruling(WRONG, f"{only}; correct the rules of the webhook configuration")
+    if not request.namespace:
+        return Ruling(WRONG, "the request names no namespace")
+    try:
+        spec = msgspec.json.decode(request.object, type=judged.form).spec
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return Ruling(WRONG, f"its object is not a {judged.kind.kind}: {place_of(error)}")
+    demand = judged.demand(request.namespace, spec)
+    return demand if isinstance(demand, Ruling) else _first_look(demand) or demand
 
 
-# --- questions --------------------------------------------------------------------------------------------------------
-
-
-def first_look(review: RequestReview) -> Ruling | None:
-    """Judge what can be judged without the cluster; None when it must be asked."""
-    if review.problem is not None:
-        return Ruling(WRONG, review.problem)
-    if len(review.targets) > MAX_TARGETS:
-        many = f"{len(review.targets)} different targets are more than the {MAX_TARGETS} that can be checked in time"
+def _first_look(demand: Demand) -> Ruling | None:
+    """Refuse what cannot be asked about: too much of it, or what could mean another address."""
+    if len(demand.needs) > MAX_TARGETS:
+        many = f"{len(demand.needs)} different targets are more than the {MAX_TARGETS} that can be checked in time"
         return Ruling(NO, f"{many}; make several requests")
-    for target in review.targets:
-        if not is_api_version(target.api_version) or not _KIND_NAME.fullmatch(target.kind):
-            return Ruling(NO, f"{_shortened(target)} has an apiVersion or a kind that no object can have")
-        if not is_name(target.name):
-            return Ruling(NO, f"{_shortened(target)} has a name that no object can have")
+    for need in demand.needs:
+        if not is_api_version(need.api_version) or not _KIND_NAME.fullmatch(need.kind):
+            return Ruling(NO, f"{_shortened(need)} has an apiVersion or a kind that no object can have")
+        if not is_name(need.name):
+            return Ruling(NO, f"{_shortened(need)} has a name that no object can have")
     return None
 
 
-def unknown_kind(api_version: str, kind: str) -> Ruling:
-    """Deny what nobody can be asked about."""
-    return Ruling(
-        NO, f"the cluster does not know the kind {kind} of {api_version}, so the right to read it cannot be checked"
-    )
-
-
-def questions(review: RequestReview, kinds: Mapping[tuple[str, str], Kind[Any]]) -> tuple[AccessQuestion, ...]:
-    """Return what must be asked, each once; ``kinds`` has the kind of every target by apiVersion and kind."""
+def questions(demand: Demand, kinds: Mapping[tuple[str, str], Kind[Any]]) -> tuple[AccessQuestion, ...]:
+    """Return what must be asked, each once; ``kinds`` has the kind of every need by apiVersion and kind."""
     return tuple(
         dict.fromkeys(
-            _question(review, kinds[target.api_version, target.kind], target.name) for target in review.targets
+            AccessQuestion.about(
+                kinds[need.api_version, need.kind], need.verb, namespace=demand.namespace, name=need.name
+            )
+            for need in demand.needs
         )
     )
 
 
-def _question(review: RequestReview, kind: Kind[Any], name: str) -> AccessQuestion:
-    version = kind.api_version.rpartition("/")[2]
-    return AccessQuestion(
-        kind.group, version, kind.plural, review.namespace if kind.namespaced else "", name, kind.kind
-    )
-
-
-# --- rulings ----------------------------------------------------------------------------------------------------------
-
-
-def decide(review: RequestReview, asked: Collection[AccessQuestion], answers: Mapping[AccessQuestion, bool]) -> Ruling:
-    """Allow it if every question was answered with yes; otherwise name what may not be read."""
-    if not asked or any(question not in answers for question in asked):
-        return failure("not every question was answered")
-    denied = [question for question in asked if not answers[question]]
-    if not denied:
-        return Ruling()
-    who = review.person.username or "the caller"
-    return Ruling(NO, f"{who} may not get {listed(denied)}; a capture may name only what its author may read")
-
-
-def failure(problem: str) -> Ruling:
-    """Deny because nothing is known."""
-    return Ruling(FAILED, f"the right to read the targets cannot be checked: {problem.rstrip('.')}; try again later")
-
-
-def _shortened(target: ObjectRef) -> str:
-    return repr(f"{target.kind} {target.name} ({target.api_version})"[:200])
-
-
-_log = get_logger("lapse.requests.admission")
+# --- the judge --------------------------------------------------------------------------------------------------------
 
 
 class RequestJudge:
@@ -230,37 +281,35 @@ class RequestJudge:
 
     async def judge(self, request: AdmissionRequest, *, seconds: float) -> Ruling:
         """Say within ``seconds`` whether the request may be created."""
-        return await self.judge_capture(review_of(request), seconds=seconds)
-
-    async def judge_capture(self, review: RequestReview, *, seconds: float) -> Ruling:
-        """Say the same of a request that was read."""
-        ruling = await self._ruling(review, seconds)
-        about = {"user": review.person.username, "namespace": review.namespace, "targets": len(review.targets)}
+        ruling = await self._ruling(request.user_info, demand_of(request), seconds)
+        about = {"user": request.user_info.username, "kind": request.kind.kind, "namespace": request.namespace}
         if ruling.failed:
-            _log.warning("capture_not_judged", reason=ruling.message, **about)
+            _log.warning("request_not_judged", reason=ruling.message, **about)
         elif not ruling.allowed:
-            _log.info("capture_denied", reason=ruling.message, **about)
+            _log.info("request_denied", reason=ruling.message, **about)
         else:
-            _log.debug("capture_allowed", **about)
+            _log.debug("request_allowed", **about)
         return ruling
 
-    async def _ruling(self, review: RequestReview, seconds: float) -> Ruling:
+    async def _ruling(self, person: Person, demand: Demand | Ruling, seconds: float) -> Ruling:
+        if isinstance(demand, Ruling):
+            return demand
         try:
             async with asyncio.timeout(seconds):
-                return first_look(review) or await self._asked(review)
+                return await self._asked(person, demand)
         except TimeoutError:
             return failure(f"the cluster did not answer everything within {seconds:g} s")
         except ObjectError as error:
             return failure(str(error.details.get("problem", error)))
 
-    async def _asked(self, review: RequestReview) -> Ruling:
+    async def _asked(self, person: Person, demand: Demand) -> Ruling:
         kinds: dict[tuple[str, str], Kind[Any]] = {}
-        for target in review.targets:
-            named = (target.api_version, target.kind)
+        for need in demand.needs:
+            named = (need.api_version, need.kind)
             if named not in kinds:
                 try:
                     kinds[named] = await self._reviews.kind(*named)
                 except UnknownKindError:
                     return unknown_kind(*named)  # the first is enough: who makes up a thousand causes one question
-        asked = questions(review, kinds)
-        return decide(review, asked, await self._reviews.answers(review.person, asked))
+        asked = questions(demand, kinds)
+        return decide(person, asked, await self._reviews.answers(person, asked), because=demand.because)

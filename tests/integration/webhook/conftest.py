@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from tests.servers import KubeServer
 
 Json = dict[str, Any]
-COMPONENT = Path(__file__).parents[3] / "deploy" / "components" / "webhook"
+DEPLOY = Path(__file__).parents[3] / "deploy"
+COMPONENT = DEPLOY / "components" / "webhook"
+LABEL = "test.lapse.dev/harness"
 MCR = "manifestcapturerequests.state-snapshotter.deckhouse.io"
 
 
@@ -85,7 +87,7 @@ class Harness:
         self.apply(binding("ClusterRoleBinding", self.name, "ClusterRole", self.name, account))
 
     def allow(self, subject: Json, *rules: Json) -> None:
-        """Give somebody rights in the namespace, and that of making captures."""
+        """Give somebody rights in the namespace, and that of making captures of manifests."""
         group, resource = "state-snapshotter.deckhouse.io", "manifestcapturerequests"
         making = {"apiGroups": [group], "resources": [resource], "verbs": ["create", "delete"]}
         name = f"r-{uuid()}"
@@ -95,6 +97,15 @@ class Harness:
             {**role, "rules": [making, *rules]},
             binding("RoleBinding", name, "Role", name, subject, namespace=self.name),
         )
+
+    def give(self, user: str, role: Json, *, everywhere: bool = False) -> None:
+        """Give a user a copy of a ClusterRole, in the namespace or in the whole cluster."""
+        name = f"{self.name}-{uuid()}"
+        kind, place = ("ClusterRoleBinding", None) if everywhere else ("RoleBinding", self.name)
+        bound = binding(kind, name, "ClusterRole", name, {"kind": "User", "name": user}, namespace=place)
+        for one in (copy := {**role, "metadata": {"name": name}}), bound:
+            one["metadata"]["labels"] = {LABEL: self.name}
+        self.apply(copy, bound)
 
     def kubeconfig(self) -> Path:
         """Write one for the webhook's account."""
@@ -137,6 +148,7 @@ class Harness:
         self.kube.kubectl("delete", "validatingwebhookconfiguration", "--ignore-not-found", "none", *hooks)
         for kind in ("clusterrolebinding", "clusterrole"):
             self.kube.kubectl("delete", kind, self.name, "--ignore-not-found")
+            self.kube.kubectl("delete", kind, "-l", f"{LABEL}={self.name}")
         self.kube.kubectl("delete", "namespace", self.name, "--wait=false")
 
     # --- people -------------------------------------------------------------------------------------------------------
@@ -151,14 +163,15 @@ class Harness:
     ) -> str:
         """Create a capture of targets such as ``Secret password``; return what kubectl says. Raises `KubectlError`."""
         named = [dict(zip(("kind", "name"), target.split(), strict=True)) for target in targets]
-        body = {
-            "apiVersion": "state-snapshotter.deckhouse.io/v1alpha1",
-            "kind": "ManifestCaptureRequest",
-            "metadata": {"generateName": "capture-", "namespace": self.name},
-            "spec": {"targets": [{"apiVersion": api_version, **one} for one in named]},
-        }
+        spec = {"targets": [{"apiVersion": api_version, **one} for one in named]}
         flags = [f"--as={as_ or self.jane}", *(f"--as-group={group}" for group in groups)]
         flags += ["--dry-run=server"] if dry_run else []
+        return self.create("state-snapshotter.deckhouse.io", "ManifestCaptureRequest", spec, *flags)
+
+    def create(self, group: str, kind: str, spec: Json, *flags: str) -> str:
+        """Create a request; return what kubectl says. Raises `KubectlError`."""
+        meta = {"generateName": "request-", "namespace": self.name}
+        body = {"apiVersion": f"{group}/v1alpha1", "kind": kind, "metadata": meta, "spec": spec}
         return self.kube.kubectl("create", "-f", "-", *flags, stdin=json.dumps(body))
 
     def complaint(self, *targets: str, api_version: str = "v1", dry_run: bool = False) -> str | None:
@@ -186,7 +199,11 @@ def ca_bundle(authority: Authority) -> str:
 
 
 def component(file: str) -> list[Json]:
-    return list(yaml.safe_load_all((COMPONENT / file).read_text()))
+    return documents(COMPONENT / file)
+
+
+def documents(path: Path) -> list[Json]:
+    return list(yaml.safe_load_all(path.read_text()))
 
 
 def binding(kind: str, name: str, role_kind: str, role: str, subject: Json, *, namespace: str | None = None) -> Json:
@@ -221,7 +238,7 @@ def webhook(harness: Harness) -> Iterator[Webhook]:
     """A webhook that the API server asks."""
     running = harness.launch()
     try:
-        harness.configure(running.url, "manifest-captures")
+        harness.configure(running.url, "requests")
         yield running
     finally:
         running.stop()

@@ -11,9 +11,9 @@ import yaml
 from lapse.cli import app
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.requests.admission import REVIEWING
-from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST
+from lapse.requests.api.kinds import REQUEST_KINDS
 from lapse.settings import load_settings
-from lapse.web.api.webhook import CAPTURES, POLICIES
+from lapse.web.api.webhook import POLICIES, REQUESTS
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 FOLDER = DEPLOY / "components" / "webhook"
@@ -28,7 +28,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 FILES = sorted(file.name for file in FOLDER.iterdir() if file.name != "kustomization.yaml")
 OBJECTS = {one["kind"]: one for name in FILES for one in documents(FOLDER / name)}
 _ISSUER, ISSUED = documents(DEPLOY / "components" / "webhook-cert-manager" / "certificate.yaml")
-CAPTURE_HOOK, POLICY_HOOK = OBJECTS["ValidatingWebhookConfiguration"]["webhooks"]
+REQUEST_HOOK, POLICY_HOOK = OBJECTS["ValidatingWebhookConfiguration"]["webhooks"]
 POD = OBJECTS["Deployment"]["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 (OPERATOR,) = documents(DEPLOY / "base" / "deployment.yaml")
@@ -49,17 +49,17 @@ def test_names_labels_and_namespaces_are_the_same_everywhere(one: dict[str, Any]
     assert meta.get("namespace") == (None if cluster_wide else NAMESPACE)
 
 
-def test_the_api_server_asks_about_the_creation_of_captures_and_takes_only_a_yes_for_one() -> None:
-    kind = MANIFEST_CAPTURE_REQUEST
-    (rule,) = CAPTURE_HOOK["rules"]
-    assert rule == {
-        "apiGroups": [kind.group],
-        "apiVersions": [kind.api_version.rpartition("/")[2]],
-        "resources": [kind.plural],
-        "operations": ["CREATE"],
-        "scope": "Namespaced",
+def test_the_api_server_asks_about_the_creation_of_every_request_and_takes_only_a_yes_for_one() -> None:
+    judged = {
+        (group, version, resource)
+        for rule in REQUEST_HOOK["rules"]
+        for group in rule["apiGroups"]
+        for version in rule["apiVersions"]
+        for resource in rule["resources"]
     }
-    demand_a_clear_yes(CAPTURE_HOOK)
+    assert judged == {(kind.group, kind.api_version.rpartition("/")[2], kind.plural) for kind in REQUEST_KINDS}
+    assert all((rule["operations"], rule["scope"]) == (["CREATE"], "Namespaced") for rule in REQUEST_HOOK["rules"])
+    demand_a_clear_yes(REQUEST_HOOK)
 
 
 def test_the_api_server_asks_about_every_write_of_a_policy_and_takes_only_a_yes_for_one() -> None:
@@ -81,7 +81,9 @@ def demand_a_clear_yes(hook: dict[str, Any]) -> None:
     assert not hook.keys() & {"namespaceSelector", "objectSelector", "matchConditions"}, "nobody is left out"
 
 
-@pytest.mark.parametrize(("hook", "path"), [(CAPTURE_HOOK, CAPTURES), (POLICY_HOOK, POLICIES)], ids=["mcr", "policies"])
+@pytest.mark.parametrize(
+    ("hook", "path"), [(REQUEST_HOOK, REQUESTS), (POLICY_HOOK, POLICIES)], ids=[REQUESTS, POLICIES]
+)
 def test_the_api_server_finds_the_pods(hook: dict[str, Any], path: str) -> None:
     service, target = OBJECTS["Service"], hook["clientConfig"]["service"]
     (port,) = service["spec"]["ports"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.history.api.kinds import Selector
-from lapse.history.policy.admission import PolicyJudge, decide, questions, review_of
+from lapse.history.policy.admission import PolicyJudge, questions
 from lapse.history.policy.rbac import impersonation
-from lapse.kube.auth.admission import AccessQuestion, read_request
+from lapse.kube.auth.admission import read_request
 from lapse.kube.resources import untyped
 from tests.unit.kube.faulty import FaultyServer, client_of, cuts, keeps_silent, refuses, says
 
@@ -164,10 +164,3 @@ async def test_a_kind_that_the_cluster_does_not_know_is_denied() -> None:
 async def test_what_is_no_answer_denies(answer: Answerer) -> None:
     found, _ = await ruling(sent(policy()), KINDS, YES, answer, seconds=0.5)
     assert (found.allowed, found.failed) == (False, True)
-
-
-def test_a_question_that_was_not_answered_is_no_yes() -> None:
-    one = AccessQuestion("", "v1", "pods", "", "", "Pod", "delete")
-    review = review_of(read_request(sent(policy())))
-    assert decide(review, [], {}).failed
-    assert decide(review, [one], {}).failed

@@ -1,4 +1,4 @@
-"""Asking about a capture's targets, against a server that answers as told: doubt denies, and everything is bounded."""
+"""Asking about what requests name, against a server that answers as told: doubt denies, and everything is bounded."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.kube.auth.access import AT_ONCE
-from lapse.kube.auth.admission import Person
+from lapse.kube.auth.admission import read_request
 from lapse.requests import admission
-from lapse.requests.admission import RequestJudge, RequestReview
-from lapse.requests.api.kinds import ObjectRef
+from lapse.requests.admission import RequestJudge
 from tests.unit.kube.faulty import FaultyServer, client_of, cuts, keeps_silent, refuses, says
+from tests.unit.requests.test_admission import claim, sent, sent_capture, sent_restore, snapshot, target
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -21,22 +21,27 @@ if TYPE_CHECKING:
     from lapse.kube.auth.admission import Ruling
     from tests.unit.kube.faulty import Answerer
 
-KINDS = says(200, {"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": True}]})
+RESOURCES = [
+    {"name": "configmaps", "kind": "ConfigMap", "namespaced": True},
+    {"name": "persistentvolumeclaims", "kind": "PersistentVolumeClaim", "namespaced": True},
+    {"name": "persistentvolumes", "kind": "PersistentVolume", "namespaced": False},
+]
+KINDS = says(200, {"resources": RESOURCES})
+CONTENTS = says(
+    200, {"resources": [{"name": "volumesnapshotcontents", "kind": "VolumeSnapshotContent", "namespaced": False}]}
+)
 YES = says(201, {"metadata": {}, "status": {"allowed": True}})
 NO = says(201, {"metadata": {}, "status": {"allowed": False, "reason": "no role says so"}})
 
 
-def capture_of(*names: str, kind: str = "ConfigMap") -> RequestReview:
-    targets = tuple(ObjectRef(api_version="v1", kind=kind, name=name) for name in names)
-    return RequestReview(Person(username="jane"), "shop", targets)
+def capture_of(*names: str, kind: str = "ConfigMap") -> bytes:
+    return sent(*(target(name, kind) for name in names), userInfo={"username": "jane"})
 
 
-async def ruling(
-    *script: Answerer, review: RequestReview | None = None, seconds: float = 5
-) -> tuple[Ruling, FaultyServer]:
-    server = FaultyServer(*script)
+async def ruling(*script: Answerer, review: bytes | None = None, seconds: float = 5) -> tuple[Ruling, FaultyServer]:
+    server, request = FaultyServer(*script), read_request(review or capture_of("a"))
     async with client_of(server) as client:
-        return await RequestJudge(client).judge_capture(review or capture_of("a"), seconds=seconds), server
+        return await RequestJudge(client).judge(request, seconds=seconds), server
 
 
 async def test_every_target_is_asked_about_once_and_every_yes_together_is_a_yes() -> None:
@@ -55,7 +60,78 @@ async def test_every_target_is_asked_about_once_and_every_yes_together_is_a_yes(
 async def test_one_no_denies() -> None:
     found, _ = await ruling(KINDS, YES, NO, YES, review=capture_of("a", "b", "c"))
     assert (found.allowed, found.failed) == (False, False)
-    assert found.message.startswith("jane may not get ConfigMap shop/")
+    assert found.message.startswith("jane may not get configmaps/")
+
+
+ANN = {"username": "ann"}
+VOLUMES = [
+    (
+        sent_capture(claim(), "Detach", userInfo=ANN),
+        [KINDS],
+        (
+            "ann may not delete persistentvolumeclaims/data in shop; a Detach deletes the claim, so its author must be "
+            "allowed to"
+        ),
+    ),
+    (
+        sent_capture(claim(), userInfo=ANN),
+        [KINDS],
+        "ann may not get persistentvolumeclaims/data in shop; a capture may name only what its author may read",
+    ),
+    (
+        sent_restore(snapshot(), userInfo=ANN),
+        [CONTENTS],
+        (
+            "ann may not get volumesnapshotcontents.snapshot.storage.k8s.io/snap-1 in the whole cluster; a restore may "
+            "name only a source that its author may read"
+        ),
+    ),
+    (
+        sent_restore(target("pv-1", "PersistentVolume"), userInfo=ANN),
+        [KINDS],
+        (
+            "ann may not get persistentvolumes/pv-1 in the whole cluster; a restore may name only a source that its "
+            "author may read"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("review", "kinds", "message"), VOLUMES, ids=["detach", "snapshot", "restore of a snapshot", "restore of a volume"]
+)
+async def test_a_request_about_a_volume_is_ruled_by_one_answer(
+    review: bytes, kinds: list[Answerer], message: str
+) -> None:
+    found, server = await ruling(*kinds, YES, review=review)
+    assert found.allowed
+    assert [method for method, *_ in server.asked] == ["GET", "POST"]
+
+    found, _ = await ruling(*kinds, NO, review=review)
+    assert (found.code, found.message) == (403, message)
+
+    found, _ = await ruling(*kinds, refuses(500, "InternalError", "broken"), review=review)
+    assert found.failed
+    found, _ = await ruling(*kinds, keeps_silent(), review=review, seconds=0.1)
+    assert found.failed
+
+
+async def test_a_cluster_without_snapshots_restores_none() -> None:
+    found, server = await ruling(refuses(404, "NotFound"), review=sent_restore(snapshot()))
+    assert (found.allowed, found.failed) == (False, False)
+    assert "does not know the kind VolumeSnapshotContent of snapshot.storage.k8s.io/v1" in found.message
+    assert {method for method, *_ in server.asked} == {"GET"}
+
+
+async def test_what_is_refused_without_a_question_asks_none() -> None:
+    for review in (
+        sent_capture(claim(), "Clone"),
+        sent_capture(claim("..")),
+        sent_restore(target()),
+        sent(object=None),
+    ):
+        found, server = await ruling(YES, review=review)
+        assert (found.allowed, server.asked) == (False, [])
 
 
 async def test_a_kind_that_the_cluster_does_not_know_is_denied_and_nobody_is_asked_about_it() -> None:
@@ -133,6 +209,6 @@ async def test_who_was_denied_what_stands_in_the_log(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(admission, "_log", Log())
     await ruling(KINDS, NO)
     ((event, about),) = events
-    assert event == "capture_denied"
-    assert (about["user"], about["namespace"]) == ("jane", "shop")
-    assert "ConfigMap shop/a (v1)" in about["reason"]
+    assert event == "request_denied"
+    assert (about["user"], about["kind"], about["namespace"]) == ("jane", "ManifestCaptureRequest", "shop")
+    assert "get configmaps/a in shop" in about["reason"]

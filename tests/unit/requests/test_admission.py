@@ -9,28 +9,26 @@ from lapse.kube.auth.admission import (
     AccessQuestion,
     NotAReviewError,
     Person,
+    Ruling,
     access_review,
+    decide,
+    failure,
     read_answer,
     read_request,
     response,
+    unknown_kind,
 )
 from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import untyped
-from lapse.requests.admission import (
-    MAX_TARGETS,
-    RequestReview,
-    decide,
-    failure,
-    first_look,
-    questions,
-    review_of,
-    unknown_kind,
-)
+from lapse.requests.admission import MAX_TARGETS, Demand, demand_of, questions
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 
 CONFIG_MAP = untyped("v1", "ConfigMap", "configmaps")
 DEPLOYMENT = untyped("apps/v1", "Deployment", "deployments")
 NODE = untyped("v1", "Node", "nodes", namespaced=False)
-KINDS = {(kind.api_version, kind.kind): kind for kind in (CONFIG_MAP, DEPLOYMENT, NODE)}
+UPSTREAM = (PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT)
+KINDS = {(kind.api_version, kind.kind): kind for kind in (CONFIG_MAP, DEPLOYMENT, NODE, *UPSTREAM)}
+BECAUSE = "a capture may name only what its author may read"
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 USER = {
     "username": "jane@example.org",
@@ -40,30 +38,61 @@ USER = {
 }
 
 
-def read_review(body: bytes) -> RequestReview:
-    return review_of(read_request(body))
+def demand_in(body: bytes) -> Demand:
+    found = demand_of(read_request(body))
+    assert isinstance(found, Demand)
+    return found
+
+
+def refusal_of(body: bytes) -> Ruling:
+    found = demand_of(read_request(body))
+    assert isinstance(found, Ruling)
+    assert not found.allowed
+    assert not found.failed
+    return found
 
 
 def target(name: str = "web", kind: str = "ConfigMap", api_version: str = "v1") -> dict[str, str]:
     return {"apiVersion": api_version, "kind": kind, "name": name}
 
 
+def claim(name: str = "data") -> dict[str, str]:
+    return target(name, "PersistentVolumeClaim") | {"uid": "1"}
+
+
+def snapshot(name: str = "snap-1") -> dict[str, str]:
+    return target(name, "VolumeSnapshotContent", "snapshot.storage.k8s.io/v1")
+
+
 def sent(*targets: Any, **request: Any) -> bytes:  # noqa: ANN401 - any JSON
-    """What the API server sends about a capture of these, with fields of the request replaced."""
-    capture = {"apiVersion": "state-snapshotter.deckhouse.io/v1alpha1", "kind": "ManifestCaptureRequest"}
+    """What the API server sends about a manifest capture of these, with fields of the request replaced."""
+    kind = {"group": "state-snapshotter.deckhouse.io", "version": "v1alpha1", "kind": "ManifestCaptureRequest"}
+    return _sent(kind, {"targets": list(targets)}, **request)
+
+
+def sent_capture(target: Any, mode: Any = "Snapshot", **request: Any) -> bytes:  # noqa: ANN401 - any JSON
+    """The same about the capture of a volume."""
+    kind = {"group": "storage.deckhouse.io", "version": "v1alpha1", "kind": "VolumeCaptureRequest"}
+    return _sent(kind, {"mode": mode, "target": target}, **request)
+
+
+def sent_restore(source: Any, **request: Any) -> bytes:  # noqa: ANN401 - any JSON
+    """The same about a restore."""
+    kind = {"group": "storage.deckhouse.io", "version": "v1alpha1", "kind": "VolumeRestoreRequest"}
+    return _sent(kind, {"sourceRef": source, "pvcTemplate": {"metadata": {"name": "restored"}}}, **request)
+
+
+def _sent(kind: dict[str, str], spec: dict[str, Any], **request: Any) -> bytes:  # noqa: ANN401 - any JSON
+    api_version = f"{kind['group']}/{kind['version']}"
     fields: dict[str, Any] = {
         "uid": UID,
-        "kind": {"group": "state-snapshotter.deckhouse.io", "version": "v1alpha1", "kind": "ManifestCaptureRequest"},
-        "resource": {
-            "group": "state-snapshotter.deckhouse.io",
-            "version": "v1alpha1",
-            "resource": "manifestcapturerequests",
-        },
+        "kind": kind,
+        "resource": {"group": kind["group"], "version": kind["version"], "resource": f"{kind['kind'].lower()}s"},
         "operation": "CREATE",
         "namespace": "shop",
         "name": "nightly",
         "userInfo": USER,
-        "object": {**capture, "metadata": {"name": "nightly"}, "spec": {"targets": list(targets)}},
+        "object": {"apiVersion": api_version, "kind": kind["kind"], "metadata": {"generateName": "n-"}, "spec": spec},
         "oldObject": None,
         "dryRun": False,
     }
@@ -72,7 +101,7 @@ def sent(*targets: Any, **request: Any) -> bytes:  # noqa: ANN401 - any JSON
 
 
 def question(name: str = "web", namespace: str = "shop") -> AccessQuestion:
-    return AccessQuestion("", "v1", "configmaps", namespace, name, "ConfigMap")
+    return AccessQuestion("get", "", "v1", "configmaps", namespace, name)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -103,9 +132,12 @@ def question(name: str = "web", namespace: str = "shop") -> AccessQuestion:
 )
 def test_what_is_no_review_is_an_error_of_the_caller(body: bytes) -> None:
     with pytest.raises(NotAReviewError, match=r"^The body is not an AdmissionReview of admission\.k8s\.io/v1: "):
-        read_review(body)
+        read_request(body)
 
 
+@pytest.mark.parametrize(
+    "valid", [sent(target()), sent_capture(claim()), sent_restore(snapshot())], ids=["mcr", "vcr", "vrr"]
+)
 @pytest.mark.parametrize(
     ("request_fields", "problem"),
     [
@@ -117,24 +149,56 @@ def test_what_is_no_review_is_an_error_of_the_caller(body: bytes) -> None:
             {"kind": {"group": "state-snapshotter.deckhouse.io", "version": "v2", "kind": "ManifestCaptureRequest"}},
             "only ManifestCaptureRequest of state-snap",
         ),
-        ({"subResource": "status"}, "only ManifestCaptureRequest of state-snap"),
+        (
+            {
+                "kind": {
+                    "group": "state-snapshotter.deckhouse.io",
+                    "version": "v1alpha1",
+                    "kind": "VolumeRestoreRequest",
+                }
+            },
+            "VolumeRestoreRequest of storage.deckhouse.io/v1alpha1 are judged here",
+        ),
+        ({"subResource": "status"}, "are judged here; correct the rules"),
         ({"namespace": ""}, "names no namespace"),
-        ({"object": None}, "its object is not a ManifestCaptureRequest"),
-        ({"object": {}}, "its object is not a ManifestCaptureRequest"),
-        ({"object": {"spec": {"targets": "all"}}}, "its object is not a ManifestCaptureRequest"),
-        ({"object": {"spec": {"targets": [{"kind": "Secret", "name": "a"}]}}}, "its object is not a Manifest"),
+        ({"object": None}, "its object is not a "),
+        ({"object": []}, "its object is not a "),
+        ({"object": {}}, "its object is not a "),
+        ({"object": {"spec": None}}, "its object is not a "),
+        ({"object": {"spec": {}}}, "its object is not a "),
     ],
 )
-def test_a_review_of_anything_but_the_creation_of_a_capture_is_denied(
-    request_fields: dict[str, Any], problem: str
+def test_a_review_of_anything_but_the_creation_of_a_request_is_denied(
+    valid: bytes, request_fields: dict[str, Any], problem: str
 ) -> None:
-    review = read_review(sent(target(), **request_fields))
-    ruling = first_look(review)
+    review = json.loads(valid)
+    review["request"] |= request_fields
+    ruling = refusal_of(json.dumps(review).encode())
 
-    assert ruling is not None
-    assert (ruling.allowed, ruling.failed, ruling.code) == (False, False, 400)
+    assert ruling.code == 400
     assert problem in ruling.message
     assert response(UID, ruling)["response"]["uid"] == UID
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (sent(object={"spec": {"targets": "all"}}), "ManifestCaptureRequest"),
+        (sent({"kind": "Secret", "name": "a"}), "ManifestCaptureRequest"),
+        (sent_capture("data"), "VolumeCaptureRequest"),
+        (sent_capture(None), "VolumeCaptureRequest"),
+        (sent_capture(claim() | {"name": 7}), "VolumeCaptureRequest"),
+        (sent_capture(claim(), mode=None), "VolumeCaptureRequest"),
+        (sent_capture(claim(), object={"spec": {"target": claim()}}), "VolumeCaptureRequest"),
+        (sent_restore(None), "VolumeRestoreRequest"),
+        (sent_restore({"name": "snap-1"}), "VolumeRestoreRequest"),
+    ],
+    ids=range(9),
+)
+def test_a_spec_that_cannot_be_read_is_denied(body: bytes, kind: str) -> None:
+    ruling = refusal_of(body)
+    assert ruling.code == 400
+    assert f"its object is not a {kind}: " in ruling.message
 
 
 # --- questions --------------------------------------------------------------------------------------------------------
@@ -143,30 +207,94 @@ def test_a_review_of_anything_but_the_creation_of_a_capture_is_denied(
 @pytest.mark.parametrize(
     ("targets", "expected"),
     [
-        ([target("a")], [("", "v1", "configmaps", "shop", "a", "ConfigMap")]),
-        ([target("a"), target("a")], [("", "v1", "configmaps", "shop", "a", "ConfigMap")]),
+        ([target("a")], ["get configmaps/a in shop"]),
+        ([target("a"), target("a")], ["get configmaps/a in shop"]),
         (
             [target("a"), target("b"), target("a", "Deployment", "apps/v1")],
-            [
-                ("", "v1", "configmaps", "shop", "a", "ConfigMap"),
-                ("", "v1", "configmaps", "shop", "b", "ConfigMap"),
-                ("apps", "v1", "deployments", "shop", "a", "Deployment"),
-            ],
+            ["get configmaps/a in shop", "get configmaps/b in shop", "get deployments.apps/a in shop"],
         ),
-        ([target("worker-1", "Node")], [("", "v1", "nodes", "", "worker-1", "Node")]),
-        ([target("a") | {"namespace": "other"}], [("", "v1", "configmaps", "shop", "a", "ConfigMap")]),
-        (
-            [target("system:controller:a.b_c")],
-            [("", "v1", "configmaps", "shop", "system:controller:a.b_c", "ConfigMap")],
-        ),
+        ([target("worker-1", "Node")], ["get nodes/worker-1 in the whole cluster"]),
+        ([target("a") | {"namespace": "other"}], ["get configmaps/a in shop"]),
+        ([target("system:controller:a.b_c")], ["get configmaps/system:controller:a.b_c in shop"]),
     ],
     ids=["one", "the same twice", "three", "of the whole cluster", "in the request's namespace", "an odd name"],
 )
-def test_every_distinct_target_is_one_question(targets: list[dict[str, str]], expected: list[tuple[str, ...]]) -> None:
-    review = read_review(sent(*targets))
+def test_every_distinct_target_is_one_question(targets: list[dict[str, str]], expected: list[str]) -> None:
+    assert [str(one) for one in questions(demand_in(sent(*targets)), KINDS)] == expected
 
-    assert first_look(review) is None
-    assert list(questions(review, KINDS)) == [(*one, "get") for one in expected]
+
+@pytest.mark.parametrize(
+    ("body", "expected", "because"),
+    [
+        (
+            sent_capture(claim(), "Snapshot"),
+            ("get", "", "v1", "persistentvolumeclaims", "shop", "data"),
+            "a capture may name only what its author may read",
+        ),
+        (
+            sent_capture(claim(), "Detach"),
+            ("delete", "", "v1", "persistentvolumeclaims", "shop", "data"),
+            "a Detach deletes the claim, so its author must be allowed to",
+        ),
+        (
+            sent_capture(claim() | {"namespace": "other"}, "Detach"),
+            ("delete", "", "v1", "persistentvolumeclaims", "shop", "data"),
+            "a Detach deletes the claim, so its author must be allowed to",
+        ),
+        (
+            sent_restore(snapshot()),
+            ("get", "snapshot.storage.k8s.io", "v1", "volumesnapshotcontents", "", "snap-1"),
+            "a restore may name only a source that its author may read",
+        ),
+        (
+            sent_restore(target("pv-1", "PersistentVolume")),
+            ("get", "", "v1", "persistentvolumes", "", "pv-1"),
+            "a restore may name only a source that its author may read",
+        ),
+    ],
+    ids=["snapshot", "detach", "detach in the request's namespace", "restore of a snapshot", "restore of a volume"],
+)
+def test_a_request_about_a_volume_is_one_question(body: bytes, expected: tuple[str, ...], because: str) -> None:
+    demand = demand_in(body)
+    assert list(questions(demand, KINDS)) == [expected]
+    assert demand.because == because
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (sent_capture(claim(), "Clone"), "there is no mode 'Clone': expected Snapshot or Detach"),
+        (sent_capture(claim(), "detach"), "there is no mode 'detach'"),
+        (sent_capture(claim(), ""), "there is no mode ''"),
+        (sent_capture(claim(), "x" * 1000), f"there is no mode '{'x' * 63}'"),
+        (
+            sent_capture(target("web", "Pod")),
+            "'Pod web (v1)' is of the wrong kind: expected a PersistentVolumeClaim of v1",
+        ),
+        (sent_capture(target("web", "PersistentVolumeClaim", "v2")), "is of the wrong kind"),
+        (sent_capture(claim(""), "Detach"), "has a name that no object can have"),
+        (
+            sent_capture(claim("../../shop2/persistentvolumeclaims/data"), "Detach"),
+            "has a name that no object can have",
+        ),
+        (
+            sent_restore(target("web", "Secret")),
+            (
+                "'Secret web (v1)' is of the wrong kind: expected a VolumeSnapshotContent of "
+                "snapshot.storage.k8s.io/v1 or a PersistentVolume of v1"
+            ),
+        ),
+        (sent_restore(target("a", "VolumeSnapshot", "snapshot.storage.k8s.io/v1")), "is of the wrong kind"),
+        (sent_restore(target("a", "VolumeSnapshotContent", "snapshot.storage.k8s.io/v1beta1")), "is of the wrong kind"),
+        (sent_restore(snapshot("a/status")), "has a name that no object can have"),
+        (sent_restore(target("..", "PersistentVolume")), "has a name that no object can have"),
+    ],
+    ids=range(13),
+)
+def test_a_request_about_what_is_no_volume_is_denied_before_anything_is_asked(body: bytes, problem: str) -> None:
+    ruling = refusal_of(body)
+    assert ruling.code == 403
+    assert problem in ruling.message
 
 
 @pytest.mark.parametrize(
@@ -190,29 +318,26 @@ def test_every_distinct_target_is_one_question(targets: list[dict[str, str]], ex
     ids=json.dumps,
 )
 def test_a_target_that_could_mean_another_address_is_denied_before_anything_is_asked(odd: dict[str, str]) -> None:
-    ruling = first_look(read_review(sent(target(), odd)))
+    ruling = refusal_of(sent(target(), odd))
 
-    assert ruling is not None
-    assert (ruling.allowed, ruling.code) == (False, 403)
+    assert ruling.code == 403
     assert "that no object can have" in ruling.message
     assert "\n" not in ruling.message
 
 
 def test_more_targets_than_can_be_asked_about_are_denied_and_the_same_one_counts_once() -> None:
     most = [target(f"web-{number}") for number in range(MAX_TARGETS)]
-    assert first_look(read_review(sent(*most, *most))) is None
+    assert len(demand_in(sent(*most, *most)).needs) == MAX_TARGETS
 
-    ruling = first_look(read_review(sent(*most, target("one-more"))))
-    assert ruling is not None
-    assert (ruling.allowed, ruling.code) == (False, 403)
+    ruling = refusal_of(sent(*most, target("one-more")))
+    assert ruling.code == 403
     assert f"{MAX_TARGETS + 1} different targets" in ruling.message
 
 
 def test_the_person_goes_into_the_question_as_the_api_server_knows_them() -> None:
-    review = read_review(sent(target()))
-    (one,) = questions(review, KINDS)
+    (one,) = questions(demand_in(sent(target())), KINDS)
 
-    assert access_review(review.person, one) == {
+    assert access_review(read_request(sent(target())).user_info, one) == {
         "metadata": {},
         "spec": {
             "user": "jane@example.org",
@@ -261,9 +386,9 @@ def test_what_says_neither_yes_nor_no_is_no_answer(body: dict[str, Any]) -> None
 # --- rulings ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_capture_is_allowed_when_every_answer_is_yes() -> None:
-    review, asked = read_review(sent(target())), [question("a"), question("b")]
-    ruling = decide(review, asked, dict.fromkeys(asked, True))
+def test_a_request_is_allowed_when_every_answer_is_yes() -> None:
+    asked = [question("a"), question("b")]
+    ruling = decide(Person(username="jane"), asked, dict.fromkeys(asked, True), because=BECAUSE)
 
     assert response(UID, ruling) == {
         "apiVersion": "admission.k8s.io/v1",
@@ -272,15 +397,15 @@ def test_a_capture_is_allowed_when_every_answer_is_yes() -> None:
     }
 
 
-def test_a_denial_names_the_person_and_exactly_what_they_may_not_read() -> None:
-    review = read_review(sent(target()))
+def test_a_denial_names_the_person_and_exactly_the_rights_that_are_missing() -> None:
     asked = [
         question("a"),
         question("b"),
-        AccessQuestion("apps", "v1", "deployments", "shop", "c", "Deployment"),
-        AccessQuestion("", "v1", "nodes", "", "worker-1", "Node"),
+        AccessQuestion("get", "apps", "v1", "deployments", "shop", "c"),
+        AccessQuestion("get", "", "v1", "nodes", name="worker-1"),
     ]
-    ruling = decide(review, asked, {one: one.name == "a" for one in asked})
+    answers = {one: one.name == "a" for one in asked}
+    ruling = decide(Person(username="jane@example.org"), asked, answers, because=BECAUSE)
 
     assert response(UID, ruling)["response"] == {
         "uid": UID,
@@ -288,23 +413,24 @@ def test_a_denial_names_the_person_and_exactly_what_they_may_not_read() -> None:
         "status": {
             "code": 403,
             "reason": "Forbidden",
-            "message": "jane@example.org may not get ConfigMap shop/b (v1), Deployment shop/c (apps/v1), "
-            "Node worker-1 (v1); a capture may name only what its author may read",
+            "message": "jane@example.org may not get configmaps/b in shop, get deployments.apps/c in shop, "
+            "get nodes/worker-1 in the whole cluster; a capture may name only what its author may read",
         },
     }
 
 
 def test_a_long_denial_names_ten_and_counts_the_rest() -> None:
     asked = [question(f"web-{number:02}") for number in range(25)]
-    ruling = decide(read_review(sent(target())), asked, dict.fromkeys(asked, False))
+    ruling = decide(Person(), asked, dict.fromkeys(asked, False), because=BECAUSE)
 
-    assert "web-09 (v1) and 15 more;" in ruling.message
+    assert ruling.message.startswith("the caller may not get configmaps/web-00 in shop, ")
+    assert "web-09 in shop and 15 more;" in ruling.message
     assert "web-10" not in ruling.message
 
 
 @pytest.mark.parametrize("asked", [[], [question("a"), question("b")]], ids=["no question", "one without an answer"])
 def test_a_question_that_was_not_answered_is_no_yes(asked: list[AccessQuestion]) -> None:
-    ruling = decide(read_review(sent(target())), asked, {question("a"): True})
+    ruling = decide(Person(), asked, {question("a"): True}, because=BECAUSE)
     assert (ruling.allowed, ruling.failed) == (False, True)
 
 
@@ -312,8 +438,8 @@ def test_an_unknown_kind_and_a_failure_are_denied_with_their_reason() -> None:
     assert response("7", unknown_kind("example.org/v1", "Gadget"))["response"]["status"] == {
         "code": 403,
         "reason": "Forbidden",
-        "message": "the cluster does not know the kind Gadget of example.org/v1, so the right to read it "
-        "cannot be checked",
+        "message": "the cluster does not know the kind Gadget of example.org/v1, so the rights of the "
+        "author cannot be checked",
     }
     assert response("7", failure("no connection."))["response"] == {
         "uid": "7",
@@ -321,6 +447,6 @@ def test_an_unknown_kind_and_a_failure_are_denied_with_their_reason() -> None:
         "status": {
             "code": 500,
             "reason": "InternalError",
-            "message": "the right to read the targets cannot be checked: no connection; try again later",
+            "message": "the rights of the author cannot be checked: no connection; try again later",
         },
     }

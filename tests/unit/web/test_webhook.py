@@ -9,10 +9,9 @@ import httpx2
 import pytest
 
 from lapse.engine.running.metrics import Metrics
-from lapse.kube.auth.admission import Ruling
-from lapse.requests.admission import failure
-from lapse.web.api.webhook import CAPTURES as PATH
+from lapse.kube.auth.admission import Ruling, failure
 from lapse.web.api.webhook import MAX_BODY_BYTES, create_webhook, time_to_answer
+from lapse.web.api.webhook import REQUESTS as PATH
 from tests.unit.requests.test_admission import sent, target
 
 if TYPE_CHECKING:

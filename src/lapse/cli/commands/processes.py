@@ -40,9 +40,10 @@ def operator(flags: OperatorFlags = OperatorFlags()) -> int:
 
 
 def webhook(flags: WebhookFlags = WebhookFlags()) -> int:
-    """Judge manifest captures and retention policies for a Kubernetes API server.
+    """Judge requests and retention policies for a Kubernetes API server.
 
-    People may capture only what they may read, and write policies only about what they may delete.
+    People may capture and restore only what they may read, detach only what they may delete, and write policies only
+    about what they may delete.
 
     Every setting can also stand in lapse.toml or in the environment; lapse config show tells which one counts.
     """

@@ -22,12 +22,10 @@ import msgspec
 from lapse.core.log import get_logger
 from lapse.history.api.kinds import RETENTION, RETENTION_POLICY
 from lapse.kube.auth.access import AccessReviews
-from lapse.kube.auth.admission import FAILED, NO, WRONG, AccessQuestion, Ruling, listed, place_of
+from lapse.kube.auth.admission import NO, WRONG, AccessQuestion, Ruling, decide, failure, place_of, unknown_kind
 from lapse.kube.errors import ObjectError, UnknownKindError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from lapse.history.api.kinds import Selector
     from lapse.kube.api.client import Client
     from lapse.kube.auth.access import Right
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Kind
 
 VERBS: Final = ("list", "delete")
+BECAUSE: Final = "a policy may select only what its author may list and delete"
 MAX_QUESTIONS: Final = 1000
 """The most questions that there is time for: at a few milliseconds for each, some at once, a second or two."""
 _WRITES: Final = frozenset({"CREATE", "UPDATE"})
@@ -75,42 +74,12 @@ def _spec(body: dict[str, Any] | None) -> object:
 def questions(selector: Selector, kind: Kind[Any]) -> tuple[AccessQuestion, ...]:
     """Return what must be asked, each once."""
     places = selector.namespaces if kind.namespaced and selector.namespaces else ("",)
-    version = kind.api_version.rpartition("/")[2]
-    return tuple(
-        AccessQuestion(kind.group, version, kind.plural, place, "", kind.kind, verb)
-        for place in dict.fromkeys(places)
-        for verb in VERBS
-    )
+    return tuple(AccessQuestion.about(kind, verb, namespace=place) for place in dict.fromkeys(places) for verb in VERBS)
 
 
 def impersonating(right: Right) -> AccessQuestion:
     """Return the question whether somebody has all rights of the account for policies."""
-    return AccessQuestion(
-        right.group, "v1", right.resource, right.namespace or "", right.name, "ServiceAccount", right.verb
-    )
-
-
-def decide(review: PolicyReview, asked: Collection[AccessQuestion], answers: Mapping[AccessQuestion, bool]) -> Ruling:
-    """Allow it if every question was answered with yes; otherwise name the rights that are missing."""
-    if not asked or any(question not in answers for question in asked):
-        return failure("not every question was answered")
-    denied = [question for question in asked if not answers[question]]
-    if not denied:
-        return Ruling()
-    who = review.person.username or "the caller"
-    rights = listed(map(_right, denied))
-    return Ruling(NO, f"{who} may not {rights}; a policy may select only what its author may list and delete")
-
-
-def _right(question: AccessQuestion) -> str:
-    resource = f"{question.resource}.{question.group}" if question.group else question.resource
-    place = f"in the namespace {question.namespace}" if question.namespace else "in the whole cluster"
-    return f"{question.verb} {resource} {place}"
-
-
-def failure(problem: str) -> Ruling:
-    """Deny because nothing is known."""
-    return Ruling(FAILED, f"the rights of the author cannot be checked: {problem.rstrip('.')}; try again later")
+    return AccessQuestion(right.verb, right.group, "v1", right.resource, right.namespace or "", right.name)
 
 
 class PolicyJudge:
@@ -152,15 +121,12 @@ class PolicyJudge:
         try:
             kind = await self._reviews.kind(selector.api_version, selector.kind)
         except UnknownKindError:
-            named = f"{selector.kind[:63]} of {selector.api_version[:63]}"
-            return Ruling(
-                NO, f"the cluster does not know the kind {named}, so the right to delete it cannot be checked"
-            )
+            return unknown_kind(selector.api_version, selector.kind)
         asked = questions(selector, kind)
         if len(asked) > MAX_QUESTIONS:
             many = f"{len(selector.namespaces)} namespaces are more than can be checked in time"
             return Ruling(NO, f"{many}; write several policies, or one for all namespaces")
-        ruling = decide(review, asked, await self._reviews.answers(review.person, asked))
+        ruling = decide(review.person, asked, await self._reviews.answers(review.person, asked), because=BECAUSE)
         if ruling.allowed:
             return ruling
         has_all = await self._reviews.answers(review.person, (self._impersonation,))

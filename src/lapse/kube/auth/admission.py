@@ -8,7 +8,7 @@ questions. Each domain says which questions its own kinds raise.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,9 +17,9 @@ from lapse.kube.errors import StoreUnavailableError
 from lapse.kube.resources import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
-    from lapse.kube.resources import Json
+    from lapse.kube.resources import Json, Kind
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
@@ -117,21 +117,26 @@ def place_of(error: Exception) -> str:
 class AccessQuestion(NamedTuple):
     """Whether a user has a right. The version is part of it: an authorizer may look at it."""
 
+    verb: str
     group: str
     version: str
     resource: str
-    namespace: str
+    namespace: str = ""
     """Empty for a kind of the whole cluster, and for all namespaces."""
-    name: str
+    name: str = ""
     """Empty for every object of the kind."""
-    kind: str
-    """As people call the resource, for messages."""
-    verb: str = "get"
+
+    @classmethod
+    def about(cls, kind: Kind[Any], verb: str, *, namespace: str = "", name: str = "") -> AccessQuestion:
+        """Return the question about a verb on a kind; ``namespace`` counts only for a kind that has namespaces."""
+        version = kind.api_version.rpartition("/")[2]
+        return cls(verb, kind.group, version, kind.plural, namespace if kind.namespaced else "", name)
 
     def __str__(self) -> str:
-        """Print the object as a request names it, with the place where it is looked for."""
-        place = f"{self.namespace}/{self.name}" if self.namespace else self.name
-        return f"{self.kind} {place} ({f'{self.group}/' if self.group else ''}{self.version})"
+        """Print the right in the words that a role has for it, and where it is needed."""
+        resource = f"{self.resource}.{self.group}" if self.group else self.resource
+        named = f"/{self.name}" if self.name else ""
+        return f"{self.verb} {resource}{named} in {self.namespace or 'the whole cluster'}"
 
     def attributes(self) -> Json:
         """Return what a SubjectAccessReview calls resourceAttributes."""
@@ -171,6 +176,32 @@ class Ruling:
     def failed(self) -> bool:
         """Whether nobody knows if it should be: a matter for the administrator of the cluster."""
         return self.code == FAILED
+
+
+def decide(
+    person: Person, asked: Collection[AccessQuestion], answers: Mapping[AccessQuestion, bool], *, because: str
+) -> Ruling:
+    """Allow it if every question was answered with yes; otherwise name the rights that are missing.
+
+    ``because`` says why they are needed. No question at all is no yes.
+    """
+    if not asked or any(question not in answers for question in asked):
+        return failure("not every question was answered")
+    missing = [question for question in asked if not answers[question]]
+    if not missing:
+        return Ruling()
+    return Ruling(NO, f"{person.username or 'the caller'} may not {listed(missing)}; {because}")
+
+
+def failure(problem: str) -> Ruling:
+    """Deny because nothing is known."""
+    return Ruling(FAILED, f"the rights of the author cannot be checked: {problem.rstrip('.')}; try again later")
+
+
+def unknown_kind(api_version: str, kind: str) -> Ruling:
+    """Deny because nobody can be asked about a kind that the cluster does not have."""
+    named = f"{kind} of {api_version}"[:200]
+    return Ruling(NO, f"the cluster does not know the kind {named}, so the rights of the author cannot be checked")
 
 
 def response(uid: str, ruling: Ruling) -> Json:

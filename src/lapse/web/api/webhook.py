@@ -1,4 +1,4 @@
-"""The admission webhook over HTTP: an address for each kind that is judged, to which the API server sends reviews.
+"""The admission webhook over HTTP: an address for each judge, to which the API server sends reviews.
 
 Whatever is a review is answered with one, in time for the API server to hear it: how long it waits stands in the
 address it calls. Everything else is a problem document with 4xx; a defect of ours is 500. To the API server anything
@@ -31,7 +31,7 @@ from lapse.web.api.errors import MethodNotAllowedError, NoSuchRouteError, Reques
 from lapse.web.api.problems import REQUEST_ID, problem
 from lapse.web.server.security import Guard
 
-CAPTURES: Final = "/validate-manifest-captures"
+REQUESTS: Final = "/validate-requests"
 POLICIES: Final = "/validate-retention-policies"
 MAX_BODY_BYTES: Final = 4 << 20
 """An API server takes objects of 3 MiB; a review adds who is asking."""
@@ -51,7 +51,7 @@ class BadReviewError(RequestError):
 
 
 class Judge(Protocol):
-    """Judges one kind: `lapse.requests.admission.RequestJudge`, `lapse.history.policy.admission.PolicyJudge`."""
+    """Judges some kinds: `lapse.requests.admission.RequestJudge`, `lapse.history.policy.admission.PolicyJudge`."""
 
     @property
     def domain(self) -> str:
