@@ -392,7 +392,7 @@ async def test_a_request_that_is_gone_is_nothing_to_do(world: World) -> None:
     assert await world.made() == []
 
 
-@pytest.mark.parametrize("missing", ["store", "direct", "caches", "policy", "clock"])
+@pytest.mark.parametrize("missing", ["store", "direct", "caches", "policy", "clock", "runs"])
 async def test_a_controller_without_a_dependency_is_not_built(world: World, missing: str) -> None:
     caches = Caches(world.store, clock=world.clock)
     given: dict[str, Any] = {
@@ -401,6 +401,7 @@ async def test_a_controller_without_a_dependency_is_not_built(world: World, miss
         "caches": caches,
         "policy": RequestPolicy(),
         "clock": world.clock,
+        "runs": Runs(caches, manifests=True),
     }
     with pytest.raises(DependencyMissingError, match=f"ManifestCapture cannot work without {missing}"):
         ManifestCapture(**{**given, missing: None})
