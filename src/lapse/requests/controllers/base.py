@@ -31,6 +31,7 @@ from lapse.requests.api.conditions import ConditionReason, is_final
 from lapse.requests.controllers.finalise import End, Finaliser, R, conditions_of
 from lapse.requests.controllers.ownership import KeeperRefusedError
 from lapse.requests.lifecycle.policy import ArtifactTTLError
+from lapse.requests.schedules.runs import NotARunError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -177,6 +178,8 @@ class RequestController(ABC, Generic[R]):
             step = await self._advance(request)
         except ArtifactTTLError as error:
             return End(ConditionReason.INVALID_TTL, str(error))
+        except NotARunError as error:
+            return End(ConditionReason.INCOMPATIBLE, str(error))
         except (InvalidError, UnknownKindError, KeeperRefusedError) as error:
             return End(ConditionReason.INTERNAL_ERROR, str(error))
         except StoreUnavailableError as error:
