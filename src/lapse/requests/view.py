@@ -21,6 +21,7 @@ from lapse.kube.resources import ConditionStatus, ObjectKey, ready_condition
 from lapse.requests.addresses import ARTIFACT_KINDS, Located, keeper_name, locate, short_name
 from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     OBJECT_KEEPER,
@@ -131,7 +132,7 @@ def state_of(kind: Kind[Any], obj: Any) -> ReadyState:  # noqa: ANN401 - an obje
     status = getattr(obj, "status", None)
     if status is None:
         return ReadyState()
-    if kind in REQUEST_KINDS or kind is MANIFEST_CHECKPOINT:
+    if kind in REQUEST_KINDS or kind in {MANIFEST_CHECKPOINT, CAPTURE_SCHEDULE}:
         return _ready_state(status.conditions)
     if kind is VOLUME_SNAPSHOT_CONTENT:
         return _snapshot_state(status)

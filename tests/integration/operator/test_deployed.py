@@ -20,6 +20,7 @@ from lapse.history.records import record
 from lapse.kube.auth.access import Right
 from lapse.kube.controller.lease import LEASE
 from lapse.requests.admission import NEEDED, NEEDED_BY_BRIDGE, rights_on_gate, rights_on_lease
+from lapse.requests.api.kinds import LAPSE
 from lapse.requests.controllers.caches import WATCHED
 from lapse.requests.lifecycle.policy import TTLMode
 from tests.integration.operator.audit import Audit
@@ -171,6 +172,25 @@ def capture_manifests(kube: KubeServer, name: str) -> Json:
     return completed(kube, f"mcr/{name}")
 
 
+def schedule(kube: KubeServer, name: str, template: Json) -> None:
+    spec = {"schedule": "* * * * *", "template": template, "keep": {"last": 1}}
+    create(kube, {"apiVersion": LAPSE, "kind": "CaptureSchedule", "metadata": {"name": name}, "spec": spec})
+
+
+def schedules(kube: KubeServer) -> None:
+    """Let a volume and a manifest be captured by the minute."""
+    make_claim(kube, "scheduled")
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "scheduled"}
+    schedule(kube, "volumes", {"volumeCapture": {"mode": "Snapshot", "target": claim}})
+    create(kube, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "scheduled"}, "data": {"a": "b"}})
+    target = {"apiVersion": "v1", "kind": "ConfigMap", "name": "scheduled"}
+    schedule(kube, "maps", {"manifestCapture": {"targets": [target]}})
+
+
+def has_run(kube: KubeServer, name: str) -> bool:
+    return bool(get(kube, f"csched/{name}").get("status", {}).get("lastSuccessfulTime"))
+
+
 def record_runs(kube: KubeServer, count: int) -> None:
     kube.kubectl("create", "namespace", "chaos-system")
     for number in range(count):
@@ -202,9 +222,10 @@ def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_
         until(lambda: not is_gone(kube, "retentionpolicy/history"))
     finally:
         first.stop()
-    flags = ("--request-ttl=2s", "--keeper-ttl=2s", "--restore-ownership=keeper")
+    flags = ("--request-ttl=2s", "--keeper-ttl=2s", "--restore-ownership=keeper", "--schedule-manifests=admitted")
     operator = start_operator(kube, tmp_path, *flags, "--history-retention-limit=1", "--history-ttl=720h")
     try:
+        schedules(kube)
         captured = capture(kube, "nightly", make_claim(kube, "data"))
         content = get(kube, f"volumesnapshotcontent/{captured['status']['artifactRef']['name']}")
         restored = restore(kube, "restored", content)
@@ -222,6 +243,9 @@ def test_the_deployed_rights_are_enough_for_all_that_the_operator_does_and_each_
             f"pv/{detached['status']['artifactRef']['name']}",
         ]
         until(lambda: all(is_gone(kube, one) for one in made))
+        until(lambda: has_run(kube, "volumes") and has_run(kube, "maps"), seconds=150)
+        kube.kubectl("delete", "csched", "--all")
+        until(lambda: is_gone(kube, "objectkeepers"))
         record_runs(kube, 2)
         until(lambda: len(json.loads(kube.kubectl("get", "cehist", "-A", "-o", "json"))["items"]) == 1)
     finally:

@@ -17,8 +17,20 @@ from lapse.requests.api.kinds import (
     OBJECT_KEEPER,
     SCHEDULE,
     SCHEDULED_AT,
+    VOLUME_CAPTURE_REQUEST,
 )
-from tests.integration.requests.test_schedules import KEY, MANIFESTS, at, change, nights, runs, schedule, status, told
+from tests.integration.requests.test_schedules import (
+    KEY,
+    MANIFESTS,
+    VOLUME,
+    at,
+    change,
+    nights,
+    runs,
+    schedule,
+    status,
+    told,
+)
 from tests.integration.requests.test_two_processes import see_each_other
 from tests.integration.requests.world import NAMESPACE, Crash, Wire, World, opened
 
@@ -267,3 +279,21 @@ async def test_a_run_whose_name_is_taken_says_so(world: World) -> None:
     assert f"mcr/{NAMESPACE}/nightly-202706020300 is there already, and is no run of it" in message
     await world.live(minutes=20)
     assert await runs(world) == ["06-02T03:00"], "once the other one has lapsed"
+
+
+async def test_a_run_that_somebody_made_for_another_claim_does_not_count_as_made(world: World) -> None:
+    claim = await world.volume("data")
+    await schedule(world, template=VOLUME)
+    await world.live(hours=14, step=HOUR)
+    await world.live(minutes=59, seconds=30, step=10)
+    target = {**VOLUME["volumeCapture"]["target"], "uid": "another"}
+    body = forged("nightly-202706020300", "2027-06-02T03:00:00Z", spec={
+        "mode": "Snapshot", "target": target, "artifactTTL": "never"})  # fmt: skip
+    await world.store.create(VOLUME_CAPTURE_REQUEST, body)
+    await world.live(minutes=2, step=10)
+    _, reason, message = await told(world)
+    assert reason == ScheduleReason.RUN_NOT_MADE
+    assert "it captures a claim of another uid" in message
+    await world.live(minutes=15)
+    (request,) = await world.all(VOLUME_CAPTURE_REQUEST)
+    assert request.spec.target.uid == claim.metadata.uid

@@ -189,14 +189,19 @@ class ScheduleController:
         if await self._was_made(schedule, scheduled):
             return None
         try:
-            uid = await self._claim_uid(schedule)
-            await self._store.create(kind, request_of_run(schedule, scheduled, claim_uid=uid))
-        except AlreadyExistsError:
-            found = await self._caches.read(kind, key)
-            problem = None if found is None else why_no_run(kind, found, schedule)
-            return None if problem is None else f"{Located(kind, key)} is there already, and is no run of it: {problem}"
+            wanted = request_of_run(schedule, scheduled, claim_uid=await self._claim_uid(schedule))
+            return await self._create(schedule, kind, key, wanted)
         except (NotFoundError, ForbiddenError, InvalidError, UnknownKindError) as error:
             return str(error)
+
+    async def _create(self, schedule: CaptureSchedule, kind: Kind[Any], key: ObjectKey, wanted: Json) -> str | None:
+        """Store a request, unless it is there; return why another one of its name is none."""
+        try:
+            await self._store.create(kind, wanted)
+        except AlreadyExistsError:
+            found = await self._caches.read(kind, key)
+            problem = None if found is None else why_no_run(kind, found, schedule) or _other_claim(found, wanted)
+            return None if problem is None else f"{Located(kind, key)} is there already, and is no run of it: {problem}"
         return None
 
     async def _was_made(self, schedule: CaptureSchedule, scheduled: UnixNs) -> bool:
@@ -287,6 +292,12 @@ class ScheduleController:
         if msgspec.convert(status, ScheduleStatus) == known:
             return
         await self._store.patch_status(CAPTURE_SCHEDULE, meta.key, status, uid=meta.uid, version=meta.resource_version)
+
+
+def _other_claim(found: Request, wanted: Json) -> str | None:
+    """Say that a request which looks like a run captures another claim: it would fail, and count as made."""
+    same = msgspec.to_builtins(found.spec) == wanted["spec"]
+    return None if same else "it captures a claim of another uid"
 
 
 def _printed(moment: UnixNs | None) -> str | None:
