@@ -15,7 +15,7 @@ from lapse.engine.safety.holds import HOLD
 from lapse.history.policy.rbac import NEEDED as NEEDED_BY_HISTORY
 from lapse.history.policy.rbac import NEEDED_BY_ACCOUNT, account_user, impersonation
 from lapse.kube.auth.access import Right
-from lapse.requests.admission import NEEDED, rights_on_gate, rights_on_lease
+from lapse.requests.admission import NEEDED, NEEDED_BY_BRIDGE, rights_on_gate, rights_on_lease
 from lapse.requests.controllers.caches import WATCHED
 from lapse.settings import load_settings
 
@@ -104,7 +104,10 @@ def test_every_binding_gives_a_role_that_there_is_to_the_account_that_it_is_for(
 
 
 def test_the_rights_are_exactly_those_that_the_controllers_need() -> None:
-    assert sorted(map(str, granted(only("ClusterRole")))) == sorted(map(str, [*NEEDED, *NEEDED_BY_HISTORY]))
+    needed = [*NEEDED, *NEEDED_BY_BRIDGE, *NEEDED_BY_HISTORY]
+    assert sorted(map(str, granted(only("ClusterRole")))) == sorted(map(str, needed))
+    assert "secrets" not in {right.resource for right in needed}
+    assert ("create", "persistentvolumes") not in {(right.verb, right.resource) for right in needed}
 
 
 def test_policies_act_as_an_account_of_their_own_that_has_rights_on_records_only(
