@@ -215,7 +215,9 @@ class Requests:
         if self._restore_executor is RestoreExecutor.BRIDGE:
             bridges: WorkQueue[str] = WorkQueue(clock, chance=chance)
             restores = self._queues[VOLUME_RESTORE_REQUEST]
-            bridge = Bridge(executor=self.executor, notes=self._notes, tell=restores.add, **common)
+            bridge = Bridge(
+                executor=self.executor, conventions=conventions, notes=self._notes, tell=restores.add, **common
+            )
             self.controllers.append(Controller("restores", bridge.reconcile, queue=bridges, on_error=self._count_error))
             wake_bridges(caches, bridges)
 

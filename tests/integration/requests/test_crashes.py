@@ -18,10 +18,10 @@ from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from lapse.requests.lifecycle.policy import RequestPolicy, RestoreOwnership, TTLMode
 from tests.integration.requests.stories import answer, detach, manifests, restore, snapshot
-from tests.integration.requests.world import Crash, Wire, World, opened
+from tests.integration.requests.world import NO_SERVICES, Crash, Wire, World, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from lapse.requests.api.kinds import VolumeCaptureRequest
@@ -78,7 +78,12 @@ class Lapse(Story):
 
 
 async def crashing(
-    folder: Path, make: Callable[[], Story], *, applied: bool, policy: RequestPolicy | None = None
+    folder: Path,
+    make: Callable[[], Story],
+    *,
+    applied: bool,
+    policy: RequestPolicy | None = None,
+    services: Mapping[str, Any] = NO_SERVICES,
 ) -> tuple[int, list[str]]:
     """Tell a story again and again, with a crash one call later each time.
 
@@ -88,7 +93,7 @@ async def crashing(
     for number in range(_MOST_CALLS):
         place = folder / str(number)
         place.mkdir()
-        async with opened(place, policy=policy) as world:
+        async with opened(place, policy=policy, services=services) as world:
             one = make()
             await one.prepare(world)
             world.wire.applied = applied

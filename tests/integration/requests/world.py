@@ -376,6 +376,12 @@ class World:
         found = await self.outcome(request)
         return None if found is None else found[0]
 
+    async def message(self, request: Any) -> str:  # noqa: ANN401 - any request
+        """What a final request says."""
+        found = await self.outcome(request)
+        assert found is not None
+        return found[1]
+
     async def keeper(self, request: Object) -> ObjectKeeper:
         """The keeper of a request; raises `NotFoundError`."""
         return await self.store.get(OBJECT_KEEPER, keeper_key(request))
@@ -495,14 +501,16 @@ class World:
         annotations: dict[str, str] | None = None,
         source_ref: Json | None = None,
         template: Json | None = None,
+        spec: Json | None = None,
     ) -> VolumeRestoreRequest:
         """Ask for a restore of a VolumeSnapshotContent or PersistentVolume into a new claim."""
         if source is not None:
             kind = kind_of(source)
             found = {"apiVersion": kind.api_version, "kind": kind.kind, "name": source.metadata.name}
             source_ref = {**found, "uid": source.metadata.uid, **(source_ref or {})}
-        spec = {"sourceRef": source_ref, "pvcTemplate": {"metadata": {"name": claim, **(template or {})}}}
-        return await self.store.create(VOLUME_RESTORE_REQUEST, _request(name, spec, annotations))
+        wanted: Json = {"metadata": {"name": claim, **(template or {})}, **({"spec": spec} if spec else {})}
+        asked = {"sourceRef": source_ref, "pvcTemplate": wanted}
+        return await self.store.create(VOLUME_RESTORE_REQUEST, _request(name, asked, annotations))
 
     async def capture_manifests(
         self, name: str, *targets: Object, annotations: dict[str, str] | None = None

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import ObjectKeeper, VolumeRestoreRequest
     from lapse.requests.api.upstream import PersistentVolumeClaim, VolumeSnapshotContent
+    from lapse.requests.controllers.base import Conventions
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.controllers.restore import RestoreNotes
     from lapse.requests.lifecycle.policy import RequestPolicy
@@ -73,6 +74,7 @@ class Bridge:
         policy: RequestPolicy,
         executor: Executor,
         clock: Clock,
+        conventions: Conventions,
         notes: RestoreNotes,
         tell: Callable[[ObjectKey], None],
         recorder: Recorder = NO_RECORDER,
@@ -82,7 +84,8 @@ class Bridge:
         self._store, self._direct, self._caches, self._policy = store, direct, caches, policy
         self._notes, self._tell, self._recorder = notes, tell, recorder
         self._sources = Sources(caches, executor=RestoreExecutor.BRIDGE)
-        self._snapshots = Snapshots(store, caches, ends=Ends(executor, clock=clock, policy=policy.digest))
+        ends = Ends(executor, clock=clock, policy=policy.digest)
+        self._snapshots = Snapshots(store, caches, ends=ends, conventions=conventions)
         self._adoption = Adoption(store, caches)
 
     async def reconcile(self, uid: str) -> ReconcileResult:

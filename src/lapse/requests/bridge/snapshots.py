@@ -26,7 +26,6 @@ from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import RESTORE
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.bridge.ends import BridgeReason
-from lapse.requests.controllers.base import STOCK
 from lapse.requests.controllers.claims import bridge_name
 from lapse.requests.controllers.finalise import End
 from lapse.requests.controllers.ownership import is_kept_by, owned_by
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from lapse.requests.api.kinds import ObjectKeeper, VolumeRestoreRequest
     from lapse.requests.api.upstream import VolumeSnapshot, VolumeSnapshotContent
     from lapse.requests.bridge.ends import Ends
+    from lapse.requests.controllers.base import Conventions
     from lapse.requests.controllers.caches import Caches
 
 _PREFIX: Final = "snapshot.storage.kubernetes.io/"
@@ -56,9 +56,9 @@ _AGAIN: Final = "its VolumeSnapshot was deleted, and is made again"
 class Snapshots:
     """Makes what stands between a captured content and a new claim, and clears it away."""
 
-    def __init__(self, store: ObjectStore, caches: Caches, *, ends: Ends) -> None:
-        """Write to ``store``; end by ``ends``."""
-        self._store, self._caches, self._ends = store, caches, ends
+    def __init__(self, store: ObjectStore, caches: Caches, *, ends: Ends, conventions: Conventions) -> None:
+        """Write to ``store``, contents with the marks of ``conventions``; end by ``ends``."""
+        self._store, self._caches, self._ends, self._conventions = store, caches, ends, conventions
 
     async def offer(
         self, request: VolumeRestoreRequest, keeper: ObjectKeeper, source: VolumeSnapshotContent
@@ -180,7 +180,8 @@ class Snapshots:
         key = ObjectKey(None, bridge_name(uid))
         found = self._caches.of(VOLUME_SNAPSHOT_CONTENT).get(key)
         if found is None:
-            body = {"metadata": _content_metadata(key, uid, keeper, source), "spec": _content_spec(source, snapshot)}
+            metadata = _marked(_metadata(key, uid, keeper), source, self._conventions)
+            body = {"metadata": metadata, "spec": _content_spec(source, snapshot)}
             try:
                 found = await self._store.create(VOLUME_SNAPSHOT_CONTENT, body)
             except AlreadyExistsError:
@@ -211,12 +212,17 @@ def _metadata(key: ObjectKey, uid: str, keeper: ObjectKeeper) -> Json:
     return {**place, "labels": {RESTORE: uid}, "ownerReferences": owners}
 
 
-def _content_metadata(key: ObjectKey, uid: str, keeper: ObjectKeeper, source: VolumeSnapshotContent) -> Json:
+def _marked(metadata: Json, source: VolumeSnapshotContent, conventions: Conventions) -> Json:
     """Copy what the snapshotter needs to know; its own marks let the content go when it is deleted."""
-    metadata, copied = _metadata(key, uid, keeper), source.metadata
-    metadata["labels"] |= {name: copied.labels[name] for name in _COPIED_LABELS if name in copied.labels}
-    notes = {name: copied.annotations[name] for name in _COPIED_ANNOTATIONS if name in copied.annotations}
-    return {**metadata, "annotations": {**notes, **STOCK.annotations}, "finalizers": list(STOCK.finalizers)}
+    given = source.metadata
+    labels = {name: given.labels[name] for name in _COPIED_LABELS if name in given.labels}
+    notes = {name: given.annotations[name] for name in _COPIED_ANNOTATIONS if name in given.annotations}
+    marked = {
+        **metadata,
+        "labels": {**metadata["labels"], **labels},
+        "annotations": {**notes, **conventions.annotations},
+    }
+    return {**marked, "finalizers": list(conventions.finalizers)} if conventions.finalizers else marked
 
 
 def _content_spec(source: VolumeSnapshotContent, snapshot: VolumeSnapshot) -> Json:
