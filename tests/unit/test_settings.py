@@ -96,6 +96,7 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"http_port": "1", "probes_port": "1", "log_format": "json", "log_level": "debug", "state_dir": "/x"}
     samples |= {"request_ttl": "5m", "request_ttl_mode": "annotation", "request_deadline": "5m", "keeper_ttl": "5m"}
     samples |= {"keeper_mode": "FollowObject", "restore_ownership": "keeper", "artifact_ttl_max": "60d"}
+    samples |= {"restore_executor": "external"}
     samples |= dict.fromkeys([name for name in SETTINGS if name.endswith("deletion_budget")], "500/1h")
     samples |= {"history_namespace": "records", "history_ttl": "2000h", "retention_interval": "2h"}
     samples |= {"history_retention_limit": "7", "history_keep_last_success": "1"}
@@ -713,6 +714,7 @@ def test_a_number_without_a_unit_is_no_duration_under_our_own_names(monkeypatch:
         ("keeper_mode", "followobject"),
         ("request_ttl_mode", "both"),
         ("restore_ownership", "nobody"),
+        ("restore_executor", "local"),
         ("deletion_budget", "1000"),
         ("deletion_budget", "0/1h"),
         ("deletion_budget", "-1/1h"),

@@ -110,8 +110,10 @@ async def provision(store: KubernetesStore, namespace: str, content: Any) -> Non
     await store.create(PERSISTENT_VOLUME_CLAIM, claim)
 
 
-async def test_what_was_captured_is_restored_as_it_was(own: Own, store: KubernetesStore, namespace: str) -> None:
-    await asyncio.to_thread(own.operator, *AT_ONCE)
+async def test_a_foreign_provisioner_that_watches_restores_answers_them_where_it_is_told_to(
+    own: Own, store: KubernetesStore, namespace: str
+) -> None:
+    await asyncio.to_thread(own.operator, *AT_ONCE, "--restore-executor=external")
     claim, folder = await bound_claim(store, own.kube, namespace)
     data = noise(100_000).encode()
     (folder / "data").write_bytes(data)

@@ -150,8 +150,8 @@ async def test_kubectl_describe_shows_what_was_made_how_it_ended_and_that_it_is_
     )
 
 
-async def restore(store: KubernetesStore, namespace: str, *, source: str, storage: str) -> tuple[ObjectKey, Any]:
-    """Ask for a restore and make the claim, as who watches these requests would."""
+async def restore(store: KubernetesStore, namespace: str, *, source: str, storage: str) -> ObjectKey:
+    """Ask for a restore into the claim `again`."""
     spec = {
         "storageClassName": CLASS,
         "accessModes": ["ReadWriteOnce"],
@@ -164,9 +164,7 @@ async def restore(store: KubernetesStore, namespace: str, *, source: str, storag
             "pvcTemplate": {"metadata": {"name": "again"}, "spec": spec},
         },
     }
-    made = (await store.create(VOLUME_RESTORE_REQUEST, body)).metadata
-    claim = {"metadata": {"name": "again", "namespace": namespace}, "spec": spec}
-    return made.key, (await store.create(PERSISTENT_VOLUME_CLAIM, claim)).metadata
+    return (await store.create(VOLUME_RESTORE_REQUEST, body)).metadata.key
 
 
 async def test_a_provisioning_that_the_driver_refuses_ends_the_restore_with_the_words_of_the_driver(
@@ -177,7 +175,7 @@ async def test_a_provisioning_that_the_driver_refuses_ends_the_restore_with_the_
     capture = await ask_for_capture(store, claim, held=True)
     source = (await until_final(store, VOLUME_CAPTURE_REQUEST, capture)).status.artifact_ref.name
     # More than the driver has for one volume.
-    key, refused = await restore(store, namespace, source=source, storage="3Ti")
+    key = await restore(store, namespace, source=source, storage="3Ti")
 
     async def ended() -> Any:  # noqa: ANN401 - a condition
         request = await store.get(VOLUME_RESTORE_REQUEST, key)
@@ -187,6 +185,7 @@ async def test_a_provisioning_that_the_driver_refuses_ends_the_restore_with_the_
     condition = await until(ended)
     assert (condition.status, condition.reason) == ("False", "RestoreFailed")
     assert "code = OutOfRange desc = Requested capacity" in condition.message
+    refused = (await store.get(PERSISTENT_VOLUME_CLAIM, ObjectKey(namespace, "again"))).metadata
     assert condition.message in [one.note for one in await events_about(store.client, namespace, refused.uid)]
     request = await store.get(VOLUME_RESTORE_REQUEST, key)
     await until_told(store, namespace, request.metadata.uid, "RestoreFailed")

@@ -154,9 +154,14 @@ async def test_a_volume_that_would_be_deleted_with_its_claim_is_not_adopted(tena
     detached = await tenant.detach()
     key = detached.volume.metadata.key
     # Delete as reclaim policy: were it set while the volume is Released, it would go at once.
-    await tenant.store.patch(
-        PERSISTENT_VOLUME, key, {"spec": {"claimRef": None, "persistentVolumeReclaimPolicy": "Delete"}}
-    )
+    await tenant.store.patch(PERSISTENT_VOLUME, key, {"spec": {"claimRef": None}})
+
+    async def available() -> bool:
+        status = (await tenant.store.get(PERSISTENT_VOLUME, key)).status
+        return status is not None and status.phase == "Available"
+
+    await until(available)
+    await tenant.store.patch(PERSISTENT_VOLUME, key, {"spec": {"persistentVolumeReclaimPolicy": "Delete"}})
     request = await tenant.ask(detached)
     await tenant.refused(request, "Incompatible", "InvalidSource")
     volume = await tenant.store.get(PERSISTENT_VOLUME, key)
@@ -263,7 +268,10 @@ async def test_an_adoption_that_fails_leaves_the_volume_as_it_was(tenant: Tenant
     assert await tenant.data("again") == detached.data
 
 
-async def test_an_adoption_that_fails_in_the_last_moment_is_undone(own: Own, tenant: Tenant, tmp_path: Path) -> None:
+async def test_a_claim_made_between_reservation_and_claim_is_no_success_and_nothing_is_lost(
+    own: Own, tenant: Tenant, tmp_path: Path
+) -> None:
+    """The volume is reserved for a name, so the cluster may give it to whoever has that name in the namespace."""
     detached = await tenant.detach()
     made: list[str] = []
 
@@ -278,8 +286,20 @@ async def test_an_adoption_that_fails_in_the_last_moment_is_undone(own: Own, ten
         request = await tenant.ask(detached)
         await tenant.refused(request, "Incompatible")
         assert made
-        await until_as_it_was(tenant, detached)
-    assert (await tenant.until_bound()).spec.volume_name != detached.volume.metadata.name
+
+        async def settled() -> bool:
+            now = await tenant.store.get(PERSISTENT_VOLUME, detached.volume.metadata.key)
+            before = detached.volume
+            is_as_before = (now.metadata.owner_references, now.spec.claim_ref) == (
+                before.metadata.owner_references,
+                before.spec.claim_ref,
+            )
+            is_taken = now.spec.claim_ref is not None and now.spec.claim_ref.name == "restored"
+            return is_as_before or (is_taken and now.metadata.owner_references == ())
+
+        await until(settled)
+    volume = tenant.kube.storage.volume(volume_handle(detached.volume))
+    assert (volume / "data").read_bytes() == detached.data
 
 
 async def until_as_it_was(tenant: Tenant, detached: Detached) -> None:
@@ -423,7 +443,7 @@ async def test_a_restore_that_takes_too_long_ends_and_is_cleared_away(
     with own.kube.component(stopped).paused():
         request = await tenant.ask(source)
         assert "8s" in await tenant.refused(request, "DeadlineExceeded")
-        await until_given_up(tenant, request, source)
+    await until_given_up(tenant, request, source)
 
 
 async def test_a_final_request_is_not_carried_out_again(tenant: Tenant) -> None:

@@ -378,7 +378,7 @@ def failure_of(mallory: Person, claim: str, uid: str, namespace: str) -> Json:
 async def test_what_names_the_keeper_of_another_as_its_owner_keeps_it_from_nothing(
     alice: Person, mallory: Person
 ) -> None:
-    """Whoever reads keepers knows their uids. A hold, or a claim that waits, counts in the keeper's namespace only."""
+    """Whoever reads keepers knows their uids. A claim that waits counts in the keeper's namespace only."""
     source = await alice.capture()
     done = await alice.restored(source)
     await alice.until_clean(done, source)
@@ -394,7 +394,7 @@ async def test_what_names_the_keeper_of_another_as_its_owner_keeps_it_from_nothi
         }
         body = claim_body(mallory.namespace, f"parasite-{len(keeper.name)}-{keeper.name[4:7]}", storageClassName="none")
         body["metadata"] |= {
-            "annotations": {**HELD, RESTORED_FROM: done.metadata.uid},
+            "annotations": {RESTORED_FROM: done.metadata.uid},
             "labels": {RESTORE: done.metadata.uid},
             "ownerReferences": [reference],
             "finalizers": ["tests.lapse.dev/stays"],

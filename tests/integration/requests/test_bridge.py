@@ -174,7 +174,7 @@ async def test_a_capture_that_lapses_during_a_restore_takes_nothing_along(world:
     request = await world.restore("one", source)
     await world.live(1, step=1)
     capture = await world.store.get(VOLUME_CAPTURE_REQUEST, ObjectKey(NAMESPACE, "source"))
-    await world.delete(await world.store.get(OBJECT_KEEPER, keeper_key(capture)))
+    await world.delete(await world.keeper(capture))
     await world.delete(capture)
     await go_on(world)
     assert await world.reason(request) == ConditionReason.COMPLETED
@@ -350,7 +350,8 @@ async def test_without_a_captured_class_the_only_one_of_the_driver_is_taken(worl
     await world.store.patch(
         VOLUME_SNAPSHOT_CONTENT, source.metadata.key, {"metadata": {"annotations": {"lapse.dev/source-class": None}}}
     )
-    await world.delete(await world.store.get(STORAGE_CLASS, ObjectKey(None, CLASS)))
+    storage = await world.store.get(STORAGE_CLASS, ObjectKey(None, CLASS))
+    await world.delete(storage)
     for number in range(classes):
         await world.apply(STORAGE_CLASS, {"metadata": {"name": f"class-{number}"}, "provisioner": DRIVER})
     request = await world.restore("one", source)
@@ -442,7 +443,7 @@ async def test_a_reservation_whose_capture_has_lapsed_meanwhile_stays_with_the_r
     request = await world.restore("one", volume)
     await world.live(1, step=1)
     capture = await world.store.get(VOLUME_CAPTURE_REQUEST, ObjectKey(NAMESPACE, "away"))
-    await world.delete(await world.store.get(OBJECT_KEEPER, keeper_key(capture)))
+    await world.delete(await world.keeper(capture))
     claim = await claim_of(world)
     assert claim is not None
     await world.delete(claim)

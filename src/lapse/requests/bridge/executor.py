@@ -16,6 +16,7 @@ A failure is noted for the controller, which ends the request by it (`RestoreNot
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from lapse.kube.controller.controller import ReconcileResult, require
@@ -58,8 +59,8 @@ BY_UID: Final = "uid"
 """The index of the cache of restore requests that finds one by its uid."""
 _BACKSTOP_SECONDS: Final = 60.0
 _LOOK_AGAIN: Final = ReconcileResult(requeue_after=_BACKSTOP_SECONDS)
-_NO_RIGHT: Final = "cannot create resource"
-"""How an API server says that a right is missing; every other denial is somebody's rule about this very claim."""
+_NO_RIGHT: Final = re.compile(r" cannot [a-z]+ resource ")
+"""How an API server says that a right is missing; every other denial is somebody's rule, such as a quota."""
 
 
 class Bridge:
@@ -117,17 +118,20 @@ class Bridge:
             return ReconcileResult()  # the controller makes it, or refuses the one that is there
         try:
             step = await self._attempt(request, keeper)
-        except ForbiddenError:
-            # An API server that has just started does not know anybody's rights yet: believed if it is ready.
-            await self._store.check()
-            try:
-                step = await self._attempt(request, keeper)
-            except ForbiddenError as error:
-                step = End(ConditionReason.RBAC_DENIED, str(error))
+        except ForbiddenError as error:
+            step = _refusal(error) or await self._attempt_again(request, keeper)
         note = RestoreNote(failure=step) if isinstance(step, End) else RestoreNote(step) if step else RestoreNote()
         if self._notes.write(request.metadata.uid, note):
             self._tell(request.metadata.key)
         return _LOOK_AGAIN
+
+    async def _attempt_again(self, request: VolumeRestoreRequest, keeper: ObjectKeeper) -> End | str | None:
+        """Believe that a right is missing only of a server that is ready: one that has just started knows of none."""
+        await self._store.check()
+        try:
+            return await self._attempt(request, keeper)
+        except ForbiddenError as error:
+            return _refusal(error) or End(ConditionReason.RBAC_DENIED, str(error))
 
     async def _attempt(self, request: VolumeRestoreRequest, keeper: ObjectKeeper) -> End | str | None:
         """Take the next step; return why there is none, or what it waits for."""
@@ -184,14 +188,15 @@ class Bridge:
             await self._store.create(PERSISTENT_VOLUME_CLAIM, body)
         except AlreadyExistsError:
             return None  # an earlier step of ours, or somebody else's, and then the controller says so
-        except ForbiddenError as error:
-            problem = str(error.details.get("problem", error))
-            if _NO_RIGHT in problem:
-                raise
-            return End(ConditionReason.RESTORE_FAILED, f"the PersistentVolumeClaim {key} was refused: {problem}")
         kind, reason = VOLUME_RESTORE_REQUEST, EventReason.CLAIM_CREATED
         self._recorder.record(made(kind, request.metadata, reason, key.name, waits_for="the provisioner"))
         return None
+
+
+def _refusal(error: ForbiddenError) -> End | None:
+    """Return the end of a restore that a rule of the cluster refuses; None when a right is missing."""
+    problem = str(error.details.get("problem", error))
+    return None if _NO_RIGHT.search(problem) else End(ConditionReason.RESTORE_FAILED, problem)
 
 
 def _is_open(request: VolumeRestoreRequest) -> bool:

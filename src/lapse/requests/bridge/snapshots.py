@@ -16,6 +16,7 @@ is not of Lapse, and must not go with a keeper of ours.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import RESTORE
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.bridge.ends import BridgeReason
+from lapse.requests.bridge.template import MODE_MAY_CHANGE
 from lapse.requests.controllers.claims import bridge_name
 from lapse.requests.controllers.finalise import End
 from lapse.requests.controllers.ownership import is_kept_by, owned_by
@@ -46,7 +48,7 @@ _COPIED_LABELS: Final = (f"{_PREFIX}managed-by",)
 _COPIED_ANNOTATIONS: Final = (
     f"{_PREFIX}deletion-secret-name",
     f"{_PREFIX}deletion-secret-namespace",
-    f"{_PREFIX}allow-volume-mode-change",
+    MODE_MAY_CHANGE,
 )
 _ATTEMPTS: Final = 5
 _OFFERED: Final = "waiting for its VolumeSnapshot to be ready"
@@ -59,6 +61,9 @@ class Snapshots:
     def __init__(self, store: ObjectStore, caches: Caches, *, ends: Ends, conventions: Conventions) -> None:
         """Write to ``store``, contents with the marks of ``conventions``; end by ``ends``."""
         self._store, self._caches, self._ends, self._conventions = store, caches, ends, conventions
+        self._turn = asyncio.Lock()
+        self._last: VolumeSnapshotContent | None = None
+        """The source that was changed last, as it was then; the cache may not have heard of it yet."""
 
     async def offer(
         self, request: VolumeRestoreRequest, keeper: ObjectKeeper, source: VolumeSnapshotContent
@@ -126,7 +131,22 @@ class Snapshots:
     async def _change(
         self, content: VolumeSnapshotContent, wanted: Callable[[VolumeSnapshotContent], Json | None]
     ) -> VolumeSnapshotContent | None:
-        """Change a content as ``wanted`` says, again if somebody was quicker; return it; None if it is gone."""
+        """Change a content as ``wanted`` says, again if somebody was quicker; return it; None if it is gone.
+
+        One after the other, and on what the last one has left: a hundred restores of one snapshot all change it.
+        """
+        if content.metadata.deletion_timestamp or wanted(content) is None:
+            return content
+        async with self._turn:
+            last = self._last
+            if last is not None and last.metadata.uid == content.metadata.uid:
+                content = last
+            self._last = await self._changed(content, wanted)
+            return self._last
+
+    async def _changed(
+        self, content: VolumeSnapshotContent, wanted: Callable[[VolumeSnapshotContent], Json | None]
+    ) -> VolumeSnapshotContent | None:
         meta, found = content.metadata, content
         for attempt in range(_ATTEMPTS):
             changes = None if found.metadata.deletion_timestamp else wanted(found)

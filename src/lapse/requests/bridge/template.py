@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from lapse.requests.api.kinds import VolumeRestoreRequest
     from lapse.requests.api.upstream import PersistentVolume, StorageClass, VolumeSnapshotContent
 
+MODE_MAY_CHANGE: Final = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
+"""The snapshotter's own annotation on a content, which the provisioner asks for."""
 _STORAGE: Final = "storage"
 _ONE_WRITER: Final = "ReadWriteOnce"
 
@@ -47,6 +49,11 @@ async def from_snapshot(request: VolumeRestoreRequest, source: VolumeSnapshotCon
     if size is None:
         message = f"nobody says how large the volume of {source.metadata.name} is"
         return End(ConditionReason.INCOMPATIBLE, f"{message}: name a size in pvcTemplate.spec.resources.requests")
+    captured = noted.get(SOURCE_VOLUME_MODE) or source.spec.source_volume_mode
+    if captured and wanted.volume_mode not in {None, captured} and noted.get(MODE_MAY_CHANGE) != "true":
+        message = f"the snapshot is of a volume with the mode {captured}, and the claim asks for {wanted.volume_mode}"
+        allow = f"leave the mode out, or allow it by the annotation {MODE_MAY_CHANGE}: true on the snapshot"
+        return End(ConditionReason.INCOMPATIBLE, f"{message}: {allow}")
     modes = wanted.access_modes or tuple(filter(None, noted.get(SOURCE_ACCESS_MODES, "").split(","))) or (_ONE_WRITER,)
     spec: Json = {
         "storageClassName": chosen.metadata.name,
@@ -54,7 +61,7 @@ async def from_snapshot(request: VolumeRestoreRequest, source: VolumeSnapshotCon
         "resources": _resources(request, size),
         "dataSource": msgspec.to_builtins(snapshot_source(request.metadata.uid)),
     }
-    mode = wanted.volume_mode or noted.get(SOURCE_VOLUME_MODE) or source.spec.source_volume_mode
+    mode = wanted.volume_mode or captured
     return _claim(request, {**spec, "volumeMode": mode} if mode else spec)
 
 

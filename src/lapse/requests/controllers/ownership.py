@@ -39,17 +39,26 @@ class KeeperRefusedError(LapseError):
 
 
 async def ensure_keeper(
-    store: ObjectStore, kind: Kind[Any], request: Request, *, policy: RequestPolicy, recorder: Recorder
+    store: ObjectStore,
+    kind: Kind[Any],
+    request: Request,
+    *,
+    policy: RequestPolicy,
+    recorder: Recorder,
+    is_new: bool = False,
 ) -> ObjectKeeper | None:
     """Return the keeper of a request, made if it was not there; None while its uid is not known: come back in a second.
 
-    The request's own artifact TTL counts, if it has one. ``recorder`` is told of a keeper that was made. Raises
-    `KeeperRefusedError` for one that differs from what would be made.
+    The request's own artifact TTL counts, if it has one. ``recorder`` is told of a keeper that was made; with
+    ``is_new`` it is made without looking for one first. Raises `KeeperRefusedError` for one that differs from what
+    would be made.
     """
     key, wanted = keeper_key(kind, request), _keeper(kind, request, policy)
-    try:
-        keeper = await store.get(OBJECT_KEEPER, key)
-    except NotFoundError:
+    keeper = None
+    if not is_new:
+        with suppress(NotFoundError):
+            keeper = await store.get(OBJECT_KEEPER, key)
+    if keeper is None:
         with suppress(AlreadyExistsError):  # another process was quicker; what it made is judged like any other
             await store.create(OBJECT_KEEPER, wanted)
             recorder.record(made(kind, request.metadata, EventReason.KEEPER_CREATED, key.name))

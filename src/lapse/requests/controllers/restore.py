@@ -119,14 +119,22 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
             key = claim.metadata.key
             message = f"there is a PersistentVolumeClaim {key} that was not made for this request: name another one"
             return End(ConditionReason.INCOMPATIBLE, message)
-        keeper = known_keeper(self._caches, self.kind, request, policy=self._policy) or await ensure_keeper(
-            self._store, self.kind, request, policy=self._policy, recorder=self._recorder
-        )
+        keeper = await self._keeper(request)
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
         if claim is not None:
             return await self._outcome(claim, keeper)
         return self._without_claim(request)
+
+    async def _keeper(self, request: VolumeRestoreRequest) -> ObjectKeeper | None:
+        """Return the keeper; the cache may say that it is there and as it should be."""
+        known = known_keeper(self._caches, self.kind, request, policy=self._policy)
+        if known is not None:
+            return known
+        is_new = self._caches.of(OBJECT_KEEPER).get(keeper_key(self.kind, request)) is None
+        return await ensure_keeper(
+            self._store, self.kind, request, policy=self._policy, recorder=self._recorder, is_new=is_new
+        )
 
     async def has_begun(self, request: VolumeRestoreRequest) -> bool:
         """See `RequestController`."""
@@ -149,7 +157,7 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
     async def _has_arrived(self, request: VolumeRestoreRequest, claim: PersistentVolumeClaim | None) -> bool:
         """Whether the source is no longer needed: it was judged before the claim was made."""
         if claim is None or not self._answers(claim, request):
-            return _recorded(request) is not None
+            return False
         if self._executor is RestoreExecutor.EXTERNAL:
             return is_bound(claim) and await self.has_begun(request)
         return True
