@@ -246,9 +246,9 @@ class Tenant:
         """Ask, and wait for the end."""
         return await self.completed(await self.ask(source, **how))
 
-    async def refused(self, request: VolumeRestoreRequest, *reasons: str) -> str:
+    async def refused(self, request: VolumeRestoreRequest, *reasons: str, seconds: float = 100) -> str:
         """Wait for the end of a request, which must be for one of these reasons; returns what it says."""
-        ended = await until_ended(self.store, VOLUME_RESTORE_REQUEST, request.metadata.key)
+        ended = await until_ended(self.store, VOLUME_RESTORE_REQUEST, request.metadata.key, seconds=seconds)
         condition: Condition | None = ready_condition(ended.status.conditions)
         assert condition is not None
         assert (condition.status, condition.reason in reasons) == ("False", True), condition

@@ -53,14 +53,14 @@ async def until_gone(store: KubernetesStore, kind: Kind[Any], key: ObjectKey) ->
     await until(gone)
 
 
-async def until_ended(store: KubernetesStore, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - a request
+async def until_ended(store: KubernetesStore, kind: Kind[Any], key: ObjectKey, *, seconds: float = 100) -> Any:  # noqa: ANN401 - a request
     """Wait until a request is final, in whatever way."""
 
     async def final() -> Any:  # noqa: ANN401 - as above
         request = await store.get(kind, key)
         return request if request.status is not None and is_final(request.status.conditions) else None
 
-    return await until(final)
+    return await until(final, seconds=seconds)
 
 
 async def until_final(store: KubernetesStore, kind: Kind[Any], key: ObjectKey) -> Any:  # noqa: ANN401 - a request

@@ -115,6 +115,11 @@ class StorageClass(Struct, frozen=True):
     reclaim_policy: str | None = None
     volume_binding_mode: str | None = None
 
+    @property
+    def binds_late(self) -> bool:
+        """Whether no volume is made before a pod needs it."""
+        return self.volume_binding_mode == "WaitForFirstConsumer"
+
 
 class VolumeSnapshotClass(Struct, frozen=True):
     """Who makes snapshots, and whether they stay when their object goes."""

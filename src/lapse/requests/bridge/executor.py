@@ -35,7 +35,7 @@ from lapse.requests.controllers.base import Wait
 from lapse.requests.controllers.claims import RESTORED, is_bound, is_lost, is_restore_of, wanted_claim
 from lapse.requests.controllers.finalise import End, conditions_of
 from lapse.requests.controllers.ownership import known_keeper
-from lapse.requests.controllers.restore import RestoreNote
+from lapse.requests.controllers.restore import CLAIM_PENDING, RestoreNote
 from lapse.requests.controllers.sources import Sources
 from lapse.requests.lifecycle.events import EventReason, made
 from lapse.requests.lifecycle.policy import RestoreExecutor
@@ -86,7 +86,7 @@ class Bridge:
         self._notes, self._tell, self._recorder = notes, tell, recorder
         self._sources = Sources(caches, executor=RestoreExecutor.BRIDGE)
         ends = Ends(executor, clock=clock, policy=policy.digest)
-        self._snapshots = Snapshots(store, caches, ends=ends, conventions=conventions)
+        self._snapshots = Snapshots(store, caches, ends=ends, conventions=conventions, clock=clock)
         self._adoption = Adoption(store, caches)
 
     async def reconcile(self, uid: str) -> ReconcileResult:
@@ -117,36 +117,35 @@ class Bridge:
         if keeper is None:
             return ReconcileResult()  # the controller makes it, or refuses the one that is there
         try:
-            step = await self._attempt(request, keeper)
+            note = await self._attempt(request, keeper)
         except ForbiddenError as error:
-            step = _refusal(error) or await self._attempt_again(request, keeper)
-        note = RestoreNote(failure=step) if isinstance(step, End) else RestoreNote(step) if step else RestoreNote()
+            note = _refused(error) or await self._attempt_again(request, keeper)
         if self._notes.write(request.metadata.uid, note):
             self._tell(request.metadata.key)
         return _LOOK_AGAIN
 
-    async def _attempt_again(self, request: VolumeRestoreRequest, keeper: ObjectKeeper) -> End | str | None:
+    async def _attempt_again(self, request: VolumeRestoreRequest, keeper: ObjectKeeper) -> RestoreNote:
         """Believe that a right is missing only of a server that is ready: one that has just started knows of none."""
         await self._store.check()
         try:
             return await self._attempt(request, keeper)
         except ForbiddenError as error:
-            return _refusal(error) or End(ConditionReason.RBAC_DENIED, str(error))
+            return _refused(error) or RestoreNote(failure=End(ConditionReason.RBAC_DENIED, str(error)))
 
-    async def _attempt(self, request: VolumeRestoreRequest, keeper: ObjectKeeper) -> End | str | None:
-        """Take the next step; return why there is none, or what it waits for."""
+    async def _attempt(self, request: VolumeRestoreRequest, keeper: ObjectKeeper) -> RestoreNote:
+        """Take the next step; return what it waits for, or why there is none."""
         claim = self._caches.of(PERSISTENT_VOLUME_CLAIM).get(wanted_claim(request))
         if claim is not None and not is_restore_of(claim, request, RestoreExecutor.BRIDGE):
-            return None  # the controller sees it, too, and says so
+            return RestoreNote()  # the controller sees it, too, and says so
         source = await self._sources.judge(request)
         if isinstance(source, End | Wait):
-            return None  # likewise
+            return RestoreNote()  # likewise
         try:
             if isinstance(source, PersistentVolume):
                 return await self._adopt(request, keeper, source, claim)
             return await self._fill(request, keeper, source, claim)
         except InvalidError as error:
-            return End(ConditionReason.RESTORE_FAILED, str(error))
+            return RestoreNote(failure=End(ConditionReason.RESTORE_FAILED, str(error)))
 
     async def _fill(
         self,
@@ -154,12 +153,18 @@ class Bridge:
         keeper: ObjectKeeper,
         source: VolumeSnapshotContent,
         claim: PersistentVolumeClaim | None,
-    ) -> End | str | None:
+    ) -> RestoreNote:
         waits = await self._snapshots.offer(request, keeper, source)
+        if isinstance(waits, End):
+            return RestoreNote(failure=waits)
         if waits is not None or claim is not None:
-            return waits
-        body = await from_snapshot(request, source, self._direct)
-        return body if isinstance(body, End) else await self._make_claim(request, body)
+            return RestoreNote(waits or CLAIM_PENDING)
+        made = await from_snapshot(request, source, self._direct)
+        if isinstance(made, End):
+            return RestoreNote(failure=made)
+        body, storage = made
+        await self._make_claim(request, body)
+        return RestoreNote(CLAIM_PENDING, binds_late=storage.binds_late)
 
     async def _adopt(
         self,
@@ -167,36 +172,37 @@ class Bridge:
         keeper: ObjectKeeper,
         source: PersistentVolume,
         claim: PersistentVolumeClaim | None,
-    ) -> End | str | None:
+    ) -> RestoreNote:
         if claim is not None:
             if is_bound(claim):
                 await self._adoption.clear(request.metadata.uid, keeper)
-            return None
+            return RestoreNote(CLAIM_PENDING)
         body = from_volume(request, source)
         if isinstance(body, End):
-            return body
+            return RestoreNote(failure=body)
         problem = await self._adoption.reserve(request, keeper, source)
-        return problem if problem is not None else await self._make_claim(request, body)
+        if problem is not None:
+            return RestoreNote(failure=problem)
+        await self._make_claim(request, body)
+        return RestoreNote(CLAIM_PENDING)
 
-    async def _make_claim(self, request: VolumeRestoreRequest, body: Json) -> End | None:
+    async def _make_claim(self, request: VolumeRestoreRequest, body: Json) -> None:
         """Make the claim, once: it is the one thing that is not cleared away."""
         now = await self._caches.read(VOLUME_RESTORE_REQUEST, request.metadata.key)
         if now is None or now.metadata.uid != request.metadata.uid or not _is_open(now) or _has_claim(now):
-            return None
-        key = wanted_claim(request)
+            return
         try:
             await self._store.create(PERSISTENT_VOLUME_CLAIM, body)
         except AlreadyExistsError:
-            return None  # an earlier step of ours, or somebody else's, and then the controller says so
-        kind, reason = VOLUME_RESTORE_REQUEST, EventReason.CLAIM_CREATED
-        self._recorder.record(made(kind, request.metadata, reason, key.name, waits_for="the provisioner"))
-        return None
+            return  # an earlier step of ours, or somebody else's, and then the controller says so
+        kind, reason, name = VOLUME_RESTORE_REQUEST, EventReason.CLAIM_CREATED, wanted_claim(request).name
+        self._recorder.record(made(kind, request.metadata, reason, name, waits_for="the provisioner"))
 
 
-def _refusal(error: ForbiddenError) -> End | None:
+def _refused(error: ForbiddenError) -> RestoreNote | None:
     """Return the end of a restore that a rule of the cluster refuses; None when a right is missing."""
     problem = str(error.details.get("problem", error))
-    return None if _NO_RIGHT.search(problem) else End(ConditionReason.RESTORE_FAILED, problem)
+    return None if _NO_RIGHT.search(problem) else RestoreNote(failure=End(ConditionReason.RESTORE_FAILED, problem))
 
 
 def _is_open(request: VolumeRestoreRequest) -> bool:

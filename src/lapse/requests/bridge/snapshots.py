@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from lapse.core.timestamps import from_timestamp
 from lapse.kube.errors import AlreadyExistsError, ConflictError
 from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import ConditionReason
@@ -35,6 +36,7 @@ from lapse.requests.controllers.ownership import is_kept_by, owned_by
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lapse.core.clock import Clock
     from lapse.kube.resources import Json, Kind
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.kinds import ObjectKeeper, VolumeRestoreRequest
@@ -51,6 +53,7 @@ _COPIED_ANNOTATIONS: Final = (
     MODE_MAY_CHANGE,
 )
 _ATTEMPTS: Final = 5
+_PATIENCE_NS: Final = 10_000_000_000
 _OFFERED: Final = "waiting for its VolumeSnapshot to be ready"
 _AGAIN: Final = "its VolumeSnapshot was deleted, and is made again"
 
@@ -58,8 +61,11 @@ _AGAIN: Final = "its VolumeSnapshot was deleted, and is made again"
 class Snapshots:
     """Makes what stands between a captured content and a new claim, and clears it away."""
 
-    def __init__(self, store: ObjectStore, caches: Caches, *, ends: Ends, conventions: Conventions) -> None:
+    def __init__(
+        self, store: ObjectStore, caches: Caches, *, ends: Ends, conventions: Conventions, clock: Clock
+    ) -> None:
         """Write to ``store``, contents with the marks of ``conventions``; end by ``ends``."""
+        self._clock = clock
         self._store, self._caches, self._ends, self._conventions = store, caches, ends, conventions
         self._turn = asyncio.Lock()
         self._last: VolumeSnapshotContent | None = None
@@ -81,9 +87,17 @@ class Snapshots:
         status = snapshot.status
         if status is not None and status.ready_to_use and status.bound_volume_snapshot_content_name == _name(content):
             return None
-        # Not final while the snapshotter tries again: the deadline of the request ends it.
-        error = status.error.message if status is not None and status.error is not None else None
-        return f"{_OFFERED}: {error}" if error else _OFFERED
+        return f"{_OFFERED}: {error}" if (error := self._lasting_error(snapshot)) else _OFFERED
+
+    def _lasting_error(self, snapshot: VolumeSnapshot) -> str | None:
+        """Return an error that has lasted for a while: at first there is one always, before the content is made.
+
+        None is final while the snapshotter tries again: the deadline of the request ends it.
+        """
+        made = from_timestamp(snapshot.metadata.creation_timestamp or "")
+        error = snapshot.status.error if snapshot.status is not None else None
+        is_new = made is None or self._clock.wall_ns() - made < _PATIENCE_NS
+        return None if error is None or is_new else error.message
 
     async def clear(self, uid: str, keeper: ObjectKeeper) -> bool:
         """Take one step back; return whether nothing is in its way. The next change brings the next step."""

@@ -39,8 +39,10 @@ _STORAGE: Final = "storage"
 _ONE_WRITER: Final = "ReadWriteOnce"
 
 
-async def from_snapshot(request: VolumeRestoreRequest, source: VolumeSnapshotContent, direct: Reader) -> Json | End:
-    """Return the claim that is filled from the snapshot of a bridge, or why there can be none."""
+async def from_snapshot(
+    request: VolumeRestoreRequest, source: VolumeSnapshotContent, direct: Reader
+) -> tuple[Json, StorageClass] | End:
+    """Return the claim that is filled from the snapshot of a bridge, with its class, or why there can be none."""
     chosen = await _class(request, source, direct)
     if isinstance(chosen, End):
         return chosen
@@ -62,7 +64,7 @@ async def from_snapshot(request: VolumeRestoreRequest, source: VolumeSnapshotCon
         "dataSource": msgspec.to_builtins(snapshot_source(request.metadata.uid)),
     }
     mode = wanted.volume_mode or captured
-    return _claim(request, {**spec, "volumeMode": mode} if mode else spec)
+    return _claim(request, {**spec, "volumeMode": mode} if mode else spec), chosen
 
 
 def from_volume(request: VolumeRestoreRequest, volume: PersistentVolume) -> Json | End:

@@ -21,12 +21,12 @@ from lapse.core.timestamps import from_timestamp
 from lapse.kube.controller.controller import require
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.conditions import ConditionReason
+from lapse.requests.api.conditions import ConditionReason, is_final
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_RESTORE_REQUEST, VolumeRestoreRequest
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS
 from lapse.requests.controllers.base import RequestController, Wait
 from lapse.requests.controllers.claims import failure_of, is_bound, is_lost, is_restore_of, wanted_claim
-from lapse.requests.controllers.finalise import End
+from lapse.requests.controllers.finalise import End, conditions_of
 from lapse.requests.controllers.ownership import (
     UID_BARRIER_SECONDS,
     ensure_keeper,
@@ -45,17 +45,29 @@ if TYPE_CHECKING:
     from lapse.requests.controllers.provisioning import ClaimReports
 
 _NS: Final = 1_000_000_000
-_BEGINS: Final = "preparing the restore"
-_PENDING: Final = "the claim is made and waits for its volume"
+CLAIM_PENDING: Final = "the claim is made and waits for its volume"
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreNote:
     """What an executor says about one restore beside its objects."""
 
-    progress: str = _BEGINS
+    progress: str | None = None
+    """What it waits for."""
     failure: End | None = None
     """Why it has given up."""
+    binds_late: bool | None = None
+    """Whether the class of the claim waits for a pod, if that is known."""
+
+
+@dataclass(slots=True)
+class _Looks:
+    """What is known of a claim that is waited for."""
+
+    binds_late: bool | None
+    """Whether its class waits for a pod; None when that was not asked yet."""
+    at: float = 0.0
+    """How old it was when its reports were last read."""
 
 
 class RestoreNotes:
@@ -102,8 +114,13 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         require(self, executor=executor, notes=notes, reports=reports)
         self._executor, self._notes, self._reports = executor, notes, reports
         self._sources = Sources(self._caches, executor=executor)
-        self._binds_late: dict[str, bool] = {}
-        """By the uid of a claim that is waited for: whether its class waits for a pod."""
+        self._looks: dict[str, _Looks] = {}
+        """By the uid of the request, while it is not final."""
+        self._caches.of(VOLUME_RESTORE_REQUEST).subscribe(self._changed)
+
+    def _changed(self, old: VolumeRestoreRequest | None, new: VolumeRestoreRequest | None) -> None:
+        if old is not None and (new is None or is_final(conditions_of(new))):
+            self._looks.pop(old.metadata.uid, None)
 
     async def advance(self, request: VolumeRestoreRequest) -> End | Wait:
         """See `RequestController`."""
@@ -123,7 +140,7 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
         if claim is not None:
-            return await self._outcome(claim, keeper)
+            return await self._outcome(request, claim, keeper)
         return self._without_claim(request)
 
     async def _keeper(self, request: VolumeRestoreRequest) -> ObjectKeeper | None:
@@ -170,11 +187,13 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         if self._executor is not RestoreExecutor.BRIDGE:
             return Wait()
         note = self._notes.of(request.metadata.uid)
-        return note.failure or Wait(status={"progress": note.progress})
+        return note.failure or Wait(status={} if note.progress is None else {"progress": note.progress})
 
     # --- what became of it ------------------------------------------------------------------------------------------
 
-    async def _outcome(self, claim: PersistentVolumeClaim, keeper: ObjectKeeper) -> End | Wait:
+    async def _outcome(
+        self, request: VolumeRestoreRequest, claim: PersistentVolumeClaim, keeper: ObjectKeeper
+    ) -> End | Wait:
         """Translate what the provisioner reports on the claim."""
         key = claim.metadata.key
         if is_lost(claim):
@@ -183,43 +202,45 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
             return End(ConditionReason.RESTORE_FAILED, failure)
         if is_bound(claim):
             return await self._completed(claim, keeper, f"the data is in PersistentVolumeClaim {key}")
-        if await self._waits_for_pod(claim):
+        looks = self._looks.setdefault(request.metadata.uid, _Looks(self._notes.of(request.metadata.uid).binds_late))
+        if await self._waits_for_pod(claim, looks):
             name = claim.spec.storage_class_name
             waits = f"its class {name} waits for the first pod that uses it, and then the data arrives"
             message = f"the PersistentVolumeClaim {key} is made; {waits}"
             return await self._completed(claim, keeper, message)
-        return await self._still_pending(claim)
+        return await self._still_pending(claim, looks)
 
     async def _completed(self, claim: PersistentVolumeClaim, keeper: ObjectKeeper, message: str) -> End:
-        self._binds_late.pop(claim.metadata.uid, None)
         if self._policy.restore_ownership is RestoreOwnership.KEEPER:
             await self._give(claim, keeper)
         return End(ConditionReason.COMPLETED, message, {"pvcRef": _reference(claim)})
 
-    async def _waits_for_pod(self, claim: PersistentVolumeClaim) -> bool:
-        """Whether a class makes no volume before a pod needs it. Read once for each claim: a class does not change."""
-        uid, name = claim.metadata.uid, claim.spec.storage_class_name
+    async def _waits_for_pod(self, claim: PersistentVolumeClaim, looks: _Looks) -> bool:
+        """Whether the class of a claim makes no volume before a pod needs it. Read once: a class does not change."""
+        name = claim.spec.storage_class_name
         if self._executor is RestoreExecutor.LOCAL or not name or claim.spec.volume_name:
             return False
-        if uid not in self._binds_late:
+        if looks.binds_late is None:
             try:
                 found = await self._direct.get(STORAGE_CLASS, ObjectKey(None, name))
             except NotFoundError:
                 return False  # the provisioner says so, too, and better
-            self._binds_late[uid] = found.volume_binding_mode == "WaitForFirstConsumer"
-        return self._binds_late[uid]
+            looks.binds_late = found.binds_late
+        return looks.binds_late
 
-    async def _still_pending(self, claim: PersistentVolumeClaim) -> End | Wait:
+    async def _still_pending(self, claim: PersistentVolumeClaim, looks: _Looks) -> End | Wait:
         """Ask for what the provisioner reports, but give it a moment first."""
         made = from_timestamp(claim.metadata.creation_timestamp or "")
         age = 0.0 if made is None else (self._clock.wall_ns() - made) / _NS
-        wait = self._reports.next_look(age)
-        failure = await self._reports.final_failure(claim) if age >= wait else None
-        if failure is not None:
-            return End(ConditionReason.RESTORE_FAILED, failure)
+        if age >= looks.at + self._reports.next_look(looks.at):
+            looks.at = age
+            failure = await self._reports.final_failure(claim)
+            if failure is not None:
+                return End(ConditionReason.RESTORE_FAILED, failure)
+        wait = max(1.0, looks.at + self._reports.next_look(looks.at) - age)
         if self._executor is RestoreExecutor.EXTERNAL:
             return Wait(wait)
-        return Wait(wait, status={"progress": _PENDING, "pvcRef": _reference(claim)})
+        return Wait(wait, status={"progress": CLAIM_PENDING, "pvcRef": _reference(claim)})
 
     async def _give(self, claim: PersistentVolumeClaim, keeper: ObjectKeeper) -> None:
         meta = claim.metadata
