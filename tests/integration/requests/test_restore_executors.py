@@ -9,7 +9,10 @@ import pytest
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import OBJECT_KEEPER, RESTORE_TO, RESTORED_FROM, VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.bridge.ends import BridgeReason
 from lapse.requests.lifecycle.policy import RestoreExecutor
+from tests.integration.requests.cluster import BRIDGED
+from tests.integration.requests.test_bridge import captured, go_on
 from tests.integration.requests.world import NAMESPACE, opened
 
 if TYPE_CHECKING:
@@ -69,6 +72,18 @@ async def test_elsewhere_a_claim_that_does_not_say_so_is_no_restore(tmp_path: Pa
         await foreign_claim(world, **{RESTORED_FROM: "somebody-else"})
         await world.settle()
         assert await world.reason(request) == ConditionReason.INCOMPATIBLE
+
+
+async def test_what_a_restore_clears_away_is_in_the_journal_by_its_one_address(tmp_path: Path) -> None:
+    async with opened(tmp_path, services=BRIDGED) as world:
+        request = await world.restore("one", await captured(world))
+        await go_on(world)
+        rows = [row for row in await world.journal_rows() if row.reason == BridgeReason.RESTORE_OVER]
+        name = f"restore-{request.metadata.uid}"
+        assert sorted({row.address for row in rows}) == [
+            f"VolumeSnapshot.snapshot.storage.k8s.io/{NAMESPACE}/{name}",
+            f"VolumeSnapshotContent.snapshot.storage.k8s.io/{name}",
+        ]
 
 
 async def test_where_restores_are_off_each_ends_at_once_and_makes_nothing(tmp_path: Path) -> None:
