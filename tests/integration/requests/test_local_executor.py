@@ -107,6 +107,14 @@ def parts(world: World) -> list[Path]:
 # --- the whole chain --------------------------------------------------------------------------------------------------
 
 
+async def test_an_executor_that_looks_before_the_controller_looks_again(world: World, data: Path) -> None:
+    content = await content_of(world, await captured(world, data))
+    request = await world.restore("back", content)
+    while await world.work_once(lambda count: count - 1):  # those of the executor are the last
+        pass
+    assert await world.reason(request) == ConditionReason.COMPLETED
+
+
 async def test_a_directory_is_captured_and_restored_into_another_one(world: World, data: Path) -> None:
     request = await captured(world, data)
     content = await content_of(world, request)

@@ -15,17 +15,18 @@ from lapse.requests import expiry as ttl
 from lapse.requests.api import kinds as known
 from lapse.requests.api.conditions import NOT_FINAL, ConditionReason, ScheduleReason
 from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, OUR_KINDS, REQUEST_KINDS
+from lapse.requests.bridge.ends import BridgeReason
 from lapse.requests.controllers import chunks
+from lapse.requests.controllers.claims import bridge_name
 from lapse.requests.controllers.detach import DetachReason
-from lapse.requests.controllers.provisioning import FINAL, TRANSIENT
+from lapse.requests.controllers.provisioning import FINAL, SOURCE_GOES, TRANSIENT
 from lapse.requests.expiry import FinishedRequests
 from lapse.requests.lifecycle import keepers
 from lapse.requests.lifecycle.events import EventReason
-from lapse.requests.lifecycle.keeper import PASSED_ON
+from lapse.requests.lifecycle.keeper import PASSED_ON, KeeperReason
 from lapse.requests.lifecycle.keepers import Keepers
-from lapse.requests.lifecycle.policy import RequestPolicy
+from lapse.requests.lifecycle.policy import RequestPolicy, RestoreExecutor
 from lapse.requests.local import places
-from lapse.requests.schedules.retention import SupersededRuns
 from lapse.settings import FOUNDING_NAMES
 from tests.markdown import REFERENCE, code, sections, table, tables
 
@@ -64,9 +65,9 @@ def test_the_page_lists_exactly_the_reasons_of_events() -> None:
 
 
 def test_the_page_lists_the_codes_by_which_provisioning_is_judged() -> None:
-    told = set(code(TEXT[TEXT.index("**Events of provisioners are read.**") : TEXT.index("## Annotations")]))
+    told = set(code(TEXT[TEXT.index("**Events of provisioners are read.**") : TEXT.index("## Restores on a cluster")]))
     assert told >= FINAL | TRANSIENT
-    assert told - FINAL - TRANSIENT == {"ProvisioningFailed", "RestoreFailed"}
+    assert told - FINAL - TRANSIENT == {"ProvisioningFailed", "RestoreFailed", SOURCE_GOES}
 
 
 def test_the_page_lists_exactly_our_kinds() -> None:
@@ -127,15 +128,25 @@ def schema_of_condition() -> list[str]:
     return [re.sub("_(.)", lambda found: found[1].upper(), name) for name in Condition.__struct_fields__]
 
 
-def test_the_page_lists_exactly_the_annotations() -> None:
-    told = [row["annotation"].strip("`") for row in table(PAGE, "annotation", "on", "means")]
+def test_the_page_lists_exactly_the_annotations_and_labels() -> None:
+    rows = table(PAGE, "annotation", "on", "means")
+    told = [code(row["annotation"])[0] for row in rows]
 
-    ours = [known.TTL, known.EXPIRES_AT, known.SNAPSHOT_NUDGE, known.SNAPSHOT_CLASS, known.SCHEDULED_AT, known.RUN]
-    assert {*ours, known.SCHEDULE} == {
+    ours = [
         value for value in vars(known).values() if isinstance(value, str) and re.fullmatch(r"[a-z.]+/[a-z-]+", value)
-    }
-    ours += [holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, PASSED_ON, holds.HELD_DEPENDENTS]
-    assert told == [*ours, places.DIRECTORY, places.RESTORE]
+    ]
+    holding = [holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, PASSED_ON, holds.HELD_DEPENDENTS]
+    assert told == [*ours, *holding, places.DIRECTORY]
+    assert [code(row["annotation"])[0] for row in rows if "label" in row["annotation"]] == [
+        *(known.SCHEDULE, known.RESTORE),
+    ]
+
+
+def test_the_page_tells_every_executor_of_restores_that_can_be_chosen() -> None:
+    told = [row["`restore_executor`"].strip("`") for row in tables(sections(TEXT, 2)["Restores on a cluster"])[0]]
+
+    assert told == [*(one for one in RestoreExecutor if one is not RestoreExecutor.LOCAL)]
+    assert f"`{KeeperReason.RESTORE_PENDING}`" in sections(TEXT, 3)["ObjectKeeper"]
 
 
 def test_the_names_on_the_page_are_those_that_are_made() -> None:
@@ -145,6 +156,7 @@ def test_the_names_on_the_page_are_those_that_are_made() -> None:
     assert re.fullmatch(r"snapshot-UID-[0-9a-f]{12}", names.snapshot_name("UID", "claim"))
     assert "`snapshot-UID-HEX`" in told["a snapshot"]
     assert "12 hex" in told["a snapshot"]
+    assert code(told["the VolumeSnapshot and the VolumeSnapshotContent of a restore"]) == [bridge_name("UID")]
     assert re.fullmatch(r"mcp-[0-9a-f]{16}", names.checkpoint_name("UID"))
     assert "16 hex" in told["a checkpoint"]
     assert code(told["a chunk"])[:2] == [names.chunk_name("mcp-HEX", index) for index in (0, 1)]
@@ -166,9 +178,8 @@ def test_the_page_tells_every_reason_for_which_something_is_ended() -> None:
     rows = table(PAGE, "domain", "address", "reason", "anchor")
     told = {(row["domain"].strip("`"), row["reason"].strip("`")) for row in rows}
 
-    domains = (FinishedRequests, Keepers, SupersededRuns)
-    swept = {(domain.name, reason) for domain in domains for reason in domain.reasons}
-    assert told == swept | {(ttl.DOMAIN, reason) for reason in DetachReason}
+    swept = {(domain.name, reason) for domain in (FinishedRequests, Keepers) for reason in domain.reasons}
+    assert told == swept | {(ttl.DOMAIN, reason) for reason in (*DetachReason, *BridgeReason)}
     assert keepers.DOMAIN in {domain for domain, _ in told}
 
 

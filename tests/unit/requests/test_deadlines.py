@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from lapse.core.duration import Duration
 from lapse.requests import view
 from lapse.requests.api.kinds import VOLUME_CAPTURE_REQUEST, KeeperMode
 from lapse.requests.expiry import decide as decide_request
-from lapse.requests.lifecycle.keeper import Followed, KeeperState, decide
+from lapse.requests.lifecycle.keeper import Followed, KeeperReason, KeeperState, decide
 from lapse.requests.lifecycle.policy import TTLRule
 
 if TYPE_CHECKING:
@@ -51,6 +52,16 @@ def test_only_a_keeper_whose_followed_object_is_lost_goes(followed: str, verdict
     state = KeeperState(KeeperMode.FOLLOW_OBJECT_WITH_TTL, Followed(followed), LOST, LOST, HOUR)
 
     assert isinstance(decide(state, NOW).verdict, verdict)
+
+
+@pytest.mark.parametrize("mode", KeeperMode)
+def test_a_keeper_that_a_restore_still_needs_stays_in_every_mode(mode: KeeperMode) -> None:
+    needed = KeeperState(mode, Followed.LOST, LOST, LOST, HOUR, is_needed=True)
+
+    verdict = decide(needed, NOW).verdict
+    assert isinstance(verdict, Keep)
+    assert verdict.reason == KeeperReason.RESTORE_PENDING
+    assert isinstance(decide(replace(needed, is_needed=False), NOW).verdict, Due)
 
 
 @pytest.mark.parametrize(("ttl", "told"), [("1h", "2027-01-15T09:00:00Z"), ("never", None)])

@@ -7,7 +7,14 @@ import pytest
 from lapse.core.timestamps import from_timestamp, to_timestamp
 from lapse.kube.events.event import EVENT, EventObject
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
-from lapse.requests.controllers.provisioning import FINAL, TRANSIENT, EventReports, NoReports, final_failure
+from lapse.requests.controllers.provisioning import (
+    FINAL,
+    SOURCE_GOES,
+    TRANSIENT,
+    EventReports,
+    NoReports,
+    final_failure,
+)
 
 MADE = "2026-03-01T10:00:00Z"
 CLAIM = PERSISTENT_VOLUME_CLAIM.convert(
@@ -68,6 +75,11 @@ def test_what_may_pass_is_never_final(code: str, seconds: int) -> None:
 def test_doubt_is_final_when_it_is_still_reported_after_two_minutes(note: str) -> None:
     assert final_failure(CLAIM, [event(note, seconds=119)]) is None
     assert final_failure(CLAIM, [event(note, seconds=120)]) == (note or "ProvisioningFailed")
+
+
+def test_a_snapshot_that_is_being_deleted_under_its_claim_is_final_at_once() -> None:
+    note = f"{PREFIX}error getting handle for DataSource Type VolumeSnapshot by Name s: snapshot s {SOURCE_GOES}"
+    assert final_failure(CLAIM, [event(note)]) == note
 
 
 def test_an_error_that_quotes_another_one_is_what_the_driver_said() -> None:

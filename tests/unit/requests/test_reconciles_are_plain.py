@@ -1,4 +1,4 @@
-"""What a reader of the controllers may rely on: no waiting inside a reconcile, no reason written as text."""
+"""What a reader of the controllers may rely on: no waiting in a reconcile, no reason as text, who writes which kind."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[3] / "src" / "lapse" / "requests"
 RECONCILED = (
     *("controllers/base", "controllers/capture", "controllers/detach", "controllers/finalise", "controllers/manifests"),
     *("controllers/ownership", "controllers/restore", "lifecycle/keeper", "expiry"),
+    *("bridge/adoption", "bridge/executor", "bridge/snapshots"),
 )
 """The modules that a reconcile runs through."""
 
@@ -42,6 +43,18 @@ def literal_reasons(tree: ast.AST) -> list[int]:
     return found
 
 
+def writes(tree: ast.AST) -> set[tuple[str, str]]:
+    """Return how something is written to a store, and of which kind it is."""
+    return {
+        (node.func.attr, ast.unparse(node.args[0]))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"create", "patch", "patch_status", "delete"}
+        and node.args
+    }
+
+
 @pytest.mark.parametrize("module", RECONCILED)
 def test_no_reconcile_waits(module: str) -> None:
     assert waits(ast.parse((SOURCE / f"{module}.py").read_text())) == []
@@ -55,7 +68,23 @@ def test_reasons_are_never_written_as_text() -> None:
     assert found == {}
 
 
+def test_the_bridge_writes_no_request_and_the_controller_of_restores_makes_no_claim() -> None:
+    bridge = {one for path in (SOURCE / "bridge").glob("*.py") for one in writes(ast.parse(path.read_text()))}
+    assert bridge == {
+        ("create", "PERSISTENT_VOLUME_CLAIM"),
+        ("create", "VOLUME_SNAPSHOT"),
+        ("create", "VOLUME_SNAPSHOT_CONTENT"),
+        ("patch", "PERSISTENT_VOLUME"),
+        ("patch", "VOLUME_SNAPSHOT_CONTENT"),
+    }
+    controller = writes(ast.parse((SOURCE / "controllers" / "restore.py").read_text()))
+    assert controller == {("patch", "PERSISTENT_VOLUME_CLAIM")}  # its owner, with RESTORE_OWNERSHIP=keeper
+
+
 def test_a_planted_violation_is_caught() -> None:
+    assert writes(ast.parse("await self._store.patch_status(VOLUME_RESTORE_REQUEST, key, {})")) == {
+        ("patch_status", "VOLUME_RESTORE_REQUEST")
+    }
     assert waits(ast.parse("while True:\n    await clock.sleep(1)")) == [1, 2]
     assert literal_reasons(ast.parse(f"End('{ConditionReason.FAILED}', 'x')")) == [1]
     assert literal_reasons(ast.parse("condition = {'type': 'Ready', 'reason': 'Failed'}")) == [1]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.core.address import Address
 from lapse.core.clock import UnixNs
 from lapse.core.decision import Reason
 from lapse.engine.domain import DELETE, Action
 from lapse.engine.journal.port import Outcome
 from lapse.engine.safety.holds import hold_of
 from lapse.objects.target import ObjectHandle
+from lapse.requests.addresses import Located
 from lapse.requests.expiry import DOMAIN
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Ends:
             return True  # the cache has not heard of it yet
         action = Action(
             domain=DOMAIN,
-            address=Address(kind.kind, meta.namespace, meta.name),
+            address=Located(kind, meta.key).address,
             uid=meta.uid,
             version=meta.resource_version,
             handle=ObjectHandle.of(kind, obj),

@@ -27,7 +27,7 @@ from lapse.kube.controller.controller import Controller, ReconcileResult
 from lapse.kube.controller.workqueue import WorkQueue
 from lapse.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.kinds import SNAPSHOT_CLASS, VOLUME_RESTORE_REQUEST
+from lapse.requests.api.kinds import OBJECT_KEEPER, SNAPSHOT_CLASS, VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Json, Kind, Object
     from lapse.objects.embedded import EmbeddedStore
     from lapse.objects.port import ObjectStore
+    from lapse.requests.api.kinds import ObjectKeeper
     from lapse.requests.api.upstream import PersistentVolume, VolumeSnapshotContent
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.lifecycle.policy import RequestPolicy
@@ -189,6 +190,7 @@ class LocalExecutor:
         caches.of(PERSISTENT_VOLUME_CLAIM).subscribe(partial(_add, self._claims))
         caches.of(PERSISTENT_VOLUME).subscribe(self._volume_changed)
         caches.of(VOLUME_RESTORE_REQUEST).subscribe(partial(_add, self._restores))
+        caches.of(OBJECT_KEEPER).subscribe(self._keeper_changed)
         self._caches = caches
         sources: tuple[Kind[Any], ...] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM)
         for kind in sources:
@@ -203,6 +205,12 @@ class LocalExecutor:
         ref = new.spec.claim_ref if new is not None else None
         if ref is not None and ref.name:
             self._claims.add(ObjectKey(ref.namespace, ref.name))
+
+    def _keeper_changed(self, old: ObjectKeeper | None, new: ObjectKeeper | None) -> None:
+        """Look at a restore whose keeper has come: its controller has judged it, and it can be carried out."""
+        ref = new.spec.follow_object_ref if new is not None and old is None else None
+        if ref is not None and ref.kind == VOLUME_RESTORE_REQUEST.kind:
+            self._restores.add(ObjectKey(ref.namespace, ref.name))
 
     def _source_changed(self, _old: Object | None, _new: Object | None) -> None:
         """Look at all restores that wait: on one machine there are few."""
