@@ -425,6 +425,14 @@ class Settings:
     )
     request_deletion_budget: Budget = setting("off", _budget, "The same for requests alone")
     keeper_deletion_budget: Budget = setting("off", _budget, "The same for keepers alone")
+    schedule_deletion_budget: Budget = setting(
+        "off", _budget, "The same for what newer runs of its schedule have superseded"
+    )
+    schedule_manifests: str = setting(
+        "off",
+        _one_of("off", "admitted"),
+        "Whether schedules on a cluster may capture manifests; admitted: yes, as the webhook judges them; off: no",
+    )
     history_namespace: str = setting("chaos-system", _object_name, "Where records of experiments are kept")
     history_ttl: Duration = setting(
         "720h", _history_ttl, "How old records become, such as 720h, at least 1h; 0 for any age"

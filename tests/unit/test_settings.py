@@ -96,7 +96,7 @@ def test_every_key_has_the_same_name_in_file_environment_and_flags(key: str, mon
     samples |= {"http_port": "1", "probes_port": "1", "log_format": "json", "log_level": "debug", "state_dir": "/x"}
     samples |= {"request_ttl": "5m", "request_ttl_mode": "annotation", "request_deadline": "5m", "keeper_ttl": "5m"}
     samples |= {"keeper_mode": "FollowObject", "restore_ownership": "keeper", "artifact_ttl_max": "60d"}
-    samples |= {"restore_executor": "external"}
+    samples |= {"restore_executor": "external", "schedule_manifests": "admitted"}
     samples |= dict.fromkeys([name for name in SETTINGS if name.endswith("deletion_budget")], "500/1h")
     samples |= {"history_namespace": "records", "history_ttl": "2000h", "retention_interval": "2h"}
     samples |= {"history_retention_limit": "7", "history_keep_last_success": "1"}

@@ -261,6 +261,7 @@ def _requests(
         reports=EventReports(store.client),
         restore_executor=settings.restore_executor,
         hold_kinds=holding,
+        scheduled_manifests=settings.schedule_manifests == "admitted",
     )
 
 

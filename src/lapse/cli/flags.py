@@ -73,7 +73,7 @@ _CLUSTER: Final = ("kube_config", "kube_context")
 _REQUESTS: Final = (
     *("request_ttl", "request_ttl_mode", "request_deadline", "keeper_mode", "keeper_ttl", "restore_ownership"),
     "artifact_ttl_max",
-    *("deletion_budget", "request_deletion_budget", "keeper_deletion_budget"),
+    *("deletion_budget", "request_deletion_budget", "keeper_deletion_budget", "schedule_deletion_budget"),
 )
 _RECORDS: Final = ("history_namespace", "history_ttl", "history_retention_limit", "history_keep_last_success")
 _HISTORY: Final = (*_RECORDS, "retention_interval", "history_deletion_budget", "retention_deletion_budget")
@@ -144,7 +144,7 @@ class OperatorFlags(
     Flags,
     keys=(
         *(*_CLUSTER, "kube_qps", "kube_burst", "lease_namespace", "lease_name", "hold_kinds", "retention_account"),
-        *(*_REQUESTS, "restore_executor", *_HISTORY, *_PROCESS),
+        *(*_REQUESTS, "restore_executor", "schedule_manifests", *_HISTORY, *_PROCESS),
     ),
 ):
     """For `lapse operator`."""

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from lapse.core.address import Address, AddressError
 from lapse.core.errors import UsageError
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.kinds import MANIFEST_CHECKPOINT, MANIFEST_CHUNK, OBJECT_KEEPER, REQUEST_KINDS
+from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
+    MANIFEST_CHECKPOINT,
+    MANIFEST_CHUNK,
+    OBJECT_KEEPER,
+    REQUEST_KINDS,
+)
 from lapse.requests.api.upstream import ALL_KINDS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 
 if TYPE_CHECKING:
@@ -118,7 +124,7 @@ class Located:
     def address(self) -> Address:
         """The one spelling for programs, the journal and HTTP."""
         kind = self.kind
-        if kind in REQUEST_KINDS or kind is OBJECT_KEEPER:
+        if kind in REQUEST_KINDS or kind in {OBJECT_KEEPER, CAPTURE_SCHEDULE}:
             return Address(short_name(kind), self.key.namespace, self.key.name)
         return Address(f"{kind.kind}.{kind.group}" if kind.group else kind.kind, self.key.namespace, self.key.name)
 

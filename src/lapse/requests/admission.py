@@ -5,18 +5,20 @@ would act with those rights. The author of a request must be allowed
 
 - ``get`` on each target of a ManifestCaptureRequest: a checkpoint is a copy of it;
 - ``get`` on the claim of a VolumeCaptureRequest with mode Snapshot, and ``delete`` with mode Detach, which deletes it;
-- ``get`` on the source of a VolumeRestoreRequest. This only refuses more: a controller cannot see that it was asked.
+- ``get`` on the source of a VolumeRestoreRequest. This only refuses more: a controller cannot see that it was asked;
+- for a CaptureSchedule, what the requests take that it makes: those are made by the operator, so whoever writes the
+  template is judged, when it is created and whenever its spec changes.
 
 The way of one judgement: an AdmissionRequest becomes a `Demand`, made from namespace and spec by the function of its
 kind; a demand becomes questions, one SubjectAccessReview for each distinct object; the cluster's answers become a
 `Ruling`; a ruling becomes the body of the answer (`lapse.kube.auth.admission`). All but the asking is pure. Another
 kind that asks for the same is one more row of `_JUDGED`.
 
-Only creation is judged: a spec cannot change afterwards, because the definitions say so (``spec is immutable``). A
-question is about what the controllers will do, with the object that the request names, in the namespace of the request,
-or in none for a kind of the whole cluster. One question for each name and not one for the whole kind, although that
-would often do: somebody who may read all of a kind but one must be asked about that one, and some authorizers know such
-rules.
+Of requests only the creation is judged: a spec cannot change afterwards, because the definitions say so (``spec is
+immutable``). A question is about what the controllers will do, with the object that the request names, in the namespace
+of the request, or in none for a kind of the whole cluster. One question for each name and not one for the whole kind,
+although that would often do: somebody who may read all of a kind but one must be asked about that one, and some
+authorizers know such rules.
 
 Bounded in every direction: so many questions at once, so many in all (`MAX_TARGETS`), so many seconds. Doubt denies: a
 kind that the cluster does not know or that the request cannot be about, a mode that does not exist, a name that could
@@ -49,6 +51,7 @@ from lapse.kube.events.event import EVENT
 from lapse.kube.resources import Struct
 from lapse.objects.config_map_gate import CONFIG_MAP
 from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     MANIFEST_CHUNK,
@@ -60,6 +63,7 @@ from lapse.requests.api.kinds import (
     CaptureSpec,
     ManifestCaptureSpec,
     RestoreSpec,
+    ScheduleSpec,
 )
 from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME,
@@ -89,6 +93,9 @@ SHARED: Final = ("get", "create", "patch")
 NEEDED: Final[tuple[Right, ...]] = (
     *(right for kind in REQUEST_KINDS for right in rights_on(kind, *_WATCHED, "patch", "delete")),
     *(right for kind in REQUEST_KINDS for right in rights_on(kind, "patch", subresource="status")),
+    *(right for kind in (VOLUME_CAPTURE_REQUEST, MANIFEST_CAPTURE_REQUEST) for right in rights_on(kind, "create")),
+    *rights_on(CAPTURE_SCHEDULE, *_WATCHED),
+    *rights_on(CAPTURE_SCHEDULE, "patch", subresource="status"),
     *rights_on(OBJECT_KEEPER, *_WATCHED, "create", "patch", "delete"),
     *rights_on(OBJECT_KEEPER, "patch", subresource="status"),
     *rights_on(MANIFEST_CHECKPOINT, *_WATCHED, "create"),
@@ -185,6 +192,16 @@ def volume_restore(namespace: str, spec: RestoreSpec) -> Demand | Ruling:
     return wrong or Demand(namespace, (_need("get", spec.source_ref),), because)
 
 
+def capture_schedule(namespace: str, spec: ScheduleSpec) -> Demand | Ruling:
+    """Return what it takes to let captures be made by schedule: what each of them takes."""
+    volume, manifests = spec.template.volume_capture, spec.template.manifest_capture
+    if volume is not None and manifests is None:
+        return volume_capture(namespace, CaptureSpec(mode=volume.mode, target=volume.target))
+    if manifests is not None and volume is None:
+        return manifest_capture(namespace, manifests)
+    return Ruling(NO, "its template must have exactly one of volumeCapture and manifestCapture")
+
+
 def _wrong_kind(named: ObjectRef, *kinds: Kind[Any]) -> Ruling | None:
     if any((named.api_version, named.kind) == (kind.api_version, kind.kind) for kind in kinds):
         return None
@@ -216,6 +233,7 @@ class _Judged(NamedTuple):
     kind: Kind[Any]
     form: Any
     demand: Callable[[str, Any], Demand | Ruling]
+    operations: tuple[str, ...] = ("CREATE",)
 
 
 _JUDGED: Final = {
@@ -224,27 +242,34 @@ _JUDGED: Final = {
         _Judged(MANIFEST_CAPTURE_REQUEST, _Object[ManifestCaptureSpec], manifest_capture),
         _Judged(VOLUME_CAPTURE_REQUEST, _Object[CaptureSpec], volume_capture),
         _Judged(VOLUME_RESTORE_REQUEST, _Object[RestoreSpec], volume_restore),
+        _Judged(CAPTURE_SCHEDULE, _Object[ScheduleSpec], capture_schedule, ("CREATE", "UPDATE")),
     )
 }
 
 
 def demand_of(request: AdmissionRequest) -> Demand | Ruling:
-    """Return what the creation of a request takes, or the ruling where that is known without asking."""
+    """Return what a request or a schedule takes, or the ruling where that is known without asking."""
     judged = _JUDGED.get((request.kind.api_version, request.kind.kind))
     if judged is None or request.sub_resource:
         kinds = ", ".join(f"{kind} of {api_version}" for api_version, kind in _JUDGED)
         return Ruling(WRONG, f"only {kinds} are judged here; correct the rules of the webhook configuration")
-    if request.operation != "CREATE":
-        only = "only CREATE is judged here (a spec cannot change later)"
+    if request.operation not in judged.operations:
+        only = f"only {' and '.join(judged.operations)} of {judged.kind.kind} is judged here"
         return Ruling(WRONG, f"{only}; correct the rules of the webhook configuration")
     if not request.namespace:
         return Ruling(WRONG, "the request names no namespace")
     try:
         spec = msgspec.json.decode(request.object, type=judged.form).spec
+        if request.operation == "UPDATE" and _spec_of(request.object) == _spec_of(request.old_object):
+            return Ruling()  # a label, or a finalizer that garbage collection takes away
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return Ruling(WRONG, f"its object is not a {judged.kind.kind}: {place_of(error)}")
     demand = judged.demand(request.namespace, spec)
     return demand if isinstance(demand, Ruling) else _first_look(demand) or demand
+
+
+def _spec_of(document: msgspec.Raw) -> object:
+    return (msgspec.json.decode(document, type=dict | None) or {}).get("spec")
 
 
 def _first_look(demand: Demand) -> Ruling | None:

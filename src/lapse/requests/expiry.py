@@ -33,12 +33,12 @@ from lapse.kube.controller.controller import ReconcileResult
 from lapse.objects.port import Deletion
 from lapse.objects.target import ObjectHandle, ObjectTarget
 from lapse.requests.api.conditions import is_final
-from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS, TTL, KeeperMode
+from lapse.requests.api.kinds import CAPTURE_SCHEDULE, OBJECT_KEEPER, REQUEST_KINDS, TTL, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.controllers.finalise import Finaliser, R, Request, conditions_of
 from lapse.requests.lifecycle.keeper import is_for_ever
 from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
-from lapse.requests.registration import KEEPERS, REQUESTS
+from lapse.requests.registration import KEEPERS, REQUESTS, SCHEDULES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -215,7 +215,11 @@ class AnnotationTTL:
 # --- deletion by a person ---------------------------------------------------------------------------------------------
 
 
-DELETABLE: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, PERSISTENT_VOLUME_CLAIM, OBJECT_KEEPER)
+DELETABLE: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, PERSISTENT_VOLUME_CLAIM, OBJECT_KEEPER, CAPTURE_SCHEDULE)
+
+
+_DOMAINS: Final[dict[Kind[Any], str]] = {OBJECT_KEEPER: KEEPERS.name, CAPTURE_SCHEDULE: SCHEDULES.name}
+"""Whose a deletion is in the journal, where it is not that of a request or a claim."""
 
 
 class NotDeletableError(UsageError):
@@ -260,7 +264,7 @@ async def delete_by_person(  # noqa: PLR0913 - all but the object named
         if held is not None:
             raise held_error(place, held)
     action = deletion_by_person(
-        domain=KEEPERS.name if place.kind is OBJECT_KEEPER else DOMAIN,
+        domain=_DOMAINS.get(place.kind, DOMAIN),
         address=place.address,
         uid=obj.metadata.uid,
         version=obj.metadata.resource_version,

@@ -1,4 +1,4 @@
-"""The registrations of the domains of requests and of keepers."""
+"""The registrations of the domains of requests, of keepers and of schedules."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def _keeper_reasons() -> Iterable[Reason]:
     from lapse.requests.lifecycle.keepers import Keepers
 
     return Keepers.reasons
+
+
+def _schedule_reasons() -> Iterable[Reason]:
+    from lapse.requests.schedules.retention import SupersededRuns
+
+    return SupersededRuns.reasons
 
 
 def _definitions() -> Iterable[Any]:
@@ -73,4 +79,13 @@ KEEPERS: Final = Registration(
     budget_setting="keeper_deletion_budget",
     routes={Registration.LISTS: ("GET /keepers",)},
 )
-DOMAINS: Final = (REQUESTS, KEEPERS)
+SCHEDULES: Final = Registration(
+    name="schedules",
+    kinds=(AddressKind("csched", "NAMESPACE"),),
+    reasons=_schedule_reasons,
+    unsupported=_UNSUPPORTED,
+    is_on_cluster=True,
+    budget_setting="schedule_deletion_budget",
+)
+"""What it ends are keepers, of runs whose places newer ones have taken."""
+DOMAINS: Final = (REQUESTS, KEEPERS, SCHEDULES)

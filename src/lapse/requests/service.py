@@ -25,8 +25,11 @@ from lapse.objects.port import HoldLookup
 from lapse.objects.target import ObjectTarget
 from lapse.requests.addresses import keeper_name
 from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
     MANIFEST_CAPTURE_REQUEST,
+    MANIFEST_CHECKPOINT,
     OBJECT_KEEPER,
+    SCHEDULE,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
 )
@@ -52,6 +55,9 @@ from lapse.requests.lifecycle.keeper import FOLLOWS, KeeperController, follow_ke
 from lapse.requests.lifecycle.keepers import Keepers
 from lapse.requests.lifecycle.policy import RequestPolicy, RestoreExecutor, TTLMode
 from lapse.requests.registration import REQUESTS
+from lapse.requests.schedules.controller import RUNS_OF, ScheduleController, runs_of
+from lapse.requests.schedules.retention import SupersededRuns
+from lapse.requests.schedules.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -59,11 +65,13 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.engine.journal.port import Journal
     from lapse.engine.running.metrics import Metrics
+    from lapse.kube.controller.informer import Informer
     from lapse.kube.events.event import Recorder
     from lapse.kube.resources import Kind, Object
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import ObjectKeeper, VolumeCaptureRequest
     from lapse.requests.controllers.base import Conventions
+    from lapse.requests.controllers.finalise import Request
     from lapse.requests.controllers.provisioning import ClaimReports
 
 ACTOR: Final = "lapse"
@@ -138,13 +146,15 @@ class Requests:
         dry_run: bool = False,
         gate: Gate = _OPEN_GATE,
         hold_kinds: Collection[Kind[Any]] = (),
+        scheduled_manifests: bool = True,
         chance: Chance = chance,
     ) -> None:
         """Put it together; nothing runs yet. ``direct`` reads configuration: the store itself unless said otherwise.
 
         A store that cannot tell by itself what is held is watched: our own kinds, and ``hold_kinds``. ``recorder`` is
         told what people look for, ``reports`` knows what provisioners say beside their objects. ``restore_executor``
-        makes the claims of restores.
+        makes the claims of restores. Whether schedules may capture manifests, which are read with our rights and not
+        with those of an author, ``scheduled_manifests`` says.
         """
         self.store, self.policy, self._clock, self._metrics = store, policy, clock, metrics
         self._restore_executor = restore_executor
@@ -163,11 +173,14 @@ class Requests:
         )
         self.keepers = Keepers(self.caches, direct=reader, policy=policy, clock=clock)
         self.finished = FinishedRequests(self.caches, policy=policy, clock=clock)
+        self.superseded = SupersededRuns(self.caches, policy=policy)
+        self.runs = Runs(self.caches, manifests=scheduled_manifests)
         metrics.expect_sweep(DOMAIN, reasons=REQUESTS.reasons())
         make = partial(Sweep, executor=self.executor, journal=journal, clock=clock, metrics=metrics)
         self.loops = [_loop(make(self.keepers), "keepers", self.keepers)]
         if policy.request_ttl_mode is TTLMode.SCANNER:
             self.loops.append(_loop(make(self.finished), "request-ttl", self.finished))
+        self.loops.append(_loop(make(self.superseded), "schedules", self.superseded))
         self._build(reader, conventions, recorder=recorder, reports=reports, chance=chance)
         self._wire()
 
@@ -191,14 +204,17 @@ class Requests:
                 chance=chance,
             )
         detach = Detach(executor=self.executor, **common)
-        self.capture = VolumeCapture(detach=detach, conventions=conventions, ttl=ttl, **common)
+        self.capture = VolumeCapture(detach=detach, runs=self.runs, conventions=conventions, ttl=ttl, **common)
         self._notes = RestoreNotes()
         self.restore = VolumeRestore(
             executor=self._restore_executor, notes=self._notes, reports=reports, ttl=ttl, **common
         )
-        self.manifests = ManifestCapture(ttl=ttl, **common)
+        self.manifests = ManifestCapture(runs=self.runs, ttl=ttl, **common)
         self.keeper = KeeperController(store=store, direct=direct, caches=caches, keepers=self.keepers, clock=clock)
         self.snapshot_nudge = SnapshotNudge(store=store, caches=caches, clock=clock)
+        self.schedules = ScheduleController(
+            store=store, caches=caches, runs=self.runs, superseded=self.superseded, clock=clock
+        )
         self._queues: dict[Kind[Any], WorkQueue[ObjectKey]] = {}
         self.controllers: list[Controller[Any]] = []
         for kind, one in (
@@ -207,6 +223,7 @@ class Requests:
             (MANIFEST_CAPTURE_REQUEST, self.manifests),
             (OBJECT_KEEPER, self.keeper),
             (VOLUME_SNAPSHOT_CONTENT, self.snapshot_nudge),
+            (CAPTURE_SCHEDULE, self.schedules),
         ):
             queue: WorkQueue[ObjectKey] = WorkQueue(clock, chance=chance)
             self._queues[kind] = queue
@@ -234,6 +251,14 @@ class Requests:
         restores.index(_CLAIM, lambda request: [str(wanted_claim(request))])
         self.caches.of(OBJECT_KEEPER).index(FOLLOWS, followed_by)
         self.caches.of(OBJECT_KEEPER).subscribe(self._keeper_changed)
+        for runs in (VOLUME_CAPTURE_REQUEST, MANIFEST_CAPTURE_REQUEST):
+            cache: Informer[Any] = self.caches.of(runs)
+            cache.index(RUNS_OF, runs_of)
+            cache.subscribe(self._run_changed)
+        self.caches.of(OBJECT_KEEPER).subscribe(self._kept_run_changed)
+        artifacts: tuple[Kind[Any], ...] = (VOLUME_SNAPSHOT_CONTENT, MANIFEST_CHECKPOINT)
+        for artifact in artifacts:
+            self.caches.of(artifact).subscribe(self._artifact_changed)
         for kind, queue in self._queues.items():
             self.caches.of(kind).subscribe(partial(_add, queue))
         self.caches.of(PERSISTENT_VOLUME_CLAIM).subscribe(self._claim_changed)
@@ -265,6 +290,22 @@ class Requests:
         if new is None and old is not None and not any(keepers.indexed(FOLLOWS, one) for one in followed_by(old)):
             self.keeper.forget(old)
 
+    def _run_changed(self, old: Request | None, new: Request | None) -> None:
+        meta = _some(old, new).metadata
+        if SCHEDULE in meta.labels:
+            self._queues[CAPTURE_SCHEDULE].add(ObjectKey(meta.namespace, meta.labels[SCHEDULE]))
+
+    def _kept_run_changed(self, old: ObjectKeeper | None, new: ObjectKeeper | None) -> None:
+        keeper = old if new is None else new
+        ref = None if keeper is None else keeper.spec.follow_object_ref
+        if ref is not None and (ref.api_version, ref.kind) == (CAPTURE_SCHEDULE.api_version, CAPTURE_SCHEDULE.kind):
+            self._queues[CAPTURE_SCHEDULE].add(ObjectKey(ref.namespace, ref.name))
+
+    def _artifact_changed(self, old: Object | None, new: Object | None) -> None:
+        owner = _some(old, new).metadata.controller
+        if owner is not None and owner.kind == OBJECT_KEEPER.kind:
+            self._kept_run_changed(None, self.caches.of(OBJECT_KEEPER).get(ObjectKey(None, owner.name)))
+
     def _anything_changed(self, kind: Kind[Any], old: Object | None, new: Object | None) -> None:
         """Wake the keepers of what appeared, went away, was held or released."""
         held_before, held = _hold(old), _hold(new)
@@ -288,7 +329,7 @@ class Requests:
         return [ControllerService(controller, self.caches) for controller in self.controllers]
 
 
-def _loop(sweep: Sweep[Any], name: str, domain: FinishedRequests | Keepers) -> SweepLoop:
+def _loop(sweep: Sweep[Any], name: str, domain: FinishedRequests | Keepers | SupersededRuns) -> SweepLoop:
     loop = SweepLoop(sweep, name=name, interval=SCAN_INTERVAL_SECONDS)
     domain.deadlines.on_earlier = loop.wake
     return loop

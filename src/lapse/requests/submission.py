@@ -19,8 +19,10 @@ from lapse.kube.resources import Json, Kind, ObjectKey
 from lapse.objects.metadata_rules import name_problems, namespace_problems
 from lapse.requests.addresses import Located, find_target_kind, locate
 from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
     MANIFEST_CAPTURE_REQUEST,
     OBJECT_KEEPER,
+    RUN,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
     CaptureMode,
@@ -37,12 +39,14 @@ from lapse.requests.api.upstream import (
 from lapse.requests.controllers.claims import restored_by
 from lapse.requests.controllers.ownership import is_kept_by
 from lapse.requests.local.places import DIRECTORY
+from lapse.requests.schedules.cron import Cron
 from lapse.requests.view import keeper_of, read_or_none, state_of, view_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Mapping
 
     from lapse.objects.port import ObjectStore
+    from lapse.requests.api.kinds import CaptureSchedule
     from lapse.requests.lifecycle.policy import TTLRule
 
 SOURCE_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, PERSISTENT_VOLUME)
@@ -340,7 +344,7 @@ async def or_lapsed(store: ObjectStore, place: Located, reading: Awaitable[T], *
 
 async def _keepers_of(store: ObjectStore, place: Located) -> list[ObjectKeeper]:
     keepers = (await store.list(OBJECT_KEEPER)).items
-    return [one for one in keepers if _follows(one.spec.follow_object_ref, place)]
+    return [one for one in keepers if _is_of(one, place)]
 
 
 async def _kept(store: ObjectStore, source: Located) -> Json:
@@ -362,8 +366,11 @@ async def _kept(store: ObjectStore, source: Located) -> Json:
     return left[0]
 
 
-def _follows(ref: ObjectRef | None, source: Located) -> bool:
-    return ref is not None and (ref.kind, ref.namespace, ref.name) == (source.kind.kind, *source.key)
+def _is_of(keeper: ObjectKeeper, request: Located) -> bool:
+    """Whether a keeper follows a request, or is that of a run of a schedule, which says so."""
+    ref = keeper.spec.follow_object_ref
+    follows = ref is not None and (ref.kind, ref.namespace, ref.name) == (request.kind.kind, *request.key)
+    return follows or keeper.metadata.annotations.get(RUN) == str(request)
 
 
 # --- manifests --------------------------------------------------------------------------------------------------------
@@ -392,15 +399,78 @@ class CaptureManifests:
         return place
 
 
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+class TemplateError(UsageError):
+    """Say what to capture: either --claim NAME, or --target KIND/NAME, which may be given several times."""
+
+
+class KeepError(UsageError):
+    """Say what stays, as in --keep-daily 7 --keep-weekly 4.
+
+    Expected at least one of --keep-last, --keep-hourly, --keep-daily, --keep-weekly and --keep-monthly, above zero.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSchedule:
+    """A schedule as a person asks for it, checked."""
+
+    key: ObjectKey
+    spec: Json
+
+    @classmethod
+    def checked(
+        cls,
+        name: str,
+        *,
+        namespace: str,
+        schedule: str,
+        time_zone: str | None,
+        claim: str | None,
+        targets: list[str],
+        keep: Mapping[str, int | None],
+        starting_deadline: str | None,
+    ) -> NewSchedule:
+        """Check everything that can be checked without the store."""
+        key = ObjectKey(check_namespace(namespace), check_name(name, "NAME"))
+        Cron.parse(schedule, time_zone)
+        if (claim is None) == (not targets):
+            raise TemplateError
+        if any((count or 0) < 0 for count in keep.values()) or not any(keep.values()):
+            raise KeepError
+        if claim is not None:
+            target = _reference(PERSISTENT_VOLUME_CLAIM, check_name(claim, "--claim"))
+            template: Json = {"volumeCapture": {"mode": str(CaptureMode.SNAPSHOT), "target": target}}
+        else:
+            template = {"manifestCapture": {"targets": [_target(text) for text in targets]}}
+        spec: Json = {
+            "schedule": schedule,
+            "template": template,
+            "keep": {tier: count for tier, count in keep.items() if count is not None},
+        }
+        if time_zone is not None:
+            spec["timeZone"] = time_zone
+        if starting_deadline is not None:
+            spec["startingDeadline"] = str(Duration.parse(starting_deadline))
+        return cls(key=key, spec=spec)
+
+    async def ask(self, store: ObjectStore) -> CaptureSchedule:
+        """Make the schedule."""
+        metadata = {"name": self.key.name, "namespace": self.key.namespace}
+        return await store.create(CAPTURE_SCHEDULE, {"metadata": metadata, "spec": self.spec})
+
+
+# --- all --------------------------------------------------------------------------------------------------------------
+
+
 def _target(text: str) -> Json:
     # The version may hold a slash, the name may not.
     word, slash, name = text.rpartition("/")
     if not (word and slash and name):
         raise TargetError(given=text)
     return _reference(find_target_kind(word), check_name(name, f"The target {text}"))
-
-
-# --- all --------------------------------------------------------------------------------------------------------------
 
 
 def _reference(kind: Kind[Any], name: str, uid: str | None = None) -> Json:

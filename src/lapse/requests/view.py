@@ -25,6 +25,7 @@ from lapse.requests.api.kinds import (
     MANIFEST_CHECKPOINT,
     OBJECT_KEEPER,
     REQUEST_KINDS,
+    RUN,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
     KeeperMode,
@@ -213,6 +214,8 @@ def consequence(keeper: ObjectKeeper | None, *, keeps: bool) -> str:
     if keeper is None:
         return "Nothing that it made is left."
     name = f"keeper/{keeper.metadata.name}"
+    if RUN in keeper.metadata.annotations:
+        return f"{name} and what it keeps stay as long as {followed(keeper)} keeps them."
     if is_for_ever(keeper):
         return f"{name} and what it keeps stay until somebody deletes the keeper: lapse requests delete {name}."
     when = "now" if keeper.spec.mode == KeeperMode.FOLLOW_OBJECT else f"{_printed(keeper.spec.ttl)} from now"

@@ -23,7 +23,7 @@ from lapse.history.policy.default_policy import history_document
 from lapse.history.records import write_record
 from lapse.history.service import Retention
 from lapse.kube.resources import ObjectKey
-from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, OBJECT_KEEPER
+from lapse.requests.api.kinds import CAPTURE_SCHEDULE, MANIFEST_CAPTURE_REQUEST, OBJECT_KEEPER, RUN, SCHEDULED_AT
 from lapse.requests.api.upstream import CONFIG_MAP
 from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.service import Requests
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from lapse.engine.domain import Action, Also, Result, Target
     from lapse.kube.resources import Json, Kind
     from lapse.objects.port import Deletion
+    from lapse.requests.api.kinds import CaptureSchedule
     from lapse.workspaces.model import Workspace
     from tests.conformance.domains.kit import Kit, Opener
 
@@ -146,19 +147,22 @@ class _Cached(_Objects):
     """Requests and keepers: the sweep looks at caches, which follow the store."""
 
     loop: str
+    policy = RequestPolicy(request_ttl=TTL, request_deadline=Duration.parse("1000h"), keeper_ttl=TTL)
 
     def __init__(self, kit: Kit, domain: str, *, dry_run: bool) -> None:
         super().__init__(kit, domain, dry_run=dry_run)
-        policy = RequestPolicy(request_ttl=TTL, request_deadline=Duration.parse("1000h"), keeper_ttl=TTL)
-        self.requests = Requests(self.store, policy=policy, dry_run=dry_run, **kit.shared)
+        self.requests = Requests(self.store, policy=self.policy, dry_run=dry_run, **kit.shared)
 
-    async def sweep(self) -> None:
+    async def caught_up(self) -> None:
         caches = self.requests.caches
         async with asyncio.timeout(20):
             while {one.metadata.resource_version for one in caches.of(self.kind).items()} != {
                 one.metadata.resource_version for one in (await self.kit.store.list(self.kind)).items
             }:
                 await _REAL.sleep(0)
+
+    async def sweep(self) -> None:
+        await self.caught_up()
         (loop,) = [one for one in self.requests.loops if one.name == self.loop]
         await loop.tick()
 
@@ -198,6 +202,37 @@ class KeepersWorld(_Cached):
 
     async def add(self, name: str) -> None:
         await self.kit.store.create(self.kind, {"metadata": {"name": name}, "spec": {"mode": "TTL", "ttl": str(TTL)}})
+
+
+class SchedulesWorld(KeepersWorld):
+    """Keepers of runs that came to nothing: of these, time alone decides."""
+
+    loop = "schedules"
+    policy = RequestPolicy(
+        request_ttl=Duration.parse("never"), request_deadline=Duration.parse("never"), keeper_ttl=TTL
+    )
+    place = ObjectKey(NAMESPACE, "nightly")
+
+    async def schedule(self) -> CaptureSchedule:
+        if not (await self.kit.store.list(CAPTURE_SCHEDULE)).items:
+            targets = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "settings"}]
+            template = {"manifestCapture": {"targets": targets}}
+            spec = {"schedule": "0 3 * * *", "template": template, "keep": {"last": 1}}
+            body = {"metadata": {"name": self.place.name, "namespace": NAMESPACE}, "spec": spec}
+            await self.kit.store.create(CAPTURE_SCHEDULE, body)
+        return await self.kit.store.get(CAPTURE_SCHEDULE, self.place)
+
+    async def add(self, name: str) -> None:
+        meta, kind = (await self.schedule()).metadata, CAPTURE_SCHEDULE
+        followed = {"apiVersion": kind.api_version, "kind": kind.kind, "namespace": NAMESPACE, "name": meta.name}
+        spec = {"mode": "FollowObjectWithTTL", "ttl": str(TTL), "followObjectRef": {**followed, "uid": meta.uid}}
+        annotations = {SCHEDULED_AT: to_timestamp(self.kit.now), RUN: f"mcr/{NAMESPACE}/{name}"}
+        await self.kit.store.create(self.kind, {"metadata": {"name": name, "annotations": annotations}, "spec": spec})
+
+    async def sweep(self) -> None:
+        await self.caught_up()
+        self.requests.superseded.look(await self.schedule())
+        await super().sweep()
 
 
 class _Passed(_Objects):
@@ -458,6 +493,7 @@ class _Open:
 WORLDS: dict[str, Opener] = {
     "requests": _Open("requests", RequestsWorld),
     "keepers": _Open("keepers", KeepersWorld),
+    "schedules": _Open("schedules", SchedulesWorld),
     "history": _Open("history", HistoryWorld),
     "retention": _Open("retention", RetentionWorld),
     "workspaces": _Open("workspaces", WorkspacesWorld),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapse.history.api.kinds import CHAOS_EXPERIMENT_HISTORY, RETENTION_POLICY
 from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
     MANIFEST_CHUNK,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 NO_DURATION = "must be a duration such as 10m, 1h30m, 7d or PT10M, or never"
 ZERO = "must be longer than zero"
 IMMUTABLE = "spec is immutable"
+FIVE_FIELDS = "must be five fields with one space between two, such as 0 3 * * *"
+EXACTLY_ONE = "must have exactly one of volumeCapture and manifestCapture"
 MISSING: Any = object()
 """As a value: take the field away."""
 
@@ -94,6 +97,30 @@ FOLLOWS = document(OBJECT_KEEPER, {"mode": "FollowObject", "followObjectRef": FO
 LASTS = document(OBJECT_KEEPER, {"mode": "TTL", "ttl": "10m"})
 BOTH = document(OBJECT_KEEPER, {"mode": "FollowObjectWithTTL", "followObjectRef": FOLLOWED, "ttl": "24h"})
 
+SCHEDULED = document(
+    CAPTURE_SCHEDULE,
+    {
+        "schedule": "0 3 * * MON-FRI",
+        "timeZone": "Europe/Berlin",
+        "suspend": False,
+        "template": {
+            "volumeCapture": {"mode": "Snapshot", "target": {key: CLAIM[key] for key in ("apiVersion", "kind", "name")}}
+        },
+        "keep": {"last": 3, "hourly": 24, "daily": 7, "weekly": 4, "monthly": 12},
+        "startingDeadline": "1h",
+    },
+    {
+        "lastScheduleTime": "2030-01-31T03:00:00Z",
+        "nextScheduleTime": "2030-02-01T03:00:00Z",
+        "lastSuccessfulTime": "2030-01-31T03:00:00Z",
+        "active": 0,
+        "kept": 3,
+        "conditions": [READY],
+        "observedGeneration": 1,
+        "observedSchedule": "0 3 * * MON-FRI Europe/Berlin",
+        "notBefore": "2030-01-30T12:00:00Z",
+    },
+)
 RECORD = document(
     CHAOS_EXPERIMENT_HISTORY,
     {
@@ -180,6 +207,10 @@ def artifact_ttl(original: Json, kind: Kind[Any], text: object, says: str | None
     return Case(f"{kind.short}: kept for {text!r}", kind, document, wrong, says or "")
 
 
+def schedule(name: str, place: str, value: object, wrong: str | None = None, says: str = "") -> Case:
+    return Case(f"schedule: {name}", CAPTURE_SCHEDULE, changed(SCHEDULED, place, value), wrong, says)
+
+
 def record(name: str, place: str, value: object, wrong: str | None = None) -> Case:
     return Case(f"record: {name}", CHAOS_EXPERIMENT_HISTORY, changed(RECORD, place, value), wrong)
 
@@ -258,6 +289,18 @@ GOOD = [
     *map(ttl, ("PT10M", "P1D", "P2W", "P1DT12H", "PT1H30M", "PT0.5S", "PT0,5S", "P1DT1H1M1S", "106751d")),
     *(artifact_ttl(CAPTURE, VOLUME_CAPTURE_REQUEST, text) for text in ("1ns", "12h", "30d", "P30D", "never", None)),
     *(artifact_ttl(MANIFESTS, MANIFEST_CAPTURE_REQUEST, text) for text in ("12h", "30d", "never", None)),
+    Case("schedule: everything", CAPTURE_SCHEDULE, SCHEDULED),
+    schedule("manifests", "spec.template", {"manifestCapture": MANIFESTS["spec"]}),
+    schedule("a claim by its uid", "spec.template.volumeCapture.target.uid", "u-1"),
+    schedule("one tier", "spec.keep", {"weekly": 1}),
+    schedule("tiers of null and zero beside one", "spec.keep", {"last": 0, "hourly": None, "daily": 1}),
+    schedule("no zone", "spec.timeZone", MISSING),
+    schedule("no deadline", "spec.startingDeadline", "never"),
+    schedule("a name of 52 characters", "metadata.name", "a" * 52),
+    # What only a controller can judge is told in the status, beside schedules that go on.
+    schedule("a minute that there is not", "spec.schedule", "99 3 * * *"),
+    schedule("a zone that there is not", "spec.timeZone", "Europe/Atlantis"),
+    schedule("steps, lists and ranges", "spec.schedule", "*/15,3 1-5/2 L * 1#2"),
     Case("record: a failure", CHAOS_EXPERIMENT_HISTORY, RECORD),
     *(record(f"a {status}", "spec.execution.status", status) for status in ("success", "partial", "cancelled")),
     record("an experiment without a uid", "spec.experimentRef.uid", MISSING),
@@ -335,6 +378,63 @@ BAD = [
             ("1h" * 51, ""),
         )
     ),
+    schedule("no schedule", "spec.schedule", MISSING, "spec.schedule"),
+    *(
+        schedule(f"the schedule {text!r}", "spec.schedule", text, "spec.schedule", FIVE_FIELDS)
+        for text in ("@midnight", "* * * * * *", "0  3 * * *", "0 3 * * *\n", "0 3 * * ;", "every morning at 3")
+    ),
+    schedule("a schedule of 101 characters", "spec.schedule", "0 3 * * " + "1," * 46 + "1", "spec.schedule"),
+    schedule(
+        "a zone with a blank", "spec.timeZone", "Europe Berlin", "spec.timeZone", "must be the name of a time zone"
+    ),
+    schedule("a zone that is a path", "spec.timeZone", "../../etc", "spec.timeZone", "must be the name of a time zone"),
+    schedule("an empty zone", "spec.timeZone", "", "spec.timeZone"),
+    schedule("no template", "spec.template", MISSING, "spec.template"),
+    schedule("nothing to capture", "spec.template", {}, "spec.template", EXACTLY_ONE),
+    schedule("both to capture", "spec.template.manifestCapture", MANIFESTS["spec"], "spec.template", EXACTLY_ONE),
+    schedule(
+        "a detachment",
+        "spec.template.volumeCapture.mode",
+        "Detach",
+        "spec.template.volumeCapture",
+        "must have the mode Snapshot: a schedule that detaches would delete the claim at its first run",
+    ),
+    schedule(
+        "a TTL of a snapshot",
+        "spec.template.volumeCapture.artifactTTL",
+        "1h",
+        "spec.template.volumeCapture",
+        "must have no artifactTTL: spec.keep says what stays",
+    ),
+    schedule(
+        "a TTL of manifests",
+        "spec.template",
+        {"manifestCapture": {**MANIFESTS["spec"], "artifactTTL": "1h"}},
+        "spec.template.manifestCapture",
+        "must have no artifactTTL: spec.keep says what stays",
+    ),
+    schedule(
+        "a claim without a name",
+        "spec.template.volumeCapture.target.name",
+        MISSING,
+        "spec.template.volumeCapture.target.name",
+    ),
+    schedule(
+        "no targets", "spec.template", {"manifestCapture": {"targets": []}}, "spec.template.manifestCapture.targets"
+    ),
+    schedule("nothing said about what stays", "spec.keep", MISSING, "spec.keep"),
+    schedule("nothing stays", "spec.keep", {}, "spec.keep", "must keep something"),
+    schedule("zero stay", "spec.keep", {"last": 0, "daily": 0}, "spec.keep", "must keep something"),
+    schedule("fewer than none stay", "spec.keep.last", -1, "spec.keep.last"),
+    schedule("more than a thousand stay", "spec.keep.hourly", 1001, "spec.keep.hourly"),
+    schedule("a number that is a text", "spec.keep.daily", "7", "spec.keep.daily"),
+    schedule("suspended in words", "spec.suspend", "yes", "spec.suspend"),
+    schedule(
+        "no deadline that anybody can read", "spec.startingDeadline", "1hour", "spec.startingDeadline", NO_DURATION
+    ),
+    schedule("a deadline of zero", "spec.startingDeadline", "0s", "spec.startingDeadline", ZERO),
+    schedule("a name of 53 characters", "metadata.name", "a" * 53, "", "metadata.name must have at most 52 characters"),
+    schedule("a time in other words", "status.notBefore", "now", "status.notBefore"),
     restore("no source", "spec.sourceRef", MISSING, "spec.sourceRef"),
     restore("a source without a name", "spec.sourceRef.name", MISSING, "spec.sourceRef.name"),
     restore("no template", "spec.pvcTemplate", MISSING, "spec.pvcTemplate"),
@@ -467,6 +567,16 @@ CHANGES = [
     becomes("a label of a request", VOLUME_CAPTURE_REQUEST, CAPTURE, changed(CAPTURE, "metadata.labels", {"a": "b"})),
     becomes("the status of a request", VOLUME_CAPTURE_REQUEST, CAPTURE, changed(CAPTURE, "status.conditions", [READY])),
     becomes("nothing of a keeper", OBJECT_KEEPER, BOTH, BOTH),
+    becomes("a schedule is suspended", CAPTURE_SCHEDULE, SCHEDULED, changed(SCHEDULED, "spec.suspend", True)),
+    becomes("another time", CAPTURE_SCHEDULE, SCHEDULED, changed(SCHEDULED, "spec.schedule", "30 4 * * *")),
+    becomes(
+        "a schedule that begins to detach",
+        CAPTURE_SCHEDULE,
+        SCHEDULED,
+        changed(SCHEDULED, "spec.template.volumeCapture.mode", "Detach"),
+        "spec.template.volumeCapture",
+        "must have the mode Snapshot",
+    ),
     becomes(
         "the mode of a capture",
         VOLUME_CAPTURE_REQUEST,

@@ -30,6 +30,8 @@ FULL = [
     "chunk: no objects",
     "keeper: follows an object and lasts for a time",
     "keeper: a status",
+    "schedule: everything",
+    "schedule: manifests",
     "record: a failure",
     "policy: everything",
 ]

@@ -26,7 +26,13 @@ from lapse.history.records import write_record
 from lapse.history.service import Retention
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, ObjectKey
-from lapse.requests.api.kinds import MANIFEST_CAPTURE_REQUEST, OBJECT_KEEPER
+from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
+    MANIFEST_CAPTURE_REQUEST,
+    MANIFEST_CHECKPOINT,
+    OBJECT_KEEPER,
+    SCHEDULED_AT,
+)
 from lapse.requests.api.upstream import CONFIG_MAP
 from lapse.requests.lifecycle.policy import RequestPolicy
 from lapse.requests.service import Requests
@@ -43,13 +49,13 @@ if TYPE_CHECKING:
     from lapse.objects.embedded import EmbeddedStore
     from lapse.workspaces.store.port import WorkspaceStore
 
-DOMAINS = ("requests", "keepers", "history", "retention", "workspaces")
+DOMAINS = ("requests", "keepers", "schedules", "history", "retention", "workspaces")
 SHORT = Duration.parse("1h")
 """How long everything lives, but for what is about deadlines."""
 NAMESPACE, RECORDS = "default", "chaos-system"
-_WATCHED: tuple[Kind[Any], ...] = (OBJECT_KEEPER, MANIFEST_CAPTURE_REQUEST)
+_WATCHED: tuple[Kind[Any], ...] = (OBJECT_KEEPER, MANIFEST_CAPTURE_REQUEST, MANIFEST_CHECKPOINT)
 _REAL = SystemClock()
-KEPT, FOLLOWER = ObjectKey(None, "kept"), ObjectKey(None, "follows")
+KEPT, FOLLOWER, OLDER = ObjectKey(None, "kept"), ObjectKey(None, "follows"), ObjectKey(None, "older")
 _MAP = ObjectKey(NAMESPACE, "settings")
 
 
@@ -128,7 +134,25 @@ class Process:
         spec = HistorySpec(experiment_ref=ref, execution=Execution(start_time=done, status="success"))
         await write_record(self.store, spec, namespace=RECORDS)
         await self.store.create(CONFIG_MAP, {"metadata": {"name": "settings", "namespace": NAMESPACE}})
+        await self._runs(ready)
         await self._workspace()
+
+    async def _runs(self, ready: dict[str, str]) -> None:
+        """Two runs of a schedule that keeps one: that of an hour from now supersedes that of now."""
+        target, kind = {"apiVersion": "v1", "kind": "ConfigMap", "name": "settings"}, CAPTURE_SCHEDULE
+        spec = {"schedule": "0 0 1 1 *", "template": {"manifestCapture": {"targets": [target]}}, "keep": {"last": 1}}
+        await self._create(kind, "nightly", spec)
+        meta = (await self.store.get(kind, ObjectKey(NAMESPACE, "nightly"))).metadata
+        followed = {"apiVersion": kind.api_version, "kind": kind.kind, "namespace": NAMESPACE, "name": meta.name}
+        keeping = {"mode": "FollowObjectWithTTL", "ttl": "1h", "followObjectRef": {**followed, "uid": meta.uid}}
+        for run, seconds in ((OLDER.name, 0), ("newer", 3600)):
+            annotations = {SCHEDULED_AT: to_timestamp(self.clock.wall_ns() + seconds * 10**9)}
+            body = {"metadata": {"name": run, "annotations": annotations}, "spec": keeping}
+            keeper = (await self.store.create(OBJECT_KEEPER, body)).metadata
+            owner = {"apiVersion": OBJECT_KEEPER.api_version, "kind": OBJECT_KEEPER.kind, "name": run}
+            owners = [{**owner, "uid": keeper.uid, "controller": True}]
+            await self.store.create(MANIFEST_CHECKPOINT, {"metadata": {"name": run, "ownerReferences": owners}})
+            await self.store.patch_status(MANIFEST_CHECKPOINT, ObjectKey(None, run), {"conditions": [ready]})
 
     async def lose(self) -> None:
         """Make a keeper whose followed object is lost."""
@@ -164,6 +188,8 @@ class Process:
             for one in (await self.store.list(kind)).items:
                 await controller.reconcile(one.metadata.key)
         await self._caught_up()
+        for schedule in (await self.store.list(CAPTURE_SCHEDULE)).items:
+            self.requests.superseded.look(schedule)
         loops: list[Any] = [*self.requests.loops, *self.retention.loops, self.ttl_loop]
         for loop in loops:
             await loop.tick()
@@ -190,6 +216,7 @@ class Process:
         return {
             "requests": await self._has(MANIFEST_CAPTURE_REQUEST, ObjectKey(NAMESPACE, "finished")),
             "keepers": await self._has(OBJECT_KEEPER, KEPT),
+            "schedules": await self._has(OBJECT_KEEPER, OLDER),
             "history": bool((await self.store.list(CHAOS_EXPERIMENT_HISTORY)).items),
             "retention": await self._has(CONFIG_MAP, _MAP),
             "workspaces": (await self.workspaces.by_name("notes")).desired_state is DesiredState.STANDBY,

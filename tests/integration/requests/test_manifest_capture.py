@@ -32,6 +32,7 @@ from lapse.requests.controllers.caches import Caches
 from lapse.requests.controllers.chunks import ManifestsUnreadableError, pack
 from lapse.requests.controllers.manifests import ManifestCapture, read_checkpoint
 from lapse.requests.lifecycle.policy import RequestPolicy
+from lapse.requests.schedules.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -92,7 +93,10 @@ class World:
     def controller(self, wire: Wire | None = None) -> ManifestCapture:
         wire = wire or Wire(self.store)
         caches = Caches(wire, clock=self.clock)
-        return ManifestCapture(store=wire, direct=wire, caches=caches, policy=RequestPolicy(), clock=self.clock)
+        runs = Runs(caches, manifests=True)
+        return ManifestCapture(
+            store=wire, direct=wire, caches=caches, policy=RequestPolicy(), clock=self.clock, runs=runs
+        )
 
     async def reconcile(self, wire: Wire | None = None) -> ReconcileResult:
         return await self.controller(wire).reconcile(KEY)
@@ -388,7 +392,7 @@ async def test_a_request_that_is_gone_is_nothing_to_do(world: World) -> None:
     assert await world.made() == []
 
 
-@pytest.mark.parametrize("missing", ["store", "direct", "caches", "policy", "clock"])
+@pytest.mark.parametrize("missing", ["store", "direct", "caches", "policy", "clock", "runs"])
 async def test_a_controller_without_a_dependency_is_not_built(world: World, missing: str) -> None:
     caches = Caches(world.store, clock=world.clock)
     given: dict[str, Any] = {
@@ -397,6 +401,7 @@ async def test_a_controller_without_a_dependency_is_not_built(world: World, miss
         "caches": caches,
         "policy": RequestPolicy(),
         "clock": world.clock,
+        "runs": Runs(caches, manifests=True),
     }
     with pytest.raises(DependencyMissingError, match=f"ManifestCapture cannot work without {missing}"):
         ManifestCapture(**{**given, missing: None})

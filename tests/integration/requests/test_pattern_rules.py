@@ -444,9 +444,13 @@ async def test_a_storage_class_that_changed_after_the_start_is_seen(world: World
 def test_a_controller_without_a_dependency_cannot_be_built(controller: Any, missing: str) -> None:  # noqa: ANN401
     stand_in = object()
     dependencies: dict[str, Any] = dict.fromkeys(("store", "direct", "caches", "policy", "clock"), stand_in)
-    dependencies |= {VolumeCapture: {"detach": stand_in}, Detach: {"executor": stand_in}}.get(controller, {})
-    if controller is VolumeRestore:
-        dependencies |= {"executor": stand_in, "notes": stand_in}
+    more = {
+        VolumeCapture: ("detach", "runs"),
+        VolumeRestore: ("executor", "notes"),
+        ManifestCapture: ("runs",),
+        Detach: ("executor",),
+    }
+    dependencies |= dict.fromkeys(more.get(controller, ()), stand_in)
     if controller is KeeperController:
         dependencies["keepers"] = dependencies.pop("policy")
         missing = "keepers" if missing == "policy" else missing
@@ -461,7 +465,9 @@ def test_a_controller_without_a_dependency_cannot_be_built(controller: Any, miss
 def test_a_capture_without_detach_and_a_detach_without_ender_cannot_be_built() -> None:
     common: dict[str, Any] = dict.fromkeys(("store", "direct", "caches", "policy", "clock"), object())
     with pytest.raises(DependencyMissingError, match="detach"):
-        VolumeCapture(detach=None, **common)  # type: ignore[arg-type]
+        VolumeCapture(detach=None, runs=object(), **common)  # type: ignore[arg-type]
+    with pytest.raises(DependencyMissingError, match="runs"):
+        VolumeCapture(detach=object(), runs=None, **common)  # type: ignore[arg-type]
     with pytest.raises(DependencyMissingError, match="executor"):
         Detach(executor=None, **common)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 YEAR = 365 * 86_400
 FLAGS = ("--request-ttl=1h", "--history-ttl=24h", "--retention-interval=1h")
-DOMAINS = ("requests", "keepers", "history", "retention", "workspaces")
+DOMAINS = ("requests", "keepers", "schedules", "history", "retention", "workspaces")
 _WITH_A_CLOCK_THAT_CAN_BE_SET = """
 import sys, time
 from pathlib import Path

@@ -112,4 +112,4 @@ def test_what_cannot_be_frozen_is_wrong_usage(tmp_path: Path) -> None:
         assert "Keys cannot be frozen" in done.stderr
         done = lapse(command, "request", state_dir=tmp_path)
         assert (done.returncode, done.stdout) == (64, "")
-        assert "Expected requests, keepers, history, retention, workspaces or all." in done.stderr
+        assert "Expected requests, keepers, schedules, history, retention, workspaces or all." in done.stderr

@@ -77,6 +77,35 @@ def test_a_claim_is_detached_only_by_whoever_may_delete_it(harness: Harness, web
     assert webhook.event("request_denied") is not None
 
 
+def test_who_writes_a_schedule_is_asked_for_what_its_captures_take_also_when_it_is_changed(
+    harness: Harness, webhook: Webhook
+) -> None:
+    ann = tenant("ann")
+    harness.give(ann, CAPTURER)
+    target = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "data"}
+    template: Json = {"volumeCapture": {"mode": "Snapshot", "target": target}}
+    body = {
+        "apiVersion": "lapse.dev/v1alpha1",
+        "kind": "CaptureSchedule",
+        "metadata": {"name": "nightly", "namespace": harness.name},
+        "spec": {"schedule": "0 3 * * *", "template": template, "keep": {"last": 1}, "suspend": True},
+    }
+
+    def applied(**spec: object) -> str:
+        changed = {**body, "spec": {**body["spec"], **spec}}  # type: ignore[dict-item]  # a document
+        try:
+            return harness.kube.kubectl("apply", "-f", "-", f"--as={ann}", stdin=json.dumps(changed))
+        except KubectlError as error:
+            return str(error)
+
+    until(lambda: "nightly" in (answer := applied()) and "rror" not in answer)
+    manifests = {"manifestCapture": {"targets": [{"apiVersion": "v1", "kind": "Secret", "name": "password"}]}}
+    answer = applied(template={**manifests, "volumeCapture": None})
+    assert f"{DENIED}{ann} may not get secrets/password in {harness.name}" in answer
+    assert "configured" in applied(schedule="0 4 * * *")
+    assert webhook.event("request_denied") is not None
+
+
 def test_a_claim_that_one_may_not_read_is_not_captured(harness: Harness, webhook: Webhook) -> None:
     ann = tenant("ann")
     harness.give(ann, {**CAPTURER, "rules": [rule for rule in CAPTURER["rules"] if rule["apiGroups"] == [STORAGE]]})

@@ -12,7 +12,18 @@ from lapse.cli import main
 HelpOf = Callable[..., str]
 
 KEYS_COMMANDS = ["init", "get", "insert", "put", "swap", "delete", "touch", "ttl", "scan", "conformance"]
-REQUESTS_COMMANDS = ["capture", "restore", "capture-manifests", "list", "get", "watch", "delete", "manifests"]
+REQUESTS_COMMANDS = [
+    "capture",
+    "restore",
+    "capture-manifests",
+    "list",
+    "get",
+    "watch",
+    "delete",
+    "schedule",
+    "manifests",
+]
+SCHEDULE_COMMANDS = ["create", "list", "show", "suspend", "resume", "delete"]
 HISTORY_COMMANDS = ["list", "show", "record", "prune"]
 RETENTION_COMMANDS = ["run", "status", "lint", "rbac"]
 WORKSPACES_COMMANDS = ["create", "list", "show", "start", "stop", "archive", "ttl", "set", "logs", "delete", "open"]
@@ -126,7 +137,9 @@ def test_every_command_shows_a_summary_its_arguments_and_examples_within_80_colu
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("command", [*REQUESTS_COMMANDS[:-1], "manifests show"])
+@pytest.mark.parametrize(
+    "command", [*REQUESTS_COMMANDS[:-2], *(f"schedule {one}" for one in SCHEDULE_COMMANDS), "manifests show"]
+)
 def test_every_command_for_requests_shows_a_summary_and_examples_within_80_columns(
     help_of: HelpOf, command: str
 ) -> None:

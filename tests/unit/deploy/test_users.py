@@ -76,7 +76,7 @@ def test_the_viewer_only_looks_and_whoever_changes_something_changes_one_kind_or
     }
     assert changes["lapse-viewer"] == set()
     assert {verb for _, verb in changes["lapse-hold-operator"]} == {"patch"}
-    assert {resource for resource, _ in changes["lapse-capturer"]} == {"volumecapturerequests"}
+    assert {resource for resource, _ in changes["lapse-capturer"]} == {"volumecapturerequests", "captureschedules"}
     assert {resource for resource, _ in changes["lapse-restorer"]} == {"volumerestorerequests"}
 
 

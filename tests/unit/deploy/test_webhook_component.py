@@ -11,7 +11,7 @@ import yaml
 from lapse.cli import app
 from lapse.history.api.kinds import RETENTION_POLICY
 from lapse.requests.admission import REVIEWING
-from lapse.requests.api.kinds import REQUEST_KINDS
+from lapse.requests.api.kinds import CAPTURE_SCHEDULE, REQUEST_KINDS
 from lapse.settings import load_settings
 from lapse.web.api.webhook import POLICIES, REQUESTS
 
@@ -57,8 +57,12 @@ def test_the_api_server_asks_about_the_creation_of_every_request_and_takes_only_
         for version in rule["apiVersions"]
         for resource in rule["resources"]
     }
-    assert judged == {(kind.group, kind.api_version.rpartition("/")[2], kind.plural) for kind in REQUEST_KINDS}
-    assert all((rule["operations"], rule["scope"]) == (["CREATE"], "Namespaced") for rule in REQUEST_HOOK["rules"])
+    kinds = (*REQUEST_KINDS, CAPTURE_SCHEDULE)
+    assert judged == {(kind.group, kind.api_version.rpartition("/")[2], kind.plural) for kind in kinds}
+    assert {rule["scope"] for rule in REQUEST_HOOK["rules"]} == {"Namespaced"}
+    changes = [rule["resources"] for rule in REQUEST_HOOK["rules"] if rule["operations"] != ["CREATE"]]
+    assert changes == [[CAPTURE_SCHEDULE.plural]]
+    assert REQUEST_HOOK["rules"][-1]["operations"] == ["CREATE", "UPDATE"]
     demand_a_clear_yes(REQUEST_HOOK)
 
 

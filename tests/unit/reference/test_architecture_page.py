@@ -27,7 +27,7 @@ def test_the_way_of_a_thing_is_the_same_drawing_for_every_domain() -> None:
     drawings = [block for block in re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL) if "\n  due page" in block]
     names = [re.split(r"  +", drawing, maxsplit=1)[0] for drawing in drawings]
 
-    assert names == ["requests", "keepers", "history", "workspaces", "keys", "a person's deletion"]
+    assert names == ["requests", "keepers", "schedules", "history", "workspaces", "keys", "a person's deletion"]
     for drawing in drawings:
         assert [line[2:13].strip() for line in drawing.splitlines()[1:]] == STEPS
 

@@ -13,7 +13,7 @@ from lapse.kube.resources import Condition
 from lapse.requests import addresses as names
 from lapse.requests import expiry as ttl
 from lapse.requests.api import kinds as known
-from lapse.requests.api.conditions import NOT_FINAL, ConditionReason
+from lapse.requests.api.conditions import NOT_FINAL, ConditionReason, ScheduleReason
 from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, OUR_KINDS, REQUEST_KINDS
 from lapse.requests.bridge.ends import BridgeReason
 from lapse.requests.controllers import chunks
@@ -27,6 +27,7 @@ from lapse.requests.lifecycle.keeper import PASSED_ON, KeeperReason
 from lapse.requests.lifecycle.keepers import Keepers
 from lapse.requests.lifecycle.policy import RequestPolicy, RestoreExecutor
 from lapse.requests.local import places
+from lapse.requests.schedules.retention import SupersededRuns
 from lapse.settings import FOUNDING_NAMES
 from tests.markdown import REFERENCE, code, sections, table, tables
 
@@ -84,7 +85,7 @@ def test_the_page_lists_exactly_our_kinds() -> None:
 
 @pytest.mark.parametrize("kind", OUR_KINDS, ids=lambda kind: kind.kind)
 def test_a_section_lists_exactly_the_fields_of_its_kind(kind: Kind[Any]) -> None:
-    (rows,) = tables(sections(TEXT, 3)[kind.kind])
+    rows, *_ = tables(sections(TEXT, 3)[kind.kind])
     told = [(field, row["required"]) for row in rows for field in spelt_out(row["field"].strip("`"))]
 
     fields = dict(leaves(schema_of(kind.type), "", required=False))
@@ -112,6 +113,12 @@ def test_the_page_lists_exactly_the_reasons_and_which_are_final() -> None:
     assert told == {reason: "no" if reason in NOT_FINAL else "yes" for reason in ConditionReason}
 
 
+def test_the_page_lists_exactly_the_reasons_of_schedules() -> None:
+    told = [row["reason of `Ready`"].strip("`") for row in table(PAGE, "reason of `Ready`", "status", "when")]
+
+    assert told == [*ScheduleReason]
+
+
 def test_the_page_names_the_fields_of_a_condition() -> None:
     (sentence,) = re.findall(r"It has the fields (.*?);", sections(TEXT, 2)["Conditions"], re.DOTALL)
 
@@ -130,8 +137,9 @@ def test_the_page_lists_exactly_the_annotations_and_labels() -> None:
         value for value in vars(known).values() if isinstance(value, str) and re.fullmatch(r"[a-z.]+/[a-z-]+", value)
     ]
     holding = [holds.HOLD, holds.HOLD_REASON, holds.HOLD_UNTIL, PASSED_ON, holds.HELD_DEPENDENTS]
-    assert told == [*ours, *holding, places.DIRECTORY]
-    assert [code(row["annotation"])[0] for row in rows if "label" in row["annotation"]] == [known.RESTORE]
+    assert sorted(told) == sorted([*ours, *holding, places.DIRECTORY])
+    labels = {code(row["annotation"])[0] for row in rows if "(a label)" in row["annotation"]}
+    assert labels == {known.SCHEDULE, known.RESTORE}
 
 
 def test_the_page_tells_every_executor_of_restores_that_can_be_chosen() -> None:
@@ -170,7 +178,8 @@ def test_the_page_tells_every_reason_for_which_something_is_ended() -> None:
     rows = table(PAGE, "domain", "address", "reason", "anchor")
     told = {(row["domain"].strip("`"), row["reason"].strip("`")) for row in rows}
 
-    swept = {(domain.name, reason) for domain in (FinishedRequests, Keepers) for reason in domain.reasons}
+    domains = (FinishedRequests, Keepers, SupersededRuns)
+    swept = {(domain.name, reason) for domain in domains for reason in domain.reasons}
     assert told == swept | {(ttl.DOMAIN, reason) for reason in (*DetachReason, *BridgeReason)}
     assert keepers.DOMAIN in {domain for domain, _ in told}
 

@@ -100,6 +100,12 @@ def _sent(kind: dict[str, str], spec: dict[str, Any], **request: Any) -> bytes: 
     return json.dumps(review).encode()
 
 
+def sent_schedule(template: dict[str, Any], **request: Any) -> bytes:  # noqa: ANN401 - any JSON
+    """The same about a schedule."""
+    kind = {"group": "lapse.dev", "version": "v1alpha1", "kind": "CaptureSchedule"}
+    return _sent(kind, {"schedule": "0 3 * * *", "template": template, "keep": {"last": 1}}, **request)
+
+
 def question(name: str = "web", namespace: str = "shop") -> AccessQuestion:
     return AccessQuestion("get", "", "v1", "configmaps", namespace, name)
 
@@ -141,9 +147,9 @@ def test_what_is_no_review_is_an_error_of_the_caller(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("request_fields", "problem"),
     [
-        ({"operation": "UPDATE"}, "only CREATE is judged"),
-        ({"operation": "DELETE"}, "only CREATE is judged"),
-        ({"operation": "create"}, "only CREATE is judged"),
+        ({"operation": "UPDATE"}, "only CREATE of"),
+        ({"operation": "DELETE"}, "only CREATE of"),
+        ({"operation": "create"}, "only CREATE of"),
         ({"kind": {"group": "", "version": "v1", "kind": "Secret"}}, "only ManifestCaptureRequest of state-snap"),
         (
             {"kind": {"group": "state-snapshotter.deckhouse.io", "version": "v2", "kind": "ManifestCaptureRequest"}},
@@ -157,7 +163,7 @@ def test_what_is_no_review_is_an_error_of_the_caller(body: bytes) -> None:
                     "kind": "VolumeRestoreRequest",
                 }
             },
-            "VolumeRestoreRequest of storage.deckhouse.io/v1alpha1 are judged here",
+            "CaptureSchedule of lapse.dev/v1alpha1 are judged here",
         ),
         ({"subResource": "status"}, "are judged here; correct the rules"),
         ({"namespace": ""}, "names no namespace"),
@@ -258,6 +264,38 @@ def test_a_request_about_a_volume_is_one_question(body: bytes, expected: tuple[s
     demand = demand_in(body)
     assert list(questions(demand, KINDS)) == [expected]
     assert demand.because == because
+
+
+VOLUME = {"volumeCapture": {"mode": "Snapshot", "target": claim()}}
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+def test_a_schedule_takes_what_its_requests_take_when_it_is_made_and_when_it_is_changed(operation: str) -> None:
+    demand = demand_in(sent_schedule(VOLUME, operation=operation, oldObject={"spec": {"schedule": "0 4 * * *"}}))
+    assert list(questions(demand, KINDS)) == [("get", "", "v1", "persistentvolumeclaims", "shop", "data")]
+    targets = {"manifestCapture": {"targets": [target("web"), target("api")]}}
+    demand = demand_in(sent_schedule(targets, operation=operation, oldObject={"spec": {}}))
+    assert [asked.name for asked in questions(demand, KINDS)] == ["web", "api"]
+
+
+def test_a_change_of_a_schedule_that_is_none_of_its_spec_is_not_judged() -> None:
+    body = json.loads(sent_schedule(VOLUME, operation="UPDATE"))
+    body["request"]["oldObject"] = body["request"]["object"]
+    assert demand_of(read_request(json.dumps(body).encode())) == Ruling()
+
+
+@pytest.mark.parametrize("template", [{}, {**VOLUME, "manifestCapture": {"targets": [target()]}}])
+def test_a_template_that_captures_nothing_or_too_much_is_denied(template: dict[str, Any]) -> None:
+    ruling = demand_of(read_request(sent_schedule(template)))
+    assert isinstance(ruling, Ruling)
+    assert not ruling.allowed
+    assert "exactly one of volumeCapture and manifestCapture" in ruling.message
+
+
+def test_the_deletion_of_a_schedule_is_not_ours_to_judge() -> None:
+    ruling = demand_of(read_request(sent_schedule(VOLUME, operation="DELETE")))
+    assert isinstance(ruling, Ruling)
+    assert "only CREATE and UPDATE of CaptureSchedule is judged here" in ruling.message
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ app = App(
     help_epilogue="An ADDRESS is KIND/NAMESPACE/NAME, as in vcr/default/nightly, or KIND/NAME\n"
     "where there is no namespace, as in keeper/ret-vcr-1.\n\n"
     "Kinds: vcr (volume capture), vrr (volume restore), mcr (manifest capture),\n"
-    "keeper, vsc (snapshot), mcp (checkpoint), pvc (claim), pv (volume).\n\n"
+    "csched (schedule), keeper, vsc (snapshot), mcp (checkpoint), pvc (claim), pv (volume).\n\n"
     "lapse up carries out what is asked for.",
     default_parameter=Parameter(negative=()),
 )
@@ -463,7 +463,7 @@ def delete(
 
 async def _delete(context: Context, place: Located) -> str:
     from lapse.cli.context import who
-    from lapse.requests.api.kinds import REQUEST_KINDS
+    from lapse.requests.api.kinds import CAPTURE_SCHEDULE, REQUEST_KINDS
     from lapse.requests.expiry import delete_by_person, demand_deletable
     from lapse.requests.submission import keeps_what_was_made, or_lapsed
     from lapse.requests.view import consequence, keeper_of
@@ -484,6 +484,8 @@ async def _delete(context: Context, place: Located) -> str:
         actor=who(),
         clock=context.clock,
     )
+    if place.kind is CAPTURE_SCHEDULE:
+        return "What it has kept goes keeper_ttl later."
     return consequence(keeper, keeps=keeps) if place.kind in REQUEST_KINDS else ""
 
 
@@ -525,4 +527,5 @@ def show(
     return ExitCode.DONE
 
 
+app.command("lapse.cli.commands.schedules:app", name="schedule")
 app.command(manifests)

@@ -97,6 +97,8 @@ def _list(value: list[Any] | tuple[Any, ...], schema: Json, at: str) -> Iterator
 def _number(value: int, schema: Json, at: str) -> Iterator[str]:
     if value < schema.get("minimum", value):
         yield f"{at}: must be at least {schema['minimum']}"
+    if value > schema.get("maximum", value):
+        yield f"{at}: must be at most {schema['maximum']}"
     if value not in _INT64:
         yield f"{at}: must fit into 64 bits"
 

@@ -39,6 +39,22 @@ class ConditionReason(StrEnum):
     TARGETS_PENDING = "TargetsPending"
 
 
+class ScheduleReason(StrEnum):
+    """Why a schedule is Ready, or is not. None of these is final: people edit schedules."""
+
+    SCHEDULED = "Scheduled"
+    """Runs are made as they fall due."""
+    SUSPENDED = "Suspended"
+    """None are made, because somebody said so; Ready all the same."""
+    INVALID_SCHEDULE = "InvalidSchedule"
+    NOT_ALLOWED = "NotAllowed"
+    """The operator makes no such requests."""
+    RUN_NOT_MADE = "RunNotMade"
+    """The run that is due could not be made; it is tried again until the next one is due."""
+    RUN_FAILED = "RunFailed"
+    """The last run was made, and its request has failed."""
+
+
 NOT_FINAL: Final = frozenset(
     {ConditionReason.PENDING, ConditionReason.RUNNING, ConditionReason.PROCESSING, ConditionReason.TARGETS_PENDING}
 )

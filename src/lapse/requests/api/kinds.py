@@ -5,11 +5,13 @@ only: a reader of an object takes what is stored, because one odd object must no
 modes and phases are text with an enum beside it. The rules that no schema can say are functions, one for each kind.
 
 An object has no status before its controller wrote one, and a status may have any of its fields. The spec of every kind
-is immutable: a request is one operation, and another operation is another request.
+is immutable, as a request is one operation, and another operation is another request; but for schedules, which people
+edit.
 """
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -33,7 +35,7 @@ from lapse.kube.crd.validation import validator
 from lapse.kube.resources import READY, Conditions, Kind, ObjectMeta, Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from lapse.kube.resources import Json
 
@@ -44,6 +46,12 @@ _IMMUTABLE_OPTIONAL_SPEC: Final = Rule(
     "spec is immutable",
     about_changes=True,
 )
+
+
+MAX_SCHEDULE_NAME: Final = 52
+"""A label holds 63 characters; 52 is what a CronJob may have, which people know."""
+_CRON_FIELD: Final = "[0-9A-Za-z*/,#-]+"
+_ZONE_PART: Final = "[A-Za-z0-9_+-]+"
 
 
 def _needs(name: str, mode_without: str) -> tuple[Rule, Rule]:
@@ -64,6 +72,58 @@ def _needs(name: str, mode_without: str) -> tuple[Rule, Rule]:
     )
 
 
+def _forbidden(at: tuple[str, ...], cel: str, holds: Callable[[Any], bool], message: str) -> Rule:
+    return Rule(at, cel, lambda value, _old: holds(value), message)
+
+
+_TEMPLATE: Final = ("spec", "template")
+_ONE_CAPTURE: Final = _forbidden(
+    _TEMPLATE,
+    "has(self.volumeCapture) != has(self.manifestCapture)",
+    lambda template: (template.get("volumeCapture") is None) != (template.get("manifestCapture") is None),
+    "must have exactly one of volumeCapture and manifestCapture",
+)
+_NO_DETACH: Final = _forbidden(
+    (*_TEMPLATE, "volumeCapture"),
+    "self.mode != 'Detach'",
+    lambda capture: capture["mode"] != CaptureMode.DETACH,
+    "must have the mode Snapshot: a schedule that detaches would delete the claim at its first run",
+)
+_NO_TTL: Final = tuple(
+    _forbidden(
+        (*_TEMPLATE, capture),
+        "!has(self.artifactTTL)",
+        lambda capture: capture.get("artifactTTL") is None,
+        "must have no artifactTTL: spec.keep says what stays",
+    )
+    for capture in ("volumeCapture", "manifestCapture")
+)
+_KEEPS_SOMETHING: Final = _forbidden(
+    ("spec", "keep"),
+    " || ".join(f"(has(self.{tier}) && self.{tier} > 0)" for tier in ("last", "hourly", "daily", "weekly", "monthly")),
+    lambda keep: any((keep.get(tier) or 0) > 0 for tier in ("last", "hourly", "daily", "weekly", "monthly")),
+    "must keep something: one of last, hourly, daily, weekly and monthly must be above zero",
+)
+_SHORT_NAME: Final = _forbidden(
+    (),
+    f"self.metadata.name.size() <= {MAX_SCHEDULE_NAME}",
+    lambda document: len(document["metadata"]["name"]) <= MAX_SCHEDULE_NAME,
+    f"metadata.name must have at most {MAX_SCHEDULE_NAME} characters: the names of its requests are made from it",
+)
+_FIVE_FIELDS: Final = _forbidden(
+    ("spec", "schedule"),
+    f"self.matches(r'^{_CRON_FIELD}( {_CRON_FIELD}){{4}}$')",
+    lambda text: re.fullmatch(f"{_CRON_FIELD}( {_CRON_FIELD}){{4}}", text) is not None,
+    "must be five fields with one space between two, such as 0 3 * * *",
+)
+_ZONE_NAME: Final = _forbidden(
+    ("spec", "timeZone"),
+    f"self.matches(r'^{_ZONE_PART}(/{_ZONE_PART})*$')",
+    lambda text: re.fullmatch(f"{_ZONE_PART}(/{_ZONE_PART})*", text) is not None,
+    "must be the name of a time zone, such as Europe/Berlin",
+)
+
+
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "VolumeCaptureRequest": (IMMUTABLE_SPEC, *is_duration("spec", "artifactTTL")),
     "VolumeRestoreRequest": (IMMUTABLE_SPEC,),
@@ -76,6 +136,16 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         *_needs("followObjectRef", "TTL"),
         *is_duration("spec", "ttl"),
     ),
+    "CaptureSchedule": (
+        _SHORT_NAME,
+        _FIVE_FIELDS,
+        _ZONE_NAME,
+        _ONE_CAPTURE,
+        _NO_DETACH,
+        *_NO_TTL,
+        _KEEPS_SOMETHING,
+        *is_duration("spec", "startingDeadline"),
+    ),
 }
 """By the name of the kind."""
 
@@ -86,6 +156,12 @@ EXPIRES_AT: Final = "storage.deckhouse.io/expires-at"
 """On a finished request, for people who read lists: when it will go. Nothing is decided by it."""
 SNAPSHOT_NUDGE: Final = "storage.deckhouse.io/deletion-overlooked"
 """On a VolumeSnapshotContent that should be gone: when its snapshotter was last made to look at it."""
+SCHEDULE: Final = "lapse.dev/schedule"
+"""A label: on a request, the name of the schedule whose run it is; on a keeper, the uid of that."""
+SCHEDULED_AT: Final = "lapse.dev/scheduled-at"
+"""On a run of a schedule, and on its keeper: the time for which it was made."""
+RUN: Final = "lapse.dev/run"
+"""On the keeper of a run: the address of the request, which lapses long before."""
 SNAPSHOT_CLASS: Final = "storage.deckhouse.io/volumesnapshotclass"
 """On a StorageClass: which VolumeSnapshotClass captures its volumes."""
 RESTORED_FROM: Final = "lapse.dev/restored-from"
@@ -106,6 +182,7 @@ SOURCE_VOLUME_MODE: Final = "lapse.dev/source-volume-mode"
 STORAGE: Final = "storage.deckhouse.io/v1alpha1"
 STATE_SNAPSHOTTER: Final = "state-snapshotter.deckhouse.io/v1alpha1"
 DECKHOUSE: Final = "deckhouse.io/v1alpha1"
+LAPSE: Final = "lapse.dev/v1alpha1"
 
 MAX_CHUNK_CHARACTERS: Final = 1_048_576
 """The most base64 text that one chunk holds."""
@@ -364,6 +441,76 @@ class ObjectKeeper(Struct, frozen=True):
     status: KeeperStatus | None = None
 
 
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+TierCount = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1000})]
+
+
+class VolumeTemplate(Struct, frozen=True):
+    """A volume capture at each run: ``target`` is a claim by its name; whose uid it has then is looked up."""
+
+    mode: Annotated[str, Meta(extra_json_schema={"enum": [*CaptureMode]})]
+    target: Annotated[ObjectRef, _LOCAL]
+    artifact_ttl: TTLText | None = field(default=None, name="artifactTTL")
+
+
+class CaptureTemplate(Struct, frozen=True):
+    """What each run asks for: exactly one of a volume capture and a manifest capture."""
+
+    volume_capture: VolumeTemplate | None = None
+    manifest_capture: ManifestCaptureSpec | None = None
+
+
+class KeepSpec(Struct, frozen=True):
+    """Which artifacts stay: the ``last`` runs, and the newest of so many hours, days, weeks and months with a run."""
+
+    last: TierCount | None = None
+    hourly: TierCount | None = None
+    daily: TierCount | None = None
+    weekly: TierCount | None = None
+    monthly: TierCount | None = None
+
+
+class ScheduleSpec(Struct, frozen=True):
+    """When captures are made, and which artifacts stay. All of it may be changed at any time.
+
+    A run that is later than ``starting_deadline`` is not made up. UTC where there is no ``time_zone``.
+    """
+
+    schedule: Annotated[str, Meta(extra_json_schema={"minLength": 9, "maxLength": 100})]
+    template: CaptureTemplate
+    keep: KeepSpec
+    time_zone: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 64})] | None = None
+    suspend: bool | None = None
+    starting_deadline: TTLText | None = None
+
+
+class ScheduleStatus(Struct, frozen=True):
+    """What became of the runs: ``active`` are requests that are not final, ``kept`` are artifacts that are ready.
+
+    ``last_schedule_time`` and ``last_successful_time`` are the times for which runs were made. No run is made for a
+    time before ``not_before``: when it was made, resumed, or given another schedule, which ``observed_schedule`` tells.
+    """
+
+    last_schedule_time: Time | None = None
+    next_schedule_time: Time | None = None
+    last_successful_time: Time | None = None
+    active: Count | None = None
+    kept: Count | None = None
+    conditions: Conditions = ()
+    observed_generation: int | None = None
+    observed_schedule: str | None = None
+    not_before: Time | None = None
+
+
+class CaptureSchedule(Struct, frozen=True):
+    """Makes captures again and again, and lets their artifacts go when newer ones take their places."""
+
+    metadata: ObjectMeta
+    spec: ScheduleSpec
+    status: ScheduleStatus | None = None
+
+
 VOLUME_CAPTURE_REQUEST: Final = Kind(
     STORAGE,
     "VolumeCaptureRequest",
@@ -427,9 +574,24 @@ OBJECT_KEEPER: Final = Kind(
     validate=validator(ObjectKeeper, RULES["ObjectKeeper"]),
 )
 
+CAPTURE_SCHEDULE: Final = Kind(
+    LAPSE,
+    "CaptureSchedule",
+    "captureschedules",
+    CaptureSchedule,
+    short="csched",
+    validate=validator(CaptureSchedule, RULES["CaptureSchedule"]),
+)
+
 REQUEST_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_CAPTURE_REQUEST, VOLUME_RESTORE_REQUEST, MANIFEST_CAPTURE_REQUEST)
 """The kinds that a TTL after completion applies to."""
-OUR_KINDS: Final[tuple[Kind[Any], ...]] = (*REQUEST_KINDS, MANIFEST_CHECKPOINT, MANIFEST_CHUNK, OBJECT_KEEPER)
+OUR_KINDS: Final[tuple[Kind[Any], ...]] = (
+    *REQUEST_KINDS,
+    MANIFEST_CHECKPOINT,
+    MANIFEST_CHUNK,
+    OBJECT_KEEPER,
+    CAPTURE_SCHEDULE,
+)
 
 
 # --- definitions ------------------------------------------------------------------------------------------------------
@@ -480,6 +642,17 @@ _COLUMNS: Final[dict[str, tuple[Json, ...]]] = {
         column("TTL", ".spec.ttl"),
         column("Phase", ".status.phase"),
         column("Expires", ".status.expiresAt"),
+        AGE,
+    ),
+    "CaptureSchedule": (
+        column("Schedule", ".spec.schedule"),
+        column("Zone", ".spec.timeZone"),
+        column("Suspend", ".spec.suspend", "boolean"),
+        *_READY,
+        column("Active", ".status.active", "integer"),
+        column("Kept", ".status.kept", "integer"),
+        column("Last", ".status.lastScheduleTime", "date"),
+        column("Next", ".status.nextScheduleTime"),
         AGE,
     ),
 }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lapse.engine.executor import Executor
     from lapse.kube.resources import Kind, Object
 
-_DONE: Final = frozenset({Outcome.ENDED, Outcome.GONE, Outcome.CHANGED})
+_GONE: Final = frozenset({Outcome.ENDED, Outcome.GONE})
 
 
 class BridgeReason(Reason):
@@ -34,10 +34,14 @@ class Ends:
     def __init__(self, executor: Executor, *, clock: Clock, policy: str) -> None:
         """Hand everything to ``executor``; ``policy`` is for the journal."""
         self._executor, self._clock, self._policy = executor, clock, policy
+        self._ended: dict[str, str] = {}
+        """By the uid of the restore: the uid of what was ended last."""
 
     async def end(self, kind: Kind[Any], obj: Object, reason: BridgeReason, *, uid: str) -> bool:
         """End an object of the restore with ``uid``; return whether it is on its way, and not held or refused."""
         meta, now = obj.metadata, UnixNs(self._clock.wall_ns())
+        if meta.deletion_timestamp or self._ended.get(uid) == meta.uid:
+            return True  # the cache has not heard of it yet
         action = Action(
             domain=DOMAIN,
             address=Located(kind, meta.key).address,
@@ -53,4 +57,10 @@ class Ends:
             details={"restore": uid},
         )
         (result,) = await self._executor.execute([action])
-        return result.outcome in _DONE
+        if result.outcome in _GONE:
+            self._ended[uid] = meta.uid
+        return result.outcome in _GONE or result.outcome is Outcome.CHANGED
+
+    def forget(self, uid: str) -> None:
+        """Drop what is known about a restore of which nothing is left."""
+        self._ended.pop(uid, None)

@@ -111,9 +111,8 @@ class Snapshots:
             found = self._caches.of(kind).get(key)
             if found is None or not is_kept_by(keeper, found.metadata):
                 continue
-            if found.metadata.deletion_timestamp:
-                return True
             return await self._ends.end(kind, found, BridgeReason.RESTORE_OVER, uid=uid)
+        self._ends.forget(uid)
         for kind, obj in self._caches.owned_by(keeper.metadata.uid):
             if kind is VOLUME_SNAPSHOT_CONTENT:
                 await self._unpin(obj, keeper)

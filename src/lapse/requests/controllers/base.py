@@ -31,6 +31,7 @@ from lapse.requests.api.conditions import ConditionReason, is_final
 from lapse.requests.controllers.finalise import End, Finaliser, R, conditions_of
 from lapse.requests.controllers.ownership import KeeperRefusedError
 from lapse.requests.lifecycle.policy import ArtifactTTLError
+from lapse.requests.schedules.runs import NotARunError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,6 +81,7 @@ def is_ready(content: VolumeSnapshotContent) -> bool:
 
 _BACKSTOP_SECONDS: Final = 60.0
 """A request that waits is looked at again after this time even if no event comes."""
+_BEHIND_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 5
 _NS: Final = 1_000_000_000
 
@@ -117,6 +119,8 @@ class RequestController(ABC, Generic[R]):
         self._store, self._direct, self._caches = store, direct, caches
         self._policy, self._clock, self._ttl, self._recorder = policy, clock, ttl, recorder
         self._finaliser = Finaliser(store, policy=policy, clock=clock, recorder=recorder)
+        self._written: dict[ObjectKey, tuple[str, int]] = {}
+        """The version that our last write left behind, and when: a cache that has not seen it yet is not asked."""
         self._problems: dict[ObjectKey, str] = {}
         """Why the last attempt at a request that is not final failed, for people who wait for it."""
 
@@ -130,6 +134,8 @@ class RequestController(ABC, Generic[R]):
 
     async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         """Bring one request a step further; returns quickly."""
+        if self.decides_on_cache and self._is_behind(key):
+            return ReconcileResult(requeue_after=_BEHIND_SECONDS)  # what was written comes back as a change
         request = await self._caches.find(self.kind, key)
         if request is not None and not is_final(conditions_of(request)) and not self.decides_on_cache:
             request = await self._caches.read(self.kind, key)
@@ -147,6 +153,18 @@ class RequestController(ABC, Generic[R]):
         await self._finaliser.finalise(self.kind, request, step)
         return ReconcileResult() if self._ttl is None else ReconcileResult(requeue_after=0.0)
 
+    def _is_behind(self, key: ObjectKey) -> bool:
+        """Whether the cache has still to see our own last write; doubted no longer than a moment."""
+        if key not in self._written:
+            return False
+        version, since = self._written[key]
+        cached = self._caches.of(self.kind).get(key)
+        is_behind = cached is not None and cached.metadata.resource_version != version
+        if is_behind and self._clock.monotonic_ns() - since < _BEHIND_SECONDS * _NS:
+            return True
+        del self._written[key]
+        return False
+
     async def _rest(self, request: R) -> ReconcileResult:
         if self._ttl is not None:
             return await self._ttl.look(self.kind, request)
@@ -160,6 +178,8 @@ class RequestController(ABC, Generic[R]):
             step = await self._advance(request)
         except ArtifactTTLError as error:
             return End(ConditionReason.INVALID_TTL, str(error))
+        except NotARunError as error:
+            return End(ConditionReason.INCOMPATIBLE, str(error))
         except (InvalidError, UnknownKindError, KeeperRefusedError) as error:
             return End(ConditionReason.INTERNAL_ERROR, str(error))
         except StoreUnavailableError as error:
@@ -224,13 +244,17 @@ class RequestController(ABC, Generic[R]):
         for attempt in range(_ATTEMPTS):
             meta = request.metadata
             try:
-                await self._store.patch_status(self.kind, meta.key, status, uid=meta.uid, version=meta.resource_version)
+                written = await self._store.patch_status(
+                    self.kind, meta.key, status, uid=meta.uid, version=meta.resource_version
+                )
             except ConflictError:
                 again = await self._caches.read(self.kind, meta.key)
                 if attempt == _ATTEMPTS - 1 or again is None or not _is_as_decided_on(again, request):
                     raise
                 request = again
             else:
+                if self.decides_on_cache:
+                    self._written[meta.key] = (written.metadata.resource_version, self._clock.monotonic_ns())
                 return
 
 

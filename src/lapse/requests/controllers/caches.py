@@ -19,6 +19,7 @@ from lapse.kube.controller.informer import Informer
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import Kind, Object, ObjectKey, metadata_only
 from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
     CHUNK_METADATA,
     MANIFEST_CAPTURE_REQUEST,
     MANIFEST_CHECKPOINT,
@@ -40,6 +41,7 @@ WATCHED: Final[tuple[Kind[Any], ...]] = (
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
     MANIFEST_CAPTURE_REQUEST,
+    CAPTURE_SCHEDULE,
     OBJECT_KEEPER,
     MANIFEST_CHECKPOINT,
     CHUNK_METADATA,

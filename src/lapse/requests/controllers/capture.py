@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from lapse.core.clock import Clock
     from lapse.kube.resources import Json, Kind, ObjectMeta
     from lapse.objects.port import ObjectStore
-    from lapse.requests.api.kinds import ObjectKeeper, ObjectRef
+    from lapse.requests.api.kinds import CaptureSchedule, ObjectKeeper, ObjectRef
     from lapse.requests.api.upstream import (
         PersistentVolume,
         PersistentVolumeClaim,
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from lapse.requests.controllers.base import Conventions
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.controllers.detach import Detach
+    from lapse.requests.schedules.runs import Runs
 
 _NS: Final = 1_000_000_000
 _PATIENCE_NS: Final = 5 * _NS
@@ -124,29 +125,33 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         self,
         *,
         detach: Detach,
+        runs: Runs,
         conventions: Conventions = PLAIN,
         **dependencies: Any,  # noqa: ANN401 - those of the base class
     ) -> None:
-        """Take what the base takes, who does the other mode, and what the snapshotter wants to see."""
+        """Take what the base takes, who does the other mode, knows runs, and what the snapshotter wants to see."""
         super().__init__(**dependencies)
-        require(self, detach=detach, conventions=conventions)
-        self._detach, self._conventions = detach, conventions
+        require(self, detach=detach, runs=runs, conventions=conventions)
+        self._detach, self._runs, self._conventions = detach, runs, conventions
 
     async def advance(self, request: VolumeCaptureRequest) -> End | Wait:
         """See `RequestController`."""
         target = request.spec.target
-        if not await self.has_begun(request):
-            self._policy.demand_artifact_ttl(request.spec.artifact_ttl)
         if (target.api_version, target.kind) != (PERSISTENT_VOLUME_CLAIM.api_version, PERSISTENT_VOLUME_CLAIM.kind):
             message = f"cannot capture a {target.kind} of {target.api_version}: expected a PersistentVolumeClaim of v1"
             return End(ConditionReason.UNSUPPORTED_TARGET_KIND, message)
+        recorded = request.status.artifact_ref if request.status is not None else None
+        schedule = None
+        if recorded is None:
+            schedule = await self._runs.schedule_of(self.kind, request)
+            if schedule is None:
+                self._policy.demand_artifact_ttl(request.spec.artifact_ttl)
         if request.spec.mode == CaptureMode.DETACH:
             return await self._detach.advance(self, request)
         if request.spec.mode != CaptureMode.SNAPSHOT:
             return End(ConditionReason.INVALID_MODE, f"unknown mode {request.spec.mode}: expected Snapshot or Detach")
-        recorded = request.status.artifact_ref if request.status is not None else None
         if recorded is None:
-            return await self._begin(request)
+            return await self._begin(request, schedule)
         return await self._recorded_outcome(request, recorded)
 
     async def has_begun(self, request: VolumeCaptureRequest) -> bool:
@@ -195,7 +200,7 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
             return End(ConditionReason.INCOMPATIBLE, message)
         return claim, volume
 
-    async def _begin(self, request: VolumeCaptureRequest) -> End | Wait:
+    async def _begin(self, request: VolumeCaptureRequest, schedule: CaptureSchedule | None) -> End | Wait:
         bound = await self.bound_volume(request, suits=_is_csi)
         if isinstance(bound, End | Wait):
             return bound
@@ -203,7 +208,9 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         snapshot_class = await self._snapshot_class(claim, volume)
         if isinstance(snapshot_class, End):
             return snapshot_class
-        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy, recorder=self._recorder)
+        keeper = await ensure_keeper(
+            self._store, self.kind, request, policy=self._policy, recorder=self._recorder, schedule=schedule
+        )
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
         content = await self._content(request, bound, snapshot_class, keeper)

@@ -170,7 +170,14 @@ class Finaliser:
         completed = request.status.completion_timestamp if request.status is not None else None
         changes: dict[str, Any] = {
             **end.status,
-            "conditions": _with_ready(conditions_of(request), end, now=now, generation=request.metadata.generation),
+            "conditions": with_ready(
+                conditions_of(request),
+                ready=end.succeeded,
+                reason=end.reason,
+                message=end.message,
+                now=now,
+                generation=request.metadata.generation,
+            ),
             "completionTimestamp": completed or now,
             "observedGeneration": request.metadata.generation,
         }
@@ -181,18 +188,20 @@ class Finaliser:
         self._recorder.record(outcome(kind, meta, end))
 
 
-def _with_ready(known: tuple[Condition, ...], end: End, *, now: str, generation: int) -> list[Json]:
-    """Return all conditions with Ready as ``end`` says; its time moves only when its status does."""
-    status = "True" if end.succeeded else "False"
+def with_ready(
+    known: tuple[Condition, ...], *, ready: bool, reason: str, message: str, now: str, generation: int
+) -> list[Json]:
+    """Return all conditions with Ready as it is now; its time moves only when its status does."""
+    status = "True" if ready else "False"
     before = ready_condition(known)
     since = before.last_transition_time if before is not None and before.status == status else None
-    ready = {
+    condition = {
         "type": READY,
         "status": status,
-        "reason": end.reason,
-        "message": end.message[:_LONGEST_MESSAGE],
+        "reason": reason,
+        "message": message[:_LONGEST_MESSAGE],
         "lastTransitionTime": since or now,
         "observedGeneration": generation,
     }
-    others = [msgspec.to_builtins(condition) for condition in known if condition.type != READY]
-    return [*others, ready]
+    others = [msgspec.to_builtins(other) for other in known if other.type != READY]
+    return [*others, condition]

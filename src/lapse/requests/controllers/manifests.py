@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import msgspec
 
 from lapse.core.timestamps import to_timestamp
+from lapse.kube.controller.controller import require
 from lapse.kube.errors import AlreadyExistsError, ForbiddenError, InvalidError, NotFoundError, UnknownKindError
 from lapse.kube.resources import READY, ConditionStatus, Document, ObjectKey, OwnerReference, ready_condition
 from lapse.requests.addresses import checkpoint_name, chunk_name
@@ -53,12 +54,14 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Json, Kind
     from lapse.objects.port import Reader
     from lapse.requests.api.kinds import (
+        CaptureSchedule,
         CheckpointStatus,
         ManifestCheckpoint,
         ManifestCheckpointContentChunk,
         ObjectKeeper,
     )
     from lapse.requests.controllers.chunks import PackedChunk
+    from lapse.requests.schedules.runs import Runs
 
 _READS_AT_ONCE: Final = 16
 
@@ -71,10 +74,14 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
 
     kind: ClassVar[Kind[Any]] = MANIFEST_CAPTURE_REQUEST
 
+    def __init__(self, *, runs: Runs, **dependencies: Any) -> None:  # noqa: ANN401 - those of the base class
+        """Take what the base takes, and who knows runs of schedules."""
+        super().__init__(**dependencies)
+        require(self, runs=runs)
+        self._runs = runs
+
     async def advance(self, request: ManifestCaptureRequest) -> End | Wait:
         """See `RequestController`; one call does all of it, as there is nobody to wait for."""
-        if not await self.has_begun(request):
-            self._policy.demand_artifact_ttl(request.spec.artifact_ttl)
         name = checkpoint_name(request.metadata.uid)
         found = await self._caches.read(MANIFEST_CHECKPOINT, ObjectKey(None, name))
         if found is None and request.status is not None and request.status.checkpoint_name:
@@ -82,6 +89,9 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
         if found is not None and _is_ready(found):
             keeper = await self._caches.find(OBJECT_KEEPER, keeper_key(self.kind, request))
             return _completion(found) if is_kept_by(keeper, found.metadata) else _foreign(name)
+        schedule = await self._runs.schedule_of(self.kind, request)
+        if schedule is None and not await self.has_begun(request):
+            self._policy.demand_artifact_ttl(request.spec.artifact_ttl)
         objects = await self._collect(request)
         if isinstance(objects, End):
             return objects
@@ -89,7 +99,7 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
             packed = await asyncio.to_thread(pack, objects)
         except ObjectTooLargeError as error:
             return End(ConditionReason.FAILED, str(error))
-        return await self._write(request, name, packed)
+        return await self._write(request, name, packed, schedule=schedule)
 
     async def has_begun(self, request: ManifestCaptureRequest) -> bool:
         """See `RequestController`."""
@@ -131,8 +141,17 @@ class ManifestCapture(RequestController[ManifestCaptureRequest]):
             return End(ConditionReason.FAILED, f"cannot read {_named(target)}: {error}")
         return as_captured(kind.body(found))
 
-    async def _write(self, request: ManifestCaptureRequest, name: str, packed: Sequence[PackedChunk]) -> End | Wait:
-        keeper = await ensure_keeper(self._store, self.kind, request, policy=self._policy, recorder=self._recorder)
+    async def _write(
+        self,
+        request: ManifestCaptureRequest,
+        name: str,
+        packed: Sequence[PackedChunk],
+        *,
+        schedule: CaptureSchedule | None,
+    ) -> End | Wait:
+        keeper = await ensure_keeper(
+            self._store, self.kind, request, policy=self._policy, recorder=self._recorder, schedule=schedule
+        )
         if keeper is None:
             return Wait(UID_BARRIER_SECONDS)
         checkpoint = await self._checkpoint(request, name, keeper)

@@ -16,8 +16,8 @@ from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import LapseError
 from lapse.kube.errors import AlreadyExistsError, NotFoundError
 from lapse.kube.resources import ObjectKey, OwnerReference
-from lapse.requests.addresses import keeper_name
-from lapse.requests.api.kinds import OBJECT_KEEPER, KeeperMode
+from lapse.requests.addresses import Located, keeper_name
+from lapse.requests.api.kinds import CAPTURE_SCHEDULE, OBJECT_KEEPER, RUN, SCHEDULE, SCHEDULED_AT, KeeperMode
 from lapse.requests.lifecycle.events import EventReason, made
 from lapse.requests.lifecycle.policy import artifact_ttl
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lapse.kube.events.event import Recorder
     from lapse.kube.resources import Json, Kind, ObjectMeta
     from lapse.objects.port import ObjectStore
-    from lapse.requests.api.kinds import ObjectKeeper
+    from lapse.requests.api.kinds import CaptureSchedule, ObjectKeeper
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.controllers.finalise import Request
     from lapse.requests.lifecycle.policy import RequestPolicy
@@ -45,15 +45,18 @@ async def ensure_keeper(
     *,
     policy: RequestPolicy,
     recorder: Recorder,
+    schedule: CaptureSchedule | None = None,
     is_new: bool = False,
 ) -> ObjectKeeper | None:
     """Return the keeper of a request, made if it was not there; None while its uid is not known: come back in a second.
 
-    The request's own artifact TTL counts, if it has one. ``recorder`` is told of a keeper that was made; with
-    ``is_new`` it is made without looking for one first. Raises `KeeperRefusedError` for one that differs from what
-    would be made.
+    The request's own artifact TTL counts, if it has one. The keeper of a run follows its ``schedule``, which must have
+    been compared with the request, and stays for keeper_ttl after that is gone. ``recorder`` is told of a keeper that
+    was made; with ``is_new`` it is made without looking for one first. Raises `KeeperRefusedError` for one that differs
+    from what would be made.
     """
-    key, wanted = keeper_key(kind, request), _keeper(kind, request, policy)
+    key = keeper_key(kind, request)
+    wanted = _keeper(kind, request, policy) if schedule is None else _keeper_of_run(kind, request, policy, schedule)
     keeper = None
     if not is_new:
         with suppress(NotFoundError):
@@ -96,20 +99,40 @@ def owned_by(keeper: ObjectKeeper, *, controller: bool = True) -> OwnerReference
 
 
 def _keeper(kind: Kind[Any], request: Request, policy: RequestPolicy) -> Json:
-    meta = request.metadata
-    followed = {
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
-        "namespace": meta.namespace,
-        "name": meta.name,
-        "uid": meta.uid,
-    }
+    followed = _followed(kind, request.metadata)
     # Whether it is too long was judged before anything was made: a bound that is lowered later fails nothing half-way.
     asked = artifact_ttl(getattr(request.spec, "artifact_ttl", None))
     spec: Json = {"mode": policy.keeper_mode, "followObjectRef": followed}
     if asked is not None or policy.keeper_mode is KeeperMode.FOLLOW_OBJECT_WITH_TTL:
         spec |= {"mode": KeeperMode.FOLLOW_OBJECT_WITH_TTL, "ttl": (asked or policy.keeper_ttl).go()}
     return {"metadata": {"name": keeper_key(kind, request).name}, "spec": spec}
+
+
+def _keeper_of_run(kind: Kind[Any], request: Request, policy: RequestPolicy, schedule: CaptureSchedule) -> Json:
+    """Return the keeper of a run; its annotations are what is known of the run after the request has lapsed."""
+    meta = request.metadata
+    return {
+        "metadata": {
+            "name": keeper_key(kind, request).name,
+            "labels": {SCHEDULE: schedule.metadata.uid},
+            "annotations": {SCHEDULED_AT: meta.annotations[SCHEDULED_AT], RUN: str(Located(kind, meta.key))},
+        },
+        "spec": {
+            "mode": KeeperMode.FOLLOW_OBJECT_WITH_TTL,
+            "followObjectRef": _followed(CAPTURE_SCHEDULE, schedule.metadata),
+            "ttl": policy.keeper_ttl.go(),
+        },
+    }
+
+
+def _followed(kind: Kind[Any], meta: ObjectMeta) -> Json:
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "namespace": meta.namespace,
+        "name": meta.name,
+        "uid": meta.uid,
+    }
 
 
 def is_kept_by(keeper: ObjectKeeper | None, artifact: ObjectMeta) -> bool:
@@ -133,6 +156,10 @@ def _difference(keeper: ObjectKeeper, wanted: ObjectKeeper) -> str | None:
     ttl, expected = _lasts(keeper.spec.ttl), _lasts(wanted.spec.ttl)
     if ttl != expected:
         return f"its ttl is {ttl} and not {expected}"
+    for name in (SCHEDULED_AT, RUN):
+        given, right = keeper.metadata.annotations.get(name), wanted.metadata.annotations.get(name)
+        if right is not None and given != right:
+            return f"its annotation {name} is {given} and not {right}"
     if keeper.metadata.owner_references:
         owner = keeper.metadata.owner_references[0]
         return f"it is owned by the {owner.kind} {owner.name}, and would go with it"

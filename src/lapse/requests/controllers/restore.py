@@ -187,7 +187,11 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
         if self._executor is not RestoreExecutor.BRIDGE:
             return Wait()
         note = self._notes.of(request.metadata.uid)
-        return note.failure or Wait(status={} if note.progress is None else {"progress": note.progress})
+        if note.failure is not None:
+            return note.failure
+        # Of a claim that was made the cache will tell in a moment, and then it is written down with its uid.
+        is_told = note.progress not in {None, CLAIM_PENDING}
+        return Wait(status={"progress": note.progress} if is_told else {})
 
     # --- what became of it ------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ class EventReason(StrEnum):
     INVALID_TTL = "InvalidTTL"
     TIME_TO_LIVE_EXPIRED = "TimeToLiveExpired"
     FOLLOWED_OBJECT_LOST = "FollowedObjectLost"
+    SUPERSEDED = "Superseded"
 
 
 class EventAction(StrEnum):

@@ -1,0 +1,191 @@
+"""Views of schedules: when they run next, and what of their runs stays, and why.
+
+`schedule_view` is pure; `read_runs` reads the store, each object at a moment of its own. What is told about a run is
+what the sweep would decide of what was read; holds and budgets are not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from lapse.core.clock import UnixNs
+from lapse.core.duration import short
+from lapse.core.timestamps import from_timestamp
+from lapse.engine.view import Moment, known
+from lapse.kube.resources import ConditionStatus, ready_condition
+from lapse.requests.addresses import Located
+from lapse.requests.api.kinds import CAPTURE_SCHEDULE, MANIFEST_CHECKPOINT, OBJECT_KEEPER, RUN, SCHEDULE, ScheduleStatus
+from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.schedules.cron import CronError, TimeZoneError
+from lapse.requests.schedules.retention import is_usable
+from lapse.requests.schedules.runs import cron_of, scheduled_time
+from lapse.requests.schedules.tiers import ReadyRun, Tier, places
+
+if TYPE_CHECKING:
+    from lapse.engine.view import Columns, DetailRow
+    from lapse.kube.resources import Kind
+    from lapse.objects.port import Reader
+    from lapse.requests.api.kinds import CaptureSchedule, ObjectKeeper
+
+UPCOMING: Final = 3
+"""How many runs are told in advance."""
+
+
+class ScheduleView(Struct, frozen=True):
+    """A schedule at a glance."""
+
+    address: str
+    namespace: str
+    name: str
+    schedule: str
+    time_zone: str
+    captures: Annotated[str, Meta(description="The claim, or how many manifests")]
+    keep: Annotated[dict[str, int], Meta(description="How many of each tier stay")]
+    suspended: bool
+    ready: Annotated[bool | None, Meta(description="null while nobody has looked at it")]
+    reason: str | None
+    message: str | None
+    active: int
+    kept: int
+    last: Annotated[Moment | None, Meta(description="The time of the last run")]
+    last_successful: Annotated[Moment | None, Meta(description="The time of the newest run with an artifact")]
+    next: Annotated[list[Moment], Meta(description="The next runs; none while it is suspended")]
+
+
+class RunView(Struct, frozen=True):
+    """A run whose keeper is there."""
+
+    keeper: str
+    request: Annotated[str | None, Meta(description="The request that made it, which lapses soon")]
+    scheduled: Moment | None
+    ready: bool
+    stays: Annotated[list[str], Meta(description="The tiers in which it has a place; none: it goes")]
+
+    @property
+    def why(self) -> str:
+        """Say for people why it stays, or that it goes."""
+        if not self.ready:
+            return "not ready"
+        return ", ".join(self.stays) or "superseded"
+
+
+COLUMNS: Final[Columns] = {
+    "namespace": "namespace",
+    "name": "name",
+    "schedule": "schedule",
+    "zone": "time_zone",
+    "captures": "captures",
+    "ready": "ready",
+    "reason": lambda one, _: one.reason,
+    "kept": "kept",
+    "last": lambda one, now: None if one.last is None else f"{short(now - one.last)} ago",
+    "next": lambda one, now: None if not one.next else f"in {short(one.next[0] - now)}",
+}
+RUN_COLUMNS: Final[Columns] = {
+    "run": lambda one, _: None if one.scheduled is None else str(one.scheduled),
+    "age": lambda one, now: None if one.scheduled is None else short(now - one.scheduled),
+    "stays as": lambda one, _: one.why,
+    "request": "request",
+}
+
+
+def schedule_view(schedule: CaptureSchedule, *, now: int) -> ScheduleView:
+    """Return the view of a schedule."""
+    meta, spec, status = schedule.metadata, schedule.spec, schedule.status or ScheduleStatus()
+    ready = ready_condition(status.conditions)
+    volume, manifests = spec.template.volume_capture, spec.template.manifest_capture
+    return ScheduleView(
+        address=str(Located(CAPTURE_SCHEDULE, meta.key).address),
+        namespace=meta.namespace or "",
+        name=meta.name,
+        schedule=spec.schedule,
+        time_zone=spec.time_zone or "UTC",
+        captures=f"pvc/{volume.target.name}"
+        if volume is not None
+        else f"{len(manifests.targets) if manifests else 0} manifests",
+        keep={str(tier): getattr(spec.keep, tier) for tier in Tier if getattr(spec.keep, tier)},
+        suspended=bool(spec.suspend),
+        ready=None if ready is None else ready.status == ConditionStatus.TRUE,
+        reason=None if ready is None else ready.reason,
+        message=(ready.message if ready is not None else None) or None,
+        active=status.active or 0,
+        kept=status.kept or 0,
+        last=Moment.of(from_timestamp(status.last_schedule_time or "")),
+        last_successful=Moment.of(from_timestamp(status.last_successful_time or "")),
+        next=[] if spec.suspend else _upcoming(schedule, now),
+    )
+
+
+def _upcoming(schedule: CaptureSchedule, now: int) -> list[Moment]:
+    found: list[Moment] = []
+    try:
+        cron, moment = cron_of(schedule.spec), UnixNs(now)
+    except (CronError, TimeZoneError):
+        return found
+    while len(found) < UPCOMING and (following := cron.after(moment)) is not None:
+        moment = following
+        found.append(Moment(following))
+    return found
+
+
+def detail_rows(view: ScheduleView, now: int) -> list[DetailRow]:
+    """Return everything about a schedule that a person may ask for, but its runs."""
+    return known(
+        [
+            ("address", view.address),
+            ("schedule", f"{view.schedule} ({view.time_zone})"),
+            ("captures", view.captures),
+            ("keeps", ", ".join(f"{tier} {count}" for tier, count in view.keep.items())),
+            (
+                "ready",
+                f"{'-' if view.ready is None else view.ready} {f'({view.reason})' if view.reason else ''}".rstrip(),
+            ),
+            ("message", view.message or ""),
+            ("last run", "" if view.last is None else view.last.and_age(now)),
+            ("last good run", "" if view.last_successful is None else view.last_successful.and_age(now)),
+            *(("next run", f"{moment} (in {short(moment - now)})") for moment in view.next),
+            ("active", str(view.active)),
+        ]
+    )
+
+
+async def read_runs(store: Reader, schedule: CaptureSchedule) -> list[RunView]:
+    """Return the runs of a schedule whose keepers are there, the newest first."""
+    keepers = [
+        one
+        for one in (await store.list(OBJECT_KEEPER, labels={SCHEDULE: schedule.metadata.uid})).items
+        if one.spec.follow_object_ref is not None and one.spec.follow_object_ref.uid == schedule.metadata.uid
+    ]
+    kinds: tuple[Kind[Any], ...] = (VOLUME_SNAPSHOT_CONTENT, MANIFEST_CHECKPOINT)
+    usable = {
+        one.metadata.controller.uid
+        for kind in kinds
+        for one in (await store.list(kind)).items
+        if one.metadata.controller is not None and is_usable(kind, one)
+    }
+    tiers = _tiers(schedule, [one for one in keepers if one.metadata.uid in usable])
+    found = [
+        RunView(
+            keeper=str(Located(OBJECT_KEEPER, one.metadata.key).address),
+            request=one.metadata.annotations.get(RUN),
+            scheduled=Moment.of(scheduled_time(one.metadata)),
+            ready=one.metadata.uid in usable,
+            stays=[str(tier) for tier in tiers.get(one.metadata.uid, ())],
+        )
+        for one in keepers
+    ]
+    return sorted(found, key=lambda one: one.scheduled or 0, reverse=True)
+
+
+def _tiers(schedule: CaptureSchedule, ready: list[ObjectKeeper]) -> dict[str, tuple[Tier, ...]]:
+    runs = [
+        ReadyRun(one.metadata.uid, scheduled, from_timestamp(one.metadata.creation_timestamp or "") or UnixNs(0))
+        for one in ready
+        if (scheduled := scheduled_time(one.metadata)) is not None
+    ]
+    try:
+        return places(runs, schedule.spec.keep, cron_of(schedule.spec).zone)
+    except (CronError, TimeZoneError):
+        return {}
