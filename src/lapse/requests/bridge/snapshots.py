@@ -152,7 +152,7 @@ class Snapshots:
             return content
         async with self._turn:
             last = self._last
-            if last is not None and last.metadata.uid == content.metadata.uid:
+            if last is not None and last.metadata.uid == content.metadata.uid and wanted(last) is not None:
                 content = last
             self._last = await self._changed(content, wanted)
             return self._last
