@@ -71,6 +71,7 @@ EVERYBODY = {Right("create", "authorization.k8s.io", "selfsubjectaccessreviews")
 GIVEN_LATER = {Right("get", "", "configmaps")}
 """What the administrator allows to be captured, by a role with a label."""
 BY_CHANCE = {("get", kind.plural): "past a cache that is behind" for kind in WATCHED} | {
+    ("get", "volumesnapshots"): "past a cache that is behind",
     ("patch", "events"): "told again within minutes",
     ("get", "retentionpolicies"): "one that is changed during its pass",
     ("patch", "volumesnapshotcontents"): "a snapshotter that overlooks a deletion (test_chain)",

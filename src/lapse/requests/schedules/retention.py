@@ -112,11 +112,13 @@ def _decide_unready(run: RunState, now: UnixNs) -> Decision:
 
 def is_usable(kind: Kind[Any], artifact: Any) -> bool:  # noqa: ANN401 - an object of ``kind``
     """Whether an artifact is complete and stays."""
+    if kind not in {VOLUME_SNAPSHOT_CONTENT, MANIFEST_CHECKPOINT}:
+        return False  # a part of one, such as a chunk
     if artifact.metadata.deletion_timestamp or artifact.status is None:
         return False
     if kind is VOLUME_SNAPSHOT_CONTENT:
         return is_ready(artifact) and artifact.status.error is None
-    ready = ready_condition(artifact.status.conditions) if kind is MANIFEST_CHECKPOINT else None
+    ready = ready_condition(artifact.status.conditions)
     return ready is not None and ready.status == ConditionStatus.TRUE
 
 
