@@ -337,6 +337,8 @@ async def _related(store: Reader, place: Located, obj: Any, *, now: int, rule: T
 def _own(kind: Kind[Any], obj: Any) -> Iterator[DetailRow]:  # noqa: ANN401 - an object of ``kind``
     if kind is VOLUME_CAPTURE_REQUEST:
         yield "mode", obj.spec.mode
+    elif kind is VOLUME_RESTORE_REQUEST:
+        yield "progress", (obj.status.progress if obj.status is not None else None) or ""
     elif kind is OBJECT_KEEPER:
         yield "mode", obj.spec.mode
         yield "follows", followed(obj)

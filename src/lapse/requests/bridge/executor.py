@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from lapse.kube.resources import Json
     from lapse.objects.port import ObjectStore, Reader
     from lapse.requests.api.kinds import ObjectKeeper, VolumeRestoreRequest
-    from lapse.requests.api.upstream import PersistentVolumeClaim, VolumeSnapshotContent
+    from lapse.requests.api.upstream import PersistentVolumeClaim, StorageClass, VolumeSnapshotContent
     from lapse.requests.controllers.base import Conventions
     from lapse.requests.controllers.caches import Caches
     from lapse.requests.controllers.restore import RestoreNotes
@@ -88,6 +88,8 @@ class Bridge:
         ends = Ends(executor, clock=clock, policy=policy.digest)
         self._snapshots = Snapshots(store, caches, ends=ends, conventions=conventions, clock=clock)
         self._adoption = Adoption(store, caches)
+        self._planned: dict[str, tuple[Json, StorageClass]] = {}
+        """By the uid of an open request: the claim that it will get, and its class, which is read once."""
 
     async def reconcile(self, uid: str) -> ReconcileResult:
         """Bring the restore of one request a step further, or a step back."""
@@ -95,6 +97,7 @@ class Bridge:
         if request is not None and _is_open(request):
             return await self._carry_out(request)
         self._notes.forget(uid)
+        self._planned.pop(uid, None)
         keeper = self._caches.of(OBJECT_KEEPER).get(ObjectKey(None, keeper_name(VOLUME_RESTORE_REQUEST.short, uid)))
         if keeper is None or self._is_awaited(uid, keeper):
             return ReconcileResult()  # a change of the claim comes by itself
@@ -154,16 +157,17 @@ class Bridge:
         source: VolumeSnapshotContent,
         claim: PersistentVolumeClaim | None,
     ) -> RestoreNote:
+        planned = self._planned.get(request.metadata.uid) or await from_snapshot(request, source, self._direct)
+        if isinstance(planned, End):
+            return RestoreNote(failure=planned)  # before anything is made
+        body, storage = self._planned[request.metadata.uid] = planned
         waits = await self._snapshots.offer(request, keeper, source)
         if isinstance(waits, End):
             return RestoreNote(failure=waits)
-        if waits is not None or claim is not None:
-            return RestoreNote(waits or CLAIM_PENDING)
-        made = await from_snapshot(request, source, self._direct)
-        if isinstance(made, End):
-            return RestoreNote(failure=made)
-        body, storage = made
-        await self._make_claim(request, body)
+        if waits is not None:
+            return RestoreNote(waits)
+        if claim is None:
+            await self._make_claim(request, body)
         return RestoreNote(CLAIM_PENDING, binds_late=storage.binds_late)
 
     async def _adopt(
