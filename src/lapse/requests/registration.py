@@ -20,7 +20,7 @@ _UNSUPPORTED: Final = {
 
 
 def _request_reasons() -> Iterable[Reason]:
-    from lapse.requests.bridge.ends import BridgeReason
+    from lapse.requests.bridge.removal import BridgeReason
     from lapse.requests.controllers.detach import DetachReason
     from lapse.requests.expiry import FinishedRequests
 

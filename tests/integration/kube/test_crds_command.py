@@ -86,7 +86,7 @@ def test_what_is_missing_is_said_and_then_created_and_served(server: KubeServer)
     assert server.kubectl("get", "vcr,vrr,mcr,mcp,mcpchunk,objectkeepers", "-A") == ""
     same = lapse(server.kubeconfig, "diff", "--detailed-exitcode")
     assert (same.returncode, same.stdout) == (0, "")
-    assert same.stderr == "Nothing differs: all 8 definitions are up to date.\n"
+    assert same.stderr == "Nothing differs: all 9 definitions are up to date.\n"
     assert results(server.kubeconfig) == dict.fromkeys(NAMES, "unchanged")
 
 
@@ -205,7 +205,8 @@ def test_the_base_applies_and_gives_the_operator_what_it_needs_and_no_more(serve
     assert results(server.kubeconfig) == dict.fromkeys(NAMES, "unchanged")
     assert may(server, "watch", "volumecapturerequests", group="storage.deckhouse.io")
     assert may(server, "patch", "objectkeepers", group="deckhouse.io", subresource="status")
-    assert not may(server, "create", "volumecapturerequests", group="storage.deckhouse.io")
+    assert may(server, "create", "volumecapturerequests", group="storage.deckhouse.io")  # runs of schedules
+    assert not may(server, "create", "volumerestorerequests", group="storage.deckhouse.io")
     assert may(server, "patch", "leases", group="coordination.k8s.io", namespace="lapse-system")
     assert not may(server, "patch", "leases", group="coordination.k8s.io", namespace="default")
     assert not may(server, "get", "secrets", namespace="lapse-system")

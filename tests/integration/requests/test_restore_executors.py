@@ -9,7 +9,7 @@ import pytest
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import OBJECT_KEEPER, RESTORE_TO, RESTORED_FROM, VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.bridge.ends import BridgeReason
+from lapse.requests.bridge.removal import BridgeReason
 from lapse.requests.lifecycle.policy import RestoreExecutor
 from tests.integration.requests.cluster import BRIDGED
 from tests.integration.requests.test_bridge import captured, go_on

@@ -15,7 +15,7 @@ from lapse.requests import expiry as ttl
 from lapse.requests.api import kinds as known
 from lapse.requests.api.conditions import NOT_FINAL, ConditionReason, ScheduleReason
 from lapse.requests.api.kinds import MAX_CHUNK_CHARACTERS, OUR_KINDS, REQUEST_KINDS
-from lapse.requests.bridge.ends import BridgeReason
+from lapse.requests.bridge.removal import BridgeReason
 from lapse.requests.controllers import chunks
 from lapse.requests.controllers.claims import bridge_name
 from lapse.requests.controllers.detach import DetachReason

@@ -28,7 +28,7 @@ from lapse.requests.api.conditions import ConditionReason, is_final
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_RESTORE_REQUEST
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM, PersistentVolume
 from lapse.requests.bridge.adoption import Adoption
-from lapse.requests.bridge.ends import Ends
+from lapse.requests.bridge.removal import Removal
 from lapse.requests.bridge.snapshots import Snapshots
 from lapse.requests.bridge.template import from_snapshot, from_volume
 from lapse.requests.controllers.base import Wait
@@ -59,6 +59,8 @@ BY_UID: Final = "uid"
 """The index of the cache of restore requests that finds one by its uid."""
 _BACKSTOP_SECONDS: Final = 60.0
 _LOOK_AGAIN: Final = ReconcileResult(requeue_after=_BACKSTOP_SECONDS)
+_LOOK_SOON: Final = ReconcileResult(requeue_after=10.0)
+"""While something is waited for that may have gone wrong: people who look want to know why."""
 _NO_RIGHT: Final = re.compile(r" cannot [a-z]+ resource ")
 """How an API server says that a right is missing; every other denial is somebody's rule, such as a quota."""
 
@@ -85,8 +87,8 @@ class Bridge:
         self._store, self._direct, self._caches, self._policy = store, direct, caches, policy
         self._notes, self._tell, self._recorder = notes, tell, recorder
         self._sources = Sources(caches, executor=RestoreExecutor.BRIDGE)
-        ends = Ends(executor, clock=clock, policy=policy.digest)
-        self._snapshots = Snapshots(store, caches, ends=ends, conventions=conventions, clock=clock)
+        removal = Removal(executor, clock=clock, policy=policy.digest)
+        self._snapshots = Snapshots(store, caches, removal=removal, conventions=conventions, clock=clock)
         self._adoption = Adoption(store, caches)
         self._planned: dict[str, tuple[Json, StorageClass]] = {}
         """By the uid of an open request: the claim that it will get, and its class, which is read once."""
@@ -125,7 +127,7 @@ class Bridge:
             note = _refused(error) or await self._attempt_again(request, keeper)
         if self._notes.write(request.metadata.uid, note):
             self._tell(request.metadata.key)
-        return _LOOK_AGAIN
+        return _LOOK_SOON if note.progress not in {None, CLAIM_PENDING} else _LOOK_AGAIN
 
     async def _attempt_again(self, request: VolumeRestoreRequest, keeper: ObjectKeeper) -> RestoreNote:
         """Believe that a right is missing only of a server that is ready: one that has just started knows of none."""

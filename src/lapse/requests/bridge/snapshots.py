@@ -27,7 +27,7 @@ from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import RESTORE
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT, VOLUME_SNAPSHOT_CONTENT
-from lapse.requests.bridge.ends import BridgeReason
+from lapse.requests.bridge.removal import BridgeReason
 from lapse.requests.bridge.template import MODE_MAY_CHANGE
 from lapse.requests.controllers.claims import bridge_name
 from lapse.requests.controllers.finalise import End
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lapse.objects.port import ObjectStore
     from lapse.requests.api.kinds import ObjectKeeper, VolumeRestoreRequest
     from lapse.requests.api.upstream import VolumeSnapshot, VolumeSnapshotContent
-    from lapse.requests.bridge.ends import Ends
+    from lapse.requests.bridge.removal import Removal
     from lapse.requests.controllers.base import Conventions
     from lapse.requests.controllers.caches import Caches
 
@@ -62,11 +62,11 @@ class Snapshots:
     """Makes what stands between a captured content and a new claim, and clears it away."""
 
     def __init__(
-        self, store: ObjectStore, caches: Caches, *, ends: Ends, conventions: Conventions, clock: Clock
+        self, store: ObjectStore, caches: Caches, *, removal: Removal, conventions: Conventions, clock: Clock
     ) -> None:
-        """Write to ``store``, contents with the marks of ``conventions``; end by ``ends``."""
+        """Write to ``store``, contents with the marks of ``conventions``; take away by ``removal``."""
         self._clock = clock
-        self._store, self._caches, self._ends, self._conventions = store, caches, ends, conventions
+        self._store, self._caches, self._removal, self._conventions = store, caches, removal, conventions
         self._turn = asyncio.Lock()
         self._last: VolumeSnapshotContent | None = None
         """The source that was changed last, as it was then; the cache may not have heard of it yet."""
@@ -111,8 +111,8 @@ class Snapshots:
             found = self._caches.of(kind).get(key)
             if found is None or not is_kept_by(keeper, found.metadata):
                 continue
-            return await self._ends.end(kind, found, BridgeReason.RESTORE_OVER, uid=uid)
-        self._ends.forget(uid)
+            return await self._removal.remove(kind, found, BridgeReason.RESTORE_OVER, uid=uid)
+        self._removal.forget(uid)
         for kind, obj in self._caches.owned_by(keeper.metadata.uid):
             if kind is VOLUME_SNAPSHOT_CONTENT:
                 await self._unpin(obj, keeper)
@@ -224,7 +224,7 @@ class Snapshots:
         if found.metadata.deletion_timestamp:
             return _AGAIN
         if found.spec.volume_snapshot_ref.uid != snapshot.metadata.uid:
-            await self._ends.end(VOLUME_SNAPSHOT_CONTENT, found, BridgeReason.SNAPSHOT_REPLACED, uid=uid)
+            await self._removal.remove(VOLUME_SNAPSHOT_CONTENT, found, BridgeReason.SNAPSHOT_REPLACED, uid=uid)
             return _AGAIN
         handle = source.status.snapshot_handle if source.status is not None else None
         made = (found.spec.deletion_policy, found.spec.source.snapshot_handle, found.spec.driver)

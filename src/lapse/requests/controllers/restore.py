@@ -240,7 +240,9 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
             looks.at = age
             failure = await self._reports.final_failure(claim)
             if failure is not None:
-                return End(ConditionReason.RESTORE_FAILED, failure)
+                # The provisioner goes on for ever, and the claim is the user's: only they can end that.
+                left = f"the claim {claim.metadata.key} is left: delete it, and ask again"
+                return End(ConditionReason.RESTORE_FAILED, f"{failure.rstrip('.')}; {left}")
         wait = max(1.0, looks.at + self._reports.next_look(looks.at) - age)
         if self._executor is RestoreExecutor.EXTERNAL:
             return Wait(wait)

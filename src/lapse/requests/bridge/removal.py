@@ -1,4 +1,4 @@
-"""How the bridge ends what it made: by the engine's one path, as everything that Lapse ends."""
+"""Removal of what the bridge made: by the engine's one path, as everything that Lapse ends."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class BridgeReason(Reason):
     SNAPSHOT_REPLACED = "snapshot_replaced"
 
 
-class Ends:
-    """Ends objects that were made for restores."""
+class Removal:
+    """Removal objects that were made for restores."""
 
     def __init__(self, executor: Executor, *, clock: Clock, policy: str) -> None:
         """Hand everything to ``executor``; ``policy`` is for the journal."""
@@ -37,7 +37,7 @@ class Ends:
         self._ended: dict[str, str] = {}
         """By the uid of the restore: the uid of what was ended last."""
 
-    async def end(self, kind: Kind[Any], obj: Object, reason: BridgeReason, *, uid: str) -> bool:
+    async def remove(self, kind: Kind[Any], obj: Object, reason: BridgeReason, *, uid: str) -> bool:
         """End an object of the restore with ``uid``; return whether it is on its way, and not held or refused."""
         meta, now = obj.metadata, UnixNs(self._clock.wall_ns())
         if meta.deletion_timestamp or self._ended.get(uid) == meta.uid:
