@@ -191,7 +191,8 @@ async def test_a_restore_whose_claim_is_refused_ends_with_the_words_of_the_provi
         assert await world.outcome(request) is None
         reports.failure = "rpc error: code = OutOfRange desc = too large"
         await world.live(70, step=1)
-        assert await world.outcome(request) == ("RestoreFailed", reports.failure)
+        left = "the claim shop/restored is left: delete it, and ask again"
+        assert await world.outcome(request) == ("RestoreFailed", f"{reports.failure}; {left}")
 
 
 async def test_a_claim_that_is_bound_is_asked_about_by_nobody(tmp_path: Path) -> None:
