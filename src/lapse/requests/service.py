@@ -44,7 +44,7 @@ from lapse.requests.bridge.wakes import SOURCE, source_of, wake_bridges
 from lapse.requests.controllers.base import PLAIN
 from lapse.requests.controllers.caches import Caches
 from lapse.requests.controllers.capture import SnapshotNudge, VolumeCapture
-from lapse.requests.controllers.claims import RESTORED, restored_by, wanted_claim
+from lapse.requests.controllers.claims import RESTORED, filled_for, wanted_claim
 from lapse.requests.controllers.detach import Detach
 from lapse.requests.controllers.finalise import Finaliser
 from lapse.requests.controllers.manifests import ManifestCapture
@@ -266,7 +266,7 @@ class Requests:
         for source in sources:
             self.caches.of(source).subscribe(partial(self._source_changed, source))
         self.caches.subscribe_all(self._anything_changed)
-        self.caches.of(PERSISTENT_VOLUME_CLAIM).index(RESTORED, restored_by)
+        self.caches.of(PERSISTENT_VOLUME_CLAIM).index(RESTORED, filled_for)
         restores.index(SOURCE, source_of)
 
     def _wake(self, kind: Kind[Any], index: str, value: str) -> None:

@@ -499,3 +499,132 @@ async def test_a_volume_that_would_go_with_its_next_claim_is_refused(world: Worl
     request = await world.restore("one", volume)
     await go_on(world)
     assert await world.reason(request) == ConditionReason.INCOMPATIBLE
+
+
+async def test_a_volume_whose_claim_has_just_gone_is_waited_for(world: World) -> None:
+    """A capture is Completed when the claim is gone; the cluster calls the volume Bound for a moment longer."""
+    volume = await detached(world)
+    await world.report(PERSISTENT_VOLUME, volume.metadata.key, {"phase": "Bound"})
+    other = await world.restore("one", volume)
+    same = await world.restore("two", volume, claim="data")
+    await go_on(world)
+    assert (await world.outcome(other), await world.outcome(same)) == (None, None)
+    assert await world.names(PERSISTENT_VOLUME_CLAIM) == []
+    await world.delete(await world.fresh(same))
+    await world.report(PERSISTENT_VOLUME, volume.metadata.key, {"phase": "Released"})
+    await go_on(world)
+    assert await world.reason(other) == ConditionReason.COMPLETED
+
+
+async def test_an_annotation_alone_does_not_make_a_claim_the_answer(world: World) -> None:
+    volume = await detached(world)
+    request = await world.restore("one", volume)
+    metadata = {"namespace": NAMESPACE, "name": "restored", "annotations": {RESTORED_FROM: request.metadata.uid}}
+    made = {"metadata": metadata, "spec": {"volumeName": "another"}, "status": {"phase": "Bound"}}
+    await world.apply(PERSISTENT_VOLUME_CLAIM, made)
+    await go_on(world)
+    assert await world.reason(request) == ConditionReason.INCOMPATIBLE
+
+
+# --- what the stock sidecars need to know -----------------------------------------------------------------------------
+
+
+async def test_what_the_sidecars_need_is_copied_and_what_was_captured_counts(world: World) -> None:
+    source = await captured(world)
+    prefix = "snapshot.storage.kubernetes.io"
+    notes = {
+        f"{prefix}/deletion-secret-name": "key",
+        f"{prefix}/deletion-secret-namespace": "vault",
+        f"{prefix}/allow-volume-mode-change": "true",
+        "lapse.dev/source-access-modes": "ReadWriteMany,ReadOnlyMany",
+        "lapse.dev/source-volume-mode": "Block",
+        "example.com/other": "not copied",
+    }
+    body = {"metadata": {"annotations": notes, "labels": {f"{prefix}/managed-by": "node-7", "other": "no"}}}
+    await world.store.patch(VOLUME_SNAPSHOT_CONTENT, source.metadata.key, body)
+    await world.report(VOLUME_SNAPSHOT_CONTENT, source.metadata.key, {"restoreSize": 9 * 2**30})
+    request = await world.restore("one", source)
+    await world.live(1, step=1)
+    made = await world.store.get(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, f"restore-{request.metadata.uid}"))
+    copied = {name: text for name, text in made.metadata.annotations.items() if "being-deleted" not in name}
+    assert copied == {name: text for name, text in notes.items() if name.startswith(prefix)}
+    assert made.metadata.labels == {"lapse.dev/restore": request.metadata.uid, f"{prefix}/managed-by": "node-7"}
+    await go_on(world)
+    claim = await claim_of(world)
+    assert claim is not None
+    assert (claim.spec.access_modes, claim.spec.volume_mode) == (("ReadWriteMany", "ReadOnlyMany"), "Block")
+    assert claim.spec.resources is not None
+    assert claim.spec.resources.requests == {"storage": str(9 * 2**30)}
+
+
+async def test_the_snapshot_goes_first_and_then_its_content(world: World) -> None:
+    await world.restore("one", await captured(world))
+    await go_on(world, rounds=10)
+    deleted = [call.kind for call in world.wire.writes if call.method == "delete"]
+    assert deleted == ["VolumeSnapshot", "VolumeSnapshotContent"]
+
+
+async def test_an_error_of_the_snapshotter_is_shown_but_final_only_at_the_deadline(world: World) -> None:
+    request = await world.restore("one", await captured(world))
+    await world.live(1, step=1)
+    key = ObjectKey(NAMESPACE, f"restore-{request.metadata.uid}")
+    words = "can not find snapshot h"
+    await world.report(VOLUME_SNAPSHOT, key, {"readyToUse": False, "error": {"message": words}})
+    await world.live(30, step=1)
+    status = (await world.fresh(request)).status
+    assert await world.outcome(request) is None
+    assert status is not None
+    assert words in (status.progress or "")
+    await world.live(hours=24, step=600)
+    assert await world.reason(request) == ConditionReason.DEADLINE_EXCEEDED
+    assert words in await world.message(request)
+
+
+async def test_a_snapshot_that_is_bound_to_another_content_is_not_ready(world: World) -> None:
+    request = await world.restore("one", await captured(world))
+    await world.live(1, step=1)
+    key = ObjectKey(NAMESPACE, f"restore-{request.metadata.uid}")
+    await world.report(VOLUME_SNAPSHOT, key, {"readyToUse": True, "boundVolumeSnapshotContentName": "another"})
+    await world.live(5, step=1)
+    assert await claim_of(world) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"deletionPolicy": "Delete"}, {"source": {"snapshotHandle": "another"}}, {"driver": "csi.other.com"}],
+)
+async def test_a_content_of_that_name_which_is_not_as_it_would_be_made_is_refused(
+    world: World, changed: dict[str, Any]
+) -> None:
+    request = await world.restore("one", await captured(world))
+    await world.live(1, step=1)
+    key = ObjectKey(None, f"restore-{request.metadata.uid}")
+    await world.store.patch(VOLUME_SNAPSHOT_CONTENT, key, {"spec": changed})
+    await go_on(world)
+    assert await world.reason(request) == ConditionReason.INCOMPATIBLE
+    assert await claim_of(world) is None
+
+
+async def test_a_claim_whose_marks_were_taken_off_keeps_what_it_is_filled_from(world: World) -> None:
+    source = await captured(world)
+    await world.store.patch(STORAGE_CLASS, ObjectKey(None, CLASS), {"volumeBindingMode": "WaitForFirstConsumer"})
+    await world.restore("one", source)
+    await go_on(world, provisions=False)
+    marks = {"metadata": {"labels": {"lapse.dev/restore": None}, "annotations": {RESTORED_FROM: None}}}
+    await world.store.patch(PERSISTENT_VOLUME_CLAIM, RESTORED, marks)
+    await world.live(hours=80, step=600)
+    assert len(await bridges(world)) == 2
+    assert source.metadata.name in await world.names(VOLUME_SNAPSHOT_CONTENT)
+    await go_on(world)
+    assert await bridges(world) == []
+
+
+async def test_a_claim_that_the_cache_has_not_seen_yet_keeps_its_bridge(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = await world.restore("one", await captured(world))
+    await go_on(world, provisions=False)
+    monkeypatch.setattr(world.requests.caches.of(PERSISTENT_VOLUME_CLAIM), "indexed", lambda _index, _value: [])
+    await world.delete(await world.fresh(request))
+    await world.live(5, step=1)
+    assert len(await bridges(world)) == 2

@@ -279,7 +279,7 @@ class TemplateSpec(Struct, frozen=True):
 
 
 class ClaimTemplate(Struct, frozen=True):
-    """The claim that the provisioner makes."""
+    """The claim that the executor makes."""
 
     metadata: TemplateMeta
     spec: TemplateSpec = TemplateSpec()

@@ -26,13 +26,13 @@ from lapse.kube.resources import ObjectKey
 from lapse.requests.addresses import keeper_name
 from lapse.requests.api.conditions import ConditionReason, is_final
 from lapse.requests.api.kinds import OBJECT_KEEPER, VOLUME_RESTORE_REQUEST
-from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM, PersistentVolume
-from lapse.requests.bridge.adoption import Adoption
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, PersistentVolume
+from lapse.requests.bridge.adoption import ADOPTED, Adoption
 from lapse.requests.bridge.removal import Removal
 from lapse.requests.bridge.snapshots import Snapshots
 from lapse.requests.bridge.template import from_snapshot, from_volume
 from lapse.requests.controllers.base import Wait
-from lapse.requests.controllers.claims import RESTORED, is_bound, is_lost, is_restore_of, wanted_claim
+from lapse.requests.controllers.claims import RESTORED, is_awaited, is_bound, is_restore_of, wanted_claim
 from lapse.requests.controllers.finalise import End, conditions_of
 from lapse.requests.controllers.ownership import known_keeper
 from lapse.requests.controllers.restore import CLAIM_PENDING, RestoreNote
@@ -101,19 +101,28 @@ class Bridge:
         self._notes.forget(uid)
         self._planned.pop(uid, None)
         keeper = self._caches.of(OBJECT_KEEPER).get(ObjectKey(None, keeper_name(VOLUME_RESTORE_REQUEST.short, uid)))
-        if keeper is None or self._is_awaited(uid, keeper):
+        if keeper is None or await self._is_awaited(uid, keeper):
             return ReconcileResult()  # a change of the claim comes by itself
         await self._adoption.clear(uid, keeper)
         return ReconcileResult() if await self._snapshots.clear(uid, keeper) else _LOOK_AGAIN
 
-    def _is_awaited(self, uid: str, keeper: ObjectKeeper) -> bool:
-        """Whether a claim of the restore is still to get its volume; one of another namespace is a forgery."""
+    async def _is_awaited(self, uid: str, keeper: ObjectKeeper) -> bool:
+        """Whether a claim of the restore is still to get its volume; one of another namespace is a forgery.
+
+        That there is no claim at all may only mean that the cache is behind, so then the store is asked, as long as
+        there is anything to take away.
+        """
         ref = keeper.spec.follow_object_ref
-        claims = self._caches.of(PERSISTENT_VOLUME_CLAIM).indexed(RESTORED, uid)
-        return any(
-            ref is not None and one.metadata.namespace == ref.namespace and not (is_bound(one) or is_lost(one))
-            for one in claims
-        )
+        namespace = None if ref is None else ref.namespace
+        known = self._caches.of(PERSISTENT_VOLUME_CLAIM).indexed(RESTORED, uid)
+        claims = [one for one in known if one.metadata.namespace == namespace]
+        if not claims and self._is_anything_left(uid, keeper):
+            claims = list((await self._direct.list(PERSISTENT_VOLUME_CLAIM, namespace=namespace)).items)
+        return any(is_awaited(one, uid) for one in claims)
+
+    def _is_anything_left(self, uid: str, keeper: ObjectKeeper) -> bool:
+        volumes = self._caches.of(PERSISTENT_VOLUME).indexed(ADOPTED, uid)
+        return bool(volumes or self._caches.owned_by(keeper.metadata.uid))
 
     # --- forth ------------------------------------------------------------------------------------------------------
 

@@ -128,7 +128,8 @@ async def _class(request: VolumeRestoreRequest, source: VolumeSnapshotContent, d
         return fitting[0]
     names = ", ".join(sorted(one.metadata.name for one in fitting))
     which = f"the driver {driver} has several classes ({names})" if fitting else f"the driver {driver} has no class"
-    message = f"{which}, and it is not known which one was captured from"
+    gone = f"the class {captured} that was captured from is gone or of another driver"
+    message = f"{which}, and {gone if captured else 'it is not known which one was captured from'}"
     return End(ConditionReason.INCOMPATIBLE, f"{message}: name one in pvcTemplate.spec.storageClassName")
 
 

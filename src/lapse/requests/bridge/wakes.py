@@ -14,7 +14,7 @@ from lapse.requests.api.upstream import (
 )
 from lapse.requests.bridge.adoption import ADOPTED, adopted_by
 from lapse.requests.bridge.executor import BY_UID
-from lapse.requests.controllers.claims import restored_by
+from lapse.requests.controllers.claims import filled_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -63,7 +63,7 @@ def _keeper_changed(queue: WorkQueue[str], old: ObjectKeeper | None, new: Object
 
 def _claim_changed(queue: WorkQueue[str], old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
     for one in (old, new):
-        for uid in () if one is None else restored_by(one):
+        for uid in () if one is None else filled_for(one):
             queue.add(uid)
 
 

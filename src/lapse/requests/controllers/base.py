@@ -212,7 +212,9 @@ class RequestController(ABC, Generic[R]):
 
     def _too_late(self, request: R) -> End:
         problem = self._problems.get(request.metadata.key)
-        why = "" if problem is None else f"; the last attempt failed: {problem}"
+        progress = getattr(request.status, "progress", None)
+        last = f"; it was {progress}" if progress else ""
+        why = last if problem is None else f"; the last attempt failed: {problem}"
         limit = self._policy.request_deadline
         return End(ConditionReason.DEADLINE_EXCEEDED, f"the request was not finished within {limit}{why}")
 

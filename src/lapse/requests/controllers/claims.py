@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lapse.requests.api.kinds import VolumeRestoreRequest
     from lapse.requests.api.upstream import PersistentVolumeClaim
 
+_BRIDGE: Final = "restore-"
 RESTORED: Final = "restored from"
 """The index of the cache of claims that finds those of a restore, by the uid of its request."""
 
@@ -32,13 +33,31 @@ def wanted_claim(request: VolumeRestoreRequest) -> ObjectKey:
 
 def bridge_name(uid: str) -> str:
     """Return the name of the VolumeSnapshot and of the content that are made for a restore."""
-    return f"restore-{uid}"
+    return f"{_BRIDGE}{uid}"
 
 
 def restored_by(claim: PersistentVolumeClaim) -> list[str]:
-    """Return the uid of the restore that a claim says it is for, for the index `RESTORED`."""
+    """Return the uid of the restore that a claim says it is for."""
     uid = claim.metadata.annotations.get(RESTORED_FROM)
     return [uid] if uid else []
+
+
+def filled_for(claim: PersistentVolumeClaim) -> list[str]:
+    """Return the uids of the restores that a claim is filled by, for the index `RESTORED`.
+
+    By its annotation, and by its data source, which nobody can take off: a claim that still waits for its volume must
+    not lose what it is filled from because somebody has tidied up its annotations.
+    """
+    source = claim.spec.data_source
+    is_ours = source is not None and (source.api_group, source.kind) == (VOLUME_SNAPSHOT.group, VOLUME_SNAPSHOT.kind)
+    name = (source.name or "") if source is not None and is_ours else ""
+    by_source = [name.removeprefix(_BRIDGE)] if name.startswith(_BRIDGE) else []
+    return [*dict.fromkeys([*restored_by(claim), *by_source])]
+
+
+def is_awaited(claim: PersistentVolumeClaim, uid: str) -> bool:
+    """Whether a claim of a restore is still to get its volume."""
+    return uid in filled_for(claim) and not (is_bound(claim) or is_lost(claim))
 
 
 def is_bound(claim: PersistentVolumeClaim) -> bool:

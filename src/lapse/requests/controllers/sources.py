@@ -20,6 +20,7 @@ from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import BEFORE_RESTORE, OBJECT_KEEPER, RESTORE_TO
 from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
     VOLUME_SNAPSHOT_CONTENT,
     PersistentVolume,
     VolumeSnapshotContent,
@@ -91,7 +92,7 @@ class Sources:
             PERSISTENT_VOLUME,
             ObjectKey(None, ref.name),
             uid=ref.uid,
-            suits=lambda cached: self._judge_volume(request, cached) is None,
+            suits=lambda cached: phase_of(cached) != "Bound" and self._judge_volume(request, cached) is None,
         )
         if volume is None:
             return _missing(PERSISTENT_VOLUME, ref)
@@ -100,18 +101,27 @@ class Sources:
         problem = foreign or self._judge_volume(request, volume)
         if problem is not None:
             return problem
-        is_free = phase_of(volume) in {"Available", "Released", "Bound"}
+        if await self._has_claim(volume) and not _is_for(volume, request):
+            by = volume.spec.claim_ref
+            whose = f" by {by.namespace}/{by.name}" if by is not None else ""
+            message = f"the PersistentVolume {volume.metadata.name} is in use{whose}: detach it first"
+            return End(ConditionReason.PV_BOUND, message)
+        is_free = phase_of(volume) in {"Available", "Released"} or await self._has_claim(volume)
         return volume if is_free else Wait(status={"progress": NOT_READY})
 
+    async def _has_claim(self, volume: PersistentVolume) -> bool:
+        """Whether a volume that is Bound has its claim: it is still called so for a moment after that has gone."""
+        ref = volume.spec.claim_ref
+        if ref is None or phase_of(volume) != "Bound":
+            return False
+        key = ObjectKey(ref.namespace, ref.name or "")
+        return await self._caches.find(PERSISTENT_VOLUME_CLAIM, key, uid=ref.uid) is not None
+
     def _judge_volume(self, request: VolumeRestoreRequest, volume: PersistentVolume) -> End | None:
-        name, claimed, wanted = volume.metadata.name, volume.spec.claim_ref, wanted_claim(request)
+        name, claimed = volume.metadata.name, volume.spec.claim_ref
         if volume.metadata.deletion_timestamp:
             return _going(PERSISTENT_VOLUME, name)
-        is_for_us = claimed is not None and (claimed.namespace, claimed.name) == wanted
-        if phase_of(volume) == "Bound" and not is_for_us:  # an executor may have bound it to the new claim
-            by = f" by {claimed.namespace}/{claimed.name}" if claimed is not None else ""
-            return End(ConditionReason.PV_BOUND, f"the PersistentVolume {name} is in use{by}: detach it first")
-        if BEFORE_RESTORE in volume.metadata.annotations and not is_for_us and claimed is not None:
+        if BEFORE_RESTORE in volume.metadata.annotations and not _is_for(volume, request) and claimed is not None:
             message = f"the PersistentVolume {name} is being restored to {claimed.namespace}/{claimed.name}"
             return End(ConditionReason.PV_BOUND, message)
         policy = volume.spec.persistent_volume_reclaim_policy
@@ -141,6 +151,12 @@ class Sources:
         message = f"the {kind.kind} {source.name} was not captured in the namespace {asking} of this request"
         allow = f"somebody who may change it can allow this by the annotation {RESTORE_TO}: {asking}"
         return End(ConditionReason.INVALID_SOURCE, f"{message}; {allow}")
+
+
+def _is_for(volume: PersistentVolume, request: VolumeRestoreRequest) -> bool:
+    """Whether a volume is bound to, or reserved for, the claim that a request asks for."""
+    claimed = volume.spec.claim_ref
+    return claimed is not None and (claimed.namespace, claimed.name) == wanted_claim(request)
 
 
 def _granted(source: ObjectMeta) -> list[str]:

@@ -16,13 +16,12 @@ from lapse.objects.target import ObjectHandle
 from lapse.requests.api.kinds import (
     BEFORE_RESTORE,
     OBJECT_KEEPER,
-    RESTORE,
     VOLUME_RESTORE_REQUEST,
     KeeperMode,
     ObjectKeeper,
 )
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, PersistentVolume
-from lapse.requests.controllers.claims import is_bound, is_lost, restored_by
+from lapse.requests.controllers.claims import is_awaited
 from lapse.requests.lifecycle.keeper import Followed, Follower, KeeperReason, KeeperState, decide, state_of, with_loss
 from lapse.requests.registration import KEEPERS
 
@@ -133,9 +132,10 @@ class Keepers:
         owned = self._caches.owned_by(keeper.metadata.uid)
         if any(kind is PERSISTENT_VOLUME and BEFORE_RESTORE in obj.metadata.annotations for kind, obj in owned):
             return True
-        # Past the cache: a claim that it has not seen yet would lose the snapshot that it is filled from.
-        claims = await self._direct.list(PERSISTENT_VOLUME_CLAIM, namespace=ref.namespace, labels={RESTORE: ref.uid})
-        return any(ref.uid in restored_by(one) and not (is_bound(one) or is_lost(one)) for one in claims.items)
+        # Past the cache: a claim that it has not seen yet would lose the snapshot that it is filled from. All of the
+        # namespace: a label can be taken off.
+        claims = await self._direct.list(PERSISTENT_VOLUME_CLAIM, namespace=ref.namespace)
+        return any(is_awaited(one, ref.uid) for one in claims.items)
 
     def policy(self, candidate: Candidate[KeeperState]) -> str:
         """See `Domain`."""
