@@ -20,6 +20,7 @@ from lapse.requests.api.kinds import (
     RESTORED_FROM,
     VOLUME_CAPTURE_REQUEST,
     VOLUME_RESTORE_REQUEST,
+    KeeperMode,
 )
 from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME,
@@ -28,6 +29,7 @@ from lapse.requests.api.upstream import (
     VOLUME_SNAPSHOT,
     VOLUME_SNAPSHOT_CONTENT,
 )
+from lapse.requests.lifecycle.policy import RequestPolicy
 from tests.integration.requests.cluster import BRIDGED, play
 from tests.integration.requests.test_crashes import Story, crashing, either_side
 from tests.integration.requests.world import CLASS, DRIVER, NAMESPACE, content_key, keeper_key, opened
@@ -628,3 +630,78 @@ async def test_a_claim_that_the_cache_has_not_seen_yet_keeps_its_bridge(
     await world.delete(await world.fresh(request))
     await world.live(5, step=1)
     assert len(await bridges(world)) == 2
+
+
+# --- what others do at the worst moment -------------------------------------------------------------------------------
+
+
+async def test_two_restores_of_one_volume_that_both_fail_leave_it_with_its_capture(world: World) -> None:
+    volume = await detached(world)
+
+    def refuse(call: Any) -> None:  # noqa: ANN401 - a call
+        if str(call) == "create PersistentVolumeClaim":
+            raise ForbiddenError(problem="exceeded quota: small")
+
+    world.wire.before = refuse
+    await world.restore("one", volume)
+    await world.restore("two", volume)  # into the same claim
+    await go_on(world)
+    found = await world.store.get(PERSISTENT_VOLUME, volume.metadata.key)
+    assert found.metadata.owner_references == volume.metadata.owner_references
+    assert found.spec.claim_ref == volume.spec.claim_ref
+
+
+async def test_two_restores_of_one_volume_into_one_claim_lose_nothing(world: World) -> None:
+    volume = await detached(world)
+    requests = [await world.restore(name, volume) for name in ("one", "two")]
+    await go_on(world)
+    reasons = [await world.reason(one) for one in requests]
+    assert reasons.count(ConditionReason.COMPLETED) == 1
+    await world.live(hours=60, step=600)
+    assert await owners(world, PERSISTENT_VOLUME, "pv-data") == []
+
+
+async def test_a_claim_that_is_deleted_before_its_volume_is_let_go_gives_it_back_to_nobody(world: World) -> None:
+    volume = await detached(world)
+    request = await world.restore("one", volume)
+    await world.live(1, step=1)
+    await play(world)  # bound, and the process ends before anybody has seen it
+    await world.stop()
+    claim = await claim_of(world)
+    assert claim is not None
+    await world.delete(claim)
+    await world.report(PERSISTENT_VOLUME, volume.metadata.key, {"phase": "Released"})
+    await world.restart()
+    await world.live(hours=60, step=600)
+    assert await world.all(VOLUME_RESTORE_REQUEST) == [], request.metadata.name
+    assert await owners(world, PERSISTENT_VOLUME, "pv-data") == []
+
+
+async def test_a_volume_is_not_given_to_a_keeper_that_goes_in_the_same_moment(tmp_path: Path) -> None:
+    policy = RequestPolicy(keeper_mode=KeeperMode.FOLLOW_OBJECT)
+    async with opened(tmp_path, services=BRIDGED, policy=policy) as world:
+        volume = await detached(world)
+        request = await world.restore("one", volume)
+        gone: list[str] = []
+        passed_on = world.wire.pass_on
+
+        async def with_a_deletion(these: Any, real: Any) -> Any:  # noqa: ANN401 - calls, and what does them
+            if str(these[0]) == "patch PersistentVolume" and not gone:
+                gone.append("keeper")
+                await world.delete(await world.keeper(request))
+            return await passed_on(these, real)
+
+        world.wire.pass_on = with_a_deletion  # type: ignore[method-assign]
+        await go_on(world)
+        assert gone
+        assert "pv-data" in await world.names(PERSISTENT_VOLUME)
+
+
+async def test_what_was_made_for_another_restore_is_no_source(world: World) -> None:
+    await world.restore("one", await captured(world))
+    await world.live(1, step=1)
+    (name,) = [one for one in await world.names(VOLUME_SNAPSHOT_CONTENT) if one.startswith("restore-")]
+    alias = await world.store.get(VOLUME_SNAPSHOT_CONTENT, ObjectKey(None, name))
+    request = await world.restore("two", alias, claim="other")
+    await go_on(world)
+    assert await world.reason(request) == ConditionReason.INVALID_SOURCE

@@ -382,3 +382,13 @@ async def test_a_dry_run_tells_what_would_go_and_ends_nothing(tmp_path: Path) ->
         assert len(await runs(world)) == 2
         rows = await world.journal_rows(domain="schedules")
         assert {(row.outcome, row.reason) for row in rows} == {("would_end", "superseded")}
+
+
+@pytest.mark.parametrize("told_now", [{"error": {"message": "x"}}, {"readyToUse": False}, {"readyToUse": None}])
+async def test_an_outage_that_is_told_on_artifacts_ends_none_of_them(world: World, told_now: Json) -> None:
+    await schedule(world, template=VOLUME, keep={"last": 5})
+    await nights(world, 5)
+    for content in await world.all(VOLUME_SNAPSHOT_CONTENT):
+        await world.report(VOLUME_SNAPSHOT_CONTENT, content.metadata.key, {"snapshotHandle": "h", **told_now})
+    await world.live(hours=72, step=HOUR)
+    assert len(await runs(world)) >= 5

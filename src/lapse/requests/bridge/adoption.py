@@ -19,7 +19,7 @@ from lapse.kube.resources import ObjectKey, OwnerReference, Struct
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import BEFORE_RESTORE, OBJECT_KEEPER
 from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, ObjectReference
-from lapse.requests.controllers.claims import is_bound, wanted_claim
+from lapse.requests.controllers.claims import wanted_claim
 from lapse.requests.controllers.finalise import End
 from lapse.requests.controllers.ownership import owned_by
 from lapse.requests.controllers.sources import phase_of
@@ -66,10 +66,12 @@ class Adoption:
 
     async def reserve(
         self, request: VolumeRestoreRequest, keeper: ObjectKeeper, volume: PersistentVolume
-    ) -> End | None:
-        """Reserve a volume for the claim of a request; None when it is."""
-        if request.metadata.uid in adopted_by(volume) or phase_of(volume) == "Bound":
-            return None
+    ) -> End | bool:
+        """Reserve a volume for the claim of a request; return whether it is, or why it cannot be."""
+        if request.metadata.uid in adopted_by(volume):
+            return True
+        if phase_of(volume) == "Bound":
+            return False
         meta, owner = volume.metadata, volume.metadata.controller
         if owner is not None and (owner.api_version, owner.kind) != (OBJECT_KEEPER.api_version, OBJECT_KEEPER.kind):
             message = f"the PersistentVolume {meta.name} is managed by the {owner.kind} {owner.name}"
@@ -83,13 +85,19 @@ class Adoption:
         metadata: Json = {"annotations": {BEFORE_RESTORE: msgspec.json.encode(before).decode()}}
         if owner is not None:
             metadata["ownerReferences"] = _replaced(volume, owner.uid, owned_by(keeper))
-        await self._patch(volume, {"metadata": metadata, "spec": {"claimRef": _whole(claim)}})
-        return None
+        if not await self._is_there(keeper):
+            return False
+        reserved = await self._patch(volume, {"metadata": metadata, "spec": {"claimRef": _whole(claim)}})
+        if owner is None or await self._is_there(keeper):
+            return True
+        # It went in the same moment, and garbage collection would take the volume along.
+        await self._undo(reserved, keeper)
+        return False
 
     async def clear(self, uid: str, keeper: ObjectKeeper) -> None:
         """End the reservation of a restore: the volume is its claim's, or as it was before."""
         for volume in self._caches.of(PERSISTENT_VOLUME).indexed(ADOPTED, uid):
-            if await self._is_taken(volume):
+            if _was_bound(volume):
                 await self.let_go(volume, keeper)
             else:
                 await self._undo(volume, keeper)
@@ -100,14 +108,6 @@ class Adoption:
         if any(owner.uid == keeper.metadata.uid for owner in volume.metadata.owner_references):
             metadata["ownerReferences"] = _replaced(volume, keeper.metadata.uid, None)
         await self._patch(volume, {"metadata": metadata})
-
-    async def _is_taken(self, volume: PersistentVolume) -> bool:
-        """Whether the claim of a volume is there, asked of the store: an undone binding would lose it."""
-        ref = volume.spec.claim_ref
-        if ref is None or not ref.uid:
-            return False
-        claim = await self._caches.read(PERSISTENT_VOLUME_CLAIM, ObjectKey(ref.namespace, ref.name or ""))
-        return claim is not None and claim.metadata.uid == ref.uid and is_bound(claim)
 
     async def _undo(self, volume: PersistentVolume, keeper: ObjectKeeper) -> None:
         before = before_of(volume)
@@ -122,9 +122,28 @@ class Adoption:
                 metadata["ownerReferences"] = _replaced(volume, keeper.metadata.uid, owner)
         await self._patch(volume, {"metadata": metadata, "spec": {"claimRef": claim}})
 
-    async def _patch(self, volume: PersistentVolume, changes: Json) -> None:
+    async def _is_there(self, keeper: ObjectKeeper) -> bool:
+        """Whether the store itself has a keeper, and keeps it: a volume must not be given to one that is going."""
+        found = await self._caches.read(OBJECT_KEEPER, keeper.metadata.key)
+        is_it = found is not None and found.metadata.uid == keeper.metadata.uid
+        return is_it and found is not None and not found.metadata.deletion_timestamp
+
+    async def _patch(self, volume: PersistentVolume, changes: Json) -> PersistentVolume:
         meta = volume.metadata
-        await self._store.patch(PERSISTENT_VOLUME, meta.key, changes, uid=meta.uid, version=meta.resource_version)
+        return await self._store.patch(
+            PERSISTENT_VOLUME, meta.key, changes, uid=meta.uid, version=meta.resource_version
+        )
+
+
+def _was_bound(volume: PersistentVolume) -> bool:
+    """Whether the cluster has given a volume to the claim that it was reserved for: then it is the user's for good.
+
+    A reservation has no uid; that of the claim before is noted. Also when the new claim is gone again: what was
+    restored does not go back to the capture.
+    """
+    ref, before = volume.spec.claim_ref, before_of(volume)
+    known = before.claim_ref.uid if before is not None and before.claim_ref is not None else None
+    return ref is not None and ref.uid not in {None, known}
 
 
 def _whole(claim: ObjectReference) -> Json:

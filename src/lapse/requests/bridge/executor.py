@@ -195,9 +195,11 @@ class Bridge:
         body = from_volume(request, source)
         if isinstance(body, End):
             return RestoreNote(failure=body)
-        problem = await self._adoption.reserve(request, keeper, source)
-        if problem is not None:
-            return RestoreNote(failure=problem)
+        reserved = await self._adoption.reserve(request, keeper, source)
+        if isinstance(reserved, End):
+            return RestoreNote(failure=reserved)
+        if not reserved:
+            return RestoreNote()  # its keeper is going, or it has just been bound: a change brings us back
         await self._make_claim(request, body)
         return RestoreNote(CLAIM_PENDING)
 

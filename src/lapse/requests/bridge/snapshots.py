@@ -54,6 +54,8 @@ _COPIED_ANNOTATIONS: Final = (
 )
 _ATTEMPTS: Final = 5
 _PATIENCE_NS: Final = 10_000_000_000
+_MOST_CHARACTERS: Final = 1_000
+"""Of an error in a column for people."""
 _OFFERED: Final = "waiting for its VolumeSnapshot to be ready"
 _AGAIN: Final = "its VolumeSnapshot was deleted, and is made again"
 
@@ -97,7 +99,7 @@ class Snapshots:
         made = from_timestamp(snapshot.metadata.creation_timestamp or "")
         error = snapshot.status.error if snapshot.status is not None else None
         is_new = made is None or self._clock.wall_ns() - made < _PATIENCE_NS
-        return None if error is None or is_new else error.message
+        return None if error is None or is_new else (error.message or "")[:_MOST_CHARACTERS]
 
     async def clear(self, uid: str, keeper: ObjectKeeper) -> bool:
         """Take one step back; return whether nothing is in its way. The next change brings the next step."""

@@ -112,8 +112,9 @@ class SnapshotNudge:
 
 
 def _is_ours(meta: ObjectMeta) -> bool:
-    owner = meta.controller
-    return owner is not None and (owner.api_version, owner.kind) == (OBJECT_KEEPER.api_version, OBJECT_KEEPER.kind)
+    """Whether a keeper owns it, also as a second owner that is left: that of a restore."""
+    ours = (OBJECT_KEEPER.api_version, OBJECT_KEEPER.kind)
+    return any((owner.api_version, owner.kind) == ours for owner in meta.owner_references)
 
 
 class VolumeCapture(RequestController[VolumeCaptureRequest]):
@@ -144,8 +145,9 @@ class VolumeCapture(RequestController[VolumeCaptureRequest]):
         schedule = None
         if recorded is None:
             schedule = await self._runs.schedule_of(self.kind, request)
-            if schedule is None:
-                self._policy.demand_artifact_ttl(request.spec.artifact_ttl)
+        if schedule is None and await self._caches.find(OBJECT_KEEPER, keeper_key(self.kind, request)) is None:
+            # As long as there is no keeper, which only we make: what a status says, others may have written.
+            self._policy.demand_artifact_ttl(request.spec.artifact_ttl)
         if request.spec.mode == CaptureMode.DETACH:
             return await self._detach.advance(self, request)
         if request.spec.mode != CaptureMode.SNAPSHOT:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from lapse.core.timestamps import from_timestamp
 from lapse.kube.controller.controller import require
 from lapse.kube.errors import NotFoundError
 from lapse.kube.resources import ObjectKey
@@ -66,8 +65,10 @@ class _Looks:
 
     binds_late: bool | None
     """Whether its class waits for a pod; None when that was not asked yet."""
+    since: int
+    """The monotonic time at which it was first seen."""
     at: float = 0.0
-    """How old it was when its reports were last read."""
+    """How long after that its reports were last read, in seconds."""
 
 
 class RestoreNotes:
@@ -206,7 +207,8 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
             return End(ConditionReason.RESTORE_FAILED, failure)
         if is_bound(claim):
             return await self._completed(claim, keeper, f"the data is in PersistentVolumeClaim {key}")
-        looks = self._looks.setdefault(request.metadata.uid, _Looks(self._notes.of(request.metadata.uid).binds_late))
+        uid, now = request.metadata.uid, self._clock.monotonic_ns()
+        looks = self._looks.setdefault(uid, _Looks(self._notes.of(uid).binds_late, now))
         if await self._waits_for_pod(claim, looks):
             name = claim.spec.storage_class_name
             waits = f"its class {name} waits for the first pod that uses it, and then the data arrives"
@@ -234,8 +236,8 @@ class VolumeRestore(RequestController[VolumeRestoreRequest]):
 
     async def _still_pending(self, claim: PersistentVolumeClaim, looks: _Looks) -> End | Wait:
         """Ask for what the provisioner reports, but give it a moment first."""
-        made = from_timestamp(claim.metadata.creation_timestamp or "")
-        age = 0.0 if made is None else (self._clock.wall_ns() - made) / _NS
+        # Not the time of day, which may be set meanwhile.
+        age = (self._clock.monotonic_ns() - looks.since) / _NS
         if age >= looks.at + self._reports.next_look(looks.at):
             looks.at = age
             failure = await self._reports.final_failure(claim)

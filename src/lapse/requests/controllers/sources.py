@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.kube.resources import ObjectKey
+import msgspec
+
+from lapse.kube.resources import ObjectKey, Struct
 from lapse.requests.api.conditions import ConditionReason
-from lapse.requests.api.kinds import BEFORE_RESTORE, OBJECT_KEEPER, RESTORE_TO
+from lapse.requests.api.kinds import BEFORE_RESTORE, OBJECT_KEEPER, RESTORE, RESTORE_TO
 from lapse.requests.api.upstream import (
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
@@ -42,6 +44,19 @@ NOT_READY: Final = "waiting for the source to be ready"
 def phase_of(volume: PersistentVolume) -> str | None:
     """Return Available, Bound, Released, Failed or nothing yet."""
     return volume.status.phase if volume.status is not None else None
+
+
+class _Reservation(Struct, frozen=True):
+    request: str
+
+
+def reserved_by(volume: PersistentVolume) -> str | None:
+    """Return the uid of the restore that has reserved a volume; empty when there is one and it cannot be read."""
+    noted = volume.metadata.annotations.get(BEFORE_RESTORE)
+    try:
+        return None if noted is None else msgspec.json.decode(noted, type=_Reservation).request
+    except msgspec.MsgspecError:
+        return ""
 
 
 class Sources:
@@ -82,6 +97,9 @@ class Sources:
             return foreign
         if content.metadata.deletion_timestamp:
             return _going(VOLUME_SNAPSHOT_CONTENT, name)
+        if RESTORE in content.metadata.labels:
+            message = f"the VolumeSnapshotContent {name} was made for another restore, and goes with it"
+            return End(ConditionReason.INVALID_SOURCE, f"{message}: name the snapshot that was captured")
         if status is not None and status.error is not None and not status.ready_to_use:
             message = f"the VolumeSnapshotContent {name} has failed: {status.error.message}"
             return End(ConditionReason.INVALID_SOURCE, message)
@@ -121,9 +139,11 @@ class Sources:
         name, claimed = volume.metadata.name, volume.spec.claim_ref
         if volume.metadata.deletion_timestamp:
             return _going(PERSISTENT_VOLUME, name)
-        if BEFORE_RESTORE in volume.metadata.annotations and not _is_for(volume, request) and claimed is not None:
-            message = f"the PersistentVolume {name} is being restored to {claimed.namespace}/{claimed.name}"
-            return End(ConditionReason.PV_BOUND, message)
+        if reserved_by(volume) not in {None, request.metadata.uid}:
+            to = f" to {claimed.namespace}/{claimed.name}" if claimed is not None else ""
+            return End(
+                ConditionReason.PV_BOUND, f"the PersistentVolume {name} is being restored{to} by another request"
+            )
         policy = volume.spec.persistent_volume_reclaim_policy
         if self._executor is RestoreExecutor.BRIDGE and policy != "Retain":
             message = f"the PersistentVolume {name} would go with its next claim: its reclaim policy is {policy}"

@@ -129,6 +129,7 @@ class Keepers:
         ref = keeper.spec.follow_object_ref
         if ref is None or ref.kind != VOLUME_RESTORE_REQUEST.kind or not ref.uid:
             return False
+        await self._caches.prepare(PERSISTENT_VOLUME)  # one that is not filled yet would say that it owns nothing
         owned = self._caches.owned_by(keeper.metadata.uid)
         if any(kind is PERSISTENT_VOLUME and BEFORE_RESTORE in obj.metadata.annotations for kind, obj in owned):
             return True

@@ -5,9 +5,10 @@ uid) are looked at. They are objects of the cluster, which no tenant writes, and
 only after they have compared that with the schedule.
 
 Whether a run stays is decided by the tiers of its schedule among the runs whose artifact is *ready*. One that is not
-ready takes no place and pushes nobody out. It goes when the keeper of an ordinary request would have gone at the
-latest: after deadline, TTL of the request and keeper_ttl. Doubt keeps: an unreadable time, a request that goes on, a
-schedule that is suspended, gone or unreadable. A keeper whose schedule is gone is the business of the keepers domain.
+ready takes no place and pushes nobody out. One that holds nothing goes when the keeper of an ordinary request would
+have gone at the latest: after deadline, TTL of the request and keeper_ttl. Doubt keeps: an unreadable time, a request
+that goes on, a schedule that is suspended, gone or unreadable. A keeper whose schedule is gone is the business of the
+keepers domain.
 
 `look` judges all runs of a schedule from the caches. Before anything is ended, `refresh` reads the schedule, and the
 keeper and artifact of every run that has a place, straight from the store: a cache may still show what is gone, and the
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 DOMAIN: Final = SCHEDULES.name
 _LOOK_AGAIN_NS: Final = 60_000_000_000
+_ARTIFACTS: Final[frozenset[Kind[Any]]] = frozenset({VOLUME_SNAPSHOT_CONTENT, MANIFEST_CHECKPOINT})
 
 
 class RunReason(Reason):
@@ -81,6 +83,8 @@ class RunState(Struct, frozen=True, gc=False):
     """When a run that is not ready goes."""
     goes_on: bool = False
     """Whether its request is not final."""
+    has_data: bool = False
+    """Whether it has an artifact that holds something, be that ready now or not: doubt keeps it."""
     is_swept: bool = True
     """False while its schedule is suspended, gone or cannot be read."""
 
@@ -103,6 +107,9 @@ def decide(run: RunState, now: UnixNs) -> Decision:
 def _decide_unready(run: RunState, now: UnixNs) -> Decision:
     if run.lapses is None:
         return Decision(Unknown(UnknownReason.MISSING_ANCHOR))
+    if run.has_data:  # what was ready once may be so again
+        again = UnixNs(now + _LOOK_AGAIN_NS)
+        return Decision(Unknown(UnknownReason.UNREADABLE_SIGNAL, next_check=again), run.scheduled)
     if now <= run.lapses:
         return Decision(Keep(KeepReason.NOT_YET, next_check=UnixNs(run.lapses + 1)), run.scheduled, deadline=run.lapses)
     if run.goes_on:
@@ -112,7 +119,7 @@ def _decide_unready(run: RunState, now: UnixNs) -> Decision:
 
 def is_usable(kind: Kind[Any], artifact: Any) -> bool:  # noqa: ANN401 - an object of ``kind``
     """Whether an artifact is complete and stays."""
-    if kind not in {VOLUME_SNAPSHOT_CONTENT, MANIFEST_CHECKPOINT}:
+    if kind not in _ARTIFACTS:
         return False  # a part of one, such as a chunk
     if artifact.metadata.deletion_timestamp or artifact.status is None:
         return False
@@ -120,6 +127,16 @@ def is_usable(kind: Kind[Any], artifact: Any) -> bool:  # noqa: ANN401 - an obje
         return is_ready(artifact) and artifact.status.error is None
     ready = ready_condition(artifact.status.conditions)
     return ready is not None and ready.status == ConditionStatus.TRUE
+
+
+def has_data(kind: Kind[Any], artifact: Any) -> bool:  # noqa: ANN401 - an object of ``kind``
+    """Whether an artifact holds something, whatever it says of itself now."""
+    status = artifact.status if kind in _ARTIFACTS else None
+    if status is None:
+        return False
+    if kind is VOLUME_SNAPSHOT_CONTENT:
+        return bool(status.snapshot_handle or status.creation_time)
+    return bool(status.chunks)
 
 
 class SupersededRuns:
@@ -197,6 +214,7 @@ class SupersededRuns:
             scheduled=scheduled_time(keeper.metadata),
             is_ready=is_ready and any(is_usable(kind, artifact) for kind, artifact in owned),
             lapses=self._lapses(keeper),
+            has_data=any(has_data(kind, artifact) for kind, artifact in owned),
         )
 
     def _lapses(self, keeper: ObjectKeeper) -> UnixNs | None:
@@ -272,6 +290,12 @@ class SupersededRuns:
         """Say of a run that is not ready whether its request goes on."""
         if state.is_ready:
             return state
+        # Past the cache, before it is said that a run came to nothing.
+        await self._caches.prepare(OBJECT_KEEPER)
+        for kind, cached in self._caches.owned_by(keeper.metadata.uid):
+            artifact = await self._caches.read(kind, cached.metadata.key) if kind in _ARTIFACTS else None
+            if artifact is not None and has_data(kind, artifact):
+                return replace(state, has_data=True)
         try:
             place = locate(keeper.metadata.annotations.get(RUN, ""))
         except PlaceError:
