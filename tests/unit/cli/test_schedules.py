@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.cli import main
+from lapse.kube.errors import ForbiddenError
 from lapse.requests.addresses import locate
 from lapse.requests.api.kinds import CAPTURE_SCHEDULE
 from lapse.requests.schedules.view import read_runs, schedule_view
@@ -112,7 +113,22 @@ async def test_what_is_kept_is_told_with_its_places_and_can_be_restored_by_the_n
         )
         place = locate(runs[1].request or "")
         source = await _resolved(world.store, place)
-        assert source["kind"] == "VolumeSnapshotContent"
+        assert (source["kind"], source["name"]) == ("VolumeSnapshotContent", runs[1].artifact)
         reading = world.store.get(place.kind, place.key)
         with pytest.raises(LapsedError, match=r"has lapsed\. keeper/ret-vcr-"):
             await or_lapsed(world.store, place, reading, rule=world.policy.ttl_rule, now=clock.wall_ns())
+
+
+def test_runs_that_may_not_be_listed_do_not_hide_the_schedule(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise ForbiddenError(problem="objectkeepers is forbidden")
+
+    assert run(*CREATE, "--keep-last", "1") == 0
+    monkeypatch.setattr("lapse.requests.schedules.view.read_runs", refuse)
+    assert run("show", "nightly") == 0
+    written = capsys.readouterr()
+    assert "csched/default/nightly" in written.out
+    assert "You may not list its runs" in written.err
+    assert shown(capsys, "show", "nightly")["runs"] is None

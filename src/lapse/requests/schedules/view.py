@@ -60,6 +60,7 @@ class RunView(Struct, frozen=True):
     keeper: str
     request: Annotated[str | None, Meta(description="The request that made it, which lapses soon")]
     scheduled: Moment | None
+    artifact: Annotated[str | None, Meta(description="The name of its snapshot or checkpoint, to restore it by")]
     ready: bool
     stays: Annotated[list[str], Meta(description="The tiers in which it has a place; none: it goes")]
 
@@ -87,6 +88,7 @@ RUN_COLUMNS: Final[Columns] = {
     "run": lambda one, _: None if one.scheduled is None else str(one.scheduled),
     "age": lambda one, now: None if one.scheduled is None else short(now - one.scheduled),
     "stays as": lambda one, _: one.why,
+    "artifact": "artifact",
     "request": "request",
 }
 
@@ -152,25 +154,32 @@ def detail_rows(view: ScheduleView, now: int) -> list[DetailRow]:
 
 
 async def read_runs(store: Reader, schedule: CaptureSchedule) -> list[RunView]:
-    """Return the runs of a schedule whose keepers are there, the newest first."""
+    """Return the runs of a schedule whose keepers are there, the newest first. Raises `ForbiddenError`."""
     keepers = [
         one
         for one in (await store.list(OBJECT_KEEPER, labels={SCHEDULE: schedule.metadata.uid})).items
         if one.spec.follow_object_ref is not None and one.spec.follow_object_ref.uid == schedule.metadata.uid
     ]
     kinds: tuple[Kind[Any], ...] = (VOLUME_SNAPSHOT_CONTENT, MANIFEST_CHECKPOINT)
-    usable = {
-        one.metadata.controller.uid
-        for kind in kinds
-        for one in (await store.list(kind)).items
-        if one.metadata.controller is not None and is_usable(kind, one)
-    }
+    artifacts: dict[str, str] = {}
+    usable: set[str] = set()
+    for kind in kinds:
+        for one in (await store.list(kind)).items:
+            owner = one.metadata.controller
+            if owner is None:
+                continue
+            if is_usable(kind, one):
+                usable.add(owner.uid)
+                artifacts[owner.uid] = one.metadata.name
+            else:
+                artifacts.setdefault(owner.uid, one.metadata.name)
     tiers = _tiers(schedule, [one for one in keepers if one.metadata.uid in usable])
     found = [
         RunView(
             keeper=str(Located(OBJECT_KEEPER, one.metadata.key).address),
             request=one.metadata.annotations.get(RUN),
             scheduled=Moment.of(scheduled_time(one.metadata)),
+            artifact=artifacts.get(one.metadata.uid),
             ready=one.metadata.uid in usable,
             stays=[str(tier) for tier in tiers.get(one.metadata.uid, ())],
         )
