@@ -402,6 +402,12 @@ class CaptureManifests:
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 
+class NoScheduleError(LapseError):
+    """There is no CaptureSchedule {key}. See lapse requests schedule list --all-namespaces."""
+
+    status = 404
+
+
 class TemplateError(UsageError):
     """Say what to capture: either --claim NAME, or --target KIND/NAME, which may be given several times."""
 

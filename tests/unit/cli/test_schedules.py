@@ -6,12 +6,18 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from lapse.cli import main
+from lapse.cli.context import Context
+from lapse.core.timestamps import from_timestamp
+from lapse.engine.safety.holds import Hold
 from lapse.kube.errors import ForbiddenError
+from lapse.kube.resources import Condition
 from lapse.requests.addresses import locate
-from lapse.requests.api.kinds import CAPTURE_SCHEDULE
-from lapse.requests.schedules.view import read_runs, schedule_view
+from lapse.requests.api.conditions import ScheduleReason
+from lapse.requests.api.kinds import CAPTURE_SCHEDULE, ScheduleStatus
+from lapse.requests.schedules.view import ScheduleView, read_consequence, read_runs, schedule_view
 from lapse.requests.submission import LapsedError, _resolved, or_lapsed
 from tests.integration.requests.test_schedules import KEY, VOLUME, at, nights, schedule
 from tests.integration.requests.world import opened
@@ -132,3 +138,76 @@ def test_runs_that_may_not_be_listed_do_not_hide_the_schedule(
     assert "csched/default/nightly" in written.out
     assert "You may not list its runs" in written.err
     assert shown(capsys, "show", "nightly")["runs"] is None
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store of the state folder stand for that of a cluster."""
+
+    class Cluster(Context):
+        is_cluster = True
+
+        async def carry_out(self, work: Any, *, rights: str) -> Any:  # noqa: ANN401 - as of `ClusterContext`
+            assert rights
+            return await work(self)
+
+    monkeypatch.setattr("lapse.cli.context.ClusterContext", Cluster)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_schedule_of_a_cluster_is_deleted_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*CREATE, "--keep-last", "1", "--cluster") == 0
+    capsys.readouterr()
+    assert run("delete", "nightly", "--cluster") == 0
+    assert "csched/default/nightly is deleted. It has kept nothing." in capsys.readouterr().err
+    assert run("delete", "nightly", "--cluster") == 1
+    assert "There is no CaptureSchedule default/nightly." in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_held_schedule_of_a_cluster_is_not_deleted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(*CREATE, "--keep-last", "1") == 0
+    monkeypatch.setattr("lapse.engine.safety.holds.hold_of", lambda _: Hold("an audit", None))
+    assert run("delete", "nightly", "--cluster") == 1
+    assert "csched/default/nightly is held (an audit), so it is not deleted." in capsys.readouterr().err
+
+
+async def test_a_deletion_tells_how_much_is_kept_and_until_when(tmp_path: Path) -> None:
+    clock = at("2027-06-01T12:00")
+    async with opened(tmp_path, clock=clock) as world:
+        await world.volume("data")
+        await schedule(world, template=VOLUME, keep={"last": 2})
+        await nights(world, 3)
+        found = await world.store.get(CAPTURE_SCHEDULE, KEY)
+        now = from_timestamp("2027-06-04T12:00:00Z")
+        assert now is not None
+        said = await read_consequence(world.store, found, now=now)
+        assert said == "It keeps 2 artifacts until 2027-06-05T12:00:00Z (in 1d); then they go."
+
+
+def test_the_address_that_is_printed_is_taken_as_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*CREATE, "--keep-last", "1", "-n", "shop") == 0
+    assert shown(capsys, "show", "csched/shop/nightly")["namespace"] == "shop"
+    assert run("show", "vcr/shop/nightly") == 64
+    assert run("show", "csched/shop/nightly", "-n", "other") == 64
+
+
+async def test_what_makes_no_run_announces_none_and_says_why(tmp_path: Path) -> None:
+    clock = at("2027-06-01T12:00")
+    async with opened(tmp_path, clock=clock) as world:
+        made = await schedule(world)
+
+        def view(reason: ScheduleReason, **spec: Any) -> ScheduleView:  # noqa: ANN401 - any part of a spec
+            condition = Condition(type="Ready", status="False", reason=reason, message="because")
+            status = ScheduleStatus(conditions=(condition,), observed_generation=made.metadata.generation)
+            changed = replace(made, spec=replace(made.spec, **spec), status=status)
+            return schedule_view(changed, now=clock.wall_ns())
+
+        for refused in (ScheduleReason.NOT_ALLOWED, ScheduleReason.INVALID_SCHEDULE):
+            assert (view(refused).next, view(refused).no_run) == ([], f"{refused}: because")
+        assert len(view(ScheduleReason.RUN_NOT_MADE).next) == 3
+        unreadable = view(ScheduleReason.RUN_FAILED, schedule="99 3 * * *")
+        assert unreadable.next == []
+        assert (unreadable.no_run or "").startswith("InvalidSchedule: '99 3 * * *' is not a schedule")

@@ -456,24 +456,31 @@ def delete(
 
     place = locate(address)
     demand_deletable(place)
-    said = in_context(flags, lambda context: _delete(context, place))
+    said = in_context(flags, lambda context: delete_in_folder(context, place))
     print_result(output, {"address": str(place.address), "deleted": True}, f"{place} is deleted. {said}".rstrip())
     return ExitCode.DONE
 
 
-async def _delete(context: Context, place: Located) -> str:
+async def delete_in_folder(context: Context, place: Located) -> str:
+    """Delete an object of the state folder, and say what happens then to what it has made."""
     from lapse.cli.context import who
     from lapse.requests.api.kinds import CAPTURE_SCHEDULE, REQUEST_KINDS
     from lapse.requests.expiry import delete_by_person, demand_deletable
+    from lapse.requests.schedules.view import read_consequence
     from lapse.requests.submission import keeps_what_was_made, or_lapsed
     from lapse.requests.view import consequence, keeper_of
 
     store, journal, now = context.embedded, await context.journal(), context.clock.wall_ns()
     reading = store.get(place.kind, place.key)
-    found = await or_lapsed(store, place, reading, rule=context.request_ttl, now=now)
+    found: Any = await or_lapsed(store, place, reading, rule=context.request_ttl, now=now)
     demand_deletable(place, found)
     keeper = await keeper_of(store, place.kind, found.metadata.uid)
     keeps = keeper is not None and await keeps_what_was_made(store, place, keeper)
+    said = ""
+    if place.kind is CAPTURE_SCHEDULE:
+        said = await read_consequence(store, found, now=now)
+    elif place.kind in REQUEST_KINDS:
+        said = consequence(keeper, keeps=keeps)
     await delete_by_person(
         store,
         place,
@@ -484,9 +491,7 @@ async def _delete(context: Context, place: Located) -> str:
         actor=who(),
         clock=context.clock,
     )
-    if place.kind is CAPTURE_SCHEDULE:
-        return "What it has kept goes keeper_ttl later."
-    return consequence(keeper, keeps=keeps) if place.kind in REQUEST_KINDS else ""
+    return said
 
 
 # --- manifests --------------------------------------------------------------------------------------------------------
