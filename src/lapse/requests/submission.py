@@ -12,9 +12,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lapse.core.duration import Duration
+import msgspec
+
+from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import LapseError, UsageError
-from lapse.kube.errors import AlreadyExistsError, NotFoundError
+from lapse.kube.errors import AlreadyExistsError, ForbiddenError, NotFoundError
 from lapse.kube.resources import Json, Kind, ObjectKey
 from lapse.objects.metadata_rules import name_problems, namespace_problems
 from lapse.requests.addresses import Located, find_target_kind, locate
@@ -40,6 +42,7 @@ from lapse.requests.controllers.claims import restored_by
 from lapse.requests.controllers.ownership import is_kept_by
 from lapse.requests.local.places import DIRECTORY
 from lapse.requests.schedules.cron import Cron
+from lapse.requests.schedules.runs import claim_of_runs
 from lapse.requests.view import keeper_of, read_or_none, state_of, view_of
 
 if TYPE_CHECKING:
@@ -53,6 +56,8 @@ SOURCE_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, PERSISTEN
 T = TypeVar("T")
 _LONGEST_DERIVED: Final = 60
 _DIGITS: Final = 6
+_MOST_OF_A_TIER: Final = 1000
+_ANY_TIME: Final = "0 0 * * *"
 
 
 class NotValidError(UsageError):
@@ -73,6 +78,10 @@ class DestinationError(UsageError):
 
 class TargetError(UsageError):
     """{given!r} is not a target; expected KIND/NAME as in pvc/data or VERSION:KIND/NAME as in v1:ConfigMap/settings."""
+
+
+class RequestExistsError(AlreadyExistsError):
+    """There is a {kind} {name} already. Use another name, or delete it first: lapse requests delete {place}."""
 
 
 class ClaimTakenError(LapseError):
@@ -190,12 +199,20 @@ class Capture:
 
 def _kept_for(keep: str | None) -> Json:
     """Return the part of a spec that says how long artifacts are kept; raises a usage error for what is no TTL."""
-    if keep is None:
-        return {}
-    duration = Duration.parse(keep)
+    return {} if keep is None else {"artifactTTL": _duration("--keep", keep, such_as="30d")}
+
+
+def _duration(option: str, text: str, *, such_as: str) -> str:
+    """Return a duration above zero as documents have it; raises a usage error that names the option."""
+    expected = f"expected a duration above zero, such as {such_as}, or never"
+    try:
+        duration = Duration.parse(text)
+    except DurationError as error:
+        problem = f"{error.details['text']!r} is not a duration: {error.details['problem']}; {expected}"
+        raise NotValidError(what=option, problem=problem) from error
     if duration.nanoseconds is not None and duration.nanoseconds <= 0:
-        raise NotValidError(what=f"--keep {keep}", problem="expected a duration above zero, such as 30d, or never")
-    return {"artifactTTL": str(duration)}
+        raise NotValidError(what=f"{option} {text}", problem=expected)
+    return str(duration)
 
 
 def _stands_for(claim: PersistentVolumeClaim) -> str | None:
@@ -408,6 +425,18 @@ class NoScheduleError(LapseError):
     status = 404
 
 
+class ScheduleExistsError(AlreadyExistsError):
+    """There is a {kind} {name} already.
+
+    Change it with lapse requests schedule edit {place}, delete it with lapse requests schedule delete {place}, or use
+    another name.
+    """
+
+
+class NothingToChangeError(UsageError):
+    """Say what to change, as in --schedule "0 4 * * *" or --keep-daily 14."""
+
+
 class TemplateError(UsageError):
     """Say what to capture: either --claim NAME, or --target KIND/NAME, which may be given several times."""
 
@@ -444,28 +473,110 @@ class NewSchedule:
         Cron.parse(schedule, time_zone)
         if (claim is None) == (not targets):
             raise TemplateError
-        if any((count or 0) < 0 for count in keep.values()) or not any(keep.values()):
+        tiers = _tiers(keep)
+        if not any(tiers.values()):
             raise KeepError
-        if claim is not None:
-            target = _reference(PERSISTENT_VOLUME_CLAIM, check_name(claim, "--claim"))
-            template: Json = {"volumeCapture": {"mode": str(CaptureMode.SNAPSHOT), "target": target}}
-        else:
-            template = {"manifestCapture": {"targets": [_target(text) for text in targets]}}
-        spec: Json = {
-            "schedule": schedule,
-            "template": template,
-            "keep": {tier: count for tier, count in keep.items() if count is not None},
-        }
+        spec: Json = {"schedule": schedule, "template": _template(claim, targets), "keep": tiers}
         if time_zone is not None:
             spec["timeZone"] = time_zone
         if starting_deadline is not None:
-            spec["startingDeadline"] = str(Duration.parse(starting_deadline))
+            spec["startingDeadline"] = _duration("--starting-deadline", starting_deadline, such_as="6h")
         return cls(key=key, spec=spec)
 
     async def ask(self, store: ObjectStore) -> CaptureSchedule:
         """Make the schedule."""
         metadata = {"name": self.key.name, "namespace": self.key.namespace}
-        return await store.create(CAPTURE_SCHEDULE, {"metadata": metadata, "spec": self.spec})
+        try:
+            return await store.create(CAPTURE_SCHEDULE, {"metadata": metadata, "spec": self.spec})
+        except AlreadyExistsError as error:
+            place = Located(CAPTURE_SCHEDULE, self.key)
+            raise ScheduleExistsError(kind=CAPTURE_SCHEDULE.kind, name=self.key, place=place) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleChanges:
+    """Changes of a schedule as a person asks for them, checked."""
+
+    spec: Json
+    """What is to be merged into the spec."""
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        schedule: str | None,
+        time_zone: str | None,
+        claim: str | None,
+        targets: list[str],
+        keep: Mapping[str, int | None],
+        starting_deadline: str | None,
+    ) -> ScheduleChanges:
+        """Check everything that can be checked without the store."""
+        Cron.parse(schedule or _ANY_TIME, time_zone)
+        if claim is not None and targets:
+            raise TemplateError
+        spec: Json = {}
+        if schedule is not None:
+            spec["schedule"] = schedule
+        if time_zone is not None:
+            spec["timeZone"] = time_zone
+        if claim is not None or targets:
+            spec["template"] = _template(claim, targets)
+        if tiers := _tiers(keep):
+            spec["keep"] = tiers
+        if starting_deadline is not None:
+            spec["startingDeadline"] = _duration("--starting-deadline", starting_deadline, such_as="6h")
+        if not spec:
+            raise NothingToChangeError
+        return cls(spec=spec)
+
+    async def make(self, store: ObjectStore, found: CaptureSchedule) -> CaptureSchedule:
+        """Change a schedule as it was read."""
+        changes, meta = dict(self.spec), found.metadata
+        if "keep" in changes and not any((msgspec.to_builtins(found.spec.keep) | changes["keep"]).values()):
+            raise KeepError
+        if "template" in changes:  # one for the other, with nothing left of a target's uid
+            before: Json = msgspec.to_builtins(found.spec.template)
+            changes["template"] = _replacing(before, changes["template"])
+        return await store.patch(
+            CAPTURE_SCHEDULE, meta.key, {"spec": changes}, uid=meta.uid, version=meta.resource_version
+        )
+
+
+def _replacing(before: Any, after: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Return what makes ``after`` of ``before`` when it is merged: what is not in it any more becomes null."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return after
+    gone = {key: None for key in before if key not in after}
+    return gone | {key: _replacing(before.get(key), value) for key, value in after.items()}
+
+
+def _template(claim: str | None, targets: list[str]) -> Json:
+    if claim is None:
+        return {"manifestCapture": {"targets": [_target(text) for text in targets]}}
+    target = _reference(PERSISTENT_VOLUME_CLAIM, check_name(claim, "--claim"))
+    return {"volumeCapture": {"mode": str(CaptureMode.SNAPSHOT), "target": target}}
+
+
+def _tiers(keep: Mapping[str, int | None]) -> dict[str, int]:
+    """Return the tiers that are given; raises a usage error that names the option."""
+    given = {tier: count for tier, count in keep.items() if count is not None}
+    for tier, count in given.items():
+        if not 0 <= count <= _MOST_OF_A_TIER:
+            problem = f"expected a number from 0 to {_MOST_OF_A_TIER}"
+            raise NotValidError(what=f"--keep-{tier} {count}", problem=problem)
+    return given
+
+
+async def missing_claim(store: ObjectStore, schedule: CaptureSchedule) -> str | None:
+    """Return the claim that a schedule captures, if it is known that there is none now."""
+    key = claim_of_runs(schedule)
+    try:
+        if key is None or await read_or_none(store, PERSISTENT_VOLUME_CLAIM, key) is not None:
+            return None
+    except ForbiddenError:
+        return None
+    return str(Located(PERSISTENT_VOLUME_CLAIM, key))
 
 
 # --- all --------------------------------------------------------------------------------------------------------------
@@ -486,9 +597,12 @@ def _reference(kind: Kind[Any], name: str, uid: str | None = None) -> Json:
 async def _demand_new(store: ObjectStore, place: Located) -> None:
     """Refuse before anything is written; the creation itself would, but a claim would then have been made."""
     if await read_or_none(store, place.kind, place.key) is not None:
-        raise AlreadyExistsError(kind=place.kind.kind, name=place.key)
+        raise RequestExistsError(kind=place.kind.kind, name=place.key, place=place)
 
 
 async def _create(store: ObjectStore, place: Located, spec: Json) -> None:
     metadata = {"name": place.key.name, "namespace": place.key.namespace}
-    await store.create(place.kind, {"metadata": metadata, "spec": spec})
+    try:
+        await store.create(place.kind, {"metadata": metadata, "spec": spec})
+    except AlreadyExistsError as error:
+        raise RequestExistsError(kind=place.kind.kind, name=place.key, place=place) from error

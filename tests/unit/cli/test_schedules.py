@@ -78,13 +78,26 @@ def test_manifests_by_the_hour(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([*CREATE], "Say what stays, as in --keep-daily 7 --keep-weekly 4."),
         ([*CREATE, "--keep-last", "0"], "Say what stays"),
-        ([*CREATE, "--keep-last", "-1"], "Say what stays"),
+        (
+            [*CREATE, "--keep-daily", "7", "--keep-weekly", "-1"],
+            "--keep-weekly -1 is not valid: expected a number from",
+        ),
+        ([*CREATE, "--keep-daily", "1001"], "--keep-daily 1001 is not valid: expected a number from 0 to 1000."),
+        ([*CREATE, "--keep-last", "1", "--starting-deadline", "0"], "--starting-deadline 0 is not valid: expected"),
         ([*CREATE, "--keep-last", "1", "--target", "pvc/x"], "either --claim NAME, or --target KIND/NAME"),
         (["create", "n", "--schedule", "0 3 * * *", "--keep-last", "1"], "either --claim NAME, or --target KIND/NAME"),
         ([*CREATE[:-1], "@daily", "--keep-last", "1"], "'@daily' is not a schedule"),
         ([*CREATE[:-1], "99 3 * * *", "--keep-last", "1"], "'99 3 * * *' is not a schedule: bad minute"),
         ([*CREATE, "--keep-last", "1", "--time-zone", "Berlin"], "'Berlin' is not a time zone. Expected a name"),
-        ([*CREATE, "--keep-last", "1", "--starting-deadline", "soon"], "'soon' is not a duration"),
+        (
+            [*CREATE, "--keep-last", "1", "--starting-deadline", "soon"],
+            "--starting-deadline is not valid: 'soon' is not",
+        ),
+        (["edit", "nothing", "--keep-last", "1"], "There is no CaptureSchedule default/nothing."),
+        (["edit", "nightly"], "Say what to change"),
+        (["edit", "nightly", "--keep-last", "-1"], "--keep-last -1 is not valid"),
+        (["edit", "nightly", "--time-zone", "Berlin"], "'Berlin' is not a time zone"),
+        (["edit", "nightly", "--claim", "data", "--target", "pvc/x"], "either --claim NAME, or --target"),
         (["create", "N", *CREATE[2:], "--keep-last", "1"], "NAME is not valid"),
         (["create", "n" * 53, *CREATE[2:], "--keep-last", "1"], "metadata.name must have at most 52 characters"),
         (["show", "nothing"], "There is no CaptureSchedule default/nothing."),
@@ -211,3 +224,42 @@ async def test_what_makes_no_run_announces_none_and_says_why(tmp_path: Path) -> 
         unreadable = view(ScheduleReason.RUN_FAILED, schedule="99 3 * * *")
         assert unreadable.next == []
         assert (unreadable.no_run or "").startswith("InvalidSchedule: '99 3 * * *' is not a schedule")
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("place", [[], ["--cluster"]])
+def test_an_edit_changes_only_what_is_given(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    made = shown(capsys, *CREATE, "--keep-daily", "7", "--keep-weekly", "4", "--starting-deadline", "6h", *place)
+    changed = shown(capsys, "edit", "nightly", "--keep-daily", "14", *place)
+    assert changed == {**made, "keep": {"daily": 14, "weekly": 4}}
+    changed = shown(capsys, "edit", "nightly", "--schedule", "30 2 * * *", "--time-zone", "Europe/Berlin", *place)
+    assert (changed["schedule"], changed["time_zone"], changed["captures"]) == (
+        "30 2 * * *",
+        "Europe/Berlin",
+        "pvc/data",
+    )
+    assert shown(capsys, "edit", "nightly", "--target", "pvc/x", *place)["captures"] == "1 manifest"
+    assert shown(capsys, "edit", "nightly", "--claim", "other", *place)["captures"] == "pvc/other"
+    assert run("edit", "nightly", "--keep-daily", "0", "--keep-weekly", "0", *place) == 64
+    assert "Say what stays" in capsys.readouterr().err
+    assert shown(capsys, "show", "nightly", *place)["keep"] == {"daily": 14, "weekly": 4}
+
+
+def test_who_makes_a_schedule_that_is_there_is_told_of_edit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*CREATE, "--keep-last", "1") == 0
+    assert run(*CREATE, "--keep-last", "2") == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "There is a CaptureSchedule default/nightly already." in said
+    assert "lapse requests schedule edit csched/default/nightly" in said
+
+
+def test_a_claim_that_is_not_there_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*CREATE, "--keep-last", "1") == 0
+    assert "warning: There is no pvc/default/data now." in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cluster")
+def test_no_run_of_manifests_is_promised_on_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    schedule = ["create", "hourly", "--target", "pvc/a", "--schedule", "0 * * * *", "--keep-last", "1"]
+    assert run(*schedule, "--cluster") == 0
+    assert "if the operator makes scheduled captures of manifests" in " ".join(capsys.readouterr().err.split())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lapse.requests.addresses import Located
     from lapse.requests.api.kinds import CaptureSchedule
     from lapse.requests.schedules.view import RunView, ScheduleView
+    from lapse.requests.submission import ScheduleChanges
 
 app = App(
     "schedule",
@@ -35,7 +36,7 @@ Name = Annotated[str, Parameter(help="Of the schedule.")]
 Namespace = Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME", help="The namespace.")]
 _RIGHTS: Final = "get, list, create and patch on captureschedules"
 _TRIES: Final = 5
-"""How often a deletion is tried while others write."""
+"""How often a change or deletion is tried while others write."""
 
 
 def _count(of: str) -> Parameter:
@@ -101,14 +102,102 @@ def create(  # noqa: PLR0913 - one for each flag
         starting_deadline=starting_deadline,
     )
 
-    async def work(context: Context) -> tuple[ScheduleView, int]:
-        from lapse.requests.schedules.view import schedule_view
+    async def work(context: Context) -> tuple[CaptureSchedule, int, str | None]:
+        from lapse.requests.submission import missing_claim
 
-        now = context.clock.wall_ns()
-        return schedule_view(await asked.ask(context.store), now=now), now
+        made = await asked.ask(context.store)
+        return made, context.clock.wall_ns(), await missing_claim(context.store, made)
 
-    view, now = in_context(flags, work, cluster=cluster, rights=lambda _: _RIGHTS)
-    print_result(output, view, f"{view.address} is there; {_next(view, now)}.")
+    made, now, missing = in_context(flags, work, cluster=cluster, rights=lambda _: _RIGHTS)
+    return _tell(made, now, missing, output, said="is there", asks=bool(target) and (cluster or flags.names_cluster))
+
+
+@_command(
+    "lapse requests schedule edit nightly --keep-daily 14",
+    'lapse requests schedule edit nightly --schedule "30 2 * * *" --time-zone Europe/Berlin',
+)
+def edit(  # noqa: PLR0913 - one for each flag
+    name: Name,
+    /,
+    *,
+    schedule: Annotated[str | None, Parameter(metavar="CRON", help="When, as in 0 3 * * *.")] = None,
+    claim: Annotated[str | None, Parameter(metavar="NAME", help="The claim whose volume is captured.")] = None,
+    target: Annotated[
+        list[str] | None,
+        Parameter(metavar="KIND/NAME", help="A manifest to capture, instead of all that were captured."),
+    ] = None,
+    time_zone: Annotated[str | None, Parameter(metavar="ZONE", help="Whose times, as in Europe/Berlin.")] = None,
+    keep_last: Annotated[int | None, _count("of the last runs")] = None,
+    keep_hourly: Annotated[int | None, _count("the newest of an hour")] = None,
+    keep_daily: Annotated[int | None, _count("the newest of a day")] = None,
+    keep_weekly: Annotated[int | None, _count("the newest of a week")] = None,
+    keep_monthly: Annotated[int | None, _count("the newest of a month")] = None,
+    starting_deadline: Annotated[
+        str | None,
+        Parameter(
+            metavar="TIME",
+            help="A missed run that is later than this is not made up; never: always.",
+            show_default=False,
+        ),
+    ] = None,
+    namespace: Namespace = "default",
+    flags: PlaceFlags = PlaceFlags(),
+    cluster: InCluster = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Change a schedule; what is not given stays as it is.
+
+    With less to keep, what has no place any more goes at once. With another
+    schedule or time zone no run is made for a time before the change.
+    """
+    from lapse.requests.submission import ScheduleChanges
+
+    key = _key(name, namespace)
+    asked = ScheduleChanges.checked(
+        schedule=schedule,
+        time_zone=time_zone,
+        claim=claim,
+        targets=target or [],
+        keep={
+            "last": keep_last,
+            "hourly": keep_hourly,
+            "daily": keep_daily,
+            "weekly": keep_weekly,
+            "monthly": keep_monthly,
+        },
+        starting_deadline=starting_deadline,
+    )
+
+    async def work(context: Context) -> tuple[CaptureSchedule, int, str | None]:
+        from lapse.requests.submission import missing_claim
+
+        changed = await _edit(context, key, asked)
+        return changed, context.clock.wall_ns(), await missing_claim(context.store, changed) if claim else None
+
+    made, now, missing = in_context(flags, work, cluster=cluster, rights=lambda _: _RIGHTS)
+    return _tell(made, now, missing, output, said="is changed", asks=bool(target) and (cluster or flags.names_cluster))
+
+
+async def _edit(context: Context, key: ObjectKey, asked: ScheduleChanges) -> CaptureSchedule:
+    from lapse.kube.errors import ConflictError
+
+    for _ in range(_TRIES - 1):
+        try:
+            return await asked.make(context.store, await _read(context, key))
+        except ConflictError:  # its status may have been written meanwhile
+            continue
+    return await asked.make(context.store, await _read(context, key))
+
+
+def _tell(made: CaptureSchedule, now: int, missing: str | None, output: Output, *, said: str, asks: bool) -> int:
+    """Print what became of a schedule; ``asks``: whether its operator may still refuse it."""
+    from lapse.requests.schedules.view import schedule_view
+
+    view = schedule_view(made, now=now)
+    unless = ", if the operator makes scheduled captures of manifests (see schedule show)" if asks and view.next else ""
+    print_result(output, view, f"{view.address} {said}; {_next(view, now)}{unless}.")
+    if missing is not None:
+        message(f"warning: There is no {missing} now. No run is made until there is one.", style="yellow")
     return ExitCode.DONE
 
 
