@@ -33,6 +33,7 @@ from lapse.requests.api.kinds import (
     VolumeCaptureRequest,
 )
 from lapse.requests.api.upstream import (
+    ALL_KINDS,
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
     VOLUME_SNAPSHOT_CONTENT,
@@ -40,10 +41,12 @@ from lapse.requests.api.upstream import (
 )
 from lapse.requests.controllers.claims import restored_by
 from lapse.requests.controllers.ownership import is_kept_by
+from lapse.requests.expiry import NotDeletableError
+from lapse.requests.lifecycle.keeper import is_for_ever
 from lapse.requests.local.places import DIRECTORY
 from lapse.requests.schedules.cron import Cron
 from lapse.requests.schedules.runs import claim_of_runs
-from lapse.requests.view import keeper_of, read_or_none, state_of, view_of
+from lapse.requests.view import followed, keeper_of, read_or_none, state_of, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -99,8 +102,8 @@ class ClaimFailedError(LapseError):
 class LapsedError(LapseError):
     """{place} has lapsed. {keeper} still keeps what it made, and goes {expires}.
 
-    To keep the data for longer, restore it: lapse requests restore NAME --from {place} --to PATH. There is no command
-    yet that deletes a snapshot before its time.
+    To keep the data for longer, restore it: lapse requests restore NAME --from {place} --to PATH. To have it go before
+    its time, delete the keeper: lapse requests delete {keeper}.
     """
 
 
@@ -163,7 +166,9 @@ class Capture:
         claim = await self._claim(store)
         state = state_of(PERSISTENT_VOLUME_CLAIM, claim)
         if state.ready is False:
-            raise ClaimFailedError(claim=Located(PERSISTENT_VOLUME_CLAIM, claim.metadata.key), problem=state.message)
+            raise ClaimFailedError(
+                claim=Located(PERSISTENT_VOLUME_CLAIM, claim.metadata.key), problem=state.message.rstrip(".")
+            )
         target = _reference(PERSISTENT_VOLUME_CLAIM, claim.metadata.name, claim.metadata.uid)
         await _create(store, place, {"mode": str(self.mode), "target": target, **self.keep})
         return place
@@ -333,7 +338,7 @@ async def _resolved(store: ObjectStore, source: Located | str) -> Json:
     if state.ready is None:
         raise SourceError(source=source, problem="it has not finished yet")
     if not state.ready or ref is None:
-        raise SourceError(source=source, problem=f"it has failed ({state.reason}): {state.message}")
+        raise SourceError(source=source, problem=f"it has failed ({state.reason}): {state.message.rstrip('.')}")
     await _demand_its_own(store, source, request, ref)
     return {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, **({"uid": ref.uid} if ref.uid else {})}
 
@@ -357,6 +362,44 @@ async def or_lapsed(store: ObjectStore, place: Located, reading: Awaitable[T], *
             name = f"keeper/{keeper.metadata.name}"
             raise LapsedError(place=place, keeper=name, expires=expires or "later") from None
         raise
+
+
+class KeeperInUseError(NotDeletableError):
+    """{address} goes by itself: {expires}. What it follows is still there, so it is not deleted by hand.
+
+    If what it keeps is not wanted, delete {followed} first, and then the keeper: what it keeps goes with it.
+    """
+
+
+class RunKeptError(NotDeletableError):
+    """{address} keeps a run of {followed}, as long as that has a place for it, so it is not deleted by hand.
+
+    To keep fewer runs, change what it keeps: lapse requests schedule edit {followed}.
+    """
+
+
+class KeeperWaitsError(NotDeletableError):
+    """{address} goes by itself: {expires}. It follows nothing that could be gone, so it is not deleted by hand."""
+
+
+async def demand_unfollowing(
+    store: ObjectStore, place: Located, keeper: ObjectKeeper, *, rule: TTLRule, now: int
+) -> None:
+    """Refuse to delete a keeper by hand that goes by itself, as long as what it follows is there.
+
+    Nobody else counts on it then: what is left is a copy that a person may end sooner.
+    """
+    if is_for_ever(keeper):
+        return
+    expires = view_of(OBJECT_KEEPER, keeper, now=now, rule=rule).expiry(now) or "later"
+    ref = keeper.spec.follow_object_ref
+    if ref is None:
+        raise KeeperWaitsError(address=place, expires=expires)
+    kind = next((one for one in ALL_KINDS if (one.api_version, one.kind) == (ref.api_version, ref.kind)), None)
+    found = None if kind is None else await read_or_none(store, kind, ObjectKey(ref.namespace, ref.name))
+    if kind is None or (found is not None and (not ref.uid or found.metadata.uid == ref.uid)):
+        error = RunKeptError if kind is CAPTURE_SCHEDULE else KeeperInUseError
+        raise error(address=place, expires=expires, followed=followed(keeper))
 
 
 async def _keepers_of(store: ObjectStore, place: Located) -> list[ObjectKeeper]:
@@ -421,8 +464,6 @@ class CaptureManifests:
 
 class NoScheduleError(LapseError):
     """There is no CaptureSchedule {key}. See lapse requests schedule list --all-namespaces."""
-
-    status = 404
 
 
 class ScheduleExistsError(AlreadyExistsError):

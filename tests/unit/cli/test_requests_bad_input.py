@@ -78,7 +78,7 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         wrong("capture-manifests m --target cm/", says="'cm/' is not a target;"),
         wrong("capture-manifests m --target cm/X", says="The target cm/X is not valid"),
         # kinds and addresses
-        wrong("list foo", says="'foo' is not a kind. Expected vcr, vrr, mcr, keeper,"),
+        wrong("list foo", says="'foo' is not a kind. Expected vcr, vrr, mcr, csched, keeper,"),
         wrong("list vcr -n UPPER", says="The namespace is not valid"),
         wrong("get vcr", says="'vcr' is not the address of a request or of something that it made: a part is empty."),
         wrong(
