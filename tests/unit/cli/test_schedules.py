@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+import re
+import shlex
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from msgspec.structs import replace
 
 from lapse.cli import main
 from lapse.cli.context import Context
+from lapse.cli.flags import PlaceFlags
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.safety.holds import Hold
 from lapse.kube.errors import ForbiddenError
-from lapse.kube.resources import Condition
+from lapse.kube.resources import Condition, ObjectKey
 from lapse.requests.addresses import locate
 from lapse.requests.api.conditions import ScheduleReason
 from lapse.requests.api.kinds import CAPTURE_SCHEDULE, ScheduleStatus
@@ -21,9 +28,6 @@ from lapse.requests.schedules.view import ScheduleView, read_consequence, read_r
 from lapse.requests.submission import LapsedError, _resolved, or_lapsed
 from tests.integration.requests.test_schedules import KEY, VOLUME, at, nights, schedule
 from tests.integration.requests.world import opened
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CREATE = ["create", "nightly", "--claim", "data", "--schedule", "0 3 * * *"]
 
@@ -263,3 +267,27 @@ def test_no_run_of_manifests_is_promised_on_a_cluster(capsys: pytest.CaptureFixt
     schedule = ["create", "hourly", "--target", "pvc/a", "--schedule", "0 * * * *", "--keep-last", "1"]
     assert run(*schedule, "--cluster") == 0
     assert "if the operator makes scheduled captures of manifests" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_document_on_the_page_is_what_its_command_makes() -> None:
+    page = Path(__file__).parents[3].joinpath("docs", "how-to", "capture-every-night.md").read_text()
+    (line,) = re.findall(r"^\$ lapse requests schedule create (.*)$", page, re.MULTILINE)
+    (document,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert run("create", *shlex.split(line)) == 0
+
+    async def read() -> Any:  # noqa: ANN401 - any JSON
+        async with AsyncExitStack() as stack:
+            context = Context(PlaceFlags().load(), stack)
+            return CAPTURE_SCHEDULE.body(await context.store.get(CAPTURE_SCHEDULE, ObjectKey("default", "nightly")))[
+                "spec"
+            ]
+
+    assert asyncio.run(read()) == yaml.safe_load(document)["spec"]
+
+
+def test_schedules_are_named_where_people_look(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["requests", "--help"]) == 0
+    assert "Capture by the clock" in capsys.readouterr().out
+    assert main(["requests", "list", "--help"]) == 0
+    assert "csched" in capsys.readouterr().out
+    assert main(["requests", "list", "csched"]) == 0
