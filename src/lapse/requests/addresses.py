@@ -65,7 +65,7 @@ _GROUPS: Final[dict[str, tuple[Kind[Any], ...]]] = {
     "checkpoints": (MANIFEST_CHECKPOINT,),
     "chunks": (MANIFEST_CHUNK,),
 }
-LISTED: Final = ("vcr", "vrr", "mcr", KEEPER, "vsc", "mcp", "pv", "pvc")
+LISTED: Final = ("vcr", "vrr", "mcr", "csched", KEEPER, "vsc", "mcp", "pv", "pvc")
 """The words that a message about a wrong one offers; others are understood too."""
 
 

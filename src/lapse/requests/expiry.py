@@ -12,7 +12,7 @@ that never go by themselves, and nothing else: other keepers go by their own rul
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -36,7 +36,6 @@ from lapse.requests.api.conditions import is_final
 from lapse.requests.api.kinds import CAPTURE_SCHEDULE, OBJECT_KEEPER, REQUEST_KINDS, TTL, KeeperMode
 from lapse.requests.api.upstream import PERSISTENT_VOLUME_CLAIM
 from lapse.requests.controllers.finalise import Finaliser, R, Request, conditions_of
-from lapse.requests.lifecycle.keeper import is_for_ever
 from lapse.requests.lifecycle.policy import InvalidTTLAnnotationError, ttl_of
 from lapse.requests.registration import KEEPERS, REQUESTS, SCHEDULES
 
@@ -225,16 +224,15 @@ _DOMAINS: Final[dict[Kind[Any], str]] = {OBJECT_KEEPER: KEEPERS.name, CAPTURE_SC
 class NotDeletableError(UsageError):
     """{address} is not deleted by hand: a keeper goes some time after its request, an artifact goes with its keeper.
 
-    Only a keeper that never goes by itself (its ttl is never) is deleted by hand, and what it keeps goes with it.
-    Delete the request (vcr, vrr or mcr) to begin that. Once the request is gone, lapse requests list shows when the
-    rest goes; to keep the data for longer, restore it with lapse requests restore NAME --from SNAPSHOT --to PATH.
+    Delete the request (vcr, vrr or mcr) to begin that. Once it is gone, lapse requests list shows when the rest goes,
+    and the keeper may be deleted sooner, by lapse requests delete keeper/NAME; to keep the data for longer, restore it
+    with lapse requests restore NAME --from SNAPSHOT --to PATH.
     """
 
 
-def demand_deletable(place: Located, found: Object | None = None) -> None:
-    """Refuse what people do not delete: by its kind, and, once it was ``found``, a keeper that goes by itself."""
-    goes_by_itself = place.kind is OBJECT_KEEPER and found is not None and not is_for_ever(cast("ObjectKeeper", found))
-    if place.kind not in DELETABLE or goes_by_itself:
+def demand_deletable(place: Located) -> None:
+    """Refuse what people do not delete, by its kind."""
+    if place.kind not in DELETABLE:
         raise NotDeletableError(address=place)
 
 

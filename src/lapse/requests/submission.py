@@ -12,9 +12,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lapse.core.duration import Duration
+import msgspec
+
+from lapse.core.duration import Duration, DurationError
 from lapse.core.errors import LapseError, UsageError
-from lapse.kube.errors import AlreadyExistsError, NotFoundError
+from lapse.kube.errors import AlreadyExistsError, ForbiddenError, NotFoundError
 from lapse.kube.resources import Json, Kind, ObjectKey
 from lapse.objects.metadata_rules import name_problems, namespace_problems
 from lapse.requests.addresses import Located, find_target_kind, locate
@@ -31,6 +33,7 @@ from lapse.requests.api.kinds import (
     VolumeCaptureRequest,
 )
 from lapse.requests.api.upstream import (
+    ALL_KINDS,
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
     VOLUME_SNAPSHOT_CONTENT,
@@ -38,9 +41,12 @@ from lapse.requests.api.upstream import (
 )
 from lapse.requests.controllers.claims import restored_by
 from lapse.requests.controllers.ownership import is_kept_by
+from lapse.requests.expiry import NotDeletableError
+from lapse.requests.lifecycle.keeper import is_for_ever
 from lapse.requests.local.places import DIRECTORY
 from lapse.requests.schedules.cron import Cron
-from lapse.requests.view import keeper_of, read_or_none, state_of, view_of
+from lapse.requests.schedules.runs import claim_of_runs
+from lapse.requests.view import followed, keeper_of, read_or_none, state_of, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -53,6 +59,8 @@ SOURCE_KINDS: Final[tuple[Kind[Any], ...]] = (VOLUME_SNAPSHOT_CONTENT, PERSISTEN
 T = TypeVar("T")
 _LONGEST_DERIVED: Final = 60
 _DIGITS: Final = 6
+_MOST_OF_A_TIER: Final = 1000
+_ANY_TIME: Final = "0 0 * * *"
 
 
 class NotValidError(UsageError):
@@ -75,6 +83,10 @@ class TargetError(UsageError):
     """{given!r} is not a target; expected KIND/NAME as in pvc/data or VERSION:KIND/NAME as in v1:ConfigMap/settings."""
 
 
+class RequestExistsError(AlreadyExistsError):
+    """There is a {kind} {name} already. Use another name, or delete it first: lapse requests delete {place}."""
+
+
 class ClaimTakenError(LapseError):
     """The claim {claim} stands for {other}, not for {directory}. Choose another name with --claim."""
 
@@ -90,8 +102,8 @@ class ClaimFailedError(LapseError):
 class LapsedError(LapseError):
     """{place} has lapsed. {keeper} still keeps what it made, and goes {expires}.
 
-    To keep the data for longer, restore it: lapse requests restore NAME --from {place} --to PATH. There is no command
-    yet that deletes a snapshot before its time.
+    To keep the data for longer, restore it: lapse requests restore NAME --from {place} --to PATH. To have it go before
+    its time, delete the keeper: lapse requests delete {keeper}.
     """
 
 
@@ -154,7 +166,9 @@ class Capture:
         claim = await self._claim(store)
         state = state_of(PERSISTENT_VOLUME_CLAIM, claim)
         if state.ready is False:
-            raise ClaimFailedError(claim=Located(PERSISTENT_VOLUME_CLAIM, claim.metadata.key), problem=state.message)
+            raise ClaimFailedError(
+                claim=Located(PERSISTENT_VOLUME_CLAIM, claim.metadata.key), problem=state.message.rstrip(".")
+            )
         target = _reference(PERSISTENT_VOLUME_CLAIM, claim.metadata.name, claim.metadata.uid)
         await _create(store, place, {"mode": str(self.mode), "target": target, **self.keep})
         return place
@@ -190,12 +204,20 @@ class Capture:
 
 def _kept_for(keep: str | None) -> Json:
     """Return the part of a spec that says how long artifacts are kept; raises a usage error for what is no TTL."""
-    if keep is None:
-        return {}
-    duration = Duration.parse(keep)
+    return {} if keep is None else {"artifactTTL": _duration("--keep", keep, such_as="30d")}
+
+
+def _duration(option: str, text: str, *, such_as: str) -> str:
+    """Return a duration above zero as documents have it; raises a usage error that names the option."""
+    expected = f"expected a duration above zero, such as {such_as}, or never"
+    try:
+        duration = Duration.parse(text)
+    except DurationError as error:
+        problem = f"{error.details['text']!r} is not a duration: {error.details['problem']}; {expected}"
+        raise NotValidError(what=option, problem=problem) from error
     if duration.nanoseconds is not None and duration.nanoseconds <= 0:
-        raise NotValidError(what=f"--keep {keep}", problem="expected a duration above zero, such as 30d, or never")
-    return {"artifactTTL": str(duration)}
+        raise NotValidError(what=f"{option} {text}", problem=expected)
+    return str(duration)
 
 
 def _stands_for(claim: PersistentVolumeClaim) -> str | None:
@@ -316,7 +338,7 @@ async def _resolved(store: ObjectStore, source: Located | str) -> Json:
     if state.ready is None:
         raise SourceError(source=source, problem="it has not finished yet")
     if not state.ready or ref is None:
-        raise SourceError(source=source, problem=f"it has failed ({state.reason}): {state.message}")
+        raise SourceError(source=source, problem=f"it has failed ({state.reason}): {state.message.rstrip('.')}")
     await _demand_its_own(store, source, request, ref)
     return {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, **({"uid": ref.uid} if ref.uid else {})}
 
@@ -340,6 +362,44 @@ async def or_lapsed(store: ObjectStore, place: Located, reading: Awaitable[T], *
             name = f"keeper/{keeper.metadata.name}"
             raise LapsedError(place=place, keeper=name, expires=expires or "later") from None
         raise
+
+
+class KeeperInUseError(NotDeletableError):
+    """{address} goes by itself: {expires}. What it follows is still there, so it is not deleted by hand.
+
+    If what it keeps is not wanted, delete {followed} first, and then the keeper: what it keeps goes with it.
+    """
+
+
+class RunKeptError(NotDeletableError):
+    """{address} keeps a run of {followed}, as long as that has a place for it, so it is not deleted by hand.
+
+    To keep fewer runs, change what it keeps: lapse requests schedule edit {followed}.
+    """
+
+
+class KeeperWaitsError(NotDeletableError):
+    """{address} goes by itself: {expires}. It follows nothing that could be gone, so it is not deleted by hand."""
+
+
+async def demand_unfollowing(
+    store: ObjectStore, place: Located, keeper: ObjectKeeper, *, rule: TTLRule, now: int
+) -> None:
+    """Refuse to delete a keeper by hand that goes by itself, as long as what it follows is there.
+
+    Nobody else counts on it then: what is left is a copy that a person may end sooner.
+    """
+    if is_for_ever(keeper):
+        return
+    expires = view_of(OBJECT_KEEPER, keeper, now=now, rule=rule).expiry(now) or "later"
+    ref = keeper.spec.follow_object_ref
+    if ref is None:
+        raise KeeperWaitsError(address=place, expires=expires)
+    kind = next((one for one in ALL_KINDS if (one.api_version, one.kind) == (ref.api_version, ref.kind)), None)
+    found = None if kind is None else await read_or_none(store, kind, ObjectKey(ref.namespace, ref.name))
+    if kind is None or (found is not None and (not ref.uid or found.metadata.uid == ref.uid)):
+        error = RunKeptError if kind is CAPTURE_SCHEDULE else KeeperInUseError
+        raise error(address=place, expires=expires, followed=followed(keeper))
 
 
 async def _keepers_of(store: ObjectStore, place: Located) -> list[ObjectKeeper]:
@@ -402,6 +462,22 @@ class CaptureManifests:
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 
+class NoScheduleError(LapseError):
+    """There is no CaptureSchedule {key}. See lapse requests schedule list --all-namespaces."""
+
+
+class ScheduleExistsError(AlreadyExistsError):
+    """There is a {kind} {name} already.
+
+    Change it with lapse requests schedule edit {place}, delete it with lapse requests schedule delete {place}, or use
+    another name.
+    """
+
+
+class NothingToChangeError(UsageError):
+    """Say what to change, as in --schedule "0 4 * * *" or --keep-daily 14."""
+
+
 class TemplateError(UsageError):
     """Say what to capture: either --claim NAME, or --target KIND/NAME, which may be given several times."""
 
@@ -438,28 +514,110 @@ class NewSchedule:
         Cron.parse(schedule, time_zone)
         if (claim is None) == (not targets):
             raise TemplateError
-        if any((count or 0) < 0 for count in keep.values()) or not any(keep.values()):
+        tiers = _tiers(keep)
+        if not any(tiers.values()):
             raise KeepError
-        if claim is not None:
-            target = _reference(PERSISTENT_VOLUME_CLAIM, check_name(claim, "--claim"))
-            template: Json = {"volumeCapture": {"mode": str(CaptureMode.SNAPSHOT), "target": target}}
-        else:
-            template = {"manifestCapture": {"targets": [_target(text) for text in targets]}}
-        spec: Json = {
-            "schedule": schedule,
-            "template": template,
-            "keep": {tier: count for tier, count in keep.items() if count is not None},
-        }
+        spec: Json = {"schedule": schedule, "template": _template(claim, targets), "keep": tiers}
         if time_zone is not None:
             spec["timeZone"] = time_zone
         if starting_deadline is not None:
-            spec["startingDeadline"] = str(Duration.parse(starting_deadline))
+            spec["startingDeadline"] = _duration("--starting-deadline", starting_deadline, such_as="6h")
         return cls(key=key, spec=spec)
 
     async def ask(self, store: ObjectStore) -> CaptureSchedule:
         """Make the schedule."""
         metadata = {"name": self.key.name, "namespace": self.key.namespace}
-        return await store.create(CAPTURE_SCHEDULE, {"metadata": metadata, "spec": self.spec})
+        try:
+            return await store.create(CAPTURE_SCHEDULE, {"metadata": metadata, "spec": self.spec})
+        except AlreadyExistsError as error:
+            place = Located(CAPTURE_SCHEDULE, self.key)
+            raise ScheduleExistsError(kind=CAPTURE_SCHEDULE.kind, name=self.key, place=place) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleChanges:
+    """Changes of a schedule as a person asks for them, checked."""
+
+    spec: Json
+    """What is to be merged into the spec."""
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        schedule: str | None,
+        time_zone: str | None,
+        claim: str | None,
+        targets: list[str],
+        keep: Mapping[str, int | None],
+        starting_deadline: str | None,
+    ) -> ScheduleChanges:
+        """Check everything that can be checked without the store."""
+        Cron.parse(schedule or _ANY_TIME, time_zone)
+        if claim is not None and targets:
+            raise TemplateError
+        spec: Json = {}
+        if schedule is not None:
+            spec["schedule"] = schedule
+        if time_zone is not None:
+            spec["timeZone"] = time_zone
+        if claim is not None or targets:
+            spec["template"] = _template(claim, targets)
+        if tiers := _tiers(keep):
+            spec["keep"] = tiers
+        if starting_deadline is not None:
+            spec["startingDeadline"] = _duration("--starting-deadline", starting_deadline, such_as="6h")
+        if not spec:
+            raise NothingToChangeError
+        return cls(spec=spec)
+
+    async def make(self, store: ObjectStore, found: CaptureSchedule) -> CaptureSchedule:
+        """Change a schedule as it was read."""
+        changes, meta = dict(self.spec), found.metadata
+        if "keep" in changes and not any((msgspec.to_builtins(found.spec.keep) | changes["keep"]).values()):
+            raise KeepError
+        if "template" in changes:  # one for the other, with nothing left of a target's uid
+            before: Json = msgspec.to_builtins(found.spec.template)
+            changes["template"] = _replacing(before, changes["template"])
+        return await store.patch(
+            CAPTURE_SCHEDULE, meta.key, {"spec": changes}, uid=meta.uid, version=meta.resource_version
+        )
+
+
+def _replacing(before: Any, after: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Return what makes ``after`` of ``before`` when it is merged: what is not in it any more becomes null."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return after
+    gone = {key: None for key in before if key not in after}
+    return gone | {key: _replacing(before.get(key), value) for key, value in after.items()}
+
+
+def _template(claim: str | None, targets: list[str]) -> Json:
+    if claim is None:
+        return {"manifestCapture": {"targets": [_target(text) for text in targets]}}
+    target = _reference(PERSISTENT_VOLUME_CLAIM, check_name(claim, "--claim"))
+    return {"volumeCapture": {"mode": str(CaptureMode.SNAPSHOT), "target": target}}
+
+
+def _tiers(keep: Mapping[str, int | None]) -> dict[str, int]:
+    """Return the tiers that are given; raises a usage error that names the option."""
+    given = {tier: count for tier, count in keep.items() if count is not None}
+    for tier, count in given.items():
+        if not 0 <= count <= _MOST_OF_A_TIER:
+            problem = f"expected a number from 0 to {_MOST_OF_A_TIER}"
+            raise NotValidError(what=f"--keep-{tier} {count}", problem=problem)
+    return given
+
+
+async def missing_claim(store: ObjectStore, schedule: CaptureSchedule) -> str | None:
+    """Return the claim that a schedule captures, if it is known that there is none now."""
+    key = claim_of_runs(schedule)
+    try:
+        if key is None or await read_or_none(store, PERSISTENT_VOLUME_CLAIM, key) is not None:
+            return None
+    except ForbiddenError:
+        return None
+    return str(Located(PERSISTENT_VOLUME_CLAIM, key))
 
 
 # --- all --------------------------------------------------------------------------------------------------------------
@@ -480,9 +638,12 @@ def _reference(kind: Kind[Any], name: str, uid: str | None = None) -> Json:
 async def _demand_new(store: ObjectStore, place: Located) -> None:
     """Refuse before anything is written; the creation itself would, but a claim would then have been made."""
     if await read_or_none(store, place.kind, place.key) is not None:
-        raise AlreadyExistsError(kind=place.kind.kind, name=place.key)
+        raise RequestExistsError(kind=place.kind.kind, name=place.key, place=place)
 
 
 async def _create(store: ObjectStore, place: Located, spec: Json) -> None:
     metadata = {"name": place.key.name, "namespace": place.key.namespace}
-    await store.create(place.kind, {"metadata": metadata, "spec": spec})
+    try:
+        await store.create(place.kind, {"metadata": metadata, "spec": spec})
+    except AlreadyExistsError as error:
+        raise RequestExistsError(kind=place.kind.kind, name=place.key, place=place) from error

@@ -142,6 +142,8 @@ async def test_more_than_the_operator_allows_ends_the_request_before_anything_is
         assert outcome[0] == ConditionReason.INVALID_TTL
         assert says in outcome[1]
         assert "make a new request" in outcome[1]
+        assert f"start lapse up with --artifact-ttl-max {ttl}; on a cluster" in outcome[1]
+        assert ".." not in outcome[1]
         assert not await world.all(OBJECT_KEEPER)
         assert not await artifacts(world)
 

@@ -63,8 +63,9 @@ def test_every_command_of_the_page_about_roles_prints_what_it_shows(tmp_path: Pa
 
 
 def environment(server: KubeServer, folder: Path, authority: Authority) -> dict[str, str]:
-    """What the commands run in, in a folder in which the checkout is."""
+    """What the commands run in, in a folder that has the checkout, and what a page applies from within it."""
     (folder / "lapse").symlink_to(ROOT)
+    (folder / "deploy").symlink_to(ROOT / "deploy")
     programs = f"{Path(sys.executable).parent}:{server.programs}:{authority.openssl.parent}"
     env = os.environ | {"KUBECONFIG": str(server.kubeconfig), "HOME": str(folder), "NO_COLOR": "1"}
     return env | {"PATH": f"{programs}:{os.environ['PATH']}"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lapse.cli.commands.requests import _delete
+from lapse.cli.commands.requests import delete_in_folder
 from lapse.cli.context import Context, who
 from lapse.cli.waiting import GoneMeanwhileError, StillWaitingError, until_gone, until_ready
 from lapse.engine.journal.port import Outcome
@@ -192,7 +192,7 @@ async def test_a_restore_may_name_the_capture_the_snapshot_or_its_address(contex
 async def test_a_restore_finds_the_snapshot_of_a_capture_that_has_lapsed(context: Context, data: Path) -> None:
     await capture(directory=data).ask(context.store)
     snapshot = await finish(context, NIGHTLY)
-    await _delete(context, NIGHTLY)
+    await delete_in_folder(context, NIGHTLY)
 
     place = await restore("vcr/default/nightly").ask(context.store)
     assert (await context.store.get(place.kind, place.key)).spec.source_ref.name == snapshot
@@ -203,7 +203,7 @@ async def test_of_two_captures_of_one_name_that_have_lapsed_one_must_be_named(co
     for _ in range(2):
         await capture(directory=data).ask(context.store)
         names.append(await finish(context, NIGHTLY))
-        await _delete(context, NIGHTLY)
+        await delete_in_folder(context, NIGHTLY)
 
     with pytest.raises(SourceError) as caught:
         await restore("vcr/default/nightly").ask(context.store)
@@ -266,7 +266,7 @@ async def test_who_waits_for_something_that_is_deleted_is_told_so(
     gone = asyncio.create_task(until_gone(context, NIGHTLY, "10s"))
     for _ in (ready, gone):
         await began.acquire()
-    await _delete(context, NIGHTLY)
+    await delete_in_folder(context, NIGHTLY)
 
     with pytest.raises(GoneMeanwhileError):
         await ready
@@ -290,7 +290,7 @@ async def test_a_deletion_is_journalled_and_says_what_happens_next(context: Cont
     await capture(directory=data).ask(context.store)
     uid = (await context.store.get(NIGHTLY.kind, NIGHTLY.key)).metadata.uid
     await finish(context, NIGHTLY)
-    said = await _delete(context, NIGHTLY)
+    said = await delete_in_folder(context, NIGHTLY)
     (row,) = await SQLiteJournal(context.embedded.database).entries()
 
     assert said == f"keeper/ret-vcr-{uid} and what it keeps go 1d from now."
@@ -315,12 +315,37 @@ async def test_a_keeper_is_deleted_by_hand_only_if_it_never_goes_by_itself(conte
     for name, ttl in (("ret-1", "never"), ("ret-2", "24h")):
         await context.store.create(OBJECT_KEEPER, {"metadata": {"name": name}, "spec": {"mode": "TTL", "ttl": ttl}})
     with pytest.raises(NotDeletableError):
-        await _delete(context, locate("keeper/ret-2"))
-    await _delete(context, locate("keeper/ret-1"))
+        await delete_in_folder(context, locate("keeper/ret-2"))
+    await delete_in_folder(context, locate("keeper/ret-1"))
     left = (await context.store.list(OBJECT_KEEPER)).items
     assert [one.metadata.name for one in left] == ["ret-2"]
     rows = await (await context.journal()).entries(domain="keepers")
     assert [row.address for row in rows] == ["keeper/ret-1"]
+
+
+def follower(name: str, request: Any) -> dict[str, Any]:  # noqa: ANN401 - a request of any kind
+    meta = request.metadata
+    ref = {"apiVersion": VOLUME_CAPTURE_REQUEST.api_version, "kind": VOLUME_CAPTURE_REQUEST.kind}
+    ref |= {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
+    spec = {"mode": "FollowObjectWithTTL", "ttl": "24h", "followObjectRef": ref}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+async def test_a_keeper_is_deleted_by_hand_once_its_request_is_gone(context: Context, data: Path) -> None:
+    place = await capture(directory=data).ask(context.store)
+    request = await context.store.get(place.kind, place.key)
+    await context.store.create(OBJECT_KEEPER, follower("ret-3", request))
+    with pytest.raises(NotDeletableError, match=r"goes by itself: 24h after vcr/default/nightly\."):
+        await delete_in_folder(context, locate("keeper/ret-3"))
+    await context.store.delete(place.kind, place.key)
+    hold = {"metadata": {"annotations": {"lapse.dev/hold": "true", "lapse.dev/hold-reason": "audit"}}}
+    await context.store.patch(OBJECT_KEEPER, ObjectKey(None, "ret-3"), hold)
+    with pytest.raises(HeldError):
+        await delete_in_folder(context, locate("keeper/ret-3"))
+    release = {"metadata": {"annotations": {"lapse.dev/hold": None}}}
+    await context.store.patch(OBJECT_KEEPER, ObjectKey(None, "ret-3"), release)
+    await delete_in_folder(context, locate("keeper/ret-3"))
+    assert not (await context.store.list(OBJECT_KEEPER)).items
 
 
 async def test_what_is_held_is_not_deleted(context: Context, data: Path) -> None:
@@ -329,7 +354,7 @@ async def test_what_is_held_is_not_deleted(context: Context, data: Path) -> None
     await context.store.patch(VOLUME_CAPTURE_REQUEST, NIGHTLY.key, {"metadata": {"annotations": annotations}})
 
     with pytest.raises(HeldError, match=r"vcr/default/nightly is held \(audit\)"):
-        await _delete(context, NIGHTLY)
+        await delete_in_folder(context, NIGHTLY)
     assert await context.store.get(NIGHTLY.kind, NIGHTLY.key)
 
 
@@ -346,7 +371,7 @@ async def test_what_changes_while_it_is_deleted_is_not_deleted(
 
     monkeypatch.setattr(requests_view, "keeper_of", hold_meanwhile)
     with pytest.raises(HeldError):
-        await _delete(context, locate("vcr/default/nightly"))
+        await delete_in_folder(context, locate("vcr/default/nightly"))
     assert await context.store.get(NIGHTLY.kind, NIGHTLY.key)
     assert [row.outcome for row in await SQLiteJournal(context.embedded.database).entries()] == [Outcome.HELD]
 
@@ -360,14 +385,14 @@ async def test_the_command_for_a_request_that_has_lapsed_says_where_its_data_is(
     request = await context.store.get(NIGHTLY.kind, NIGHTLY.key)
     await context.store.delete(NIGHTLY.kind, NIGHTLY.key)
     with pytest.raises(LapsedError) as caught:
-        await _delete(context, NIGHTLY)
+        await delete_in_folder(context, NIGHTLY)
     assert f"keeper/{keeper_name('vcr', request.metadata.uid)}" in str(caught.value)
     assert "lapse requests restore NAME --from vcr/default/nightly" in str(caught.value)
 
 
 async def test_a_request_that_never_was_is_not_there(context: Context) -> None:
     with pytest.raises(NotFoundError):
-        await _delete(context, NIGHTLY)
+        await delete_in_folder(context, NIGHTLY)
 
 
 async def test_a_list_of_a_namespace_has_no_keepers_and_artifacts_of_another_one(context: Context, data: Path) -> None:

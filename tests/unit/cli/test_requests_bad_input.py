@@ -39,9 +39,13 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         wrong("capture X --directory data", says=f"NAME is not valid: name is 'X'; {NAME_RULE}"),
         wrong(f"capture {LONGEST}a --directory data", says=NAME_RULE),
         wrong("capture x --directory data --namespace a.b", says="The namespace is not valid: namespace is 'a.b'"),
-        wrong("capture x --directory data --keep 30", says="'30' is not a duration: it has no unit"),
+        wrong(
+            "capture x --directory data --keep 30", says="--keep is not valid: '30' is not a duration: it has no unit"
+        ),
         wrong("capture x --directory data --keep 0s", says="--keep 0s is not valid: expected a duration above zero"),
-        wrong("capture-manifests x --target pvc/data --keep soon", says="'soon' is not a duration"),
+        wrong(
+            "capture-manifests x --target pvc/data --keep soon", says="--keep is not valid: 'soon' is not a duration"
+        ),
         wrong("capture x --directory data --mode Snap", says="'Snap' is not a mode. Expected Snapshot or Detach."),
         wrong("capture x --directory data --claim No", says="--claim is not valid: name is 'No'"),
         wrong("capture x --directory nowhere", says="nowhere is not a directory. Name one that exists"),
@@ -74,7 +78,7 @@ def wrong(line: str, *, says: str, code: int = 64) -> object:
         wrong("capture-manifests m --target cm/", says="'cm/' is not a target;"),
         wrong("capture-manifests m --target cm/X", says="The target cm/X is not valid"),
         # kinds and addresses
-        wrong("list foo", says="'foo' is not a kind. Expected vcr, vrr, mcr, keeper,"),
+        wrong("list foo", says="'foo' is not a kind. Expected vcr, vrr, mcr, csched, keeper,"),
         wrong("list vcr -n UPPER", says="The namespace is not valid"),
         wrong("get vcr", says="'vcr' is not the address of a request or of something that it made: a part is empty."),
         wrong(
@@ -130,7 +134,8 @@ def test_a_refused_request_makes_no_claim(capsys: pytest.CaptureFixture[str]) ->
 def test_a_name_of_253_characters_is_fine_and_taken_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["requests", "capture", LONGEST, "--directory", "data"]) == 0
     assert main(["requests", "capture", LONGEST, "--directory", "data"]) == 1
-    assert f"There is a VolumeCaptureRequest default/{LONGEST} already." in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"There is a VolumeCaptureRequest default/{LONGEST} already. Use another name, or delete it first" in said
 
 
 def test_a_directory_of_more_than_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,7 +117,7 @@ class Scope:
 
 DEFAULT_SCOPE: Final = Scope()
 Kinds = Annotated[
-    str, Parameter(name="KIND", help="vcr, vrr, mcr, keeper, vsc, mcp, pv, pvc; requests, artifacts, claims.")
+    str, Parameter(name="KIND", help="vcr, vrr, mcr, csched, keeper, vsc, mcp, pv, pvc; requests, artifacts, claims.")
 ]
 
 
@@ -446,9 +446,9 @@ def delete(
 
     What a capture has made is kept for a while longer, by its keeper. What a
     restore has made stays, and so does the directory of a claim. A keeper can
-    be deleted if it never goes by itself (--keep never), and what it keeps
-    goes with it. What is held, or has made something that is held, is not
-    deleted.
+    be deleted once its request is gone, or if it never goes by itself (--keep
+    never), and what it keeps goes with it. What is held, or has made
+    something that is held, is not deleted.
     """
     from lapse.cli.context import in_context
     from lapse.requests.addresses import locate
@@ -456,24 +456,32 @@ def delete(
 
     place = locate(address)
     demand_deletable(place)
-    said = in_context(flags, lambda context: _delete(context, place))
+    said = in_context(flags, lambda context: delete_in_folder(context, place))
     print_result(output, {"address": str(place.address), "deleted": True}, f"{place} is deleted. {said}".rstrip())
     return ExitCode.DONE
 
 
-async def _delete(context: Context, place: Located) -> str:
+async def delete_in_folder(context: Context, place: Located) -> str:
+    """Delete an object of the state folder, and say what happens then to what it has made."""
     from lapse.cli.context import who
-    from lapse.requests.api.kinds import CAPTURE_SCHEDULE, REQUEST_KINDS
-    from lapse.requests.expiry import delete_by_person, demand_deletable
-    from lapse.requests.submission import keeps_what_was_made, or_lapsed
+    from lapse.requests.api.kinds import CAPTURE_SCHEDULE, OBJECT_KEEPER, REQUEST_KINDS
+    from lapse.requests.expiry import delete_by_person
+    from lapse.requests.schedules.view import read_consequence
+    from lapse.requests.submission import demand_unfollowing, keeps_what_was_made, or_lapsed
     from lapse.requests.view import consequence, keeper_of
 
     store, journal, now = context.embedded, await context.journal(), context.clock.wall_ns()
     reading = store.get(place.kind, place.key)
-    found = await or_lapsed(store, place, reading, rule=context.request_ttl, now=now)
-    demand_deletable(place, found)
+    found: Any = await or_lapsed(store, place, reading, rule=context.request_ttl, now=now)
+    if place.kind is OBJECT_KEEPER:
+        await demand_unfollowing(store, place, found, rule=context.request_ttl, now=now)
     keeper = await keeper_of(store, place.kind, found.metadata.uid)
     keeps = keeper is not None and await keeps_what_was_made(store, place, keeper)
+    said = ""
+    if place.kind is CAPTURE_SCHEDULE:
+        said = await read_consequence(store, found, now=now)
+    elif place.kind in REQUEST_KINDS:
+        said = consequence(keeper, keeps=keeps)
     await delete_by_person(
         store,
         place,
@@ -484,9 +492,7 @@ async def _delete(context: Context, place: Located) -> str:
         actor=who(),
         clock=context.clock,
     )
-    if place.kind is CAPTURE_SCHEDULE:
-        return "What it has kept goes keeper_ttl later."
-    return consequence(keeper, keeps=keeps) if place.kind in REQUEST_KINDS else ""
+    return said
 
 
 # --- manifests --------------------------------------------------------------------------------------------------------
@@ -523,9 +529,11 @@ def show(
         for meta in (one.get("metadata", {}),)
     ]
     print_table(("api version", "kind", "namespace", "name"), rows)
-    message(f"{len(found)} manifests, verified. Use -o json to see them whole.")
+    message(f"{len(found)} manifest{'' if len(found) == 1 else 's'}, verified. Use -o json to see them whole.")
     return ExitCode.DONE
 
 
-app.command("lapse.cli.commands.schedules:app", name="schedule")
+app.command(
+    "lapse.cli.commands.schedules:app", name="schedule", help="Capture by the clock; keep the newest of each day."
+)
 app.command(manifests)

@@ -127,7 +127,10 @@ class RequestPolicy:
         if asked is None or asked <= longest:
             return
         problem = "which the operator does not allow" if asked.is_never else f"which is longer than {longest}"
-        expected = f"at most {longest}, the longer of artifact_ttl_max and keeper_ttl"
+        expected = (
+            f"at most {longest}, the longer of artifact_ttl_max and keeper_ttl (to allow it, start lapse up with"
+            f" --artifact-ttl-max {asked}; on a cluster that is the operator's setting artifact_ttl_max)"
+        )
         raise ArtifactTTLError(given=text, problem=problem, expected=expected)
 
     @property
@@ -150,7 +153,7 @@ def artifact_ttl(text: str | None) -> Duration | None:
         return None if text is None else ttl_of(text)
     except InvalidTTLAnnotationError as error:
         expected = "a duration above zero, such as 12h or 30d, or never"
-        problem = f"which is none: {str(error)[:_SHOWN]}"
+        problem = f"which is none: {str(error).partition('. ')[0].rstrip('.')[:_SHOWN]}"
         raise ArtifactTTLError(given=(text or "")[:_SHOWN], problem=problem, expected=expected) from error
 
 

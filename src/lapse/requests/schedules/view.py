@@ -11,16 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from lapse.core.clock import UnixNs
-from lapse.core.duration import short
+from lapse.core.duration import Duration, DurationError, short
 from lapse.core.timestamps import from_timestamp
 from lapse.engine.view import Moment, known
+from lapse.kube.errors import ForbiddenError
 from lapse.kube.resources import ConditionStatus, ready_condition
 from lapse.requests.addresses import Located
-from lapse.requests.api.kinds import CAPTURE_SCHEDULE, MANIFEST_CHECKPOINT, OBJECT_KEEPER, RUN, SCHEDULE, ScheduleStatus
+from lapse.requests.api.conditions import ScheduleReason
+from lapse.requests.api.kinds import (
+    CAPTURE_SCHEDULE,
+    MANIFEST_CAPTURE_REQUEST,
+    MANIFEST_CHECKPOINT,
+    OBJECT_KEEPER,
+    RUN,
+    SCHEDULE,
+    ScheduleStatus,
+)
 from lapse.requests.api.upstream import VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.schedules.cron import CronError, TimeZoneError
 from lapse.requests.schedules.retention import is_usable
-from lapse.requests.schedules.runs import cron_of, scheduled_time
+from lapse.requests.schedules.runs import cron_of, kind_of_runs, scheduled_time
 from lapse.requests.schedules.tiers import ReadyRun, Tier, places
 
 if TYPE_CHECKING:
@@ -51,7 +61,8 @@ class ScheduleView(Struct, frozen=True):
     kept: int
     last: Annotated[Moment | None, Meta(description="The time of the last run")]
     last_successful: Annotated[Moment | None, Meta(description="The time of the newest run with an artifact")]
-    next: Annotated[list[Moment], Meta(description="The next runs; none while it is suspended")]
+    next: Annotated[list[Moment], Meta(description="The next runs; none while it is suspended or makes none")]
+    no_run: Annotated[str | None, Meta(description="Why there is no run to come, if there is none")]
 
 
 class RunView(Struct, frozen=True):
@@ -60,6 +71,7 @@ class RunView(Struct, frozen=True):
     keeper: str
     request: Annotated[str | None, Meta(description="The request that made it, which lapses soon")]
     scheduled: Moment | None
+    artifact: Annotated[str | None, Meta(description="The name of its snapshot or checkpoint, to restore it by")]
     ready: bool
     stays: Annotated[list[str], Meta(description="The tiers in which it has a place; none: it goes")]
 
@@ -87,6 +99,7 @@ RUN_COLUMNS: Final[Columns] = {
     "run": lambda one, _: None if one.scheduled is None else str(one.scheduled),
     "age": lambda one, now: None if one.scheduled is None else short(now - one.scheduled),
     "stays as": lambda one, _: one.why,
+    "artifact": "artifact",
     "request": "request",
 }
 
@@ -96,15 +109,15 @@ def schedule_view(schedule: CaptureSchedule, *, now: int) -> ScheduleView:
     meta, spec, status = schedule.metadata, schedule.spec, schedule.status or ScheduleStatus()
     ready = ready_condition(status.conditions)
     volume, manifests = spec.template.volume_capture, spec.template.manifest_capture
+    upcoming, no_run = _upcoming(schedule, now)
+    count = len(manifests.targets) if manifests else 0
     return ScheduleView(
         address=str(Located(CAPTURE_SCHEDULE, meta.key).address),
         namespace=meta.namespace or "",
         name=meta.name,
         schedule=spec.schedule,
         time_zone=spec.time_zone or "UTC",
-        captures=f"pvc/{volume.target.name}"
-        if volume is not None
-        else f"{len(manifests.targets) if manifests else 0} manifests",
+        captures=f"pvc/{volume.target.name}" if volume is not None else f"{count} manifest{'' if count == 1 else 's'}",
         keep={str(tier): getattr(spec.keep, tier) for tier in Tier if getattr(spec.keep, tier)},
         suspended=bool(spec.suspend),
         ready=None if ready is None else ready.status == ConditionStatus.TRUE,
@@ -114,20 +127,42 @@ def schedule_view(schedule: CaptureSchedule, *, now: int) -> ScheduleView:
         kept=status.kept or 0,
         last=Moment.of(from_timestamp(status.last_schedule_time or "")),
         last_successful=Moment.of(from_timestamp(status.last_successful_time or "")),
-        next=[] if spec.suspend else _upcoming(schedule, now),
+        next=upcoming,
+        no_run=no_run,
     )
 
 
-def _upcoming(schedule: CaptureSchedule, now: int) -> list[Moment]:
+def _upcoming(schedule: CaptureSchedule, now: int) -> tuple[list[Moment], str | None]:
+    """Return the next runs; without any, why there are none."""
     found: list[Moment] = []
+    if schedule.spec.suspend:
+        return found, "it is suspended"
     try:
         cron, moment = cron_of(schedule.spec), UnixNs(now)
-    except (CronError, TimeZoneError):
-        return found
+    except (CronError, TimeZoneError) as error:
+        return found, f"{ScheduleReason.INVALID_SCHEDULE}: {error}"
+    if (refused := _refused(schedule)) is not None:
+        return found, refused
     while len(found) < UPCOMING and (following := cron.after(moment)) is not None:
         moment = following
         found.append(Moment(following))
-    return found
+    return found, None if found else "no such time comes within 50 years"
+
+
+def _refused(schedule: CaptureSchedule) -> str | None:
+    """Return why whoever makes the runs makes none, as the status says, unless that is about what has been changed."""
+    status = schedule.status or ScheduleStatus()
+    ready = ready_condition(status.conditions)
+    if ready is None or ready.status == ConditionStatus.TRUE:
+        return None
+    match ready.reason:
+        case ScheduleReason.NOT_ALLOWED:
+            counts = kind_of_runs(schedule.spec) is MANIFEST_CAPTURE_REQUEST
+        case ScheduleReason.INVALID_SCHEDULE:
+            counts = status.observed_generation == schedule.metadata.generation
+        case _:
+            counts = False
+    return f"{ready.reason}: {ready.message}" if counts else None
 
 
 def detail_rows(view: ScheduleView, now: int) -> list[DetailRow]:
@@ -146,37 +181,91 @@ def detail_rows(view: ScheduleView, now: int) -> list[DetailRow]:
             ("last run", "" if view.last is None else view.last.and_age(now)),
             ("last good run", "" if view.last_successful is None else view.last_successful.and_age(now)),
             *(("next run", f"{moment} (in {short(moment - now)})") for moment in view.next),
+            ("next run", "" if view.no_run is None else f"none: {view.no_run}"),
             ("active", str(view.active)),
         ]
     )
 
 
 async def read_runs(store: Reader, schedule: CaptureSchedule) -> list[RunView]:
-    """Return the runs of a schedule whose keepers are there, the newest first."""
-    keepers = [
-        one
-        for one in (await store.list(OBJECT_KEEPER, labels={SCHEDULE: schedule.metadata.uid})).items
-        if one.spec.follow_object_ref is not None and one.spec.follow_object_ref.uid == schedule.metadata.uid
-    ]
+    """Return the runs of a schedule whose keepers are there, the newest first. Raises `ForbiddenError`."""
+    keepers = await _keepers(store, schedule)
     kinds: tuple[Kind[Any], ...] = (VOLUME_SNAPSHOT_CONTENT, MANIFEST_CHECKPOINT)
-    usable = {
-        one.metadata.controller.uid
-        for kind in kinds
-        for one in (await store.list(kind)).items
-        if one.metadata.controller is not None and is_usable(kind, one)
-    }
+    artifacts: dict[str, str] = {}
+    usable: set[str] = set()
+    for kind in kinds:
+        for one in (await store.list(kind)).items:
+            owner = one.metadata.controller
+            if owner is None:
+                continue
+            if is_usable(kind, one):
+                usable.add(owner.uid)
+                artifacts[owner.uid] = one.metadata.name
+            else:
+                artifacts.setdefault(owner.uid, one.metadata.name)
     tiers = _tiers(schedule, [one for one in keepers if one.metadata.uid in usable])
     found = [
         RunView(
-            keeper=str(Located(OBJECT_KEEPER, one.metadata.key).address),
+            keeper=_address(one),
             request=one.metadata.annotations.get(RUN),
             scheduled=Moment.of(scheduled_time(one.metadata)),
+            artifact=artifacts.get(one.metadata.uid),
             ready=one.metadata.uid in usable,
             stays=[str(tier) for tier in tiers.get(one.metadata.uid, ())],
         )
         for one in keepers
     ]
     return sorted(found, key=lambda one: one.scheduled or 0, reverse=True)
+
+
+async def _keepers(store: Reader, schedule: CaptureSchedule) -> list[ObjectKeeper]:
+    return [
+        one
+        for one in (await store.list(OBJECT_KEEPER, labels={SCHEDULE: schedule.metadata.uid})).items
+        if one.spec.follow_object_ref is not None and one.spec.follow_object_ref.uid == schedule.metadata.uid
+    ]
+
+
+def _address(keeper: ObjectKeeper) -> str:
+    return str(Located(OBJECT_KEEPER, keeper.metadata.key).address)
+
+
+async def read_consequence(store: Reader, schedule: CaptureSchedule, *, now: int) -> str:
+    """Say what happens to what a schedule has kept when it is deleted now."""
+    try:
+        keepers = {
+            str(Located(OBJECT_KEEPER, one.metadata.key).address): one for one in await _keepers(store, schedule)
+        }
+        kept = [keepers[one.keeper] for one in await read_runs(store, schedule) if one.ready and one.keeper in keepers]
+    except ForbiddenError:
+        count = (schedule.status or ScheduleStatus()).kept or 0
+        return (
+            f"It keeps {_artifacts(count)}, for as long as the keepers of its runs say, which you may not list."
+            if count
+            else "It has kept nothing."
+        )
+    if not kept:
+        return "It has kept nothing."
+    spans = [_span(one) for one in kept]
+    known_spans = [one for one in spans if one is not None]
+    if len(known_spans) < len(spans):
+        return f"It keeps {_artifacts(len(kept))}, until somebody deletes their keepers."
+    longest = max(known_spans)
+    until = f"{Moment(now + longest)} (in {short(longest)})"
+    latest = " at the latest" if min(known_spans) < longest else ""
+    return f"It keeps {_artifacts(len(kept))} until {until}{latest}; then {'it goes' if len(kept) == 1 else 'they go'}."
+
+
+def _artifacts(count: int) -> str:
+    return f"{count} artifact{'' if count == 1 else 's'}"
+
+
+def _span(keeper: ObjectKeeper) -> int | None:
+    """Return for how long a keeper stays when what it follows is gone; None for ever."""
+    try:
+        return Duration.parse(keeper.spec.ttl or "0").nanoseconds
+    except DurationError:  # it cannot be read, so nothing is ended
+        return None
 
 
 def _tiers(schedule: CaptureSchedule, ready: list[ObjectKeeper]) -> dict[str, tuple[Tier, ...]]:
