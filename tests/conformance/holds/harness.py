@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lapse.cli.commands.requests import _delete
+from lapse.cli.commands.requests import delete_in_folder
 from lapse.cli.context import Context
 from lapse.core.clock import VirtualClock
 from lapse.core.duration import Duration
@@ -180,7 +180,7 @@ class Harness:
 
         async def delete() -> None:
             try:
-                await _delete(context, place)
+                await delete_in_folder(context, place)
             except HeldError:
                 await self.store.get(OBJECT_KEEPER, keeper_key(request))
 
