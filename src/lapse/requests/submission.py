@@ -463,7 +463,7 @@ class CaptureManifests:
 
 
 class NoScheduleError(LapseError):
-    """There is no CaptureSchedule {key}. See lapse requests schedule list --all-namespaces."""
+    """There is no CaptureSchedule {schedule}. See lapse requests schedule list --all-namespaces."""
 
 
 class ScheduleExistsError(AlreadyExistsError):

@@ -186,7 +186,7 @@ def test_a_held_schedule_of_a_cluster_is_not_deleted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(*CREATE, "--keep-last", "1") == 0
-    monkeypatch.setattr("lapse.engine.safety.holds.hold_of", lambda _: Hold("an audit", None))
+    monkeypatch.setattr("lapse.requests.expiry.hold_of", lambda _: Hold("an audit", None))
     assert run("delete", "nightly", "--cluster") == 1
     assert "csched/default/nightly is held (an audit), so it is not deleted." in capsys.readouterr().err
 

@@ -362,24 +362,25 @@ def delete(
 
 async def _delete_on_cluster(context: Context, place: Located) -> str:
     """Delete a schedule with the rights of the person, and that very one, in the state in which it was not held."""
-    from lapse.core.clock import UnixNs
-    from lapse.engine.safety.holds import held_error, hold_of
+    from lapse.cli.context import who
     from lapse.kube.errors import ConflictError
+    from lapse.objects.cluster_holds import listed_holds
+    from lapse.requests.expiry import delete_by_person
     from lapse.requests.schedules.view import read_consequence
 
+    # What it has kept stays, so nothing goes along whose hold would count: no kind is listed.
+    holds, journal = listed_holds(context.store, lambda _kind: ()), await context.journal()
     uid, tries = None, 0
     while True:
         found = await _read(context, place.key)
-        meta, now, tries = found.metadata, context.clock.wall_ns(), tries + 1
-        uid = uid or meta.uid
-        hold = hold_of(meta.annotations)
-        if hold is not None and hold.active(UnixNs(now)):
-            raise held_error(place, hold)
-        said = await read_consequence(context.store, found, now=now)
+        uid, tries = uid or found.metadata.uid, tries + 1
+        said = await read_consequence(context.store, found, now=context.clock.wall_ns())
         try:
-            await context.store.delete(place.kind, place.key, uid=uid, version=meta.resource_version)
+            await delete_by_person(
+                context.store, place, found, keeper=None, holds=holds, journal=journal, actor=who(), clock=context.clock
+            )
         except ConflictError:  # its status may have been written meanwhile
-            if meta.uid != uid or tries == _TRIES:
+            if found.metadata.uid != uid or tries == _TRIES:
                 raise
             continue
         return said
@@ -394,7 +395,7 @@ async def _read(context: Context, key: ObjectKey) -> CaptureSchedule:
     try:
         return await context.store.get(CAPTURE_SCHEDULE, key)
     except NotFoundError as error:
-        raise NoScheduleError(key=key) from error
+        raise NoScheduleError(schedule=key) from error
 
 
 def _key(name: str, namespace: str) -> ObjectKey:
