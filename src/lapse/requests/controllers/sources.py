@@ -116,16 +116,19 @@ class Sources:
             return _missing(PERSISTENT_VOLUME, ref)
         # Whose it is comes first: a tenant is told nothing about what is another's.
         foreign = self._judge_tenant(request, PERSISTENT_VOLUME, volume.metadata, await self._namespace_of(volume))
-        problem = foreign or self._judge_volume(request, volume)
+        problem = foreign or await self._in_use(request, volume) or self._judge_volume(request, volume)
         if problem is not None:
             return problem
-        if await self._has_claim(volume) and not _is_for(volume, request):
-            by = volume.spec.claim_ref
-            whose = f" by {by.namespace}/{by.name}" if by is not None else ""
-            message = f"the PersistentVolume {volume.metadata.name} is in use{whose}: detach it first"
-            return End(ConditionReason.PV_BOUND, message)
         is_free = phase_of(volume) in {"Available", "Released"} or await self._has_claim(volume)
         return volume if is_free else Wait(status={"progress": NOT_READY})
+
+    async def _in_use(self, request: VolumeRestoreRequest, volume: PersistentVolume) -> End | None:
+        if _is_for(volume, request) or not await self._has_claim(volume):
+            return None
+        by = volume.spec.claim_ref
+        whose = f" by {by.namespace}/{by.name}" if by is not None else ""
+        message = f"the PersistentVolume {volume.metadata.name} is in use{whose}: detach it first"
+        return End(ConditionReason.PV_BOUND, message)
 
     async def _has_claim(self, volume: PersistentVolume) -> bool:
         """Whether a volume that is Bound has its claim: it is still called so for a moment after that has gone."""
