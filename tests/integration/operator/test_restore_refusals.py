@@ -168,6 +168,8 @@ async def test_a_volume_that_would_be_deleted_with_its_claim_is_not_adopted(tena
     assert volume.spec.claim_ref is None
     assert volume.metadata.owner_references == detached.volume.metadata.owner_references
     await tenant.nothing_made(request)
+    # Without a claim it is anybody's, and the claim of the next test would get it.
+    await tenant.store.delete(PERSISTENT_VOLUME, key)
 
 
 # --- whose it is ------------------------------------------------------------------------------------------------------
