@@ -474,7 +474,7 @@ class ScheduleExistsError(AlreadyExistsError):
     """
 
 
-class NothingToChangeError(UsageError):
+class NoScheduleChangeError(UsageError):
     """Say what to change, as in --schedule "0 4 * * *" or --keep-daily 14."""
 
 
@@ -568,7 +568,7 @@ class ScheduleChanges:
         if starting_deadline is not None:
             spec["startingDeadline"] = _duration("--starting-deadline", starting_deadline, such_as="6h")
         if not spec:
-            raise NothingToChangeError
+            raise NoScheduleChangeError
         return cls(spec=spec)
 
     async def make(self, store: ObjectStore, found: CaptureSchedule) -> CaptureSchedule:

@@ -22,7 +22,7 @@ from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLA
 from lapse.requests.controllers.claims import wanted_claim
 from lapse.requests.controllers.finalise import End
 from lapse.requests.controllers.ownership import owned_by
-from lapse.requests.controllers.sources import phase_of
+from lapse.requests.controllers.sources import phase_of, reserved_by
 
 if TYPE_CHECKING:
     from lapse.kube.resources import Json
@@ -53,8 +53,8 @@ def before_of(volume: PersistentVolume) -> Before | None:
 
 def adopted_by(volume: PersistentVolume) -> list[str]:
     """Return the uid of the restore that has reserved a volume, for the index `ADOPTED`."""
-    before = before_of(volume)
-    return [] if before is None else [before.request]
+    uid = reserved_by(volume)
+    return [uid] if uid else []
 
 
 class Adoption:
@@ -125,8 +125,9 @@ class Adoption:
     async def _is_there(self, keeper: ObjectKeeper) -> bool:
         """Whether the store itself has a keeper, and keeps it: a volume must not be given to one that is going."""
         found = await self._caches.read(OBJECT_KEEPER, keeper.metadata.key)
-        is_it = found is not None and found.metadata.uid == keeper.metadata.uid
-        return is_it and found is not None and not found.metadata.deletion_timestamp
+        if found is None or found.metadata.uid != keeper.metadata.uid:
+            return False
+        return not found.metadata.deletion_timestamp
 
     async def _patch(self, volume: PersistentVolume, changes: Json) -> PersistentVolume:
         meta = volume.metadata

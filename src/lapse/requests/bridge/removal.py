@@ -29,7 +29,7 @@ class BridgeReason(Reason):
 
 
 class Removal:
-    """Removal objects that were made for restores."""
+    """Ends objects that were made for restores."""
 
     def __init__(self, executor: Executor, *, clock: Clock, policy: str) -> None:
         """Hand everything to ``executor``; ``policy`` is for the journal."""

@@ -21,7 +21,7 @@ from lapse.requests.addresses import PlaceError, locate
 from lapse.requests.api.kinds import OBJECT_KEEPER, REQUEST_KINDS
 from lapse.requests.lifecycle.events import EventAction, EventReason, held, invalid_ttl
 from lapse.requests.lifecycle.keeper import KeeperReason
-from lapse.requests.schedules.retention import RunReason
+from lapse.requests.schedules.retention import ScheduledRunReason
 
 if TYPE_CHECKING:
     from lapse.engine.journal.port import Entry, HasDatabase, Journal, Row, RowPosition, Writer
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _REASONS: Final = {
     DueReason.TTL_EXPIRED.value: EventReason.TIME_TO_LIVE_EXPIRED,
     KeeperReason.FOLLOWED_LOST.value: EventReason.FOLLOWED_OBJECT_LOST,
-    RunReason.SUPERSEDED.value: EventReason.SUPERSEDED,
+    ScheduledRunReason.SUPERSEDED.value: EventReason.SUPERSEDED,
 }
 _NOTES: Final = {
     EventReason.TIME_TO_LIVE_EXPIRED: "deleted because their TTL was over",

@@ -56,7 +56,7 @@ _LOOK_AGAIN_NS: Final = 60_000_000_000
 _ARTIFACTS: Final[frozenset[Kind[Any]]] = frozenset({VOLUME_SNAPSHOT_CONTENT, MANIFEST_CHECKPOINT})
 
 
-class RunReason(Reason):
+class ScheduledRunReason(Reason):
     """Why the keeper of a run stays or goes."""
 
     SUPERSEDED = "superseded"
@@ -94,14 +94,14 @@ def decide(run: RunState, now: UnixNs) -> Decision:
     if run.scheduled is None:
         return Decision(Unknown(UnknownReason.MISSING_ANCHOR))
     if not run.is_swept:
-        return Decision(Keep(RunReason.SUSPENDED), run.scheduled)
+        return Decision(Keep(ScheduledRunReason.SUSPENDED), run.scheduled)
     if not run.is_ready:
         return _decide_unready(run, now)
     if run.tiers or run.newest is None:
-        return Decision(Keep(RunReason.HAS_PLACE), run.scheduled)
+        return Decision(Keep(ScheduledRunReason.HAS_PLACE), run.scheduled)
     if run.newest > now:  # somebody's clock is wrong, and it may be that of who made the newest
         return Decision(Unknown(UnknownReason.CLOCK_JUMPED, next_check=UnixNs(now + _LOOK_AGAIN_NS)), run.scheduled)
-    return Decision(Due(DELETE, RunReason.SUPERSEDED, since=run.newest), run.scheduled)
+    return Decision(Due(DELETE, ScheduledRunReason.SUPERSEDED, since=run.newest), run.scheduled)
 
 
 def _decide_unready(run: RunState, now: UnixNs) -> Decision:
@@ -113,8 +113,8 @@ def _decide_unready(run: RunState, now: UnixNs) -> Decision:
     if now <= run.lapses:
         return Decision(Keep(KeepReason.NOT_YET, next_check=UnixNs(run.lapses + 1)), run.scheduled, deadline=run.lapses)
     if run.goes_on:
-        return Decision(Keep(RunReason.GOES_ON, next_check=UnixNs(now + _LOOK_AGAIN_NS)), run.scheduled)
-    return Decision(Due(DELETE, RunReason.NOT_USABLE, since=run.lapses), run.scheduled, deadline=run.lapses)
+        return Decision(Keep(ScheduledRunReason.GOES_ON, next_check=UnixNs(now + _LOOK_AGAIN_NS)), run.scheduled)
+    return Decision(Due(DELETE, ScheduledRunReason.NOT_USABLE, since=run.lapses), run.scheduled, deadline=run.lapses)
 
 
 def is_usable(kind: Kind[Any], artifact: Any) -> bool:  # noqa: ANN401 - an object of ``kind``
@@ -144,7 +144,7 @@ class SupersededRuns:
 
     name = DOMAIN
     is_indexed = True
-    reasons: tuple[Reason, ...] = (RunReason.SUPERSEDED, RunReason.NOT_USABLE)
+    reasons: tuple[Reason, ...] = (ScheduledRunReason.SUPERSEDED, ScheduledRunReason.NOT_USABLE)
 
     def __init__(self, caches: Caches, *, policy: RequestPolicy) -> None:
         """Begin to follow the cache of keepers."""
