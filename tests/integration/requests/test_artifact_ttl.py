@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lapse.core.duration import Duration
+from lapse.kube.resources import ObjectKey
 from lapse.requests.api.conditions import ConditionReason
 from lapse.requests.api.kinds import (
     MANIFEST_CAPTURE_REQUEST,
@@ -15,7 +16,7 @@ from lapse.requests.api.kinds import (
     VOLUME_CAPTURE_REQUEST,
     KeeperMode,
 )
-from lapse.requests.api.upstream import PERSISTENT_VOLUME, VOLUME_SNAPSHOT_CONTENT
+from lapse.requests.api.upstream import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, VOLUME_SNAPSHOT_CONTENT
 from lapse.requests.lifecycle.policy import RequestPolicy
 from tests.integration.requests.world import NAMESPACE, World, keeper_key, opened
 
@@ -192,3 +193,23 @@ async def test_a_bound_that_is_lowered_fails_nothing_that_has_begun(world: World
     await world.live(minutes=2)
     assert await world.reason(request) == ConditionReason.COMPLETED
     assert (await world.keeper(request)).spec.ttl == "480h"
+
+
+async def test_a_status_that_others_wrote_does_not_get_around_the_longest_ttl(world: World) -> None:
+    claim = await world.volume()
+    volume = await world.store.get(PERSISTENT_VOLUME, ObjectKey(None, "pv-data"))
+    target = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "data", "uid": claim.metadata.uid}
+    body = {
+        "metadata": {"namespace": NAMESPACE, "name": "away"},
+        "spec": {"mode": "Detach", "artifactTTL": "never", "target": target},
+    }
+    request = await world.store.create(VOLUME_CAPTURE_REQUEST, body)
+    await world.live(2, step=1)
+    assert await world.reason(request) == ConditionReason.INVALID_TTL
+    forged = {"apiVersion": "v1", "kind": "PersistentVolume", "name": "pv-data", "uid": volume.metadata.uid}
+    changes = {"conditions": [], "artifactRef": forged}
+    await world.store.patch_status(VOLUME_CAPTURE_REQUEST, request.metadata.key, changes)
+    await world.live(5, step=1)
+    assert await world.reason(request) == ConditionReason.INVALID_TTL
+    assert await world.names(OBJECT_KEEPER) == []
+    assert await world.names(PERSISTENT_VOLUME_CLAIM) == ["data"]

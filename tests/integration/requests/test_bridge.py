@@ -705,3 +705,15 @@ async def test_what_was_made_for_another_restore_is_no_source(world: World) -> N
     request = await world.restore("two", alias, claim="other")
     await go_on(world)
     assert await world.reason(request) == ConditionReason.INVALID_SOURCE
+
+
+async def test_an_error_without_end_is_shown_in_part(world: World) -> None:
+    request = await world.restore("one", await captured(world))
+    await world.live(1, step=1)
+    key = ObjectKey(NAMESPACE, f"restore-{request.metadata.uid}")
+    await world.report(VOLUME_SNAPSHOT, key, {"readyToUse": False, "error": {"message": "x" * 100_000}})
+    await world.live(30, step=1)
+    status = (await world.fresh(request)).status
+    assert status is not None
+    assert "x" * 100 in (status.progress or "")
+    assert len(status.progress or "") < 2_000

@@ -221,3 +221,17 @@ async def test_not_being_allowed_to_look_at_events_ends_nothing(tmp_path: Path) 
         await world.report(PERSISTENT_VOLUME_CLAIM, claim.metadata.key, {"phase": "Bound"})
         await world.settle()
         assert await world.reason(request) == "Completed"
+
+
+async def test_a_clock_that_is_set_forth_and_back_does_not_stop_the_reading_of_reports(tmp_path: Path) -> None:
+    reports = Provisioner()
+    async with opened(tmp_path, services={"reports": reports}) as world:
+        request = await world.restore("back", await world.snapshot())
+        await world.settle()
+        await world.provision(request, status={"phase": "Pending"})
+        world.clock.jump_wall(3 * 3600)
+        await world.live(30, step=1)
+        world.clock.jump_wall(-3 * 3600)
+        reports.failure = "rpc error: code = OutOfRange desc = too large"
+        await world.live(120, step=1)
+        assert await world.reason(request) == "RestoreFailed"
